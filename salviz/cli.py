@@ -20,7 +20,7 @@ from pathlib import Path
 
 # %% ../nbs/13_cli/02_cli.ipynb #006
 def _literal(word):
-    "Parse `word` as a Python literal; return it unchanged if it is none"
+    "Parse `word` as a Python literal; return it unchanged if it is not a literal"
     try: return ast.literal_eval(word)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError): return word
 
@@ -46,7 +46,7 @@ def _refuse_unknown(
     apart=(),      # their arguments that cannot be set
     who='--set',   # named in the error
 ):
-    "Raise an error for settings that are arguments of none of `takers`"
+    "Raise an error for settings that are not arguments of any of `takers`"
     import inspect
     from salviz.studies.trials import check_allowed
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
@@ -165,7 +165,7 @@ def _run_runs(a):
 
 # %% ../nbs/13_cli/02_cli.ipynb #012
 def _one(items):
-    "Return the only one of `items`, or all of them; None without any"
+    "Return `items`, a list with one item as this item, and an empty list as None"
     if items and len(items) == 1: return items[0]
     return items
 
@@ -382,14 +382,14 @@ def _course_word(a):
     return what, paths
 
 def _course_faults(what, paths, wrong, a) -> Iterator[str]:
-    "Yield what is wrong with the command line of `salviz course`; `wrong`: options that this form does not have"
+    "Yield the faults in the command line of `salviz course`; `wrong`: options that this form does not have"
     if wrong and what != 'course': yield f' {what}: --{wrong[0]} is not an option of this command'
     if wrong: yield f': --{wrong[0]} is an option of `salviz course grade`' + ' and `class`'*(wrong[0] == 'out')
     if what == 'course' and len(paths) != 1:
         yield f': expected one new folder, such as `salviz course my-course`; got {len(paths)}'
     if a.platform and not a.usb: yield ': --platform requires --usb, which collects the wheels'
     if what == 'check' and paths: yield ' --check: takes no folder because it writes nothing'
-    if what == 'class' and not paths: yield ' class: name the files that students handed in'
+    if what == 'class' and not paths: yield ' class: pass the files that students handed in'
     if what == 'grade' and len(paths) != 1: yield f' grade: expected one folder, got {len(paths)}'
 
 # %% ../nbs/13_cli/02_cli.ipynb #co-2c
@@ -441,7 +441,7 @@ def _figure_options(arg):
         help='folder of one or more runs; for kinds that draw a table, a CSV file or the folder of a study')
     arg('--kind', help='kind of figure, see the list below (default: the characteristic figure of the run)')
     arg('--step', type=_numbers,
-        help='recorded step or steps, such as 0,20,-1; negative numbers count from the last one '
+        help='recorded step or steps, such as 0,20,-1; negative numbers count from the end '
         '(default: the last step at which the method was active)')
     arg('--probe', type=_numbers, help='number of the probe example, or several (default: 0, the first one)')
     arg('--layer', type=_heads, help='number of the layer, or several')
@@ -477,10 +477,10 @@ def _bench_options(arg):
     arg('--beside', action=argparse.BooleanOptionalAction,
         help="also measure SalLM's explanations, recording, length-sorted batches and the bf16 region (default yes)")
     arg('--peers', action='store_true',
-        help='compare salviz with Captum, bertviz (bytes, seconds until drawn) and a plain training loop instead')
+        help='instead, compare salviz with Captum, bertviz (page size and drawing time) and a plain training loop')
     arg('--quick', action='store_true', help='a quick benchmark: 32 tokens, 3 rounds, only training steps')
     arg('--out', type=_named,
-        help='folder for bench.json and bench.md (default: the first free one of runs/bench, runs/bench-2, ...)')
+        help='folder for bench.json and bench.md (default: the first free folder among runs/bench, runs/bench-2, ...)')
     arg('--force', action='store_true', help='overwrite the files')
 
 # %% ../nbs/13_cli/02_cli.ipynb #co-4
@@ -492,36 +492,37 @@ def _course_options(arg):
                '       salviz course class FILE... [--out DIR]\n'
                '       salviz course grade DIR [--out FILE.csv] [--lessons 1,3,5]')
     arg('words', nargs='*', type=_named, metavar='DIR',
-        help="a new folder for the students' notebooks; or `class` and the files that students handed in, to merge "
-        'them; or `grade` and a folder of answers files')
+        help="a new folder for the students' notebooks; or `class` followed by files that students handed in, to merge "
+        'them; or `grade` followed by a folder of answer files')
     arg('--teacher', action='store_true', help="write the teachers' edition, with solutions and minute plans")
-    arg('--pages', action='store_true', help='add the browser edition, which needs no Python: pages/index.html')
-    arg('--usb', action='store_true', help='add pages, wheels and data, for a classroom without network')
+    arg('--pages', action='store_true', help='add the browser edition, which works without Python: pages/index.html')
+    arg('--usb', action='store_true', help='add pages, wheels and data, for a classroom without a network')
     arg('--platform', nargs='+', metavar='TAG', help='with --usb: also add wheels for other systems, by their platform '
         'tags, such as win_amd64 macosx_14_0_arm64')
     arg('--open', action='store_true', help='open lesson 1 in JupyterLab')
     arg('--check', action='store_true',
-        help='rehearse the course without network: open every run, build every page, run every lesson')
+        help='test the course without a network: open every run, build every page, run every lesson')
     arg('--out', type=_named, help='with class: folder for marks.jsonl (default .); with grade: CSV file to write')
-    arg('--lessons', type=_numbers, help='with grade: the lessons taught so far, such as 1,3,5 (default all)')
+    arg('--lessons', type=_numbers, help='with grade: lessons taught so far, such as 1,3,5 (default all)')
 
 # %% ../nbs/13_cli/02_cli.ipynb #re-3
 def _reproduce_options(arg):
     "Add the options of `salviz reproduce`"
     arg('claims', nargs='*', metavar='CLAIM', help='claims to test, such as D2 G1 (default: all claims of the budget)')
     arg('--budget', choices=('quick', 'small', 'tuned', 'full'), default='small',
-        help='quick: minutes, no verdicts; small: hours on two cores; tuned: about 16 hours, with tuned settings and '
-        "sequential tests; full: the papers' setting, which needs a GPU and "
-        'the Hugging Face Hub (default %(default)s)')
+        help='quick: takes minutes, gives no verdicts; small: takes hours on two cores; tuned: about 16 hours, with tuned settings and '
+        "sequential tests; full: uses the papers' setup, "
+        'which needs a GPU and the Hugging Face Hub (default %(default)s)')
     arg('--list', action='store_true', help='list the claims, their cost and the existing rows')
     arg('--report', action='store_true',
-        help='write the report from the existing rows, or from the bundled ones; train nothing')
+        help='write the report from the existing or the bundled rows, without training')
     arg('--archive', action='store_true',
         help='write the report, and an archive with rows, registry, settings, verdicts and versions to deposit and cite; '
         'train nothing')
     arg('--processes', type=_whole(1), default=1, help='number of workers, with one thread each (default %(default)s)')
     arg('--out', type=_named, help='folder for the studies and the report (default reproduce-BUDGET)')
-    arg('--rows', type=_named, help='file of rows to continue (default: rows.jsonl in that folder)')
+    arg('--rows', type=_named, help='file with existing rows, to which new rows are added (default: rows.jsonl in the '
+        'folder of --out)')
 
 # %% ../nbs/13_cli/02_cli.ipynb #st-3
 def _traceback_option(p, default=argparse.SUPPRESS): # so that a subcommand does not reset the value of its command
@@ -549,9 +550,9 @@ def _run_options(arg):
     arg('--in-flight', type=_whole(1), metavar='N',
         help='largest number of trials submitted at a time (default: the number of workers, or 64 if it is unknown)')
     arg('--shared', action=argparse.BooleanOptionalAction, default=True,
-        help="workers share the study's folder; with --no-shared, they return their runs as files (default yes)")
+        help="whether workers can access the study's folder; with --no-shared, they return runs as files (default yes)")
     arg('--retry', choices=['failed', 'all', 'none'], default='failed',
-        help='failed trials: retry up to three times in total, always retry, or never retry (default %(default)s)')
+        help='how often to retry failed trials: up to three times in total, always, or never (default %(default)s)')
 
 # %% ../nbs/13_cli/02_cli.ipynb #st-3c
 def _study_options(arg):
@@ -573,10 +574,10 @@ def _study_options(arg):
     arg = add('status', _run_status, 'show finished, running and failed trials, and the estimated end')
     arg('folder', type=_named, help='folder of the study')
     arg('--json', action='store_true', help='print JSON')
-    arg = add('collect', _run_collect, 'import runs that came back as files, and write the results as CSV')
+    arg = add('collect', _run_collect, 'import runs that workers returned as files, and write the results as CSV')
     arg('folder', type=_named, help='folder of the study')
     arg('archives', nargs='*', type=_named, metavar='ARCHIVE',
-        help='.tar files written by salviz.studies.engines.pack_run, or folders of them')
+        help='.tar files written by salviz.studies.engines.pack_run, or folders with such files')
     arg('--out', type=_named, help='file to write (default: print the results)')
     arg('--force', action='store_true', help='overwrite the file')
     arg = add('table', _run_table, 'print the table of a study, like `salviz study FOLDER`')
@@ -595,31 +596,31 @@ def _commands_of_runs(add):
     arg('run', type=_named, help='folder of the run, or a bundled run: ' + ', '.join(example_names))
     arg('--compare', type=_named, metavar='RUN', help='another run to compare with')
     arg('--out', type=_named, help='file to write (default RUN-NAME.html)')
-    for name, what in (('probes', 'probe examples'), ('steps', 'recorded steps, negative ones from the end'),
+    for name, what in (('probes', 'probe examples'), ('steps', 'recorded steps, negative from the end'),
                        ('layers', 'layers')):
         arg(f'--{name}', type=_numbers, nargs='+', metavar='N', help=f'{what}, such as 0,2 or 1-3 (default all)')
     arg('--heads', choices=['all'],
         help='beyond 128 tokens, include the full map of every head instead of one head (large)')
     arg('--limit', type=_amount, default=200, metavar='MB',
-        help='largest allowed page; 0 for any size (default %(default)s)')
+        help='maximum size of the page; 0 for any size (default %(default)s)')
     arg('--force', action='store_true', help='overwrite the file')
     arg('--open', action='store_true', help='open the page in the browser')
-    arg = add('strip', _run_strip, 'remove dead widget views from notebooks that also contain a static image of them')
+    arg = add('strip', _run_strip, 'remove dead widget views from notebook outputs that also have a static image')
     arg('notebooks', nargs='+', type=_named, help='notebooks to change in place')
-    _course_options(add('course', _run_course, 'copy the lessons of the course, merge files of a class, or grade'))
+    _course_options(add('course', _run_course, 'copy the lessons of the course, merge the files of a class, or grade'))
     _reproduce_options(add('reproduce', _run_reproduce, 'replicate the claims of the four papers and write a report'))
     _figure_options(add('figure', _run_figure,
-                        "write a figure for a paper: a run's characteristic figure, or a kind of your choice"))
+                        'write a figure for a paper: the characteristic figure of a run, or another kind of figure'))
     arg = add('remake', _run_remake, 'regenerate a figure from its embedded metadata and report differences')
     arg('figure', type=_named, help='a PDF, SVG or PNG file written by salviz')
     arg('--runs', type=_named, nargs='+', metavar='FOLDER',
-        help='folders to search for its runs or its study; for a figure of a large table, a CSV file')
+        help='folders in which to search for the runs or the study; for a figure of a large table, a CSV file')
     arg('--to', type=_named, metavar='FILE',
         help='file to write, .pdf, .svg or .png (default: NAME-remade next to the figure, if anything differs)')
     arg('--set', nargs='*', default=[], metavar='NAME=VALUE', help='other arguments of the figure, such as width=acl')
     arg('--force', action='store_true', help='overwrite the file')
     _bench_options(add('bench', _run_bench,
-                       'measure the cost of a step of each method relative to plain fine-tuning: FLOPs, time, memory'))
+                       'measure the cost of a training step with each method: FLOPs, time and memory'))
     _study_options(add('study', _run_table, 'run a study from a file, show its progress, or print its results'))
 
 # %% ../nbs/13_cli/02_cli.ipynb #train-1
@@ -635,13 +636,13 @@ def _train_options(arg):
     for name, default, what in (('text', 'text', 'texts'), ('text-pair', None, 'second texts of pairs'),
                                 ('label', 'label', 'labels')):
         arg(f'--{name}', default=default, help=f'column of the {what} (default {default or "none"})')
-    arg('--tags', help='column with a tag for each word, for token classification')
+    arg('--tags', help='column with one tag per word, for token classification')
     arg('--words', default='words', help='column with the words that --tags refers to (default words)')
     arg('--target', help='column with target texts, for sequence-to-sequence models')
     arg('--train-size', type=_size, default='full', help="training examples, or 'full' (default %(default)s)")
     arg('--probes', default='8',
         help="number of probe examples to record, or a split such as 'test[:8]' (default %(default)s)")
-    arg('--saliency', metavar='NAME', help='attribution that is recorded for the probe examples, such as gradient_norm '
+    arg('--saliency', metavar='NAME', help='attribution to record for the probe examples, such as gradient_norm '
         '(default integrated_gradients)')
     for name, kind, default, what in (('epochs', _whole(1), 3, 'passes over the data'),
                                       ('batch-size', _whole(1), 16, 'examples per step'),
@@ -649,18 +650,18 @@ def _train_options(arg):
                                       ('seed', _whole(0), 0, 'random seed')):
         arg(f'--{name}', type=kind, default=default, help=f'{what} (default %(default)s)')
     arg('--processes', type=_whole(1), default=1,
-        help='number of processes that share each batch, one per GPU or all on the CPU (default %(default)s)')
+        help='number of processes that split each batch, one per GPU or all on the CPU (default %(default)s)')
     arg('--precision', choices=['fp32', 'bf16'], default='fp32',
         help='bf16 requires hardware support (default %(default)s)')
     arg('--attention-kernel', choices=['sdpa', 'eager'],
-        help="kernel of attention (default: the model's own; with bf16, the one that is faster on the first batch)")
+        help="attention kernel (default: the model's default; with bf16, the faster one on the first batch)")
     arg('--out', type=_named, help='new folder for the run (default runs/METHOD-TIME)')
     arg('--resume', action='store_true', help='resume the run in --out from its last checkpoint')
 
 # %% ../nbs/13_cli/02_cli.ipynb #021
 def _parser() -> argparse.ArgumentParser:
     "Return the argument parser of `salviz`"
-    about = 'Train language models with explanations and see what that does to attention.'
+    about = 'Train language models with explanations and see how this changes attention.'
     top = argparse.ArgumentParser(prog='salviz', description=about)
     _traceback_option(top, default=False)
     sub = top.add_subparsers(dest='command', required=True, metavar='COMMAND')
@@ -671,7 +672,7 @@ def _parser() -> argparse.ArgumentParser:
         return p.add_argument
     arg = add('fetch', _run_fetch, 'download data and weights into the cache')
     arg('names', nargs='*',
-        help='names of data sets and models, or the groups tasks and all (default: those that the demo needs)')
+        help="names of data sets and models, or the groups 'tasks' and 'all' (default: what the demo needs)")
     arg('--force', action='store_true', help='download again, even if the files exist')
     arg = add('demo', _run_demo, 'train with plain fine-tuning and all four methods; write a table and figures')
     arg('--train-size', type=_size, default=160, help="training sentences, or 'full' (default %(default)s)")
@@ -680,7 +681,7 @@ def _parser() -> argparse.ArgumentParser:
     arg('--snapshots', type=_whole(2), default=4,
         help='number of recordings of each sentence, at least 2 (default %(default)s)')
     arg('--model', type=_named, default='movie-minilm',
-        help="initial model: 'movie-minilm', which knows the task, 'minilm', or a path (default %(default)s)")
+        help="initial model: 'movie-minilm', which has learned the task, 'minilm', or a path (default %(default)s)")
     arg('--seed', type=_whole(0), default=0, help='random seed (default %(default)s)')
     arg('--out', type=_named, help='new folder to write to (default demo-TIME)')
     arg = add('examples', _run_examples, 'retrain the bundled classifier and the bundled example runs')
@@ -692,7 +693,7 @@ def _parser() -> argparse.ArgumentParser:
 
 # %% ../nbs/13_cli/02_cli.ipynb #025
 def _is_explained(error) -> bool:
-    "Return whether salviz raised `error`, or the operating system for a file that it names"
+    "Return whether `error` was raised by salviz, or by the operating system with the name of a file"
     if isinstance(error, OSError) and error.filename is not None: return True
     *_, (frame, number) = traceback.walk_tb(error.__traceback__)
     is_ours = frame.f_globals.get('__name__', '').startswith('salviz.')

@@ -50,7 +50,7 @@ def _demo_probes(
     order = [int(i) for i in np.random.default_rng(1).permutation(len(validation))]
     fits = [i for i in order if 9 <= len(validation[i]['text'].split()) <= 14]
     if len(fits) < n:
-        raise ValueError(f'demo: only {len(fits)} validation sentences have 9 to 14 words, but {n} are needed; '
+        raise ValueError(f'demo: only {len(fits)} validation sentences have 9 to 14 words, but {n} are required; '
                          'use a larger train_size')
     first = [pick(fits, key=lambda i: validation[i]['rating']) for pick in (max, min)]
     return validation.select(first + [i for i in fits if i not in first][:n - len(first)])
@@ -125,13 +125,13 @@ def _write_pictures(
 # %% ../nbs/13_cli/00_tour.ipynb #019
 def _honest(
     sentences:int,
-    knows:bool=True, # True if the initial model already knew the task
+    knows:bool=True, # True if the initial model had already learned the task
 ) -> str:
     "Return a note on the limits of a demo with this number of `sentences`"
-    start = 'start from a classifier that already knows the task and ' if knows else ''
+    start = 'start from a classifier that has already learned the task and ' if knows else ''
     model = ', starting from a model that has not learned the task (--model minilm)' if knows else ''
-    return (f'All five runs {start}train on {sentences:,} sentences with one seed: differences of a few points are '
-            'noise, and these numbers do not rank the methods. To compare methods, train on all sentences '
+    return (f'All five runs {start}train on {sentences:,} sentences with one seed. Differences of a few points are '
+            'noise, so these numbers do not rank the methods. To compare methods, train on all sentences '
             f'(--train-size full) with several seeds{model}.')
 
 # %% ../nbs/13_cli/00_tour.ipynb #019b
@@ -140,7 +140,7 @@ def _knows_words(
 ) -> str: # '' if unknown
     "Return a sentence about what `run` has learned, shown above its figures"
     knowledge, is_close = run.knowledge()
-    end = ', so its figures show what the method does, and nothing about the sentence' if is_close else ''
+    end = ', so its figures illustrate the method but say nothing about the sentence' if is_close else ''
     return f'This run {"" if is_close else "is "}{knowledge}{end}.' if knowledge else ''
 
 # %% ../nbs/13_cli/00_tour.ipynb #019c
@@ -180,21 +180,21 @@ def _write_page(
     settings_text = ' · '.join(f'{html.escape(str(k))}: {html.escape(str(v))}' for k, v in settings.items())
     Path(path).write_text('<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" '
         'content="width=device-width"><title>salviz demo</title>'
-        f'<style>{_style}</style><h1>Training with explanations, and what it does to attention</h1><p '
+        f'<style>{_style}</style><h1>How training with explanations changes attention</h1><p '
         f'class="note">{settings_text}</p><p class="honest">{html.escape(note)}</p>'
         f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
         f'<p class="note">{html.escape(_columns_note)}</p>{body}</html>', encoding='utf-8')
 
 # %% ../nbs/13_cli/00_tour.ipynb #020b
-_columns_note = ('Accuracy and macro-F1: with the last weights. '
+_columns_note = ('Accuracy and macro-F1: with the final weights. '
     'Train loss: task loss, mean over the last epoch. '
     'Gap: training accuracy minus test accuracy. '
     'Time: time of a training step relative to the same step of plain fine-tuning (median over an epoch, '
-    'mean over epochs). The second time column includes the explanations of the training set for SalLM, '
-    'whose teacher is the plain run. '
+    'mean over epochs). For SalLM, whose teacher is the plain run, the second time column includes computing '
+    'the explanations of the training set. '
     'Agreement: Spearman correlation between the last layer\'s attention from the pooled row (mean over heads) and the '
     'absolute integrated gradients of the same model, over the non-special tokens of a sentence, '
-    'mean over the probes at the last step.')
+    'mean over the probe examples at the last recorded step.')
 
 # %% ../nbs/13_cli/00_tour.ipynb #024
 def demo(
@@ -207,13 +207,13 @@ def demo(
     learning_rate:float=5e-5,
     probes:int=6,                      # number of recorded sentences
     snapshots:int=4,                   # number of recordings
-    start:str|PathLike='movie-minilm', # initial model: this one knows the task, 'minilm' does not; or a path
+    start:str|PathLike='movie-minilm', # initial model: 'movie-minilm' has learned the task, 'minilm' has not; or a path
 ) -> Path: # the folder
     "Train with plain fine-tuning and all four methods, print the table, and write figures and `index.html`"
     out = Path(out) if out is not None else Path(f'demo-{time.strftime("%Y%m%d-%H%M%S")}')
     if epochs < 2:
         raise ValueError(f'demo: epochs must be at least 2, got {epochs}; '
-                         'with cross-tuning AD-DROP starts in the second epoch')
+                         'with cross-tuning, AD-DROP starts in the second epoch')
     if out.exists(): raise FileExistsError(f'demo: {out} already exists; choose another folder (--out)')
     from salviz.data.texts import load_text, subset
     from salviz.models.loading import load_classifier, taught_classes

@@ -87,7 +87,7 @@ def _sentence(rng, kind, gender, role, place) -> dict:
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #011
 def antecedent_sentences(
-    n:int=360,                  # number of sentences; a multiple of 3 for each type of mention, to be balanced
+    n:int=360,                  # number of sentences; a multiple of 3 times the number of mention types
     seed:int=0,
     kinds=tuple(_mention_kinds), # types of mentions: 'pronominal', 'nominal', 'proper'
     # text, mention [start, end], antecedent and candidates [[start, end], …] in characters, kind, role, gender, place
@@ -96,7 +96,8 @@ def antecedent_sentences(
     and third noun phrase"""
     problem = ''
     if type(n) is not int or n < 1 or not kinds or n % (3*len(kinds)):
-        problem = f'n must be a multiple of {3*len(kinds)} (three places for each type of mention), got {n!r}'
+        problem = (f'n must be a multiple of {3*len(kinds)} (three antecedent positions for each type of mention), '
+                   f'got {n!r}')
     if isinstance(kinds, str) or not kinds or not {*kinds} <= {*_mention_kinds}:
         problem = f'kinds must be a non-empty list of {", ".join(map(repr, _mention_kinds))}, got {kinds!r}'
     if problem: raise ValueError(problem)
@@ -125,7 +126,7 @@ def _data_problem(data) -> str:
     for i, row in enumerate(data):
         spans = [row['mention'], *row['antecedent'], *row['candidates']]
         if any(len(s) != 2 or not 0 <= s[0] < s[1] <= len(row['text']) for s in spans):
-            return f'row {i}: a span lies outside its text of {len(row["text"])} characters'
+            return f'row {i}: a span exceeds the text, which has {len(row["text"])} characters'
         if not row['antecedent'] or any(s not in row['candidates'] for s in row['antecedent']):
             return (f'row {i}: the antecedent must be among the candidates, got {row["antecedent"]} and '
                     f'{row["candidates"]}')
@@ -149,7 +150,7 @@ def _word_roles(
     row,        # row of `data`
     word_spans, # [(start, end)] of the words of its text
 ) -> dict: # {'mention', 'right', 'words', 'mentions'}: bool [words] each
-    "Return flags for each word: whether it belongs to the mention, the antecedent, and each set of candidates"
+    "Return for each word whether it belongs to the mention, the antecedent, and each set of candidates"
     mention, nominal = _inside(word_spans, [row['mention']]), _inside(word_spans, row['candidates'])
     return dict(mention=mention, right=_inside(word_spans, row['antecedent']), words=~mention, mentions=nominal)
 
@@ -210,7 +211,7 @@ def _mention_weights(A, aligned, row) -> tuple: # ([heads…, words], {direction
     roles = _word_roles(row, spans)
     pieces = np.isin(aligned.word_ids, np.flatnonzero(roles['mention']))
     if not pieces.any():
-        raise ValueError(f'no word of {row["text"][:60]!r} overlaps the mention at {row["mention"]}; correct the span')
+        raise ValueError(f'no word in {row["text"][:60]!r} overlaps the mention at {row["mention"]}; correct the span')
     x = A[..., pieces, :].mean(-2)
     weights, at = pool_words(x, aligned.word_ids, len(spans)), np.flatnonzero(roles['mention'])
     parts = dict(to_earlier=weights[..., :at[0]].sum(-1), to_later=weights[..., at[-1] + 1:].sum(-1),

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #007
 def check_has_column(data, name:str, function:str, needs:str):
-    "Raise a `ValueError` if `data` has no column `name`; `needs` describes in words what `function` needs"
+    "Raise a `ValueError` if `data` has no column `name`; `needs` describes what `function` requires"
     if name not in data.column_names:
-        raise ValueError(f'{function} needs {needs}, but data has the columns {", ".join(data.column_names)}')
+        raise ValueError(f'{function} needs {needs}, but data only has the columns {", ".join(data.column_names)}')
 
 def batches(model, rows, collate, batch_size:int, title:str, progress=True):
     "Yield the `rows` as batches on the device of `model`, texts sorted by length, with a temporary progress bar"
@@ -54,7 +54,7 @@ def _row_choice(
     batch:dict,      # from `Collator`
     rows='ordinary', # 'ordinary', 'all' (including special tokens) or 'pooled'
 ) -> torch.Tensor: # bool [batch, n]
-    "Return a flag for each query row: whether statistics average over it; always False for padding"
+    "Return whether each query row is included in the statistics; always False for padding"
     real = batch['attention_mask'].bool()
     if rows == 'pooled': return torch.zeros_like(real).scatter(1, pooled_rows(model, batch)[:, None], True)
     check_choice('rows', rows, ('ordinary', 'all', 'pooled'))
@@ -65,7 +65,7 @@ def _row_choice(
 def _key_kinds(
     batch:dict, # from `Collator`
 ) -> dict: # {kind: bool [batch, query, key]}
-    "Return flags for each query and key: whether the key is special, previous, next, the query itself, or a neighbour"
+    "Return for each query and key whether the key is special, previous, next, the query itself, or a neighbour"
     real, special = batch['attention_mask'].bool(), batch['is_special']
     ordinary = (real & ~special)[:, None, :]
     before, after = ((neighbours(real, d, 'zero') > 0) & ordinary for d in (-1, 1))
@@ -78,7 +78,7 @@ def _row_mean(
     x,      # [batch, heads, query]
     counts, # bool [batch, query]
 ) -> torch.Tensor: # float64 [batch, heads] on the CPU; NaN for an example without counted rows
-    "Return the mean of `x` over the query rows whose flag in `counts` is True"
+    "Return the mean of `x` over the query rows where `counts` is True"
     counts = counts[:, None, :]
     total = torch.where(counts, x, 0.).sum(-1).cpu().double()
     return total / torch.where(counts.sum(-1) > 0, counts.sum(-1), torch.nan).cpu()
@@ -106,11 +106,11 @@ def _entropies(
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #016
 class RunningMean:
-    "Means over examples that arrive in batches, with one number stored per head"
+    "Running mean over batches of examples, which stores one number per head"
     def __init__(self): self.total, self.count = 0., 0
 
     def add(self, values): # [batch, ...]
-        "Add `values` of a batch; NaNs are ignored"
+        "Add the `values` of a batch, ignoring NaNs"
         values = np.asarray(values, dtype=np.float64)
         finite = ~np.isnan(values)
         self.total, self.count = self.total + np.where(finite, values, 0).sum(0), self.count + finite.sum(0)
@@ -122,7 +122,7 @@ class RunningMean:
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #021
 def _received(model, batch, A) -> np.ndarray: # float64 [batch, heads, n]
-    "Return the attention that each token receives in the pooled row, or else on average in the rows of ordinary tokens"
+    "Return the attention to each token from the pooled row or, without one, its mean over the rows of ordinary tokens"
     try: row = pooled_rows(model, batch)
     except ValueError: row = None
     if row is not None: return A[torch.arange(len(A), device=A.device), :, row].cpu().double().numpy()
@@ -144,8 +144,8 @@ def _saliency(model, batch, saliency, target, steps) -> np.ndarray: # [batch, 1,
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #023
 def _pattern_cells(patterns, batch, ids, tokenizer) -> dict: # {column: (bool [batch, query, key], bool [batch, query])}
-    """Return the positions of the `patterns` {column: pattern} in `batch`, and the rows that they guide: those with
-    some but not all keys"""
+    """Return for each of the `patterns` {column: pattern} its positions in `batch` and the rows that it guides, where
+    it selects some but not all keys"""
     real, out = batch['attention_mask'].bool(), {}
     for column, pattern in patterns.items():
         P, _ = pattern_target(pattern, batch, ids.get(column), 'zero', tokenizer=tokenizer)
@@ -160,7 +160,7 @@ def _pattern_columns(patterns) -> dict:
     problem = ''
     if any(not isinstance(p, str) and not callable(p) for p in patterns):
         problem = 'a matrix has no name for its column; pass patterns as {name: matrix}'
-    if isinstance(patterns, str): problem = f'pass a list of patterns, got the string {patterns!r}; put it in brackets'
+    if isinstance(patterns, str): problem = f'pass a list of patterns, such as [{patterns!r}], got a string'
     if problem: raise ValueError(f'patterns: {problem}')
     return {f'pattern_{getattr(p, "__name__", p)}': p for p in patterns}
 
@@ -193,7 +193,7 @@ def head_table(
     # agreement
     saliency:str|Callable[..., torch.Tensor]|None='input_x_gradient',
     target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted', # what saliency explains, see `score_target`
-    patterns:str|Sequence|dict=(), # names, functions of tokens, or {name: pattern}: one column each
+    patterns:str|Sequence|dict=(), # names, functions of tokens, or {name: pattern}; adds a column for each
     layers:int|Sequence[int]|None=None,                                  # None: all
     # query rows: 'ordinary' tokens, 'all' real ones, or the 'pooled' one
     rows:Literal['ordinary', 'all', 'pooled']='ordinary',
@@ -204,9 +204,9 @@ def head_table(
     # layer, head, to_special, to_previous, to_next, to_self, to_neighbours, entropy, normalised_entropy, [agreement…],
     # [pattern_…]
 ) -> pd.DataFrame:
-    """Return statistics of each head, averaged over the examples of `data` (each a mean over its rows); NaN if no
-    example has a value. The agreement columns compare saliency with the pooled row alone if the head of `model` reads
-    one, whatever `rows` is"""
+    """Return statistics of each attention head, averaged over the rows of each example and then over the examples of
+    `data`; NaN if no example has a value. If the classification head of `model` reads a pooled row, the agreement
+    columns compare saliency with that row only, whatever `rows` is"""
     check_observable(model)
     names, problem = registered_attributions(), ''
     if isinstance(saliency, str) and not callable(target) and head_task(model) is None:
@@ -233,7 +233,7 @@ def head_table(
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #038
 def _sizes(model, batch, target, size, scaled):
-    "Yield for each example of `batch` an array with the gradient of each ordinary token, pixel or cell"
+    "Yield an array for each example of `batch`, with the gradient of each ordinary token, pixel or cell"
     text = what_is_read(batch) == 'input_ids'
     method = {True: 'gradient_norm', False: 'gradient'}[text]
     saliency = input_saliency(model, batch, method, score_target(model, batch, target)).cpu().double().numpy()

@@ -40,7 +40,7 @@ def _one_by_one(values, count):
     "Return `values` as one float array per example"
     problem = ''
     if isinstance(values, Explanation) and isinstance(values.target, str):
-        problem = f'be for one class per example, got an explanation with target={values.target!r}'
+        problem = f'explain one class per example, got an explanation with target={values.target!r}'
     elif isinstance(values, Explanation): values = values.examples()
     if isinstance(values, torch.Tensor): values = as_array(values)
     if not problem and len(values) != count:
@@ -53,7 +53,7 @@ def _one_by_one(values, count):
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #006b
 def _unit_values(v, real, positions, words, unit, i):
-    "Return the values of the units in example `i`, and the unit of each of `positions`; `real` marks its tokens"
+    "Return the value of each unit in example `i` and the unit of each of `positions`; `real` is False for padding"
     per_word = unit == 'word' and v.ndim == 1 and len(v) == words.max() + 1
     if v.ndim != 1 or not per_word and len(v) not in (real.sum(), len(real)):
         of_words = f', or for each of its {words.max() + 1} words'*(unit == 'word')
@@ -132,7 +132,7 @@ def _compacted(
     remaining:torch.Tensor, # bool [rows, n]
     pad_token_id:int,  # fills the rest of a shorter row
 ) -> dict: # the same, [rows, longest row]
-    "Delete all positions of `inputs` except `remaining`, move the rest up and pad it on the right"
+    "Delete all positions of `inputs` except `remaining`, close the gaps and pad each row on the right"
     if not remaining.any(1).all():
         raise ValueError("an example without special tokens would be empty; use replacement='mask' or "
                          "'mean_embedding'")
@@ -162,12 +162,12 @@ def _class_probabilities(model, inputs):
     if logits is None or logits.dim() != 2 or logits.shape[1] < 2:
         got = 'no logits'
         if logits is not None: got = f'logits of shape {list(logits.shape)}'
-        raise ValueError(f'{type(model).__name__} has {got}; faithfulness needs a model with class probabilities')
+        raise ValueError(f'{type(model).__name__} has {got}; faithfulness needs a classifier')
     return class_probabilities(model, logits.double())
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #016c
 def _fill(model, replacement, mask_token_id, mean):
-    "Return the token id or the embedding that replaces tokens"
+    "Return the token id or the embedding that replaces removed tokens"
     size, dim = source_stack(model).get_input_embeddings().weight.shape
     if replacement == 'mask':
         whole = isinstance(mask_token_id, (int, np.integer)) and not isinstance(mask_token_id, bool)
@@ -199,16 +199,16 @@ def _perturbed(
     inputs = {k: v.to(device) for k, v in model_inputs(batch, model).items()}
     problem = ''
     if replacement == 'mask' and mask_token_id is None:
-        problem = ("replacement='mask' needs a mask token, but there is none: pass a tokenizer that has one, or "
+        problem = ("replacement='mask' needs a mask token, but none was found: pass a tokenizer that has one, or "
                    "mask_token_id, or use 'removal' or 'mean_embedding'")
     for name, value, reader in (('mean', mean, 'mean_embedding'), ('mask_token_id', mask_token_id, 'mask')):
         if value is not None and replacement != reader:
-            problem = f'{name} applies to replacement={reader!r} only, got replacement={replacement!r}'
+            problem = f'{name} applies only to replacement={reader!r}, got replacement={replacement!r}'
     if replacement == 'removal' and pad is None:
         problem = (f"{type(model).__name__} has no pad token, which replacement='removal' needs; load it with "
                    'load_classifier')
     if 'decoder_input_ids' in inputs:
-        problem = f'{type(model).__name__} reads a target as well as a source; faithfulness supports classifiers only'
+        problem = f'{type(model).__name__} is an encoder-decoder model; faithfulness supports only classifiers'
     if problem: raise ValueError(problem)
     real = real_tokens(inputs)
     if replacement != 'removal': mask_token_id, mean = _fill(model, replacement, mask_token_id, mean)
@@ -240,7 +240,7 @@ def _perturbed(
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #024
 def _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean, batch_size,
           target='predicted'):
-    "Return the batch, the ranks, the numbers of units, and a function that runs `model` without some of the units"
+    "Return the batch, the ranks, the number of units per example, and a function that runs `model` without some units"
     batch = as_batch(model, inputs, tokenizer, target)
     if replacement == 'mask' and mask_token_id is None: mask_token_id = getattr(tokenizer, 'mask_token_id', None)
     ranks, units = _unit_ranks(batch, values, unit, ranking)
@@ -248,7 +248,7 @@ def _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_tok
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #024b
 def _of_one_class(model, target):
-    "Raise a `ValueError` unless `target` is one class of `model` for each example"
+    "Raise a `ValueError` unless `target` selects one class of `model` for each example"
     name, problem = isinstance(target, str) and target in ('predicted', 'gold'), ''
     number = isinstance(target, (int, np.integer)) and not isinstance(target, bool)
     if not (name or number or isinstance(target, torch.Tensor) and target.dtype == torch.int64):
@@ -261,13 +261,13 @@ def _of_one_class(model, target):
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #024c
 def _decisions(model, p, y):
-    """Return the decisions of `model` for the probabilities `p` [batch, ..., classes]: the predicted class, or in a
-    multi-label model whether the class `y` [batch] is predicted [batch, ...]"""
+    """Return the decisions [batch, ...] of `model` for the probabilities `p` [batch, ..., classes]: the predicted
+    class, or for a multi-label model whether the class `y` [batch] is predicted"""
     if not is_multi_label(model): return p.argmax(-1)
     return p.gather(-1, y.view(-1, *[1]*(p.dim() - 1)).expand(*p.shape[:-1], 1)).squeeze(-1) > .5
 
 def _whole(run, ranks):
-    "Return the probabilities of the unchanged examples"
+    "Return the class probabilities of the unchanged examples"
     probabilities = run(torch.arange(len(ranks)), torch.ones_like(ranks).bool())
     if not probabilities.isfinite().all():
         raise ValueError(f'the model returns NaN or infinite probabilities for example '
@@ -277,7 +277,7 @@ def _whole(run, ranks):
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #024d
 def _counted(run, ranks, counts, only):
     """Return the probabilities [batch, bins, classes] with the top `counts` [batch, bins] of `ranks` removed, or with
-    everything else removed (`only`); equal inputs are run once"""
+    everything else removed (`only`); identical inputs are run once"""
     which = np.stack([np.repeat(np.arange(len(counts)), counts.shape[1]), counts.reshape(-1)], 1)
     different, back = np.unique(which, axis=0, return_inverse=True)
     rows, k = torch.from_numpy(different).unbind(1)
@@ -293,13 +293,13 @@ def faithfulness(
     model,
     inputs,                # collated batch, or list of texts (pairs: of tuples) with `tokenizer`
     values,                # attributions: one array per example, [batch, n] or an `Explanation`, see `_unit_ranks`
-    target='predicted',    # class whose probability is measured: or 'gold', a class, int64 [batch]
+    target='predicted',    # class whose probability is measured: 'predicted', 'gold', a class, or int64 [batch]
     fractions=_eraser_fractions, # bins, as fractions of the units
     replacement='removal', # or 'mask', 'mean_embedding'
     unit='token',          # or 'word'
-    aopc='bins',           # mean over the bins (ERASER's code), or 'paper': with the empty bin
+    aopc='bins',           # mean over the bins (ERASER's code), or 'paper' to include the empty bin
     tokenizer=None,        # for texts, and for its mask token
-    mask_token_id=None,    # None: that of the tokenizer
+    mask_token_id=None,    # None: the tokenizer's mask token
     mean=None,             # [dim] for 'mean_embedding'; None: mean of the embedding table
     batch_size=32,         # rows in a forward pass
     ranking='signed',      # highest values first, or 'magnitude'
@@ -385,22 +385,22 @@ def _values_of(how, model, data, target, tokenizer, batch_size, seed) -> list:
                         **dict(seed=seed, progress=False) | how)
 
 def _attributed(model, data, methods, target, tokenizer, batch_size, seed) -> dict:
-    "Compute {method: one array per example} for `methods` and 'random'"
+    "Compute the attributions of `methods` and 'random' as {method: one array per example}"
     return {name: _values_of(how, model, data, target, tokenizer, batch_size, seed)
             for name, how in _named(methods, target).items()}
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036c
 class Measured(dict):
-    "Measured arrays of each method; `about` names the model and the data, for captions"
+    "Dictionary of measured arrays per method; `about` describes the model and the data for captions"
     about = ''
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036r
 def _recorded_settings(settings) -> dict:
-    "Rename `settings` as in recorded results, where `fractions` is called shares"
+    "Rename `fractions` in `settings` to shares, its name in recorded results"
     return {dict(fractions='shares').get(name, name): value for name, value in settings.items()}
 
 def _renamed_settings(settings) -> dict:
-    "Rename `shares`, the old name of `fractions`, in `settings`, with a DeprecationWarning"
+    "Rename `shares` in `settings` to `fractions`, its current name, with a DeprecationWarning"
     if 'shares' not in settings: return settings
     warnings.warn('shares= is now called fractions=; the old name works until salviz 0.4', DeprecationWarning,
                   stacklevel=3)
@@ -408,7 +408,7 @@ def _renamed_settings(settings) -> dict:
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036d
 def _requested(named, count, target, **question) -> tuple: # ({name: its request}, settings that all parts share)
-    "Return all arguments that results depend on, in a form for JSON; raise an error for arrays of a wrong length"
+    "Return all arguments that affect the results, as JSON values; raise an error for arrays of the wrong length"
     def request(how):
         if isinstance(how, (str, dict)): return how
         return list(map(digest, _one_by_one(how, count)))
@@ -422,10 +422,10 @@ def faithfulness_data(
     # names of attributions, see `registered_attributions`; or {name: name, dict(method=…, its options) or arrays}
     methods,
     tokenizer,
-    target='predicted', # target of the attributions and of the probability
-    flips=True,         # also the decision flip, which needs up to one forward pass per unit
+    target='predicted', # class for the attributions and the probability
+    flips=True,         # also measure the decision flip, which needs up to one forward pass per unit
     batch_size=32,
-    seed=0,             # seed of the random row
+    seed=0,             # seed of the random attributions
     folder=None,        # folder in which results are saved, to resume after an interruption; None: do not save
     progress=True,      # show a progress bar with the remaining time if it takes longer than a few seconds
     **settings,         # settings of `faithfulness`: fractions, replacement, unit, ranking, aopc, ...
@@ -468,14 +468,13 @@ def faithfulness_data(
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #037
 def _means(measured, names):
-    "Return {method: {name: mean over the examples that have a value}}; a warning lists the others"
+    "Return {method: {name: mean over the examples with a value}}; warn about the examples without one"
     gone = sorted({int(i) for f in measured.values() for n in names for i in np.argwhere(np.isnan(f[n]))[:, 0]})
     if gone:
         rows = ', '.join(map(str, gone[:10])) + ', …'*(len(gone) > 10)
-        warnings.warn(f'{len(gone)} of {len(next(iter(measured.values()))["target"])} examples are excluded from means '
-                      'that are not defined for them, because '
-                      f"removal would leave nothing to read (rows {rows}); replacement='mask' "
-                      "or 'mean_embedding' would include them", stacklevel=3)
+        warnings.warn(f'{len(gone)} of {len(next(iter(measured.values()))["target"])} examples are excluded from the '
+                      f'means because removal would leave an empty text (rows {rows}); to include them, use '
+                      "replacement='mask' or 'mean_embedding'", stacklevel=3)
     def mean(x):
         finite = ~np.isnan(x)
         n = finite.sum(0)
@@ -487,7 +486,7 @@ def _means(measured, names):
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #037b
 def perturbation_frame(
     measured:dict, # result of `faithfulness_data`
-) -> pd.DataFrame: # method, share, comprehensiveness, sufficiency, flipped: means over the examples that have them
+) -> pd.DataFrame: # method, share, comprehensiveness, sufficiency, flipped: means over the examples with a value
     "Return the perturbation curve of each method over the bins"
     means = _means(measured, ('comprehensiveness', 'sufficiency', 'flipped'))
     parts = [pd.DataFrame(dict(method=name, share=measured[name]['shares'], **m)) for name, m in means.items()]
@@ -505,7 +504,7 @@ def faithfulness_table(
     # index method; comprehensiveness, sufficiency (areas over the perturbation curve), decision_flip (fraction): means
     # over the examples that have them
 ) -> pd.DataFrame:
-    "Return a table with one row per method, and one for random attributions, as in a paper"
+    "Return a table for a paper, with one row per method and one for random attributions"
     names = dict(comprehensiveness='aopc_comprehensiveness', sufficiency='aopc_sufficiency',
                  decision_flip='flip_fraction')
     measured = faithfulness_data(model, data, methods, tokenizer, **settings)
@@ -518,7 +517,7 @@ def faithfulness_table(
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #041
 def background_of(data) -> np.ndarray: # broadcastable to an example
-    "Return the value of black (0 in the source) after the normalisation of `data`; 0 if the normalisation is unknown"
+    "Return the normalised value of black (0 in the source) in `data`; 0 if the normalisation is unknown"
     try: info = signal_info(data)
     except (ValueError, AttributeError): return np.zeros(())
     return (0 - np.asarray(info['centre'], np.float32))/np.asarray(info['scale'], np.float32)
@@ -530,8 +529,8 @@ def replace_top(
     fraction:float, # from 0 to 1, rounded up
     background=0.,  # broadcastable to an example
 ) -> torch.Tensor: # like `x`
-    """Return `x` with the most salient fraction of its pixels (all channels) or cells replaced; for equal values the
-    earlier goes first"""
+    """Return `x` with the most salient fraction of its pixels (all channels) or cells replaced; of equally salient
+    positions, the earlier is replaced first"""
     _check_fractions('fraction', [fraction])
     saliency = np.asarray(saliency, dtype=np.float64).reshape(len(x), -1)
     shape = x.shape[1:]
@@ -548,11 +547,11 @@ def replace_top(
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #043
 def _signals(model, data):
-    "Encode a split of images or series; return it with a function that collates its rows to a batch"
+    "Encode a split of images or series; return it with a function that collates its rows into a batch"
     problem = ''
     if not {'pixel_values', 'values'} & {*getattr(data, 'column_names', ())}:
         problem = 'images or series; for texts, use faithfulness_table'
-    if isinstance(data, dict): problem = f"one split, got {', '.join(data)}; pass data['test']"
+    if isinstance(data, dict): problem = f"one split, got the splits {', '.join(data)}; pass data['test']"
     if problem: raise ValueError(f'data must be {problem}')
     return encoded_for(model, data, target='gold')[:2]
 
@@ -564,15 +563,15 @@ def accuracy_drop(
     fractions:Sequence[float]=tuple(i/10 for i in range(10)),
     # replacement for pixels, after normalisation; None: see `background_of`
     background:float|np.ndarray|torch.Tensor|None=None,
-    # target of the attributions; the papers' code uses 'gold'
+    # class to explain; the papers' code uses 'gold'
     target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted',
     ranking:Literal['signed', 'magnitude']='signed', # highest values first, or 'magnitude'
     batch_size:PositiveInt=64,
-    seed:Seed=0,                      # seed of the random row
+    seed:Seed=0,                      # seed of the random attributions
     shares:Sequence[float]|None=None, # old name of `fractions`
 ) -> pd.DataFrame: # method, share, accuracy
-    """Measure the accuracy of `model` when the most salient fraction of every example is replaced by background (Ismail
-    et al. 2021, figure 3)"""
+    """Measure the accuracy of `model` after replacing the most salient fraction of every example with a background
+    value (Ismail et al. 2021, figure 3)"""
     check_choice('ranking', ranking, ('signed', 'magnitude'))
     if shares is not None: fractions = _renamed_settings(dict(shares=shares))['fractions']
     _check_fractions('fractions', fractions)
@@ -650,7 +649,7 @@ def aup_aur(
     fractions=tuple(i/10 for i in range(1, 10)),
     positives='cells',  # see `weighted_precision_recall`
     absolute=True,
-    baseline='uniform', # random saliency, or 'shuffled': the same values permuted
+    baseline='uniform', # random saliency, or 'shuffled' for the same values in random order
     draws=5,            # number of random baselines, whose areas are averaged
     seed=0,
 ) -> dict: # aup, aur, aup_random, aur_random, aup_difference, aur_difference
@@ -672,12 +671,12 @@ def informative_table(
     model,
     data,            # one split of `synthetic_series` or `vanishing_series`
     methods,         # as in `faithfulness_data`
-    target='gold',   # target of the attributions, as in the authors' code
+    target='gold',   # class to explain; 'gold' as in the authors' code
     batch_size=64,
     seed=0,
     **settings,      # settings of `aup_aur`
 ) -> pd.DataFrame: # index method; aup, aur, aup_difference, aur_difference
-    "Measure how much better than random each method finds the informative cells"
+    "Measure how well each method finds the informative cells, compared with random saliency"
     encoded, _ = _signals(model, data)
     check_has_column(encoded, 'informative', 'informative_table', 'data from synthetic_series or vanishing_series')
     truth = np.stack([row['informative'] for row in encoded])

@@ -77,7 +77,7 @@ def translations(
 
 # %% ../../nbs/09_analysis/05_generation.ipynb #gn-13
 def _sacrebleu():
-    "Return the module sacrebleu, or raise an error that says how to install it"
+    "Import and return sacrebleu; raise an `ImportError` with installation instructions if it is missing"
     try: import sacrebleu
     except ImportError:
         raise ImportError("BLEU needs the package sacrebleu, which is not installed: pip install 'salviz[claims]'"
@@ -96,7 +96,7 @@ def bleu(
         translations = translations['translation']
     problem = ''
     if not len(translations): problem = 'bleu needs at least one translation'
-    elif references is None: problem = 'bleu needs references, but these translations have no targets; pass references='
+    elif references is None: problem = 'bleu needs references, but the translations have no targets; pass references='
     elif isinstance(references, str) or len(references) != len(translations):
         problem = (f'references must contain one text for each of the {len(translations)} translations, got '
                    f'{len(references)}')
@@ -116,11 +116,11 @@ def _writes_small(tokenizer) -> bool:
 def translation_scores(
     model, tokenizer,
     data,            # one split of `load_pairs`
-    lowercase=None,  # BLEU ignores case; None: if the tokenizer converts text to lower case
+    lowercase=None,  # whether BLEU ignores case; None: if the tokenizer converts text to lower case
     with_bleu=True,  # also compute BLEU, which needs sacrebleu
     **settings,      # settings of `translations`: beams, max_new_tokens, batch_size, max_length
 ) -> dict: # exact_match (fraction), ended (fraction), bleu (0 to 100)
-    "Score the translations of `model`; the result contains only numbers, so the function can be a metric of a `Study`"
+    "Score the translations of `model`; all results are numbers, so you can use this function in a metric of a `Study`"
     frame = translations(model, tokenizer, data, **settings)
     if 'exact' not in frame: raise ValueError('data must have targets; use a split of load_pairs')
     scores = dict(exact_match=float(frame.exact.mean()), ended=float(frame.ended.mean()))

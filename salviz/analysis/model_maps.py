@@ -55,12 +55,12 @@ def _read_texts(
 @dataclass
 class Answer:
     "Answer of a model's head for one text, and the part of it that is explained"
-    score:object=None                             # function of (outputs, rows); None: there is nothing to explain
+    score:object=None                             # function of (outputs, rows); None: nothing is explained
     explains:str=''                               # description of what is explained
     row:int=None                                  # query row whose state the head reads
     logits:torch.Tensor=None                      # [C] of the classes or tokens to choose from
     notes:list = field(default_factory=list)      # sentences on what is missing and why
-    token_predictions:list=None                   # [n] for a span: 'answer', 'outside', None where it cannot lie
+    token_predictions:list=None                   # [n] for a span: 'answer', 'outside', None where none is allowed
 
 def _names_of(model, count, classes=None):
     "Return the names of the `count` classes of `model`: `classes`, or by default those in its config"
@@ -131,13 +131,13 @@ def _by_token(model, outputs, inputs, tokenizer, labels, head, target, position)
     if head == 'masked' and position is None:
         at = [i for i, token in enumerate(inputs['input_ids'][0].tolist()) if token == tokenizer.mask_token_id]
         if not at:
-            return Answer(notes=[f'{name} fills in mask tokens, but this text has none, so there is no score to '
+            return Answer(notes=[f'{name} predicts mask tokens, but this text has none, so there is no score to '
                                  'explain and only attention is shown. '
-                                 f'Write {tokenizer.mask_token or "a mask token"} into the text, or pass position='])
+                                 f'Add {tokenizer.mask_token or "a mask token"} to the text, or pass position='])
         position = at[0]
     if position is None:
         return Answer(notes=[f'{name} labels every token, so no single score is explained and only attention is shown. '
-                             'Choose a token with position='])
+                             'Select a token with position='])
     at = _place(position, len(labels))
     row = logits_between(outputs, at, at + 1)[0]
     why = 'given as target'
@@ -199,7 +199,7 @@ def _class_names(
     most=8,       # number of tokens of a language model for one text; fewer for each of several, at least 3
     classes=None, # names of the classes; None: those in the model's config
 ) -> tuple: # (names [C], their indices among the logits)
-    "Return the names and indices of the classes from which the head of `model` chooses"
+    "Return the names and indices of the classes that the head of `model` can predict"
     logits = [a.logits for a in answers if a.logits is not None]
     if not logits: return [], []
     if head_of(model) in ('sequence', 'token', 'image'):
@@ -283,8 +283,8 @@ def _each(value, count, name, kind='text'):
     "Return `value` for each of `count` texts or images: one for all, or a list with one for each"
     if not isinstance(value, (list, tuple)): return [value]*count
     if len(value) != count:
-        raise ValueError(f'{name} must be one value for all, or a list with one for each of {count} {kind}s, '
-                         f'got {len(value)}')
+        raise ValueError(f'{name} must be one value for all {kind}s, or a list of {count} values, one per {kind}, '
+                         f'got {len(value)} values')
     return list(value)
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #031c
@@ -300,7 +300,7 @@ def _capture(model, inputs, is_read=None):
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #032
 @dataclass(frozen=True)
 class _Requested:
-    "Request for computations in addition to the attention of each text"
+    "Computations to perform in addition to the attention of each text"
     saliency:str=None     # name of an attribution
     steps:int=20
     attribution:bool=True
@@ -387,7 +387,7 @@ def _continuations(
     whole = isinstance(generate, int) and not isinstance(generate, bool) and generate > 0
     problem = ''
     if not whole and not isinstance(generate, dict):
-        problem = f'pass the number of tokens to generate, or a dict of arguments of model.generate, got {generate!r}'
+        problem = f'pass the number of tokens to generate, or a dict of arguments for model.generate, got {generate!r}'
     if head_of(model) != 'causal':
         problem = f'{type(model).__name__} cannot generate text; use a causal language model'
     if problem: raise ValueError(f'generate: {problem}')
@@ -398,8 +398,9 @@ def _continuations(
         prompt = continued(tokenizer, text, [])
         ids = torch.tensor([prompt.input_ids.tolist()], device=device_of(model))
         if ids.shape[1] + settings.get('max_new_tokens', 1) > longest:
-            raise ValueError(f'generate: the text has {ids.shape[1]} tokens and the model takes {longest}, so at most '
-                             f'{max(0, longest - ids.shape[1])} can follow; use a smaller number, or a shorter text')
+            raise ValueError(f'generate: the text has {ids.shape[1]} tokens and the model accepts {longest}, so at '
+                             f'most {max(0, longest - ids.shape[1])} can be generated; generate fewer tokens, or '
+                             'shorten the text')
         with undisturbed(model, seed=0), torch.no_grad():
             written = model.generate(ids, attention_mask=torch.ones_like(ids),
                                   pad_token_id=_baseline_token(model, tokenizer)[0], **settings)
@@ -520,8 +521,8 @@ def _check_whole(model, tokenizer, texts):
     for text in texts:
         if isinstance(text, str): text = [text]
         count, problem = len(tokenizer(*text, truncation=False, verbose=False)['input_ids']), ''
-        if count > longest: problem = f'has {count} tokens, but the model takes at most {longest}; shorten it'
-        if not all(part.strip() for part in text): problem = 'is empty; type at least one word'
+        if count > longest: problem = f'has {count} tokens, but the model accepts at most {longest}; shorten the text'
+        if not all(part.strip() for part in text): problem = 'is empty; enter at least one word'
         if problem: raise ValueError(f'the text {problem}')
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #own2b
@@ -533,7 +534,7 @@ def explain_alike(
     # answers only
     saliency='input_x_gradient',
 ) -> list: # of `Snapshot`, one per text
-    "Return attention, answers and saliency of `texts`; for a classifier, of the class predicted for the first text"
+    "Explain all `texts` for the same class (for a classifier, the class predicted for the first text)"
     _check_whole(model, tokenizer, texts)
     target = None
     if saliency is not None and head_of(unwrapped(model)) == 'sequence':
@@ -551,7 +552,7 @@ def text_query_key(
     layer:int, head:int,
     max_length=None,       # maximum number of tokens in the text; None: that of the model, but at most 512
 ) -> tuple: # (its tokens, `QueryKey` of a batch of one)
-    "Return the tokens of `text` and the queries and keys of one head; of an encoder-decoder, in its encoder"
+    "Return the tokens of `text` and the queries and keys of one head (for an encoder-decoder, in the encoder)"
     model = _check_model(unwrapped(model), tokenizer, None)
     texts, pairs = _read_texts([text])
     longest = longest_input(model, tokenizer, max_length)
@@ -567,7 +568,7 @@ _most_of_pixel = 100. # larger numbers are not normalised
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img2b
 def _columns_of(images) -> tuple: # (images, their labels or None, names of the classes or None)
-    "Split rows of a data set into columns; anything else is returned as images without labels"
+    "Split the rows of a data set into columns; return anything else as images without labels"
     if isinstance(images, Dataset):
         label = next((name for name in ('label', 'labels') if name in images.column_names), None)
         if len(images) > _most_images: return range(len(images)), None, None # `_read_images` counts them
@@ -587,7 +588,7 @@ def _columns_of(images) -> tuple: # (images, their labels or None, names of the 
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img2c
 def _array(x):
-    "Return the tensor, array or list `x` as an array"
+    "Convert the tensor, array or list `x` to an array"
     if isinstance(x, torch.Tensor) and x.is_floating_point(): return x.detach().float().cpu().numpy()
     return np.asarray(x)
 
@@ -606,7 +607,7 @@ def _image_problem(x, channels) -> str:
     lost = np.flatnonzero(~np.isfinite(x).all((1, 2, 3)))
     if len(lost): return f'image {lost[0]} contains NaN or infinite values; replace them'
     largest = np.abs(x).max()
-    if largest > _most_of_pixel: return f'images go up to {largest:.4g}, so they are not normalised; {how}'
+    if largest > _most_of_pixel: return f'images contain {largest:.4g}, so they are not normalised; {how}'
     return ''
 
 def _read_images(
@@ -616,8 +617,8 @@ def _read_images(
     "Convert `images` to the form that `model` reads; raise a `ValueError` if they are invalid"
     x, labels, names = _columns_of(images)
     if hasattr(x, '__len__') and len(x) > _most_images and np.ndim(x[0]) in (0, 3):
-        raise ValueError(f'{len(x)} images at once are too many, since each has the maps of all heads; pass at most '
-                         f'{_most_images}, such as images[:8] or dataset.select(range(8))')
+        raise ValueError(f'{len(x)} images at once are too many, because each needs the maps of all heads; pass at '
+                         f'most {_most_images}, such as images[:8] or dataset.select(range(8))')
     if isinstance(x, (list, tuple)): x = list(map(_array, x))
     if isinstance(x, list) and len({one.shape for one in x}) > 1:
         raise ValueError('images have different shapes; resize them to the same shape')
@@ -630,7 +631,7 @@ def _read_images(
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img5
 def _classes_of(model, classes, of_data):
-    "Return the names of the classes of `model`: `classes`, those in its config, or those of the data if it has none"
+    "Return the class names of `model`: `classes`, the names in its config or, without these, the names in the data"
     count = model.config.num_labels
     names = _names_of(model, count, classes)
     if classes is not None and (len(names) != count or len({*names}) < count):
@@ -733,7 +734,7 @@ _turn = threading.Lock() # held by the computation that is running
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0392b
 class _BackgroundThread:
-    "Computation in a separate thread (`self._work`), with progress and subscribers"
+    "Run a computation (`self._work`) in a separate thread, with progress and subscribers"
     unit = 'pass' # unit of `step` and `total`
     def __init__(self, model):
         self.step, self.stage, self.error, self.seconds_left = 0, '', None, None
@@ -743,7 +744,7 @@ class _BackgroundThread:
 
     @property
     def state(self) -> str:
-        "State of the computation: 'waiting', 'running', 'stopping', 'stopped', 'finished' or 'failed'"
+        "Return the state of the computation: 'waiting', 'running', 'stopping', 'stopped', 'finished' or 'failed'"
         if self._stop.is_set() and self._status in ('waiting', 'running'): return 'stopping'
         return self._status
 
@@ -755,7 +756,7 @@ class _BackgroundThread:
         return self
 
     def stop(self):
-        "Stop after the current pass; existing results remain"
+        "Stop after the current pass; results computed so far remain available"
         self._stop.set()
 
     def wait(self,
@@ -767,7 +768,7 @@ class _BackgroundThread:
         if self.error is not None: raise self.error
 
     def subscribe(self, fn): # returns a function that unsubscribes
-        "Call `fn` with this object after each step, in the thread; errors of `fn` are added to `subscriber_errors`"
+        "Call `fn` with this object after each step, in the thread; add errors that `fn` raises to `subscriber_errors`"
         entry = (fn,)
         self._listeners = [*self._listeners, entry]
         def unsubscribe(): self._listeners = [other for other in self._listeners if other is not entry]
@@ -801,7 +802,7 @@ class _CapturePasses(_BackgroundThread):
         return capture.requested.passes(capture.model, row_tokens(capture.model, inputs), places)
 
     def _await(self, probe, how):
-        "Record in the snapshot of `probe`, in `awaited`, which parts are missing and why (`how`)"
+        "Record in the entry `awaited` of the snapshot of `probe` which parts are missing and why (`how`)"
         snapshot = self.run.snapshot(0, probe)
         arrays = {'attention attribution': 'attention_attribution',
                   'saliency': 'saliency_map' if self._capture.kind == 'image' else 'saliency',
@@ -826,7 +827,7 @@ class _CapturePasses(_BackgroundThread):
         if self._stop.is_set(): raise _Cancelled
         if weights_version(self._model) != self._version:
             raise RuntimeError('the weights of the model were changed during the computation; call explore again to '
-                               'show the current model, and train it only when the computation has ended')
+                               'show the current model, and train it only after the computation has ended')
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #03941
 class BackgroundAttribution(_CapturePasses):

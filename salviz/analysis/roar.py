@@ -27,7 +27,7 @@ def _replaced(part, saliency, fraction, background):
 
 # %% ../../nbs/09_analysis/06_roar.ipynb #ro-6b
 class RemovedData:
-    "Data of a `Study`, in which the most salient part is replaced; its settings are share and saliency"
+    "Data of a `Study` in which the most salient part is replaced, with the settings `share` and `saliency`"
     def __init__(self,
         model,               # model to explain, trained on `data`
         data,                # DatasetDict of `load_images`, `load_series` or `synthetic_series`
@@ -40,8 +40,8 @@ class RemovedData:
     ):
         check_choice('ranking', ranking, ('signed', 'magnitude'))
         if not isinstance(data, dict) or not all({'pixel_values', 'values'} & {*d.column_names} for d in data.values()):
-            raise ValueError('data must be a DatasetDict of images or series with all its splits, '
-                             'such as load_images returns')
+            raise ValueError('data must be a DatasetDict of images or series with all splits, '
+                             'as returned by load_images')
         named = dict(methods) if isinstance(methods, dict) else {m: m for m in methods}
         named.setdefault('random', 'random')
         self.model, self.data, self.methods, self.target, self.ranking = model, data, named, target, ranking
@@ -49,7 +49,7 @@ class RemovedData:
         self.batch_size, self.seed, self._cache = batch_size, seed, {}
 
     def saliency(self, name, split) -> list: # of arrays, one per example
-        "Compute the values of the method `name` for each example of `split`, or return them from the cache"
+        "Return the attributions of the method `name` for each example of `split`, computed once and cached"
         if (name, split) not in self._cache:
             how = self.methods[name]
             if isinstance(how, str): how = dict(method=how)
@@ -60,7 +60,7 @@ class RemovedData:
         return self._cache[name, split]
 
     def __call__(self, share, saliency) -> DatasetDict:
-        "Return all splits with the fraction `share` replaced that is most salient according to the method `saliency`"
+        "Return all splits with the top fraction `share` replaced, as ranked by the method `saliency`"
         check_choice('saliency', saliency, list(self.methods))
         return DatasetDict({split: _replaced(part, self.saliency(saliency, split), share, self.background)
                             for split, part in self.data.items()})
@@ -72,12 +72,12 @@ def roar_table(
 ) -> pd.DataFrame: # saliency, share, seeds, the metric, random, difference: means over seeds
     "Compare a metric after retraining with its value for a random ranking; difference: random minus the method"
     lacking = [k for k in ('saliency', 'share', 'seed', measure) if k not in results.columns]
-    if lacking: raise ValueError(f'results have no column {", ".join(lacking)}; pass Study.results() of a '
+    if lacking: raise ValueError(f'results have no columns {", ".join(lacking)}; pass Study.results() of a '
                                  'study whose data are RemovedData')
     keys = [k for k in ('method', 'share', 'seed') if k in results.columns]
     rows = results[[*keys, 'saliency', measure]].dropna()
     chance = rows[rows.saliency == 'random'].drop(columns='saliency').rename(columns={measure: 'random'})
-    if not len(chance): raise ValueError("results have no row with saliency 'random', the baseline; add it")
+    if not len(chance): raise ValueError("results have no row with saliency 'random'; add this baseline to the study")
     both = rows[rows.saliency != 'random'].merge(chance, on=keys)
     both['difference'] = both['random'] - both[measure]
     grouped = both.groupby([k for k in ('method', 'saliency', 'share') if k in both.columns], sort=False)

@@ -27,7 +27,7 @@ from ..models.tasks import task_of
 
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-6
 def _teacher(teacher, model, tokenizer):
-    "Load the model that explains; raise a `ValueError` unless its tokens and classes are those of `model`"
+    "Load the teacher; raise a `ValueError` unless its tokens and classes match those of `model`"
     if teacher is None: return unwrapped(model)
     if isinstance(teacher, nn.Module): explainer, teachers_tokenizer = unwrapped(teacher), None
     else:
@@ -40,7 +40,7 @@ def _teacher(teacher, model, tokenizer):
     facts = [(task_of(m), m.config.num_labels) for m in (explainer, unwrapped(model))]
     problem = ''
     if facts[0] != facts[1]:
-        problem = (f' was trained for {facts[0][0]} with {facts[0][1]} outputs, the model for {facts[1][0]} with '
+        problem = (f' was trained for {facts[0][0]} with {facts[0][1]} outputs, but the model for {facts[1][0]} with '
                    f'{facts[1][1]}; use a teacher of the same task')
     elif why := class_mismatch(explainer, model): problem = f': {why}'
     if sizes[0] != sizes[1] or is_other:
@@ -75,8 +75,8 @@ def _method(settings) -> SalLM:
     settings = renamed_settings('SalLM', settings)
     unknown = [k for k in settings if k not in _sallm_settings]
     if unknown:
-        raise ValueError(f'no setting is called {", ".join(unknown)}; available are the settings of SalLM that '
-                         f'define what attention is compared with: {", ".join(_sallm_settings)}')
+        raise ValueError(f'unknown settings: {", ".join(unknown)}; available settings of SalLM: '
+                         f'{", ".join(_sallm_settings)}')
     return SalLM.from_args(dict(settings, loss='kl'))
 
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-9c
@@ -90,7 +90,7 @@ def target_divergences(
     # settings of `SalLM`: saliency, target, steps, top_fraction, binarised, ranking; layers, heads, per_head, rows
     **settings,
 ) -> pd.DataFrame: # index example; kl, uniform (kl of uniform attention), mass, auc, tokens (that count), marked
-    "Measure for each text how well `model`'s attention agrees with the teacher's target"
+    "Measure how well the attention of `model` agrees with the teacher's target for each text"
     check_observable(model)
     method, source = _method(settings), data
     teacher = _teacher(teacher, model, tokenizer)
@@ -147,6 +147,6 @@ def teacher_of(
     beside = run.path.parent/Path(recorded).name # a study that was moved
     folder = next((path for path in (Path(recorded), beside) if path.is_dir()), None)
     if folder is None:
-        raise FileNotFoundError(f'the teacher of {run.path} was {recorded}, which is not a run that can be opened; '
+        raise FileNotFoundError(f'the teacher of {run.path} was {recorded}, which cannot be opened as a run; '
                                 'pass a run with teacher=')
     return folder

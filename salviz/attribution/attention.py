@@ -27,7 +27,7 @@ from ..models.loading import undisturbed
 _attentions = 'gradient', 'integrated_gradients', 'attention'
 
 def _real_queries(model, inputs:dict, part=None) -> torch.Tensor:
-    "Return which queries of `part` of `model` are not padding, bool [batch, query]; all True if no mask is given"
+    "Return a mask of the queries of `part` of `model` that are not padding, bool [batch, query]"
     if part not in ('decoder', 'cross') or not has_encoder_and_decoder(model): return real_tokens(inputs)
     mask = inputs.get('decoder_attention_mask')
     if mask is not None: return mask.bool()
@@ -40,42 +40,42 @@ def _dropout_fault(after_dropout, method:str, training) -> str: # '' if there is
     if not after_dropout: return ''
     if method == 'integrated_gradients':
         return ("after_dropout=True has no effect with method='integrated_gradients', which has no dropout "
-                "on its path; leave it out, or use method='gradient' or 'attention'")
+                "on its path; omit it, or use method='gradient' or 'attention'")
     if training: return ''
-    return ('after_dropout=True has no effect in eval mode, which has no dropout; leave it out, '
+    return ('after_dropout=True has no effect in eval mode, which has no dropout; omit it, '
             'or pass training=True')
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #051a
 pseudo_labels = 'fixed', 'each_step'
 
 def _path_fault(nodes, steps, pseudo_label, method:str, target) -> str: # '' if there is none
-    "Return the reason why there is no path for `nodes`, or none on which labels are predicted for `pseudo_label`"
+    "Return the reason why `nodes` or `pseudo_label` does not apply to this `method` and `target`"
     is_path = method == 'integrated_gradients'
     if is_path and isinstance(nodes, int) and isinstance(steps, int) and nodes > steps > 0:
         return f'nodes must be at most steps={steps}, whose sum they represent, got {nodes}'
     if nodes is not None and not is_path:
-        return f"nodes={nodes!r} is for method='integrated_gradients', got {method!r}; leave it out"
+        return f"nodes={nodes!r} is for method='integrated_gradients', got {method!r}; omit it"
     if pseudo_label == 'fixed': return ''
     if not is_path:
         return ("pseudo_label='each_step' is for method='integrated_gradients', which has a path with steps, "
-                f'got {method!r}; leave it out')
+                f'got {method!r}; omit it')
     if isinstance(target, str): return ''
     return ("pseudo_label='each_step' is for target='predicted'; labels that you pass are fixed, "
-            'and a function is called at every step anyway; leave it out')
+            'and a function is called at every step anyway; omit it')
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #054
 def _cast_to(dtype, inputs:dict):
-    "Return a context in which passes over `inputs` run in `dtype` by autocast: torch.bfloat16; None changes nothing"
+    "Return a context in which passes over `inputs` run in `dtype` by autocast; None: no change"
     if dtype is None: return nullcontext()
     return torch.autocast(every_row(inputs).device.type, dtype)
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #056a
 def _gradients_of_maps(score, maps) -> dict: # {layer: [batch, heads, query, key]}
-    "Return the gradient of `score` with respect to each of `maps`; each map is released once it has been passed"
+    "Return the gradient of `score` with respect to each of `maps`; the backward pass releases each map after use"
     gradients, (lowest, *others) = {}, maps.layers
     for l in others: maps[l].register_hook(partial(gradients.__setitem__, l))
     bottom = maps[lowest]
-    maps.clear() # now only the graph refers to the other maps, and releases them in the backward pass
+    maps.clear() # now only the graph refers to the other maps, and the backward pass releases them
     gradients[lowest], = torch.autograd.grad(score, [bottom])
     return gradients
 
@@ -85,45 +85,47 @@ def _attention_of_one_pass(model, inputs, target, layers, differentiate, trainin
     is_query, rows = _real_queries(model, inputs, part)[:, None, :, None], every_row(inputs)
     observation = observe(model, layers=layers, part=part, after_dropout=after_dropout)
     with undisturbed(model, training=training, seed=seed), torch.set_grad_enabled(differentiate), observation as maps:
-        # before the pass: no graph below the first map, none for the weights
+        # before the pass, so that no graph is built below the first map or for the weights
         for p in model.parameters(): p.requires_grad_(False)
         with only_read(model, [target], rows): outputs = model(**inputs)
         allowed = {l: maps.allowed(l) & is_query for l in maps.layers}
         if differentiate: values = _gradients_of_maps(target_scores(outputs, target, rows).sum(), maps)
         else: values = {l: maps[l] for l in maps.layers}
-    # layer by layer, so that only one is stored twice: the maps of a long text need most of its memory
+    # layer by layer, so that only one map is stored twice: for long texts, the maps take most of the memory
     return {l: where_needed(allowed[l], values.pop(l), 0.) for l in maps.layers}, allowed
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #056
 def attention_attribution(
     model:torch.nn.Module,
-    inputs:dict, # batch or arguments of the forward: input_ids [batch, n], attention_mask, ...
-    # 'predicted' (in this same pass), or int64 [batch]: the class whose logit is attributed; or a function, see
+    inputs:dict, # batch or arguments of the model's forward: input_ids [batch, n], attention_mask, ...
+    # the class whose logit is attributed: 'predicted' (in the same pass) or int64 [batch]; or a function, see
     # `target_scores`
     target:str|torch.Tensor|Callable[..., torch.Tensor]='predicted',
     layers:int|Sequence[int]|None=None, # None: all; or an int, or a list of int
     # 'gradient': signed gradient (GA); 'integrated_gradients' (IGA); 'attention': A itself (AA)
     method:Literal['gradient', 'integrated_gradients', 'attention']='gradient',
-    # run the pass in training mode (IGA: the pass that makes the prediction; there is no dropout on the path)
+    # whether to run the pass in training mode (IGA: only the pass for the prediction; the path has no dropout)
     training:bool=False,
-    seed:Seed|None=None, # seed of the dropout in training mode
+    seed:Seed|None=None, # seed for dropout in training mode
     steps:int=20,        # m, number of steps of integrated gradients
-    # reading of AD-DROP's eq. 3: 'paper' or 'standard', see `_integrated_attention`
+    # how to read eq. 3 of AD-DROP: 'paper' (unscaled attention) or 'standard' (scaled attention)
     reading:Literal['paper', 'standard']='paper',
     # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
     part:Literal['encoder', 'decoder', 'cross']|None=None,
     batch_size:PositiveInt|None=None, # rows in a forward pass of IGA; None: as many as `rows_at_once`
-    # GA and AA in training mode: use the attention after dropout (all released code), not before it (the equations)
+    # GA and AA in training mode: use attention after dropout (as in all released code), not before (as in the
+    # equations)
     after_dropout:bool=False,
-    # IGA: number of points of Gauss's rule for the sum over `steps`, see `path_rule`; None: the sum itself
+    # IGA: number of points in the Gauss rule for the sum over `steps`, see `path_rule`; None: the sum itself
     nodes:int|None=None,
-    # precision of the passes, by autocast: torch.bfloat16; None: that of the model and of the autocast around it
+    # precision of the passes, by autocast: torch.bfloat16; None: as set by the model and the surrounding autocast
     dtype:torch.dtype|None=None,
-    # IGA of 'predicted': from the unscaled pass, or again at 'each_step' (released code)
+    # IGA of 'predicted': label from the unscaled pass ('fixed'), or predicted again at 'each_step' (released code)
     pseudo_label:Literal['fixed', 'each_step']='fixed',
-    # ({layer: [batch, heads, query, key]}, {layer: bool [batch, 1 or heads, query, key]}), allowed positions second
+    # ({layer: attribution [batch, heads, query, key]}, {layer: allowed positions, bool [batch, 1 or heads, query,
+    # key]})
 ) -> tuple:
-    "Return the attribution of the score `target` to each attention position; 0 where it is not allowed"
+    "Attribute the score `target` to each attention position; positions that are not allowed get 0"
     check_choice('method', method, [*_attentions])
     check_choice('pseudo_label', pseudo_label, [*pseudo_labels])
     inputs = model_inputs(inputs, model)
@@ -131,7 +133,7 @@ def attention_attribution(
     fault = _dropout_fault(after_dropout, method, training) or _path_fault(nodes, steps, pseudo_label, method, target)
     if dtype not in (None, torch.bfloat16):
         fault = (f'dtype must be None or torch.bfloat16, got {dtype}; '
-                 'float16 is not supported, since small gradients underflow in it')
+                 'float16 is not supported, since small gradients underflow')
     if fault: raise ValueError(fault)
     with _cast_to(dtype, inputs):
         if method == 'integrated_gradients':
@@ -144,9 +146,9 @@ def attention_attribution(
 # %% ../../nbs/04_attribution/07_attention.ipynb #070
 def path_rule(
     steps:int,      # m: the sum is over k/m for k from 1 to m, each with weight 1/m
-    nodes:int=None, # number of points of the Gauss rule for this sum; None, or at least `steps`: the sum itself
-) -> tuple: # (points [nodes], weights [nodes]) on the path from 0 to the full attention at 1, float64, adding up to 1
-    "Return the points on the path of eq. 3 at which the gradient is taken, and their weights"
+    nodes:int=None, # number of points in the Gauss rule for this sum; None, or at least `steps`: the sum itself
+) -> tuple: # (points [nodes] between 0 and 1 = full attention, weights [nodes] that add up to 1), float64
+    "Return the points on the path of eq. 3 where the gradient is computed, and their weights"
     x, each = np.arange(1, steps + 1) / steps, np.full(steps, 1 / steps)
     if nodes is not None and nodes < steps:
         polynomials = np.linalg.qr(np.polynomial.chebyshev.chebvander(2 * x - 1, nodes - 1) * np.sqrt(each)[:, None])[0]
@@ -156,7 +158,7 @@ def path_rule(
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #073
 def _along(model, inputs, rows, target, layer, rule, standard, part, batch_size):
-    "Return the integrated attention of one `layer` for `inputs`, which are the examples `rows`, and its allowed mask"
+    "Return the integrated attention of one `layer` for the examples `rows`, whose inputs are `inputs`, and its mask"
     total = 0.
     for points, weights in zip(*(x.split(max(1, batch_size // len(rows))) for x in rule)):
         k = len(points)
@@ -175,7 +177,7 @@ def _of_layers(
     model, inputs, rows, target, layers, rule, standard, part, batch_size,
     # {layer: (attribution, allowed)}
 ) -> dict:
-    "Return the integrated attention of all `layers` for the examples `rows`, at most `batch_size`"
+    "Return the integrated attention of all `layers` for the examples `rows`, of which there are at most `batch_size`"
     inputs = {k: v[rows] for k, v in inputs.items()}
     below = layers[-1] > 0 or part in ('decoder', 'cross')
     with ExitStack() as block:
@@ -219,7 +221,7 @@ def attention_completeness_error(
     target='predicted',
     part=None,
 ) -> dict: # {layer: [batch]}: 0.05 means a difference of 5 % of F(A) - F(0)
-    "Return the relative error of each layer's sum of `attribution` compared with F(A) - F(0)"
+    "Return the relative error of the sum of `attribution`, compared with F(A) - F(0), for each layer"
     inputs, errors = model_inputs(inputs, model), {}
     check_target(target, len(every_row(inputs)))
     with undisturbed(model), torch.no_grad():

@@ -37,7 +37,8 @@ def _attention_and_gradients(
     # (A [layers, rows, heads, query, key], gradients [targets, layers, ...] or None)
 ) -> tuple:
     """Return the attention of `layers` and the gradients of the scores with respect to it; 0 where a query may not
-    attend, or is padding"""
+    attend
+    to a key or is padding"""
     with torch.set_grad_enabled(differentiate), observe(reading.model, layers=layers) as maps:
         with only_read(reading.model, reading.targets, reading.rows): outputs = reading.model(**reading.inputs)
         reading.settle(outputs)
@@ -53,8 +54,8 @@ def _attention_and_gradients(
 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #052c
 def _row_of(reading, A, row=None) -> torch.Tensor: # [rows, key]
-    """Return the pooled row of maps [rows, query, key], or the mean over real rows; `row` None: the pooled row if the
-    head reads one row"""
+    """Return the pooled row of maps [rows, query, key], or the mean over real rows; if `row` is None, the pooled row if
+    the head uses a single row, else the mean"""
     check_choice('row', row, ('pooled', 'mean', None))
     real = real_tokens(reading.inputs).expand(A.shape[:2])
     if row != 'mean':
@@ -65,7 +66,7 @@ def _row_of(reading, A, row=None) -> torch.Tensor: # [rows, key]
 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #052d
 def _on_pixels(reading, per_key) -> torch.Tensor: # [targets, rows, height, width]
-    "Spread the numbers of patches, which follow the special tokens, over their pixels"
+    "Divide the number of each patch equally between its pixels; the patches follow the special tokens"
     rows, columns, first = patch_grid(reading.model)
     height, width = (n // of for n, of in zip(reading.x.shape[-2:], (rows, columns)))
     on_grid = per_key[..., first:].unflatten(-1, (rows, columns)) / (height*width)
@@ -73,8 +74,9 @@ def _on_pixels(reading, per_key) -> torch.Tensor: # [targets, rows, height, widt
 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #052e
 def _of_what_is_read(reading, per_key) -> torch.Tensor: # [targets, rows, n] or [targets, rows, time, features]
-    """Convert numbers of keys [rows, n] or [targets, rows, n] to numbers of the input for each target; a patch's number
-    is divided equally between its pixels"""
+    """Convert numbers for keys [rows, n] or [targets, rows, n] to numbers for the input; the number of a patch is
+    divided
+    equally between its pixels"""
     if per_key.dim() == 2: per_key = per_key.expand(len(reading.targets), -1, -1)
     if reading.name == 'pixel_values': return _on_pixels(reading, per_key)
     features = reading.x.shape[-1]
@@ -84,14 +86,14 @@ def _of_what_is_read(reading, per_key) -> torch.Tensor: # [targets, rows, n] or 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #054
 @attribution('attention', says='weight', is_linear=True, of_attention='attention', is_one_pass=True)
 def _by_attention(reading, *, layers=-1, heads=None, row=None):
-    "Return a row of attention"
+    "Return the pooled row of attention, averaged over heads and layers"
     A, _ = _attention_and_gradients(reading, layers, heads, differentiate=False)
     return _of_what_is_read(reading, _row_of(reading, A.mean((0, 2)), row))
 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #054b
 @attribution('rollout', cite='abnar2020quantifying', says='weight', is_linear=True, is_one_pass=True)
 def _by_rollout(reading, *, residual=.5, heads=None, row=None):
-    "Return the values in one row of attention rollout through all layers"
+    "Return the pooled row of attention rollout through all layers"
     A, _ = _attention_and_gradients(reading, None, heads, differentiate=False)
     A, rolled = A.cpu().double().numpy(), reading.x.new_zeros(len(reading), *A.shape[-2:])
     for i, real in enumerate(real_tokens(reading.inputs).expand(rolled.shape[:2])):
@@ -117,9 +119,9 @@ def _by_attention_gradient(reading, *, layers=-1, heads=None):
 @attribution('attention_integrated_gradients', cite='hao2021selfattention', is_linear=True,
              of_attention='integrated_gradients')
 def _by_integrated_attention(read, *, layers=-1, steps=20, nodes=None, reading='standard'):
-    """Return IGA: integrated gradients of attention, summed over heads and queries, with a path for each target. The
-    default is reading='standard', whose sum is F(A) - F(0), unlike the 'paper' reading that `attention_attribution`
-    uses by default"""
+    """Return IGA: integrated gradients of attention, summed over heads and queries, with a separate path for each
+    target.
+    The default is the 'standard' reading, whose sum is F(A) - F(0); that of `attention_attribution` is 'paper'"""
     values, sums = [], []
     for t in read.targets:
         here = renumbered(t, read.rows) if callable(t) else t

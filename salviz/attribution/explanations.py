@@ -42,12 +42,12 @@ class Explanation:
     values:torch.Tensor
     # int64 [batch]: the explained classes; 'each'; or the function that computed the score
     target:object
-    score:torch.Tensor                         # F(x) [batch], the logit of that class; target 'each': [classes, batch]
+    score:torch.Tensor                         # F(x) [batch], the logit of the class; target 'each': [classes, batch]
     completeness_error:torch.Tensor|None=None  # path methods, shape of `score`: see `completeness`
     options:dict=field(default_factory=dict)   # all options of the method, including defaults
     real:torch.Tensor|None=None                # texts: bool [batch, n], which tokens are not padding
     word_ids:torch.Tensor|None=None            # texts: int64 [batch, n], -1 = no word
-    texts:list|None=None                       # the words of each text, if texts were given
+    texts:list|None=None                       # the words of each text, if the input was texts
 
     def examples(
         self,
@@ -71,10 +71,11 @@ class Explanation:
     def words(
         self,
         how='sum', # how the values of a word's tokens are combined: 'sum', 'mean', 'max' or 'first'
-        # of Series [W_b], word by word; target 'each': of DataFrames [classes, W_b]
+        # of Series [W_b] with one entry per word; target 'each': of DataFrames [classes, W_b]
     ) -> list:
-        """Return a table of words and their numbers for each text. Words that share a token have one row. Words of a
-        batch without texts are called 0, 1, …"""
+        """Return a table of words and their numbers for each text. Words that share a token have one row. If the
+        texts are
+        unknown, as in a batch, words are called 0, 1, …"""
         tables = []
         for b, values in enumerate(self.pooled(how)):
             words = range(values.shape[-1]) if self.texts is None else self.texts[b][:values.shape[-1]]
@@ -91,14 +92,14 @@ def _method_options(method:str) -> dict:
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #057b
 def _settled_options(method:str, options:dict) -> dict:
-    "Return all options of `method`: the values in `options` and the defaults of the others"
+    "Return all options of `method`: the values in `options`, and defaults for all other options"
     defaults = _method_options(method)
     settled, fault = {**defaults, **options}, ''
     is_sampled = method != 'deep_shap' or settled['baselines'] is None # otherwise all baselines are used
     if unknown := [k for k in options if k not in defaults]:
         fault = f'{method} has no option {", ".join(unknown)}; available: {", ".join(defaults) or "none"}'
     elif not is_sampled and 'samples' in options:
-        fault = 'deep_shap: samples= applies only without baselines=; leave one of them out'
+        fault = 'deep_shap: samples= applies only without baselines=; omit one of them'
     if fault: raise ValueError(fault)
     if not is_sampled: del settled['samples']
     return settled
@@ -107,7 +108,7 @@ def _settled_options(method:str, options:dict) -> dict:
 @validated
 def explain(
     model:torch.nn.Module, # a model for texts, images or series
-    # a batch from a collator; or, with `tokenizer`, one text, a list of texts or pairs (tuples) or a split, see
+    # a batch from a collator; or, with `tokenizer`, one text, a list of texts or of pairs (tuples), or a split, see
     # `as_batch`
     inputs:'dict|str|Sequence|Dataset',
     method:str='integrated_gradients', # name of an attribution, see `registered_attributions`
@@ -118,11 +119,12 @@ def explain(
     batch_size:PositiveInt|None=None, # rows in a forward pass; None: as many as `rows_at_once`, which limits memory
     # seed of methods that use random numbers
     seed:Annotated[int, Interval(ge=0, le=2**32 - 1)]=0,
-    check:bool=True,                               # compute the completeness error too, which may need another pass
+    check:bool=True,                               # whether to compute the completeness error; may need another pass
     **options,                                     # options of the method, see `_method_options`
 ) -> Explanation: # with `values` [batch, n] for texts, [batch, height, width] or [batch, time, features]
-    """Attribute the score `target` to each token, pixel or cell, in eval mode; model and global generators are
-    restored afterwards
+    """Attribute the score `target` to each token, pixel or cell, in eval mode; the model and the global random
+    generators
+    are restored afterwards
 
     Example: `explain(model, 'a truly moving film', tokenizer=tokenizer).words()[0]`"""
     model, options = unwrapped(model), _settled_options(method, options)
@@ -167,7 +169,7 @@ def _tiny_input(model) -> dict:
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #063b
 def _why_not(model, inputs, method, **options):
-    "Return 'available', or the reason why `method` is not"
+    "Return 'available', or the reason why `method` is not available"
     def any_score(outputs, rows): return outputs[0].flatten(1).float().mean(1)
     with undisturbed(model), torch.no_grad(): logits = getattr(model(**model_inputs(inputs, model)), 'logits', None)
     target = 'predicted' if logits is not None and logits.dim() == 2 else any_score
@@ -180,8 +182,8 @@ def explainers(
     model:torch.nn.Module,
     # a small batch for the test; None: five tokens, or small numbers of the shape in the model's config
     inputs:dict|None=None,
-) -> dict: # {method: 'available', or the reason why it is not}
-    "Return which attributions can explain `model`"
+) -> dict: # {method: 'available', or the reason why it is not available}
+    "Return the attributions that can explain `model`, and the reasons for all others"
     if inputs is None: inputs = _tiny_input(model)
     first = {k: v[:1] for k, v in model_inputs(inputs).items()}
     cheap = dict(steps=1, samples=1) | (dict(window=2**20) if what_is_read(first) != 'input_ids' else {})
@@ -190,7 +192,7 @@ def explainers(
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #066
 class Explained(list):
-    "The arrays of all examples of a data set, with the other results of `explain`"
+    "The arrays for all examples of a data set, with the other results of `explain`"
     def __init__(self, arrays, method, target, score, completeness_error, options):
         super().__init__(arrays)
         self.method, self.options = method, options        # as in `Explanation`
@@ -200,7 +202,7 @@ class Explained(list):
         self.completeness_error = completeness_error       # the same shape; None for methods without it
 
 def _in_order(parts, order):
-    "Concatenate the arrays [..., b] of `parts` to [..., N]; example k of the parts goes to position order[k]"
+    "Concatenate the arrays `parts` [..., b] to [..., N]; example k goes to position `order[k]`"
     return np.concatenate(parts, -1)[..., np.argsort(order)]
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #066b
@@ -209,7 +211,7 @@ def explain_data(
     model:torch.nn.Module,
     data:'Sequence|Dataset',           # texts, pairs, or a split, loaded or encoded: see `encoded_for`
     method:str='integrated_gradients', # this and further arguments as in `explain`
-    # int64 [len(data)], and the rows of a function, are in the order of the data
+    # the order of int64 [len(data)], and of the rows that a function gets, is the order of the data
     target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted',
     *,
     tokenizer:'PreTrainedTokenizerBase|None'=None,
@@ -217,8 +219,8 @@ def explain_data(
     seed:Seed=0,
     # pool texts to words: 'sum', 'mean', 'max' or 'first', see `Explanation.pooled`
     words:Literal['sum', 'mean', 'max', 'first']|None=None,
-    details:bool=False, # return an `Explained`, a list with scores, targets and completeness errors
-    progress:bool=True, # show a progress bar, on a terminal
+    details:bool=False, # whether to return an `Explained`, a list with scores, targets and completeness errors
+    progress:bool=True, # whether to show a progress bar on a terminal
     **options,
     # of arrays [n_b] (texts, without padding; with `words` [W_b]), [height, width] or [time, features]; target 'each':
     # classes first

@@ -22,11 +22,11 @@ def _without(reading, place:int) -> dict:
 
 # %% ../../nbs/04_attribution/06_occlusion.ipynb #048b
 def _removed(reading) -> torch.Tensor: # [targets, rows, n]
-    "Return how much each score drops when each token is removed in turn"
+    "Return the drop of each score when each token is removed"
     fault = ''
     if (reading.real.sum(1) < 2).any(): fault = "needs at least two tokens in every text; use 'baseline'"
     if has_encoder_and_decoder(reading.model) and target_start(reading.model) is None:
-        fault = (f'would remove the end token that the head of {type(reading.model).__name__} reads; '
+        fault = (f'would remove the end token that the head of {type(reading.model).__name__} uses; '
                  "use 'baseline', 'zeros' or the id of a token")
     if fault: raise ValueError(f"occlusion: replacement='removal' {fault}")
     left = []
@@ -39,7 +39,7 @@ def _removed(reading) -> torch.Tensor: # [targets, rows, n]
 
 # %% ../../nbs/04_attribution/06_occlusion.ipynb #048c
 def _without_tokens(reading, replacement, baseline=None) -> torch.Tensor: # [targets, rows, n]
-    "Return how much each score drops when `replacement` replaces each token in turn"
+    "Return the drop of each score when `replacement` replaces each token"
     if replacement == 'removal': return _removed(reading)
     x = reading.x
     if not isinstance(replacement, str): baseline = replacement
@@ -57,8 +57,8 @@ def _windows(
     sizes:tuple, window, stride, device,
     # [bool [down, height], bool [across, width]] (series: time, features)
 ) -> list:
-    """Return which rows and which columns each window covers; the windows are all combinations, and the last ones are
-    cut at the edge"""
+    """Return masks of the rows and of the columns that windows cover; the windows are all combinations, cut off at the
+    edge"""
     def pair(x, name):
         both = x if isinstance(x, (tuple, list)) else (x, x)
         check_counts(**{f'{name}[{i}]': v for i, v in enumerate(both)})
@@ -72,7 +72,7 @@ def _windows(
         flags.append((at >= starts) & (at < starts + w))
     if any((~f.any(0)).any() for f in flags):
         raise ValueError(f'occlusion: a stride of {tuple(stride)} leaves gaps between windows of {tuple(window)}; use '
-                         'a stride that is at most the window')
+                         'a stride of at most the window size')
     return flags
 
 # %% ../../nbs/04_attribution/06_occlusion.ipynb #049b
@@ -92,7 +92,7 @@ def _option_fault(is_text, replacement, window, stride) -> str: # '' if there is
 
 @attribution('occlusion', cite='li2016understanding', is_linear=True, copies=lambda tokens: tokens)
 def _by_occlusion(reading, *, replacement='baseline', window=None, stride=None, baseline=None):
-    "Compute how much each score drops without a token, or without the windows that cover a pixel or cell"
+    "Compute the drop of each score without a token, or the mean drop without the windows that cover a pixel or cell"
     x = reading.x
     if fault := _option_fault(reading.is_text, replacement, window, stride): raise ValueError(f'occlusion: {fault}')
     if reading.is_text: return _without_tokens(reading, replacement, baseline)

@@ -25,22 +25,23 @@ meanings = dict(
 class Attribution:
     "An attribution method and its properties"
     name:str
-    # takes a `Reading` and keyword options; returns values [targets, rows, ...], or a tuple of these and a function
-    # without arguments that returns the sum they should have
+    # takes a `Reading` and keyword options; returns values [targets, rows, ...], or (values, function without arguments
+    # that returns their expected sum)
     function:object
     cite:object=None         # a key of `core.bibliography`, or a custom BibTeX entry
     says:str='share'         # meaning of the values, a key of `meanings`
     is_linear:bool=False     # whether the attribution of a sum of scores is the sum of their attributions
-    trains_on:tuple=readings # inputs for which methods may use it as their saliency
+    trains_on:tuple=readings # inputs for which methods may use the attribution as their saliency
     # (name of the input, gradient, input) -> values, if the attribution needs only the gradient at the input
     of_gradient:object=None
-    of_attention:str=None    # method of `attention_attribution` whose maps it adds up
-    # copies of an example that are read in one pass: a number, the name of the option for it, or a function of
-    # the number of tokens of a text
+    of_attention:str=None    # method of `attention_attribution` whose maps the attribution sums
+    # number of copies of an example in a pass: a number, the name of an option, or a function of the number of tokens
+    # in
+    # a text
     copies:int|str|object=1
-    # whether its only pass is the one over the input itself, which also gives class and score
+    # whether the only pass is over the input itself, so that the same pass gives the class and the score
     is_one_pass:bool=False
-    # whether its values keep their graph in a `Reading` with create_graph, so that a loss on them trains the model
+    # whether the values keep their graph in a `Reading` with create_graph, so that a loss on them trains the model
     is_trainable:bool=False
 
     @property
@@ -50,12 +51,12 @@ class Attribution:
         return {p.name: p.default for p in parameters if p.kind == p.KEYWORD_ONLY}
 
     def copies_of(self, options:dict): # a number, or a function of the number of tokens of a text
-        "Return how many copies of every example are read with `options`"
+        "Return the number of copies of each example in a pass with `options`"
         if isinstance(self.copies, str): return {**self.options, **options}[self.copies]
         return self.copies
 
     def in_a_run(self) -> dict: # entries of a snapshot's `info`
-        "Return the properties that a viewer needs, as entries of a snapshot"
+        "Return the properties that a viewer needs, as entries for a snapshot"
         return dict(saliency_method=self.name, saliency_says=self.says,
                     **({} if self.cite is None else dict(saliency_cite=self.cite)))
 
@@ -95,9 +96,9 @@ def attribution(
 
 # %% ../../nbs/04_attribution/00_registry.ipynb #008c
 def registered_attributions(
-    name=None, # name of the input, see `readings`: only attributions that methods may use for it; None: all
+    name=None, # name of an input in `readings`: only attributions that methods may use for it; None: all attributions
 ) -> dict: # {name: `Attribution`}
-    "Return the registered attributions, including those of this package"
+    "Return the registered attributions, including the attributions of this package"
     for module in _modules: import_module(f'salviz.attribution.{module}')
     return {k: entry for k, entry in attributions.items() if name is None or name in entry.trains_on}
 
@@ -106,9 +107,9 @@ def attribution_named(
     method:str,
     name=None, # name of the input, as in `registered_attributions`
     argument='method', # name of the argument, for errors
-    or_else='', # further allowed values, for errors
+    or_else='', # description of other allowed values, for errors
 ) -> Attribution:
-    "Return the attribution `method`; raise an error that lists the allowed names if there is none"
+    "Return the attribution `method`; if it does not exist, raise an error that lists the allowed names"
     allowed = registered_attributions(name)
     if isinstance(method, str) and method in allowed: return allowed[method]
     of = f' for {name}' if name else ''

@@ -57,7 +57,7 @@ def _check_sum(model, gradient):
     largest = gradient.abs().sum(-1).max()
     if 0 < largest and gradient.sum(-1).abs().max() < 1e-3 * largest:
         raise ValueError("method='gradient' (the sum of the gradient over the embedding dimension) is identically zero "
-                         f"for {type(model).__name__}, which reads its embeddings through a LayerNorm; "
+                         f"for {type(model).__name__}, which applies a LayerNorm to its embeddings; "
                          "use 'input_x_gradient', 'gradient_norm' or 'gradient_abs'")
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #029b
@@ -75,7 +75,7 @@ def _warn_of_cancelling(model, gradient, x):
 def _warn_about_sum(reading, gradient, x, kind):
     "Warn if the reduction `kind` of `gradient` is a sum that vanishes"
     if kind == 'gradient': _check_sum(reading.model, gradient)
-    # in training, the check would make a GPU wait in every step; recordings have no graph and are checked
+    # in training, the check would wait for the GPU in every step; recordings have no graph and are checked
     if kind == 'input_x_gradient' and (x.device.type == 'cpu' or not reading.create_graph):
         _warn_of_cancelling(reading.model, gradient, x)
 
@@ -117,7 +117,7 @@ def baseline_embedding(
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #032b
 def begin(reading, baseline=None) -> torch.Tensor: # shape of the input
-    "Return the start of the path: for texts the token id `baseline` (None: padding), else a number or array (None: 0)"
+    "Return the start of the path: for texts the token `baseline` (None: padding), else a number or array (None: 0)"
     if reading.is_text: return baseline_embedding(reading.model, baseline).expand_as(reading.x)
     start = torch.as_tensor(0. if baseline is None else baseline).to(reading.x)
     try: return start.expand_as(reading.x)
@@ -144,7 +144,7 @@ def path_gradients(
 @attribution('integrated_gradients', cite='sundararajan2017axiomatic', is_linear=True, is_trainable=True,
              copies='steps')
 def _by_integrated_gradients(reading, *, steps=20, baseline=None):
-    "Average the gradient from the baseline to the input and multiply it by their difference"
+    "Average the gradient on the path from the baseline to the input, and multiply it by input minus baseline"
     check_counts(steps=steps)
     x, start, total = reading.x, begin(reading, baseline), 0.
     for group in reading.at_once(steps): total = total + path_gradients(reading, start, group, steps)
@@ -156,20 +156,20 @@ def _check_baseline(inputs:dict, baseline) -> str: # the name of the input
     name = what_is_read(inputs)
     if baseline is None or name == 'input_ids': return name
     raise ValueError(f'baseline is a token id, but {name} have no tokens, so integrated gradients start from zeros; '
-                     'leave baseline out')
+                     'omit baseline')
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #035b1
 def read_in_packs(
     model, batch:dict,
     chosen,          # an `Attribution`
-    # each is a class for each example, or a function of (outputs, rows); for an attribution with one pass also a
+    # list of targets: int64 [batch] or functions of (outputs, rows); for an attribution with one pass also a
     # `TargetQuery`
     questions,
     options:dict,    # options of the attribution
     batch_size=None, # rows in a forward pass; None: as many as `rows_at_once`
     seed=0,
     scores_here=None, # [questions, batch]: scores at the input, if known
-    is_checked=True, # compute the expected sum of the values as well
+    is_checked=True, # whether to compute the expected sum of the values as well
 ) -> tuple: # (values [questions, batch, ...], their expected sum or None)
     "Compute the attribution `chosen` for every example, grouped by length; the weights of `model` must be frozen"
     inputs, copies = model_inputs(batch, model), chosen.copies_of(options)
@@ -201,18 +201,18 @@ def _scored(target, score):
 # %% ../../nbs/04_attribution/04_saliency.ipynb #035bb
 def input_saliency(
     model:torch.nn.Module,
-    # batch or arguments of the forward: input_ids [batch, n], attention_mask, ...; or pixel_values; or values
+    # batch or arguments of the model's forward: input_ids [batch, n], attention_mask, ...; or pixel_values; or values
     inputs:dict,
     method:str='integrated_gradients', # name of an attribution, see `registered_attributions`
-    # the class: 'predicted' or int64 [batch]; or a function, see `target_scores`
+    # the explained class: 'predicted' or int64 [batch]; or a function, see `target_scores`
     target:str|torch.Tensor|Callable[..., torch.Tensor]='predicted',
     steps:int=20,                                      # m, number of nodes of integrated gradients
     batch_size:PositiveInt|None=None,                  # rows in a forward pass; None: as many as `rows_at_once`
     baseline:int|None=None, # id of the token that paths start from; None: the model's padding token
     score:Literal['logit', 'log_probability']='logit', # score of the class: its 'logit' or its 'log_probability'
 ) -> torch.Tensor: # [batch, n], 0 at padding; [batch, height, width]; [batch, time, features]
-    """Return the saliency of each token (of an encoder-decoder: of the source), pixel or cell of `inputs` for the score
-    `target`, in eval mode"""
+    """Return the saliency of each token, pixel or cell of `inputs` for the score `target`, in eval mode; an
+    encoder-decoder is explained by its source tokens"""
     inputs = model_inputs(inputs, model)
     name = _check_baseline(inputs, baseline)
     chosen, total = attribution_named(method, name), len(inputs[name])
@@ -235,17 +235,17 @@ def input_saliency(
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #046
 def channels_of(name:str, x) -> int:
-    "Return the number of channels that each value of an attribution averages: those of an image, else 1"
+    "Return the number of channels that each value of an attribution averages over: the image's channels, else 1"
     if name == 'pixel_values': return x.shape[1]
     return 1
 
 def completeness(
     values,       # [targets, batch, ...]
-    # [targets, batch]: F(x) minus the score of the baseline; or [2, layers, targets, batch]: the sum of each layer's
-    # values and its gain
+    # [targets, batch]: F(x) minus the score of the baseline; or [2, layers, targets, batch]: for each layer, the sum of
+    # its values and their expected sum
     gain,
-    channels:int, # number of channels that a pixel of `values` averages
-    # [targets, batch]: |sum - gain| / |gain| of the worst layer; NaN if both are 0, infinite if only the gain is
+    channels:int, # number of channels that a pixel of `values` averages over
+    # [targets, batch]: |sum - gain| / |gain| of the worst layer; NaN if both are 0, infinite if only the gain is 0
 ) -> torch.Tensor:
     "Return the relative error of the sum of `values` compared with `gain`"
     sums, gain = gain if gain.dim() == 4 else (values.flatten(2).sum(-1)[None] * channels, gain[None])
@@ -260,7 +260,7 @@ def completeness_error(
     baseline:int=None,
     score='logit',
 ) -> torch.Tensor: # [batch]: 0.05 means a difference of 5 % of F(input) - F(baseline)
-    "Return the relative error of each example's sum of `saliency` compared with F(input) - F(baseline)"
+    "Return the relative error of the sum of `saliency`, compared with F(input) - F(baseline), for each example"
     inputs = model_inputs(inputs, model)
     name, rows = _check_baseline(inputs, baseline), every_row(inputs)
     check_target(target, len(rows))
@@ -279,14 +279,14 @@ def _content_key(reading, i:int) -> int:
     x = x[reading.real[i]] if reading.is_text else x.float()
     return zlib.crc32(np.ascontiguousarray(x.cpu().numpy()).tobytes())
 
-def _drawn_in(reading): # bfloat16 would round values to 1, which is outside of [0, 1)
+def _drawn_in(reading): # bfloat16 would round values to 1, which is outside [0, 1)
     "Return the dtype of random numbers: at least float32"
     return torch.promote_types(reading.x.dtype, torch.float32)
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #g024b
 def _uniform(
     reading, sample:int, stream:int,
-    shape=None, # shape of the numbers of a token (texts) or example (signals); None: that of the input
+    shape=None, # shape of the numbers for a token (texts) or example (signals); None: as in the input
 ) -> torch.Tensor: # in [0, 1), shape of the input: [rows, ...]; texts: 0 at padding
     "Return uniform random numbers that depend on the content of each example"
     like, draws = reading.x.to(_drawn_in(reading)), []
@@ -338,7 +338,7 @@ def _by_smoothgrad(reading, *, samples=20, noise=.15, base=None):
     base, total = base or ('input_x_gradient' if reading.is_text else 'gradient'), 0.
     check_choice('smoothgrad: base', base, _reductions)
     if isinstance(noise, bool) or not isinstance(noise, (int, float)) or not 0 <= noise < math.inf:
-        raise ValueError(f"smoothgrad: noise must be a fraction of the input's range of at least 0, got {noise!r}")
+        raise ValueError(f"smoothgrad: noise must be a non-negative fraction of the input's range, got {noise!r}")
     x, width = reading.x, _per_row(torch.stack([part.max() - part.min() for part in reading.parts()]), reading.x)
     for group in _sample_groups(reading, samples):
         points = torch.stack([x + noise * width * _normal(reading, s) for s in group])
@@ -362,8 +362,9 @@ def checked_baselines(reading, baselines) -> torch.Tensor: # [K, ...], each broa
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #g032b
 def background(reading, sample:int, choices=None) -> torch.Tensor: # shape of the input
-    """Return a random baseline for each example: one of `choices` [K, ...], else random words, or noise with the
-    example's mean and standard deviation"""
+    """Return a random baseline for each example: one of `choices` [K, ...] or, if that is None, random tokens (texts)
+    or
+    noise with the example's mean and standard deviation"""
     x = reading.x
     if choices is not None: return choices[(_one_each(reading, sample, 3) * len(choices)).long()].expand_as(x)
     if reading.is_text:
@@ -376,7 +377,7 @@ def background(reading, sample:int, choices=None) -> torch.Tensor: # shape of th
 # %% ../../nbs/04_attribution/04_saliency.ipynb #g032c
 @attribution('gradient_shap', cite='lundberg2017unified', copies='samples')
 def _by_gradient_shap(reading, *, samples=20, baselines=None):
-    "Average gradients at random points between random baselines and the input, times their difference"
+    "Average gradients at random points between random baselines and the input, times input minus baseline"
     x, total = reading.x, 0.
     choices = None if baselines is None else checked_baselines(reading, baselines)
     def starts_of(group): return torch.stack([background(reading, s, choices) for s in group])

@@ -101,7 +101,7 @@ _batch_size = 16
 # %% ../../nbs/13_cli/01_bench.ipynb #012b
 def _long_texts(
     tokenizer,
-    tokens:int,      # smallest number of tokens per text, including special tokens
+    tokens:int,      # minimum number of tokens per text, including special tokens
     many:int,        # number of texts
 ) -> list:
     "Return texts of concatenated sentences of a bundled data set"
@@ -222,7 +222,7 @@ def _steps_of(
     model, tokenizer, data, tokens,
     folder,           # for their runs
     device='cpu',
-    precision='fp32', # 'bf16': every step under autocast, including attributions
+    precision='fp32', # 'bf16': run every step under autocast, including attributions
 ) -> dict: # {name: Step}
     "Return the steps of the rows `names`, on one batch, with one model and one optimiser"
     steps, optimizer = {}, None
@@ -264,8 +264,8 @@ def _check_fused(flops:dict):
     kernel = _fused_kernel(flops)
     if not kernel or 'bmm' in flops:
         raise RuntimeError(f'bench: plain fine-tuning did not run with fused attention but with {", ".join(flops)}; '
-                           'relative to it, the methods would look too cheap. Set attention dropout to 0 and load the '
-                           'model with SDPA attention')
+                           'this baseline would make the methods look too cheap. Set attention dropout to 0 and load '
+                           'the model with SDPA attention')
     return kernel
 
 # %% ../../nbs/13_cli/01_bench.ipynb #028
@@ -301,10 +301,10 @@ _steady = .96, 1.04
 # %% ../../nbs/13_cli/01_bench.ipynb #030b
 def _settled_rounds(
     steps:dict, rounds:int, clock,
-    tries=3,   # largest number of attempts
+    tries=3,   # maximum number of attempts
     say=print, # function that receives messages
 ) -> dict: # rounds {name: seconds}, again: A/A ratio of every attempt, steady: bool
-    "Repeat `timed_rounds` until the A/A ratio is steady, and return the attempt whose ratio is closest to 1"
+    "Repeat `timed_rounds` until the A/A ratio is steady, and return the attempt with the ratio closest to 1"
     attempts = []
     for i in range(tries):
         times = timed_rounds(steps, rounds, clock)
@@ -475,7 +475,7 @@ def _measure_explanations(shape='minilm', tokens=64, device='cpu', nodes=20, rou
 def _recording_fraction(
     metrics:list, steps_per_epoch:int,
     recordings=20,          # snapshots of each probe example in an epoch
-    saliency_recordings=20, # how many of them include saliency
+    saliency_recordings=20, # number of snapshots that include saliency
 ) -> dict:
     "Return the cost of recording in an epoch, computed from the rows that a run logged"
     seen = [r for r in metrics if r['kind'] == 'record']
@@ -569,22 +569,24 @@ def _bench_table(results:dict) -> str:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #053a
 def _cost_lines(results:dict) -> list: # of str, Markdown
-    "Return the section on cost in README: times relative to plain fine-tuning, peak memory, recording"
+    "Return the section on cost in the README: times relative to plain fine-tuning, peak memory, recording"
     tables = _main_tables(results)
     def span(*names):
         times = [t['rows'][name]['time_ratio'] for t in tables for name in names]
         return f'{min(times):.2f} to {max(times):.2f}'
     peak = max(row['ratio'] for row in results['memory']['rows'].values())
     recording = [row['share'] for row in results['recording'].values()]
-    return [f'- **AD-DROP** takes {span("ga", "ga_first")} with gradients (GA), {span("aa")} with attention (AA),',
-            f'  {span("rd")} with random positions (RD), and {span("iga_first_5", "iga_first_20", "iga_5")} with '
-            'integrated gradients (IGA).',
-            f'- **Saliency guided training** takes {span("guided", "guided_reuse")}.',
-            f'- **Attention guidance** takes {span("guidance")}, and '
-            f'**SalLM** {span("sallm")} once its explanations are stored.',
-            f'- The peak memory of a step is at most {peak:.2f} times that of plain fine-tuning.',
-            '- Recording the probe examples adds '
-            f'{min(recording):.1%} to {max(recording):.1%} to the time of an epoch.']
+    return [f'- **AD-DROP** takes {span("ga", "ga_first")} times as long as plain fine-tuning when it uses gradients '
+            f'(GA), {span("aa")} times with attention (AA),',
+            f'  {span("rd")} times with random positions (RD), and '
+            f'{span("iga_first_5", "iga_first_20", "iga_5")} times with integrated gradients (IGA).',
+            f'- **Saliency guided training** takes {span("guided", "guided_reuse")} times as long as plain '
+            'fine-tuning.',
+            f'- **Attention guidance** takes {span("guidance")} times as long, and **SalLM** {span("sallm")} times '
+            '(with stored explanations).',
+            f'- The peak memory of a training step is at most {peak:.2f} times the peak memory of plain fine-tuning.',
+            '- Recording the probe examples increases the time of an epoch by '
+            f'{min(recording):.1%} to {max(recording):.1%}.']
 
 # %% ../../nbs/13_cli/01_bench.ipynb #053b
 def _cost_sentences(results, tables, peaks):
@@ -656,7 +658,7 @@ def _step_table(results:dict, t:dict) -> pd.DataFrame:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #056b
 def _besides(results) -> list: # of str
-    "Return sentences about the measurements outside of the steps"
+    "Return sentences about the measurements outside the training steps"
     sentences, e, b, r = [], results.get('explanations'), results.get('buckets'), results.get('region')
     if m := results.get('memory'):
         sentences.append(f'Memory: peak of {m["how"]}, one process per row, {m["tokens"]} tokens.')
@@ -669,11 +671,11 @@ def _besides(results) -> list: # of str
                          f'{x["look_seconds"]:.2f} s and {x["steps"]} steps at {x["step_seconds"]:.3f} s; '
                          f'plus {x["saliency_share"]:.1%} for integrated gradients of the probe examples.')
     if b:
-        sentences.append(f'Batches by length: {b["ratio"]:.2f} times the tokens of shuffled batches, including padding '
+        sentences.append(f'Length-sorted batches: {b["ratio"]:.2f} times the tokens of shuffled batches, with padding '
                          f'({b["sentences"]:,} sentences).')
-    if r: sentences.append(f'Attributions in bf16 select {r["kept"]:.1%} of the same discard region.')
+    if r: sentences.append(f'Attributions in bf16 select {r["kept"]:.1%} of the discard region of fp32.')
     if not results['bf16']:
-        sentences.append('bf16: skipped, because this processor has no bf16 instructions and times of an emulation are '
+        sentences.append('bf16: skipped, because this processor has no bf16 instructions and emulated times are '
                          'not informative.')
     return sentences
 
@@ -692,8 +694,8 @@ def _report(results:dict) -> str:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #058
 def free_folder(out=None, force=False, names=('bench.json', 'bench.md')) -> Path:
-    """Return the folder to write to: `out` if it has no earlier results or `force` is set; without `out`, the first
-    free one of runs/bench, runs/bench-2, ..."""
+    """Return the folder to write to: `out` if it contains no earlier results or `force` is set; without `out`, the
+    first free folder among runs/bench, runs/bench-2, ..."""
     if out is None:
         numbered = (Path(f'runs/bench-{i}') for i in itertools.count(2))
         return next(p for p in itertools.chain([Path('runs/bench')], numbered) if not p.exists())
@@ -726,7 +728,7 @@ def check_bench(tokens, rounds, device, shape, dropout):
     wrong = [n for n in tokens or () if type(n) is not int or not 8 <= n <= 512]
     conditions = (
         (device == 'cpu' or torch.cuda.is_available(), "device='cuda', but torch finds no GPU; use device='cpu'"),
-        (tokens, 'tokens must name at least one length'),
+        (tokens, 'tokens must contain at least one length'),
         (not wrong, f'tokens must be whole numbers from 8 to 512, got {", ".join(map(repr, wrong))}'),
         (type(rounds) is int and rounds >= 1, f'rounds must be a whole number of at least 1, got {rounds!r}'),
         (is_fraction, 'dropout (attention dropout of the second table) must be at least 0 and below 1, got '
@@ -745,7 +747,7 @@ def _settings_of(tokens, dropout, device) -> list: # of dicts (tokens, dropout, 
 
 # %% ../../nbs/13_cli/01_bench.ipynb #062b
 def bench(
-    # folder for bench.json and bench.md; None: the first free one of runs/bench, runs/bench-2, ...
+    # folder for bench.json and bench.md; None: the first free folder among runs/bench, runs/bench-2, ...
     out=None,
     tokens=(32, 64, 128),  # lengths of the texts, in tokens
     methods=None,          # names in `_rows`; None: all
@@ -754,7 +756,7 @@ def bench(
     shape='minilm',        # or 'bert-base' or 'llama'
     dropout=.1,            # attention dropout of a second table, at the middle length; 0: no second table
     memory=True,           # measure peak memory at the longest length, with one process per row
-    beside=True,           # also measure costs outside of the steps: explanations, recording, batches, bf16 region
+    beside=True,           # also measure costs outside the steps: explanations, recording, batches, bf16 region
     force=False,           # overwrite earlier results in `out`
     say=print,             # function that receives messages about the progress
 ) -> dict: # the contents of bench.json
@@ -783,7 +785,7 @@ def bench(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #062c
 def _measure_beside(results, tokens, names, say, folder):
-    "Add the costs other than those of steps to `results`"
+    "Add the costs outside the training steps to `results`"
     shape, device = results['shape'], results['device']
     results['buckets'] = _measure_buckets(say)
     results['region'] = _measure_region(shape, tokens, device, say)

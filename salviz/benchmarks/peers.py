@@ -266,8 +266,8 @@ def _compared(works, rounds, clock, agree) -> dict: # seconds, ratio and largest
     first = {who: work() for who, work in works.items()} if agree else {}
     differ = {who: _disagreement(values, first['salviz']) for who, values in first.items() if who != 'salviz'}
     if bad := [who for who, x in differ.items() if x > 1e-3]:
-        raise RuntimeError(f'bench: {bad[0]} and salviz compute different values ({differ[bad[0]]:.1e} of the largest '
-                           'one), so their times cannot be compared')
+        raise RuntimeError(f'bench: {bad[0]} and salviz compute different values (by {differ[bad[0]]:.1e} of the '
+                           'largest value), so their times cannot be compared')
     if not agree: timed_rounds(works, 1, clock)
     times = timed_rounds(works, rounds, clock)
     return {who: dict(seconds=float(np.median(x)), ratio=relative(times, who, 'salviz'), difference=differ.get(who))
@@ -329,7 +329,7 @@ def peers(
 ) -> dict: # the contents of peers.json
     "Compare the cost of salviz, Captum, bertviz and plain loops with one thread, and write a report"
     check_bench([64], rounds, device, shape, 0)
-    if device != 'cpu': raise ValueError("bench: --peers runs on the CPU only; use device='cpu'")
+    if device != 'cpu': raise ValueError("bench: --peers runs only on the CPU; use device='cpu'")
     versions = _versions()
     folder, clock = free_folder(out, force, ('peers.json', 'peers.md')), clock_of(device)
     many = torch.get_num_threads()

@@ -123,7 +123,7 @@ def data_fact(
 
 # %% ../../nbs/01_core/20_description.ipynb #de-11m
 def _parts_of(name, several):
-    "Return [(method, its arguments in each run)], with several entries if training combines methods"
+    "Return [(method, its arguments in each run)], with one entry for each of the combined methods"
     parts = str(name).split(' + ')
     if len(parts) == 1: return [(name, several)]
     return [(part, [x if isinstance(x := args.get(part), dict) else {} for args in several]) for part in parts]
@@ -147,7 +147,7 @@ def method_fact(
 # %% ../../nbs/01_core/20_description.ipynb #de-11mc
 def _as_list(x): return [] if x is None else list(x) if isinstance(x, (list, tuple)) else [x]
 
-def explanation_fact(*configs) -> _Fact: # None without one
+def explanation_fact(*configs) -> _Fact: # None without an explanation
     "Describe the explanation that the method of these runs trains with, if it is an argument"
     parts = [args for config in configs for method in [entry_of(config, 'method')]
              for _, several in _parts_of(method.get('name'), [method.get('args') or {}]) for args in several]
@@ -189,14 +189,14 @@ def _snapshot_facts(snapshot) -> list: # of `_Fact`
 
 # %% ../../nbs/01_core/20_description.ipynb #de-13c
 def _entries(cite) -> dict: # {key: BibTeX entry}
-    "Return the BibTeX entries for `cite`, a name or an entry; {} if unknown, as for keys that only older runs use"
+    "Return the BibTeX entries for `cite`, a name or an entry; {} if it is unknown, as for keys of older versions"
     if name := paper_of(cite): return {papers[name][1]: bibtex(name)}
     try: return cited(cite)
     except ValueError: return {}
 
 # %% ../../nbs/01_core/20_description.ipynb #de-13d
 def citations_of_facts(facts) -> dict: # {key: BibTeX entry}
-    "Return the entries that `facts` cite; skip everything that is neither a known name nor an entry"
+    "Return the entries that `facts` cite; skip citations that are neither a known name nor an entry"
     entries = {}
     for key, entry in (pair for fact in facts if fact for cite in fact.cites for pair in _entries(cite).items()):
         if entries.setdefault(key, entry) != entry:

@@ -67,7 +67,7 @@ def comments_of(thing) -> dict: # {parameter, or 'return': comment}; {} without 
     has_parameters = isinstance(tree, (ast.ClassDef, ast.FunctionDef))
     comments = _commented(source, _parameters(tree)) if has_parameters else {}
     if not hasattr(thing, '__delwrap__'): return comments
-    taken = inspect.signature(thing).parameters # with fastcore's `delegates`, also those of another function
+    taken = inspect.signature(thing).parameters # with fastcore's `delegates`, also parameters of another function
     comments = comments_of(thing.__delwrap__) | comments
     return {name: comments[name] for name in (*taken, 'return') if name in comments}
 

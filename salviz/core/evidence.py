@@ -16,9 +16,9 @@ _axis_names = 'layer', 'head', 'query', 'key', 'token', 'class', 'row'
 # %% ../../nbs/01_core/16_evidence.ipynb #006b
 def guessed_axes(
     shape,        # of the evidence of one example and layer
-    tokens,       # number of tokens of its text; 0 if it has none
+    tokens,       # number of tokens in the text of the example; 0 if it has no text
     heads=None,   # number of heads of the model, if known
-    classes=None, # number of classes of its head, if known
+    classes=None, # number of classes that the model predicts, if known
 ) -> tuple: # of `_axis_names`
     "Guess the axes of evidence from their sizes"
     shape = tuple(shape)
@@ -34,10 +34,10 @@ def guessed_axes(
 # %% ../../nbs/01_core/16_evidence.ipynb #006c
 def check_axes(
     name,  # of the evidence
-    axes,  # as stated by its method
+    axes,  # as stated by the method
     shape, # of the evidence of one example and layer
 ) -> tuple:
-    "Return `axes` as a tuple; raise a `ValueError` if they do not match the shape"
+    "Return `axes` as a tuple; raise a `ValueError` if they do not match `shape`"
     named = (axes,) if isinstance(axes, str) else axes
     expected = (f'the axes of the evidence {name!r} must be {len(shape)} of {", ".join(_axis_names[1:])}, for its '
                 f'shape {list(shape)} after batch and layer')
@@ -73,7 +73,7 @@ def axes_words(
     return ', '.join(parts) or 'one number'
 
 # %% ../../nbs/01_core/16_evidence.ipynb #017
-def largest_saliency(snapshot) -> float: # 0 if it has none
+def largest_saliency(snapshot) -> float: # 0 if the snapshot has no saliency
     "Return the largest absolute saliency among the ordinary tokens of `snapshot`"
     name = next((name for name in ('saliency', 'method_saliency') if name in snapshot.arrays), None)
     ordinary = ~np.asarray(snapshot.is_special, dtype=bool)

@@ -59,7 +59,7 @@ def read_utf8(
 
 # %% ../../nbs/01_core/01_files.ipynb #006c
 def read_lines(path) -> list: # of str
-    "Return the lines of the file at `path`, with any kind of line ending"
+    "Return the lines of the file at `path`, which may have any kind of line ending"
     return read_utf8(path).replace('\r\n', '\n').replace('\r', '\n').split('\n')
 
 # %% ../../nbs/01_core/01_files.ipynb #009
@@ -80,8 +80,8 @@ def _fields(path, text):
 
 # %% ../../nbs/01_core/01_files.ipynb #009b
 def _regular_header(text) -> list: # None: the file has an error
-    "Return the first row of a CSV file if there are other rows and all have the same number of fields"
-    # without line numbers, which are slow to compute and only needed for errors
+    "Return the first row of a CSV file if the file has other rows and all rows have the same number of fields"
+    # line numbers are not computed here: they are slow and needed only for errors
     limit = csv.field_size_limit(len(text) + 1)
     try:
         rows = filter(None, csv.reader(io.StringIO(text, newline=''), strict=True))
@@ -93,7 +93,7 @@ def _regular_header(text) -> list: # None: the file has an error
 
 # %% ../../nbs/01_core/01_files.ipynb #009c
 def _separator_fault(name, line) -> str: # '' if there is none
-    "Return the reason why the columns of the header `line` of the file `name` are not separated by commas"
+    "Return an error message if the header `line` of the file `name` is not separated by commas"
     other = next((c for c in ';\t|' if c in line), None)
     if ',' in line or other is None: return ''
     return (f': the header is a single column, {line!r}; if the separator is {other!r}, read the '
@@ -126,7 +126,7 @@ def _rows_fault(rows) -> str:
 
 # %% ../../nbs/01_core/01_files.ipynb #010b
 def read_csv(
-    path,          # a UTF-8 file with a header, separated by commas
+    path,          # a UTF-8 file with a header and comma-separated fields
     missing=False, # False: keep all fields as text; True: parse numbers and treat empty fields and 'NA' as missing
 ) -> pd.DataFrame: # of str, with attrs['as_written']; with `missing`, of the types that pandas infers
     "Return the table in the CSV file at `path`; raise a `ValueError` that names the line of a malformed row"

@@ -17,20 +17,20 @@ from .run_files import _now, lease_on, read_object, sealed, write_whole
 
 # %% ../../nbs/01_core/13_locks.ipynb #lk06
 def process_start(pid) -> str:
-    """Return the start of process `pid` on this machine or container as 'boot:PID namespace:ticks'; '' if it has ended
-    or cannot be determined"""
+    """Return the start time of process `pid` on this machine or container as 'boot:PID namespace:ticks'; '' if the
+    process has ended or the start time cannot be determined"""
     try:
         boot = Path('/proc/sys/kernel/random/boot_id').read_text().strip()
         space = os.readlink('/proc/self/ns/pid')
         after_name = Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2] # the name of a process may have spaces
         state, *more = after_name.split()
-        if state in 'ZX': return ''
-        return f'{boot}:{space}:{more[18]}' # a zombie has ended
+        if state in 'ZX': return '' # zombies have ended
+        return f'{boot}:{space}:{more[18]}'
     except (OSError, IndexError): return ''
 
 # %% ../../nbs/01_core/13_locks.ipynb #lk06b
 def has_ended(who:dict): # None: unknown on this machine
-    "Return whether the process `who` (host, process, started) has ended; start times tell apart hosts of the same name"
+    "Return whether the process `who` (host, process, started) has ended; `started` also distinguishes hosts"
     ours, theirs = (start.rpartition(':')[0] for start in (process_start(os.getpid()), who['started']))
     if not ours or (platform.node(), ours) != (who['host'], theirs): return None
     return process_start(who['process']) != who['started']
@@ -39,20 +39,20 @@ def has_ended(who:dict): # None: unknown on this machine
 class RunInUse(RuntimeError): "Raised if another process, or another training in this process, uses the folder of a run"
 
 def _in_use(path, note, who, lives):
-    "Return the message of a `RunInUse`: who uses the folder `path`, and what to do"
+    "Return the message of a `RunInUse`: which process uses the folder `path`, and what to do"
     if not who: return f'another process is training in {path}; wait until it has ended, or choose another folder'
     by = f'process {who["process"]} on {who["host"]}, since {who["since"]}'
     if not lives and has_ended(who) is None:
-        return (f'{path} is locked by {by}. {platform.node()} cannot see whether it is still training; '
+        return (f'{path} is locked by {by}. {platform.node()} cannot check whether it is still training; '
                 f'if it is not, remove {note} and try again')
     return f'{path} is being trained by {by}; wait until it has ended, or choose another folder'
 
 # %% ../../nbs/01_core/13_locks.ipynb #045b
-_no_locks = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP} # errors of a disk without locks
+_no_locks = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP} # errors on a disk without locks
 
 # %% ../../nbs/01_core/13_locks.ipynb #045bb
 class Held:
-    "A lock on the folder of a run, held until `release`; raises a `RunInUse` that names the holder if it is taken"
+    "A lock on the folder of a run, held until `release`; raises `RunInUse` with the holder if the folder is locked"
     def __init__(self, path):
         self.path, self.note, self._lease = Path(path), Path(path)/'.training.json', lease_on(path)
         # a worker thread may release a lock that another thread acquired
@@ -67,14 +67,14 @@ class Held:
         write_whole(self.note, sealed(self.who).encode())
 
     def _noted(self) -> dict:
-        "Return the recorded holder of this folder; {} if there is none or the record was copied with another folder"
+        "Return the recorded holder of this folder; {} if there is none or the note was copied from another folder"
         try:
             who, file = read_object(self.note), os.stat(self.path/'.lock').st_ino
             if who.get('file') == file and {'host', 'process', 'started', 'since'} <= set(who): return who
             return {}
         except (OSError, ValueError): return {}
 
-    def _take_lock(self, before) -> bool: # False: this disk has no locks
+    def _take_lock(self, before) -> bool: # False: this disk does not support locks
         try: self._lock.acquire()
         except Timeout: self._refuse(before, lives=True)
         except (OSError, NotImplementedError) as e:

@@ -20,7 +20,7 @@ from .validation import check_choice
 def _counted(
     name:str,  # of the argument, for the error message
     x,         # numbers [..., n]
-    counts,    # bool, broadcastable to `x`: positions that count; None = all
+    counts,    # bool, broadcastable to `x`: positions to include; None = all
 ):
     "Return `x` as an array and `counts` broadcast to its shape; raise a `ValueError` for NaN at a counted position"
     x = np.asarray(x)
@@ -40,7 +40,7 @@ def _check_fraction(name, x, meaning, may_be_0=True):
     raise ValueError(f'{name} must be {interval} ({meaning}), got {x!r}')
 
 def retained_count(
-    n,       # number of keys that a row may attend to; an int or an array of them
+    n,       # number of keys that a row may attend to, int or int array
     p:float, # fraction of each row that may be dropped
 ):
     "Return how many of a row's `n` keys AD-DROP always keeps: floor(n(1-p)), robust to floating-point error"
@@ -61,7 +61,7 @@ def discard_candidates(
     attribution,   # [..., query, key], any sign
     allowed,       # bool, broadcastable to `attribution`: keys that this query may attend to
     p:float,       # fraction of each row that may be dropped
-    region='high', # 'high' or 'low' attributions, or 'low_released': low ones as in the authors' code
+    region='high', # 'high' or 'low' attributions, or 'low_released': low attributions as in the authors' code
 ) -> np.ndarray: # bool, shape of `attribution`; True = may be dropped
     """Return AD-DROP's candidate discard region of `attribution` (Yang et al. 2022, eq. 6); ties with the threshold are
     candidates, except for 'low_released'"""
@@ -151,8 +151,8 @@ def top_mask(
     k,           # how many to choose in each row: int, or int array [..., 1]
     counts=None, # bool, broadcastable to `x`: positions that may be chosen
 ) -> np.ndarray: # bool, shape of `x`
-    """Return a mask of the `k` largest of `x` along the last axis, or of all that count if there are fewer; ties go to
-    the earlier position"""
+    """Return a mask of the `k` largest values of `x` along the last axis, or of all counted values if there are fewer;
+    ties go to the earlier position"""
     x, counts = _counted('x', x, counts)
     order = np.lexsort((-x.astype(np.float64), ~counts), axis=-1)   # stable, so the earlier comes first
     rank = np.argsort(order, axis=-1)
@@ -163,8 +163,8 @@ def saliency_target(
     saliency,        # [..., n], any sign
     allowed,         # bool, broadcastable to `saliency`: real tokens that are not special
     top_fraction=.1, # fraction of the allowed tokens to mark; at least one is marked
-    binarised=True,  # whether to give the most positive tokens equal mass, or mass in proportion to their saliency
-) -> np.ndarray: # float64 [..., n], sums to 1; to 0 where nothing is allowed or, not binarised, nothing is positive
+    binarised=True,  # True: equal mass for the most positive tokens; False: mass in proportion to the saliency
+) -> np.ndarray: # float64 [..., n], sums to 1, or to 0 if no token is allowed or, if not binarised, none is positive
     "Return the target distribution of SalLM's attention loss (Lake 2021)"
     _check_fraction('top_fraction', top_fraction, 'fraction of the tokens to mark', may_be_0=False)
     saliency, allowed = _counted('saliency', saliency, allowed)
@@ -180,7 +180,7 @@ def rollout(
     attention,   # [layers, heads, n, n] or [layers, n, n]
     residual=.5, # weight of the residual connection
 ) -> np.ndarray: # float64 [n, n]
-    "Return how much of each input token reaches each output row through all layers (Abnar & Zuidema 2020)"
+    "Return how much each input token contributes to each output row through all layers (Abnar & Zuidema 2020)"
     A = np.asarray(attention, dtype=np.float64)
     if A.ndim not in (3, 4) or A.shape[-1] != A.shape[-2] or not len(A):
         raise ValueError('attention must be [layers, heads, n, n] or [layers, n, '
@@ -243,7 +243,7 @@ def pattern_fraction(
     attention, # [..., query, key] probabilities
     pattern,   # [query, key], or broadcastable to `attention`; its positions are the entries above 0
 ): # float, or array [...], in [0, 1]; NaN if no row counts, or attention is NaN in a row that counts
-    "Return the fraction of each head's `attention` on the positions of `pattern`, averaged over the rows it guides"
+    "Return the fraction of each head's `attention` on the positions of `pattern`, averaged over the guided rows"
     A, on = np.asarray(attention, dtype=np.float64), np.asarray(pattern) > 0
     if A.ndim < 2 or A.shape[-1] != A.shape[-2] or on.shape[-2:] != A.shape[-2:]:
         raise ValueError(f'attention [..., n, n] and pattern [n, n] must have the same n, got shapes {list(A.shape)} '
@@ -289,7 +289,7 @@ def ranks(
 def dense_ranks(
     x,           # numbers [..., n]
     counts=None, # bool, broadcastable to `x`: positions that count
-) -> np.ndarray: # uint8 (uint16 for rows of 256 and more) [..., n]: 1 for the lowest; 0 where it does not count
+) -> np.ndarray: # uint8 (uint16 for rows of 256 or more) [..., n]: 1 for the lowest; 0 where not counted or NaN
     "Return the dense ranks of `x` along the last axis: ties share a rank and no rank is skipped"
     x = np.asarray(x)
     counts = ~np.isnan(x) & (True if counts is None else np.asarray(counts, bool))
@@ -305,7 +305,7 @@ def dense_ranks(
 def spearman(
     a, b,        # numbers [..., n]
     counts=None, # bool, broadcastable to both: positions that count
-): # float, or array [...]; NaN if undefined: fewer than two positions, or one side constant
+): # float, or array [...]; NaN if undefined: fewer than two positions, or `a` or `b` is constant
     "Return Spearman's rank correlation of `a` and `b` over the counted positions"
     a, b = np.broadcast_arrays(a, b)
     counts = _counted('a', a, counts)[1]
@@ -319,10 +319,10 @@ def top_overlap(
     a, b,        # numbers [..., n]
     k:int,       # how many of the largest values to compare
     counts=None, # bool, broadcastable to both: positions that count
-    # float, or array [...], in [0, 1]; NaN where nothing counts, and where one side is constant over more than `k`
+    # float, or array [...], in [0, 1]; NaN if no position counts, or if `a` or `b` is constant over more than `k`
     # counted positions
 ):
-    """Return the fraction of the `k` largest values of `a` that are also among the `k` largest of `b`
+    """Return the fraction of the `k` largest values of `a` that are also among the `k` largest values of `b`
 
     Ties go to the earlier position. All counted positions are compared if there are fewer than `k`."""
     if k < 1: raise ValueError(f'k must be at least 1 (how many of the largest values to compare), got {k!r}')
@@ -339,7 +339,7 @@ def top_overlap(
 def spans_of(
     flags, # [n]
 ) -> list: # [(start, end)], end exclusive
-    "Return the maximal runs of true `flags`"
+    "Return the spans of consecutive true values in `flags`"
     edges = np.flatnonzero(np.diff(np.concatenate([[0], np.asarray(flags, dtype=bool).astype(int), [0]])))
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2])]
 
@@ -394,7 +394,8 @@ def _keyed(example_id, shape, seed, step, stream, convert, dtype):
 # %% ../../nbs/01_core/06_maths.ipynb #071c
 def keyed_uniform(
     example_id,   # of the example; or of several, int [batch]
-    # shape of the result; int [batch, n] in place of a number n selects n positions of that axis for each example
+    # shape of the result; an int array [batch, n] instead of a number selects n positions along that axis for each
+    # example
     shape:tuple,
     seed:int,     # of the run
     step:int,     # optimiser step
@@ -410,7 +411,7 @@ def keyed_below(
     example_id, shape:tuple, q:float, seed:int, step:int, stream:int=0,
     # bool, shapes as in `keyed_uniform`
 ) -> np.ndarray:
-    "Return whether `keyed_uniform` is below `q`, which is rounded to float32"
+    "Return whether each number of `keyed_uniform` is below `q` rounded to float32"
     least = np.uint32(min(np.ceil(np.float64(np.float32(q))*2**24), 2**24))
     return _keyed(example_id, shape, seed, step, stream, lambda bits: (bits >> np.uint32(8)) < least, bool)
 
@@ -419,8 +420,8 @@ def keyed_order(
     example_id, shape:tuple, seed:int, step:int, stream:int=0,
     # int32 (int64 for rows of more than 128), shapes as in `keyed_uniform`
 ) -> np.ndarray:
-    """Return integers in the order of `keyed_uniform`, all different within a row: its 24 bits, followed by 7 (38) bits
-    for the position in the row"""
+    """Return integers in the order of `keyed_uniform`, all different within a row: the 24 bits of each number, followed
+    by 7 (38) bits for the position in the row"""
     n = np.shape(shape[-1])[-1] if np.ndim(shape[-1]) else shape[-1]
     dtype, places = (np.int32, 7) if n <= 128 else (np.int64, 38)
     return _keyed(example_id, shape, seed, step, stream,

@@ -82,7 +82,7 @@ def runs_words(groups:dict) -> str: # '' or a sentence
 # %% ../../nbs/01_core/03_names.ipynb #agr11
 def class_places(names, others) -> list: # of int; None for a class that `others` lacks
     """Return the index in `others` of each class in `names`; case, spaces, hyphens and underscores are ignored unless
-    two classes differ in nothing else"""
+    two classes differ only in these"""
     names, others = [str(name) for name in names], [str(name) for name in others]
     def plain(name): return re.sub(r'[\s_-]+', ' ', name.strip()).casefold()
     is_exact = {*names} <= {*others}
@@ -107,7 +107,7 @@ def _methods_of_run(run) -> str:
 
 # %% ../../nbs/01_core/03_names.ipynb #02tb
 def _first_that_tells(runs, *ways) -> dict: # {path: words}
-    "Return a name for each of `runs` by the first of `ways` that gives distinct names, else by the last"
+    "Return a name for each of `runs` from the first of `ways` that gives distinct names, otherwise from the last"
     for way in ways:
         names = [way(run) for run in runs]
         if len(set(names)) == len(names): break
@@ -145,8 +145,8 @@ def _model_named(model) -> str:
 
 # %% ../../nbs/01_core/03_names.ipynb #013c
 def measured_words(models, data, count=None) -> str:
-    """Return a sentence with the `models` (one, or {name: model}) and `data` of a measured table; `count`: number of
-    examples, if known"""
+    """Return a sentence that names the `models` (one, or {name: model}) and `data` of a measured table; `count`: number
+    of examples, if known"""
     models = list(models.values()) if isinstance(models, dict) else [models]
     name = getattr(getattr(data, 'info', None), 'dataset_name', None)
     where = ''

@@ -36,7 +36,7 @@ def first_settings(
     method:str,    # name of one method
     settings:dict, # under the names since 0.2
 ) -> dict:
-    "Return the `settings` of `method` under the names of 0.1, over which fingerprints are computed"
+    "Return the `settings` of `method` under the names of 0.1, which fingerprints are computed from"
     names = {new: old for old, new in RENAMED.get(method, {}).items()}
     return {names.get(name, name): value for name, value in settings.items()}
 
@@ -100,7 +100,7 @@ def recorded_names(
     settings:dict, # {name: values} of a study
     recorded,      # the names in the study's file
 ) -> dict:
-    "Return `settings` with each name as the study recorded it: the one since 0.2 or the earlier one"
+    "Return `settings` with each name as the study recorded it: the name since 0.2 or the earlier name"
     old_of = {new: old for names in RENAMED.values() for old, new in names.items()}
     new_of = {old: new for new, old in old_of.items()}
     def recorded_name(name):

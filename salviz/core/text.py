@@ -28,7 +28,7 @@ _fixed_kinds = {"'": "'", '’': "'", '-': '-', '‐': '-', '‑': '-', '.': '.'
 # scripts without spaces between words, given by the first words of their characters' Unicode names
 _unspaced = ('CJK ', 'IDEOGRAPHIC ', 'HIRAGANA ', 'KATAKANA', 'HALFWIDTH KATAKANA', 'HENTAIGANA ', 'YI SYLLABLE ',
              'THAI ', 'LAO ', 'KHMER ', 'MYANMAR ', 'TAI LE ', 'NEW TAI LUE ', 'TAI THAM ', 'TAI VIET ', 'AHOM ')
-# vowels AM of Thai and Lao, which attach to the preceding letter; signs that put the next letter below it
+# the vowel signs AM of Thai and Lao, which attach to the preceding letter; signs that stack the next letter below it
 _fixed_kinds |= dict.fromkeys('\u0e33\u0eb3', 'm') | dict.fromkeys('\u17d2\u1039\u1a60', 'k')
 
 # %% ../../nbs/01_core/07_text.ipynb #006b
@@ -41,10 +41,10 @@ def _kind(c):
         if category != 'Nd' and unicodedata.name(c, '').startswith(_unspaced): return 'c'
         if category == 'Nd': return 'd'
         return 'w'
-    if category[0] == 'M' or '\U000e0020' <= c <= '\U000e007f': return 'm'   # tags, which encode the flags of regions
+    if category[0] == 'M' or '\U000e0020' <= c <= '\U000e007f': return 'm'   # tags encode the flags of regions
     if c.isspace() or category in ('Cc', 'Zs', 'Zl', 'Zp'): return ' '
     if category == 'Cf': return 'z'
-    if '\U0001f1e6' <= c <= '\U0001f1ff': return 'r'   # regional indicators: two make a flag
+    if '\U0001f1e6' <= c <= '\U0001f1ff': return 'r'   # regional indicators: two form a flag
     if '\U0001f3fb' <= c <= '\U0001f3ff': return 's'
     return 'o'   # skin tones join the emoji before them
 
@@ -53,13 +53,13 @@ _unit = '(?:d[.](?=d)|[wd](?:[zj]*[mk])*)'
 _word = re.compile(f"{_unit}(?:(?:[zj]+|['-])?{_unit})*"   # don't, mother-in-law, 1,000.50
                    '|c(?:[zj]*(?:m|kc?))*'                 # an ideograph; a letter with marks and letters below it
                    '|(?:rr|[^ zjos])(?:[zj]*[mk])*'        # a flag; a symbol
-                   '|[os](?:[zj]*[mks])*(?:j[os](?:[zj]*[mks])*)*')   # an emoji and everything joined to it
+                   '|[os](?:[zj]*[mks])*(?:j[os](?:[zj]*[mks])*)*')   # an emoji and all emoji joined to it
 
 def find_words(
     text:str,
 ) -> list: # [(start, end)] in characters, in order
-    """Return the words of `text`: runs of letters and digits, single symbols, and in scripts without spaces single
-    characters (ideographs, kana; letters of Thai, Lao, Khmer, Burmese with their marks)"""
+    """Return the words of `text`: runs of letters and digits, single symbols, and, in scripts without spaces,
+    single characters (ideographs, kana; Thai, Lao, Khmer and Burmese letters with their marks)"""
     return [m.span() for m in _word.finditer(''.join(map(_kind, text)))]
 
 # %% ../../nbs/01_core/07_text.ipynb #016
@@ -177,7 +177,7 @@ def _char_words(
     texts:tuple,
     word_spans:list, # (segment, start, end)
 ) -> list: # one int array per text
-    "Return the index of the word that each character of each text belongs to; -1 for none"
+    "Return the index of the word for each character of each text; -1 if the character is not in a word"
     out = [np.full(len(text), -1) for text in texts]
     for word, (segment, start, end) in enumerate(word_spans): out[segment][start:end] = word
     return out
@@ -222,7 +222,7 @@ def joined(
 def spaced_words(
     text:str,
 ) -> list: # [(start, end)] in characters, in order
-    "Return the words of `text` that are separated by white space"
+    "Return the spans of the words of `text` that white space separates"
     return [m.span() for m in re.finditer(r'\S+', text)]
 
 # %% ../../nbs/01_core/07_text.ipynb #033b
@@ -250,8 +250,8 @@ def _encoding_fault(tokenizer, is_pair, max_length) -> str: # '' if there is non
     return f'max_length must be greater than the number of special tokens, {specials}, got {max_length}'
 
 def _encode(tokenizer, firsts, seconds, max_length):
-    """Encode the texts `firsts` (with `seconds`, or None); return the encodings, the number of tokens cut from each to
-    fit `max_length`, and the encodings before truncation"""
+    """Encode the texts `firsts`, paired with `seconds` unless that is None; return the encodings, the number of tokens
+    cut from each to fit `max_length`, and the encodings before truncation"""
     if fault := _encoding_fault(tokenizer, seconds is not None, max_length): raise ValueError(fault)
     encodings = tokenizer(firsts, seconds, verbose=False).encodings
     cut, whole = [0]*len(encodings), list(encodings)
@@ -264,8 +264,8 @@ def _encode(tokenizer, firsts, seconds, max_length):
 
 # %% ../../nbs/01_core/07_text.ipynb #038
 def _positions(spelling, encoding, texts, word_spans):
-    """Return (segments, offsets, pieces, first, last) of the tokens of `encoding`; `first` to `last` are the words that
-    each overlaps, -1 for none and for white space"""
+    """Return (segments, offsets, pieces, first, last) of the tokens in `encoding`; `first` and `last` are the first and
+    last word that each token overlaps, -1 for white space and tokens outside words"""
     segments = np.array([-1 if s is None else s for s in encoding.sequence_ids], dtype=np.int64)
     offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
     pieces = [_decode(spelling, token, id) for token, id in zip(encoding.tokens, encoding.ids)]
@@ -275,8 +275,8 @@ def _positions(spelling, encoding, texts, word_spans):
 
 # %% ../../nbs/01_core/07_text.ipynb #038b
 def align_batch(
-    tokenizer,       # a fast tokenizer of transformers
-    texts,           # list; each a str or a list of words
+    tokenizer,       # a fast tokenizer from transformers
+    texts,           # list; each item is a str or a list of words
     pairs=None,      # list of second texts, as long as `texts`
     max_length=None, # truncate to this many tokens, special ones included; None = never truncate
 ) -> list: # of TokenText, without padding
@@ -311,7 +311,7 @@ def align_batch(
 
 # %% ../../nbs/01_core/07_text.ipynb #038c
 def align(
-    tokenizer:'PreTrainedTokenizerBase',   # a fast tokenizer of transformers
+    tokenizer:'PreTrainedTokenizerBase',   # a fast tokenizer from transformers
     text:str|Sequence[str],                # str or list of words
     text_pair:str|Sequence[str]|None=None, # second text
     max_length:int|None=None,              # truncate to this many tokens, special ones included; None = never truncate
@@ -374,7 +374,7 @@ def pool_words(
     values,       # [..., n] one number per token
     word_ids,     # [n] word of each token, -1 = none
     n_words=None, # W; None = up to the last word that has a token
-    how='sum',    # over the tokens of a word: 'sum', which preserves the total, 'mean', 'max' or 'first'
+    how='sum',    # pooling over the tokens of a word: 'sum', which preserves the total, 'mean', 'max' or 'first'
 ) -> np.ndarray: # float64 [..., W]; 0 for a word without tokens
     "Pool one number per token into one number per word; tokens without a word are ignored"
     check_choice('how', how, ('sum', 'mean', 'max', 'first'))
@@ -399,7 +399,7 @@ def pool_map(
     word_ids,     # [n] word of each token, -1 = none
     n_words=None, # W; None = up to the last word that has a token
 ) -> np.ndarray: # float64 [..., W, W]
-    "Pool a map between tokens into a map between words: sum over the keys of a word, mean over its queries"
+    "Pool a token-to-token map into a word-to-word map: sum over the keys of a word, mean over its queries"
     to_words = pool_words(attention, word_ids, n_words)
     return pool_words(to_words.swapaxes(-1, -2), word_ids, n_words, how='mean').swapaxes(-1, -2)
 
@@ -409,7 +409,7 @@ def _spread_words(
     word_ids,    # [n] word of each token, -1 = none
     fill=0.,     # value of tokens without a word
 ) -> np.ndarray: # [..., n]
-    "Return for each token the value of its word"
+    "Return the value of each token's word"
     word_values, word_ids = np.asarray(word_values), np.asarray(word_ids)
     least = int(word_ids.max(initial=-1)) + 1
     if word_values.shape[-1] < least:
@@ -420,7 +420,7 @@ def _spread_words(
 
 # %% ../../nbs/01_core/07_text.ipynb #057
 def _flag_spans(tt, flags):
-    "Return the spans (segment, start, end) of flagged words of `unmerged_spans`, or of flagged white-space words"
+    "Return the spans (segment, start, end) of flagged words in `unmerged_spans`, or of flagged white-space words"
     flags = np.asarray(flags)
     spaced = [(s, *span) for s, text in enumerate(tt.texts) for span in spaced_words(text)]
     plain = tt.unmerged_spans
@@ -451,7 +451,7 @@ def _full_spans(tt, spans):
 def rationale_flags(
     tt:TokenText,
     spans=None, # character spans: (start, end), or (segment, start, end), which pairs require
-    words=None, # one flag per word, of `tt.unmerged_spans` or of the white-space words
+    words=None, # one flag per word in `tt.unmerged_spans`, or per white-space word
 ) -> np.ndarray: # bool [n]
     "Return which tokens are part of a human rationale; special tokens never are"
     if (spans is None) == (words is None):

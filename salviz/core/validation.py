@@ -24,7 +24,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 # %% ../../nbs/01_core/05_validation.ipynb #a01
 PositiveInt = Annotated[int, Ge(1)]
 PositiveFloat = Annotated[float, Gt(0), Lt(math.inf)]
-Probability = Annotated[float, Gt(0), Lt(1)] # neither end included, such as a confidence level
+Probability = Annotated[float, Gt(0), Lt(1)] # 0 and 1 excluded, such as a confidence level
 Seed = Annotated[int, Ge(0), Lt(2**63)]
 Count = Annotated[int, Ge(1), Le(10**6)]     # of classes, units or tokens
 Splits = Annotated[Sequence[float], MinLen(1), 'three fractions (train, validation, test)']
@@ -99,7 +99,7 @@ def _evaluated(annotation, module_names:dict):
 
 # %% ../../nbs/01_core/05_validation.ipynb #a05b
 def _parts(hint):
-    "Return (origin, arguments) of `hint`, where `origin` is the class itself if it has no arguments"
+    "Return (origin, arguments) of `hint`; a class without arguments is its own origin"
     origin = typing.get_origin(hint)
     return (typing.Union if origin is types.UnionType else origin or hint), typing.get_args(hint)
 
@@ -213,9 +213,9 @@ def shown(x, most=60) -> str:
 
 # %% ../../nbs/01_core/05_validation.ipynb #a11b
 def check_choice(
-    name:str,          # of the argument, preceded by its function where that helps: 'figure: heading'
+    name:str,          # of the argument, optionally preceded by its function: 'figure: heading'
     x,
-    choices:Collection,# a tuple, or a table with these names
+    choices:Collection,# a tuple, or a dict with these keys
 ):
     "Raise a `ValueError` if `x` is not one of `choices`"
     if isinstance(x, (str, type(None))) and x in choices: return
@@ -226,12 +226,13 @@ def check_choice(
 _Function = TypeVar('_Function', bound=Callable)
 
 def _with_new_names(function, kwargs:dict) -> dict:
-    "Return `kwargs` with old names of arguments of `function` replaced by the current ones"
+    "Return `kwargs` with old names of arguments of `function` replaced by the current names"
     for old, new in getattr(function, 'old_names', {}).items():
         if old not in kwargs: continue
         who = function.__qualname__.removesuffix('.__init__')
         if new in kwargs: raise TypeError(f'{who}: {old} is the old name of {new}; pass {new} alone')
-        warnings.warn(f'{who}: {old} is now called {new}; the old name is read until salviz 0.4', DeprecationWarning,
+        warnings.warn(f'{who}: {old} is now called {new}; the old name is accepted until salviz 0.4',
+        DeprecationWarning,
                       stacklevel=3)
         kwargs = {new if name == old else name: x for name, x in kwargs.items()}
     return kwargs
@@ -240,7 +241,7 @@ def _with_new_names(function, kwargs:dict) -> dict:
 def renamed_arguments(
     **old_names, # old='new'
 ) -> Callable[[_Function], _Function]:
-    "Decorate a function to accept arguments under their old names, with a DeprecationWarning"
+    "Decorate a function so that it accepts arguments under their old names, with a DeprecationWarning"
     def decorate(function):
         function.old_names = old_names
         @wraps(function)

@@ -19,7 +19,7 @@ _anywhere = {*map(chr, range(0xa0, 0x180)), *'ȘșȚț‐‑‒–—―‘’�
 _joiners = {*'\u200c\u200d'}
 
 def _printed_by(char):
-    "Return which engines can print `char`: 'all', 'T1' (all, in that encoding), 'Unicode' or 'none'"
+    "Return the engines that can print `char`: 'all', 'T1' (all, in the T1 encoding), 'Unicode' or 'none'"
     if char in _anywhere or ' ' <= char <= '~': return 'all'
     if char in _in_t1: return 'T1'
     no_sign = unicodedata.category(char) in ('Cc', 'Cf', 'Cs', 'Cn') and char not in _joiners
@@ -42,7 +42,7 @@ def _accented(m):
 
 # %% ../../nbs/01_core/00_words.ipynb #009b
 def _composed(source):
-    "Compose each letter with its marks into one character if all engines print it, else into accent commands"
+    "Replace each letter with marks by one character if all engines can print it, otherwise by accent commands"
     source = unicodedata.normalize('NFC', source)
     apart = (c if _printed_by(c) == 'all' else unicodedata.normalize('NFD', c) for c in source)
     source = _marked.sub(_accented, ''.join(apart))
@@ -50,7 +50,7 @@ def _composed(source):
 
 # %% ../../nbs/01_core/00_words.ipynb #009c
 def _in_branches(run, printed_by):
-    "Return LaTeX for the characters `run`, all of which are `printed_by` the same engines"
+    "Return LaTeX for the string `run`, whose characters are all `printed_by` the same engines"
     if printed_by == 'all': return run
     if printed_by == 'none': return _unknown_box*len(run)
     marks = [c for c in run if unicodedata.category(c)[0] == 'M']
@@ -63,7 +63,7 @@ def _in_branches(run, printed_by):
 def _for_any_latex(
     source:str, # LaTeX; plain text must be escaped first
 ) -> str:
-    "Return `source` in a form that pdfLaTeX compiles too, with a box for each character that it cannot print"
+    "Return `source` in a form that pdfLaTeX also compiles, with a box for each character that pdfLaTeX cannot print"
     source = _breaks.sub(' ', _composed(source))
     return ''.join(_in_branches(''.join(run), who) for who, run in groupby(source, _printed_by))
 
@@ -96,7 +96,7 @@ _formulas |= {char: f'_{{{i}}}' for i, char in enumerate('₀₁₂₃₄₅₆�
 # %% ../../nbs/01_core/00_words.ipynb #014c
 def latex_text(
     text:str,
-    prose=False, # whether `text` is the prose of a caption or table, with typographic quotes
+    prose=False, # True: `text` is the prose of a caption or table, printed with typographic quotes
 ) -> str:
     "Escape `text` as LaTeX source that prints exactly these characters"
     signs = _prose if prose else _exact

@@ -29,7 +29,7 @@ from .predictions import CourseWidget, fragment
 _signs = '0123456789ABCDEFGHJKMNPQRSTVWXYZ' # of ids and codes: digits and letters, without I, L, O and U
 
 def _in_signs(number:int, length:int) -> str:
-    "Return `number` as `length` signs, the most significant one first"
+    "Return `number` as `length` characters, the most significant one first"
     return ''.join(_signs[number >> 5*i & 31] for i in reversed(range(length)))
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma06b
@@ -46,7 +46,7 @@ class MarkSet:
         return list(map(words_in, self.texts))
 
     @cached_property
-    def id(self) -> str: # six signs
+    def id(self) -> str: # six characters
         "Checksum of the sentences, their words and `most`"
         all_of_it = json.dumps([self.most, [[text, find_words(text)] for text in self.texts]])
         return _in_signs(int.from_bytes(hashlib.sha256(all_of_it.encode()).digest()[:4], 'big') >> 2, 6)
@@ -208,7 +208,7 @@ def _check_signs(nickname, body) -> str:
     return _in_signs(zlib.crc32(f'{_version}:{folded(nickname)}:{body}'.encode()), 7)
 
 def sheet_code(of:MarkSet, sheet:MarkSheet) -> str:
-    "Return the code of a `sheet`: marks1:NICK: and signs in groups"
+    "Return the code of a `sheet`: marks1:NICK: and characters in groups"
     number = 0
     for states, flags in zip(_states(of), sheet.marks): number = number*states + _digit(flags, of.most)
     body = of.id + _in_signs(number, _payload_length(of))
@@ -234,11 +234,11 @@ def read_code(
     typed = re.sub('[^0-9A-Z]', '', match[3].upper()).translate(_meant)
     body, length = typed[:-7], 6 + _payload_length(of)
     if set(typed) - {*_signs} or typed[-7:] != _check_signs(match[2], body):
-        cut = f' ({len(typed)} signs; a code of this class has {length + 7})' if len(typed) != length + 7 else ''
-        raise ValueError(f'does not match its checksum: a sign or the nickname is mistyped, or a part is missing{cut}')
+        cut = f' ({len(typed)} characters; codes of this class have {length + 7})' if len(body) != length else ''
+        raise ValueError(f'does not match its checksum: a character or nickname is wrong, or a part is missing{cut}')
     _check_version(_version, of, body[:6])
     if len(body) != length:
-        raise ValueError(f'does not match its checksum: it has {len(typed)} signs instead of {length + 7}')
+        raise ValueError(f'does not match its checksum: it has {len(typed)} characters instead of {length + 7}')
     number, marks = sum(_signs.index(c) << 5*i for i, c in enumerate(reversed(body[6:]))), []
     for states, words in zip(reversed(_states(of)), reversed(of.words)):
         number, digit = divmod(number, states)

@@ -29,7 +29,7 @@ from .texts import check_splits, from_hub, load_text, one_table, readers, refuse
 # %% ../../nbs/02_data/02_rationales.ipynb #006
 def _merged(
     pieces, # [(start, end)] of words, in order
-    flags,  # whether each is marked
+    flags,  # whether each piece is marked
 ) -> list: # [[start, end]]
     "Return the character spans that cover each run of marked `pieces`"
     return [[pieces[a][0], pieces[b - 1][1]] for a, b in spans_of(flags)]
@@ -37,7 +37,7 @@ def _merged(
 _readings = 'any', 'majority', 'share'
 
 def _word_fractions(text, pieces, fractions):
-    "Return for each word of `text` the largest fraction of the `pieces` that it overlaps, 0 if it overlaps none"
+    "Return the largest fraction of the `pieces` that each word of `text` overlaps; 0 if it overlaps none"
     of_characters = np.zeros(len(text))
     for (start, end), fraction in zip(pieces, fractions): of_characters[start:end] = fraction
     return [float(of_characters[start:end].max()) for start, end in find_words(text)]
@@ -59,7 +59,7 @@ def _rationale_spans(
     texts,     # one or two str
     rationale, # spans; flags per word, or the fraction of annotators who marked it; or None
     annotators='any', # how to combine annotators, see `load_rationales`
-): # list of spans (with 'share': of a fraction per word), or None
+): # list of spans (with 'share': list with a fraction per word), or None
     "Convert `rationale` to character spans and check them against `texts`"
     if pd.api.types.is_scalar(rationale) and pd.isna(rationale): return None
     rationale = list(rationale)
@@ -112,7 +112,7 @@ def _flags_as_sides(texts, flags):
 _hate = 'hatespeech', 'normal', 'offensive' # in the order of the class numbers on the Hub
 
 def _mean_flags(lists):
-    "Return for each position the fraction of the `lists` in which the flag is set"
+    "Return the fraction of the `lists` in which the flag is set, for each position"
     return [sum(map(bool, each))/len(lists) for each in zip(*lists)]
 
 # %% ../../nbs/02_data/02_rationales.ipynb #012b
@@ -125,7 +125,7 @@ def _hatexplain(row, annotators):
     text, pieces = joined(row['post_tokens'])
     lists = [list(flags) for flags in row['rationales']]
     if any(len(flags) != len(pieces) for flags in lists): raise ValueError('a rationale is not as long as post_tokens')
-    # normal posts: annotators who agree mark nothing, so all marks are from outvoted annotators
+    # normal posts: annotators who chose this label mark nothing, so all marks are from outvoted annotators
     marked = None
     if label != 'normal' and lists: marked = _marked([(text, pieces, _mean_flags(lists))], annotators)
     return dict(text=text, label=label, rationale=marked)
@@ -201,7 +201,7 @@ def _documents(folder):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #021b
 def _needed(row, tokens):
-    "Return the names of the documents that an annotation refers to, one list per text"
+    "Return the names of the documents that an annotation refers to, as one list per text"
     named = (list(dict.fromkeys(e['docid'] for group in row['evidences'] for e in group))
              or list(row.get('docids') or [row['annotation_id']]))
     stems = {re.sub('_(premise|hypothesis)$', '', name) for name in named}
@@ -240,7 +240,7 @@ def _eraser_folder(folder, annotators='any'):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #023
 def _in_the_form(example, annotators):
-    "Convert spans of `example` to fractions per word for 'share', as readers for a single annotator return spans"
+    "With 'share', convert spans in `example` to fractions per word; readers for a single annotator return spans"
     rationale = example and example['rationale']
     if annotators == 'share' and rationale is not None and all(isinstance(mark, list) for mark in rationale):
         texts = [example[side] for side in ('text', 'text_pair') if side in example]
@@ -249,7 +249,7 @@ def _in_the_form(example, annotators):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #023b
 def _examples(rows, read, annotators, split):
-    "Convert each of `rows` to an example with the function `read`; leave out rows that it skips"
+    "Convert each of `rows` to an example with the function `read`; omit rows for which it returns None"
     read_rows = []
     for i, row in enumerate(rows):
         try: read_rows.append(_in_the_form(read(row, annotators), annotators))
@@ -292,12 +292,12 @@ def _rows(part, label):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #028b
 def _object_in(path):
-    "Read the object in a JSON file; raise an error with the file's name if there is none"
+    "Read the object in a JSON file; raise an error with the file's name if it is invalid"
     try: return read_object(path)
     except ValueError as e: raise ValueError(f'{path} {e}') from None
 
 def _hatexplain_folder(folder):
-    "Read {split: rows} from the folder of HateXplain's authors"
+    "Read {split: rows} from the folder that HateXplain's authors published"
     posts, divisions = (_object_in(folder/f'{name}.json') for name in ('dataset', 'post_id_divisions'))
     splits = dict(train='train', validation='val', test='test')
     rows = {}
@@ -309,7 +309,7 @@ def _hatexplain_folder(folder):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #028c
 def _generic(text, text_pair, label, rationale):
-    "Return a function that reads rows with the columns that the user named"
+    "Return a function that reads rows with columns of these names"
     def read(row, annotators):
         marks = row[rationale]
         if isinstance(marks, str): marks = json.loads(marks.strip() or 'null')
@@ -337,7 +337,7 @@ def _parts(source, columns, config, revision, annotators):
     "Load ({split: examples}, class names or None) from any `source`"
     kinds = str, Path, dict, pd.DataFrame, Dataset
     if not isinstance(source, kinds) or isinstance(source, (str, dict)) and not source:
-        raise ValueError('source must be a name, a folder, a file, a data frame, a Dataset or {split: one of those} '
+        raise ValueError('source must be a name, a folder, a file, a data frame, a Dataset or a dict of splits '
                          f'with at least a train split, got {source!r:.80}')
     path = Path(source).expanduser() if isinstance(source, (str, Path)) else None
     if path is not None and path.is_dir():
@@ -363,8 +363,8 @@ def _parts(source, columns, config, revision, annotators):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #029x
 def load_rationales(
-    # name in `_rationale_sources` or on the Hub, folder (ERASER, HateXplain), file, frame, Dataset, or {split: one of
-    # those}
+    # name in `_rationale_sources` or on the Hub, folder (ERASER, HateXplain), file, data frame, Dataset, or a dict
+    # {split: source}
     source:str|PathLike|pd.DataFrame|Dataset|dict,
     *,
     text:str='text',           # column with the texts (or lists of tokens), unless the data has a published format
@@ -372,7 +372,7 @@ def load_rationales(
     label:str='label',         # column with the classes
     rationale:str='rationale', # column with flags per word, character spans, fractions of annotators per word, or None
     # how to combine several annotators: a word is marked if 'any' or a 'majority' (half of them or more) marked it;
-    # 'share': return the fraction that marked each word
+    # 'share': return the fraction of annotators who marked each word
     annotators:Literal['any', 'majority', 'share']='any',
     config:str|None=None,               # configuration of a data set on the Hub
     revision:str|None=None,             # of a data set on the Hub
@@ -392,7 +392,7 @@ def load_rationales(
         frames[split] = pd.DataFrame(dict(text=[str(len(examples) + i) for i in range(len(rows))],
                                           label=[numbers.get(e['label'], e['label']) for e in rows]))
         examples += rows
-    # `load_text` cuts the splits and reads the labels; each text is replaced by its row number
+    # `load_text` cuts the splits and converts the labels; row numbers stand in for the texts
     data = load_text(frames, splits=splits, seed=seed, labels=labels or names)
     types = dict(text=Value('string'), text_pair=Value('string'), label=data['train'].features['label'],
                  rationale=Sequence(Sequence(Value('int64'))))

@@ -64,7 +64,7 @@ def _checked(x, split, kind, channels_last=False):
 
 # %% ../../nbs/02_data/01_signals.ipynb #009
 def _class_names(y, names):
-    "Return the class names of the labels `y` of the training split: `names` if given, else the sorted labels"
+    "Return the class names for the training labels `y`: `names` if it is not None, else the sorted labels"
     y = np.asarray(y)
     if names is None: names = np.unique(y)
     names, problem = list(map(str, names)), ''
@@ -77,7 +77,7 @@ def _class_names(y, names):
 
 # %% ../../nbs/02_data/01_signals.ipynb #009b
 def _label_ids(y, names, are_named, split):
-    "Convert the labels `y` to indices into `names`; if `are_named`, integers already are indices"
+    "Convert the labels `y` to indices into `names`; if `are_named`, integer labels are already indices"
     y = np.asarray(y)
     ids = {name: i for i, name in enumerate(names)}
     if are_named and y.dtype.kind in 'iub': ids = {i: i for i in range(len(names))}
@@ -95,7 +95,7 @@ def _statistics(
     how,       # 'z-score', 'min-max', 'published' or 'none'
     source='', # name of the data set, for published constants
 ): # (centre, scale), broadcastable to one example
-    "Return the centre that is subtracted from the values and the scale by which they are divided"
+    "Return the centre to subtract from the values and the scale to divide them by"
     if how == 'published' and source in _published: return tuple(np.float32(c) for c in _published[source])
     if how == 'none': return np.float32(0), np.float32(1)
     if how == 'min-max': centre, scale = x.min(0), x.max(0) - x.min(0)
@@ -124,7 +124,7 @@ def _cut(parts, fractions, seed):
 def _feature(shape, dtype='float32'): return {2: Array2D, 3: Array3D}[len(shape)](shape, dtype)
 
 def _dataset(x, y, kind, names, source, info, informative=None):
-    "Convert one split to a Dataset with a name and a description"
+    "Convert one split to a Dataset with the name `source` and the description `info`"
     content = {_columns[kind]: x, 'label': list(map(int, y))}
     features = {_columns[kind]: _feature(x.shape[1:]), 'label': ClassLabel(names=names)}
     if informative is not None:
@@ -134,7 +134,7 @@ def _dataset(x, y, kind, names, source, info, informative=None):
 
 # %% ../../nbs/02_data/01_signals.ipynb #018
 def _split_problem(parts, xs, kind, feature_names) -> str:
-    "Describe the first mismatch between the splits, their checked values `xs` and the channel names; '' if none"
+    "Describe the first mismatch between the splits, their checked values `xs` and the channel names; '' if all match"
     shape = list(xs['train'].shape[1:])
     for name, (_, y) in parts.items():
         if name not in three_splits: return f'splits must be named train, validation and test, got {name}'
@@ -178,7 +178,7 @@ def signal_info(
 
 # %% ../../nbs/02_data/01_signals.ipynb #019b
 def _restore(
-    values, # normalised values, broadcastable to an example, or a batch of them
+    values, # normalised values of an example (or broadcastable to one) or of a batch
     info,   # from `signal_info`
 ): # same shape, in the units of the source
     "Undo the normalisation of `values`"
@@ -308,11 +308,11 @@ def _ts_header(lines, path):
     return header, number + 1
 
 def _header_problem(header) -> str:
-    "Describe what is unsupported in the `header` of a .ts file; '' if everything is supported"
+    "Describe the unsupported features in the `header` of a .ts file; '' if everything is supported"
     if header.get('timestamps', ['false'])[0].lower() == 'true':
         return ' has time stamps; only evenly sampled series without time stamps are supported'
     if header.get('classlabel', ['false'])[0].lower() != 'true':
-        return ' has no classes (@classLabel true …); they are required'
+        return ' has no classes; a line @classLabel true … is required'
     return ''
 
 def _values_problem(values) -> str:
@@ -361,7 +361,8 @@ def _ts_parts(paths):
 
 # %% ../../nbs/02_data/01_signals.ipynb #041
 def load_series(
-    # 'basic-motions', 'japanese-vowels', 'digits-as-series', .ts file or {split: .ts file}, else as for `load_images`
+    # 'basic-motions', 'japanese-vowels', 'digits-as-series', .ts file, {split: .ts file}, or objects as for
+    # `load_images`
     source:str|PathLike|tuple|Dataset|dict,
     *,
     labels:Sequence[str]|None=None, # class names in order; None = as stored in the data, else sorted
@@ -396,11 +397,11 @@ def load_series(
 @dataclass(frozen=True)
 class Layout:
     "Position and size of the informative box of an example"
-    time:int               # its size in steps
-    feature:int            # its size in channels
+    time:int               # size in steps
+    feature:int            # size in channels
     time_start:int=None    # first step; None = random
     feature_start:int=None # first channel; None = random
-    places:str=None        # 'time' or 'feature': the offset along this axis is the class; None = the sign of mu is
+    places:str=None        # 'time' or 'feature': the offset along this axis is the class; None = the class is mu's sign
     offsets:tuple=(29, 1)  # of class 0 and of class 1 along `places`
 
 # %% ../../nbs/02_data/01_signals.ipynb #044b
@@ -420,7 +421,7 @@ def _informative_boxes(
     layout,   # a Layout
     steps, features, # size of an example
 ) -> np.ndarray: # bool [n, steps, features]
-    "Return the entries of each example that carry its class"
+    "Return the entries of each example that carry the signal of its class"
     inside = []
     for axis, length in (('time', steps), ('feature', features)):
         size, fixed = getattr(layout, axis), getattr(layout, f'{axis}_start')
@@ -514,7 +515,7 @@ def synthetic_series(
     n_train:_Examples=1000, n_validation:_Examples=100, n_test:_Examples=100, # numbers of examples
     *,
     steps:int=50, features:int=50,                        # size of an example
-    mu:float=1.,                                          # added in the box, times the sign of the class
+    mu:float=1.,                                          # added in the box, multiplied by the sign of the class
     noise:float=.3,                                       # deviation of the measurement noise (none for 'gaussian')
     sampling:Literal['irregular', 'regular']='irregular', # spacing of the steps in time
     # 'released' swaps the axes of the two positional layouts, as in the authors' code
@@ -574,7 +575,7 @@ class SignalCollator:
     """Data collator that converts rows of encoded signals to a batch of tensors: pixel_values [B, C, H, W]
     or values [B, T, F], labels and example_id [B]"""
     def __call__(self, rows:list) -> dict:
-        "Return `rows` as tensors, with `informative` [B, T, F] where it is known"
+        "Return `rows` as tensors, with `informative` [B, T, F] if the rows have it"
         types = dict(pixel_values=torch.float32, values=torch.float32, labels=torch.long, example_id=torch.long,
                      informative=torch.bool)
         def column(name): return np.stack([row[name] for row in rows])

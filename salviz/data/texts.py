@@ -102,7 +102,7 @@ def one_table(
     part,         # one split, as passed by the user
     readers:dict, # {extension: function that reads the file at a path as a data frame}
 ): # a Dataset or data frame
-    "Convert one split to a table, reading it from its file if `part` is a path"
+    "Convert one split to a table; if `part` is a path, read the file"
     if isinstance(part, (str, Path)): part = read_by_ending(part, readers)
     if isinstance(part, (pd.DataFrame, Dataset)): return part
     raise ValueError('a split must be a Dataset, a pandas DataFrame or the path of a file '
@@ -113,7 +113,7 @@ def from_hub(
     name,
     config=None, revision=None, # as in `datasets.load_dataset`
     here='',                    # the packaged alternatives, for error messages
-    repository=None,            # its name on the Hub; None: `name`
+    repository=None,            # name of the data set on the Hub; None: `name`
 ):
     "Load the data set `name` from the Hub; if this fails, raise an error with the reason and the packaged alternatives"
     repository = repository or name
@@ -122,7 +122,7 @@ def from_hub(
     try: silence = hub_silence(repository, 'dataset', revision)
     except ValueError as e: raise ValueError(f'{e} ({here}; or pass a path)') from None
     reason = (f'is not packaged ({here}) and the Hub cannot be reached ({silence}); pass the path of a local copy, or '
-              'set HF_HUB_OFFLINE=1 to use a cached one')
+              'set HF_HUB_OFFLINE=1 to use a cached copy')
     if not silence or silence.startswith('OfflineModeIsEnabled'):
         try: return load_dataset(repository, config, revision=revision)
         except ConnectionError: reason = f'is not in the local cache, and HF_HUB_OFFLINE disables the Hub ({here})'
@@ -132,7 +132,7 @@ def from_hub(
 
 # %% ../../nbs/02_data/00_texts.ipynb #018
 def _is_here(name, what):
-    "Return whether the path method `what` is true for `name`; False for strings that are not valid paths"
+    "Return the result of the `Path` method `what` for `name`; False for strings that are not valid paths"
     try: return getattr(Path(name).expanduser(), what)()
     except (OSError, ValueError, RuntimeError): return False
 
@@ -156,7 +156,7 @@ other_splits = dict(dev='validation', valid='validation', val='validation', eval
 
 # %% ../../nbs/02_data/00_texts.ipynb #020
 def refuse_rows(bad, split, what):
-    "Raise a `ValueError` if the list `bad` of row numbers of `split` is not empty; `what` describes what is wrong"
+    "Raise a `ValueError` if `bad`, a list of row numbers of `split`, is not empty; `what` describes the problem"
     if len(bad):
         raise ValueError(f'{what} in {len(bad)} row{"s" * (len(bad) > 1)} of {split} (first: row {bad[0]}, '
                          'counted from 0)')
@@ -184,7 +184,7 @@ def check_column(table, name, split, argument):
 def _column(table, name, split, argument):
     "Return the values of column `name`; `argument` is the name of the user's argument, for error messages"
     check_column(table, name, split, argument)
-    # [:], because a Dataset's column would otherwise be read row by row
+    # without [:], the column of a Dataset would be read row by row
     if isinstance(table, pd.DataFrame): return table[name].tolist()
     return list(table[name][:])
 
@@ -197,9 +197,9 @@ def _missing(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #020d
 def _good_texts(texts, where, column='the text'):
-    "Return `texts` if all are non-empty strings; `where` and `column` are for error messages"
+    "Return `texts` if all of them are non-empty strings; `where` and `column` are for error messages"
     are_good = {*map(type, texts)} <= {str} and all(map(str.strip, texts)) and not any(map(_half.search, texts))
-    if are_good: return texts # the bad rows are only searched for if there are any
+    if are_good: return texts # the following searches are slow
     refuse_rows([i for i, t in enumerate(texts) if not isinstance(t, str) and not _missing(t)], where,
                 f'{column} is not a string')
     refuse_rows([i for i, t in enumerate(texts) if not isinstance(t, str) or not t.strip()], where,
@@ -214,16 +214,16 @@ def _texts(table, name, split, argument):
     return _good_texts(_column(table, name, split, argument), split, f'column {name!r}')
 
 # %% ../../nbs/02_data/00_texts.ipynb #lab2
-_whole = re.compile(r'-?(0|[1-9][0-9]*)([.]0)?') # pandas writes 1.0 in a column with a gap
+_whole = re.compile(r'-?(0|[1-9][0-9]*)([.]0)?') # pandas writes 1.0 in a column with missing values
 _decimal = re.compile(r'[-+]?((0|[1-9][0-9]*)([.][0-9]*)?|[.][0-9]+)([eE][-+]?[0-9]+)?')
 
 # %% ../../nbs/02_data/00_texts.ipynb #lab2b
 def written_labels(
     fields,       # list of str, a column of a text file
-    scores=False, # whether they are known to be scores
-    names=False,  # whether they are known to be class names, so that no number has a fraction
+    scores=False, # whether the labels are known to be scores
+    names=False,  # whether the labels are known to be class names; then numbers with fractions stay text
 ) -> list: # of int, of float, or of the same str
-    "Convert `fields` to numbers if all of them, except blank ones, are written as numbers; else return them unchanged"
+    "Convert `fields` to numbers if all non-blank fields are written as numbers; otherwise return them unchanged"
     written = [x.strip() for x in fields]
     filled = {*written} - {''}
     numbers = {}
@@ -243,7 +243,7 @@ def _label_values(table, name, split, **reading):
 
 # %% ../../nbs/02_data/00_texts.ipynb #lab5
 def _as_seen(name):
-    "Return the class name `name` in composed form, without invisible characters, with single spaces between words"
+    "Normalise the class `name`: composed characters, no invisible characters, single spaces between words"
     seen = ''.join(c for c in unicodedata.normalize('NFC', name) if unicodedata.category(c) != 'Cf')
     return ' '.join(seen.split())
 
@@ -271,7 +271,7 @@ def _warn_case(names):
 
 # %% ../../nbs/02_data/00_texts.ipynb #023
 def _plain(x):
-    "Convert a label to a plain string or integer, None if it is missing; numbers with a fraction stay floats"
+    "Convert a label to a plain string or integer; return None if it is missing and a float if it has a fraction"
     if isinstance(x, str): return str(x) if x.strip() else None
     if _missing(x): return None
     if isinstance(x, (float, np.floating, Decimal)): return int(x) if math.isfinite(x) and x == int(x) else float(x)
@@ -280,7 +280,7 @@ def _plain(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #023b
 def _plain_labels(table, name, split, **reading):
-    "Return the labels in column `name`; raise a `ValueError` if one is missing; `reading` as for `written_labels`"
+    "Return the labels in column `name`; raise a `ValueError` if one is missing; pass `reading` to `written_labels`"
     values = _label_values(table, name, split, **reading)
     odd = [i for i, x in enumerate(values) if isinstance(x, (bytes, dict, set))]
     if odd: refuse_rows(odd, split, f'the label is neither a name nor a number (type {type(values[odd[0]]).__name__})')
@@ -290,7 +290,7 @@ def _plain_labels(table, name, split, **reading):
 
 # %% ../../nbs/02_data/00_texts.ipynb #023c
 def _names_problem(names, wanted, stored, labels) -> str:
-    "Describe what is wrong with the class `names`, '' if nothing is; the other arguments are their possible sources"
+    "Describe the problem with the class `names`, '' if there is none; the other arguments are their possible sources"
     if wanted is None and stored is None and any(isinstance(x, float) for x in labels):
         return "the labels are numbers with fractions, which cannot be classes; omit task, or pass task='regression'"
     if wanted is None and (problem := _alike_problem(names)): return problem
@@ -301,7 +301,7 @@ def _names_problem(names, wanted, stored, labels) -> str:
     return ''
 
 def _class_names(train, feature, wanted):
-    "Return the class names: `wanted` by the user, stored in the `feature`, or found in the labels of `train`"
+    "Return the class names: `wanted` (from the user), those stored in `feature`, or the labels found in `train`"
     stored = getattr(feature, 'names', None)
     names, labels = stored, {*train}
     if wanted is not None: names = [str(x) for x in wanted]
@@ -314,7 +314,7 @@ def _class_names(train, feature, wanted):
 
 # %% ../../nbs/02_data/00_texts.ipynb #026
 def _are_numbers(labels, feature, names):
-    "Return whether the plain `labels` of train are indices of `names`; `feature` is the stored type of the column"
+    "Return whether the plain `labels` of train are indices into `names`; `feature` is the stored type of the column"
     numbers = all(isinstance(x, int) for x in labels) and not {str(x) for x in labels} <= {*names}
     return isinstance(feature, ClassLabel) or numbers
 
@@ -325,8 +325,8 @@ def _ids_of_names(names, numbered) -> dict:
     return {name: i for i, name in enumerate(names)}
 
 def _class_ids(rows, names, split, numbered=False, what=('label', 'classes')):
-    """Return the integer classes of the plain labels in each of `rows`; raise a `ValueError` for those not in `names`;
-    `numbered` labels are indices of `names`"""
+    """Return the integer classes of the plain labels in each of `rows`; raise a `ValueError` for labels not in `names`;
+    if `numbered`, the labels are indices into `names`"""
     ids = _ids_of_names(names, numbered)
     if not numbered: rows = [list(map(str, row)) for row in rows]
     bad = [(i, x) for i, row in enumerate(rows) for x in row if x not in ids]
@@ -350,7 +350,7 @@ def _label_ids(labels, names, split, numbered=False):
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml02
 def _as_list(x):
-    "Return the labels in `x`, a list or the text of one such as '[0, 2]'; None if it is a single label"
+    "Return the labels in `x`, a list or a text such as '[0, 2]', as a list; return None for a single label"
     if isinstance(x, (list, tuple, set, frozenset, np.ndarray)): return list(x)
     if not isinstance(x, str) or not re.fullmatch(r'\s*\[.*\]\s*', x, re.DOTALL): return None
     try: found = ast.literal_eval(x.strip())
@@ -381,7 +381,7 @@ def _are_flags(rows, feature) -> bool:
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml03
 def _flag_ids(rows, names, split):
-    "Return the numbers of the classes that are flagged in each of `rows`"
+    "Return the numbers of the flagged classes in each of `rows`"
     def flag(x):
         if isinstance(x, str): return {'0': 0, '1': 1}.get(x, x)
         return x
@@ -393,7 +393,7 @@ def _flag_ids(rows, names, split):
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml03b
 def _several_columns(rows, feature, labels):
-    "Convert lists of labels to their type and {split: class numbers of each row}; `feature` is the type of one label"
+    "Return the type of the lists of labels, and {split: class numbers of each row}; `feature` is the type of one label"
     ids = {}
     if _are_flags(rows['train'], feature):
         if labels is None: labels = range(len(rows['train'][0]))
@@ -427,7 +427,7 @@ def _list_columns(tables, label, labels):
         names = list(label)
         if labels is not None: names = list(map(str, labels))
         if len(names) < 2 or len(names) != len(label):
-            raise ValueError(f'label lists {len(label)} columns of flags and labels has {len(names)} class names; '
+            raise ValueError(f'label lists {len(label)} columns of flags, but labels has {len(names)} class names; '
                              'pass the same number of both, at least two')
         ids = {split: _flag_ids(flags, names, split) for split, flags in rows.items()}
         return Sequence(ClassLabel(names=names)), ids
@@ -497,7 +497,7 @@ def _label_columns(tables, label, labels, task):
 
 # %% ../../nbs/02_data/00_texts.ipynb #032
 def stratified_order(labels, seed:int=0) -> np.ndarray:
-    "Return a random order of the rows in which every stretch has the class proportions of `labels`"
+    "Return a random order of the rows in which every slice has the class proportions of `labels`"
     rng, labels = np.random.default_rng(seed), np.asarray(labels)
     key, tie = np.empty(len(labels)), rng.random(len(labels))
     for c in np.unique(labels):
@@ -507,13 +507,13 @@ def stratified_order(labels, seed:int=0) -> np.ndarray:
 
 # %% ../../nbs/02_data/00_texts.ipynb #035
 def _rarest(rows) -> np.ndarray:
-    "Return the rarest class of each of `rows`, lists of classes; -1 for an empty list"
+    "Return the rarest class in each of `rows`, which are lists of classes; -1 for an empty list"
     count = np.bincount([x for row in rows for x in row] or [0])
     return np.array([min(row, key=lambda x: (count[x], x), default=-1) for row in rows])
 
 def _strata(part):
-    """Return the stratum of each row of `part`: its label (the rarest of several), the decile of its score, or one
-    stratum for all"""
+    """Return the stratum of each row of `part`: its label (the rarest label if there are several), the decile of its
+    score, or the same stratum for all rows"""
     if 'label' not in part.column_names: return np.zeros(len(part), int)
     if hasattr(part.features['label'], 'feature'): return _rarest(part['label'])
     labels = np.asarray(part['label'][:])
@@ -585,7 +585,7 @@ def _drop_unusable(tables, label):
 
 # %% ../../nbs/02_data/00_texts.ipynb #044
 def _source_name(source):
-    "Return a name for data from `source`: its name, its file's name, or the type of the object"
+    "Return a name for the data in `source`: the name itself, the file name, or the type of the object"
     if isinstance(source, (str, Path)):
         if Path(source).suffix in (*_text_sources.readers, '.conll'): return Path(source).name
         return str(source)
@@ -608,7 +608,8 @@ def _dataset(columns, types, source, called=None):
 
 # %% ../../nbs/02_data/00_texts.ipynb #045b
 def load_text(
-    # packaged name, name on the Hub, path (.csv, .jsonl, .parquet, .txt), data frame, Dataset, or {split: one of those}
+    # packaged name, name on the Hub, path (.csv, .jsonl, .parquet, .txt), data frame, Dataset, or a dict {split:
+    # source}
     source:str|PathLike|pd.DataFrame|Dataset|dict,
     *,
     text:str='text',         # column with the sentences
@@ -624,7 +625,7 @@ def load_text(
     # 'classification', 'multi_label_classification' or 'regression'; None = regression if a label of train has a
     # fraction, multi-label if its labels are lists, else classification
     task:Literal['classification', 'multi_label_classification', 'regression']|None=None,
-    name:str|None=None, # name of the data in captions, such as 'film reviews'; None = its own name or its file's name
+    name:str|None=None, # name of the data in captions, such as 'film reviews'; None = name or file name of `source`
     # train, validation, test with the columns text, [text_pair], [label] and, for packaged sentences, rating
 ) -> DatasetDict:
     "Load sentences or sentence pairs with a class, several classes or a score, in three splits"
@@ -646,7 +647,7 @@ def load_text(
 polar_classes = ['negative', 'positive']
 
 def _movie_polarity():
-    "Return the splits of 'movie-sentences', reduced to clearly positive or negative sentences of at most 25 words"
+    "Return the splits of 'movie-sentences' with only clearly positive or negative sentences of at most 25 words"
     def polar(part):
         frame = part.to_pandas()
         frame = frame[(frame.rating.abs() >= .8) & (frame.text.str.split().str.len() <= 25)]
@@ -657,7 +658,7 @@ def _movie_polarity():
 
 
 # %% ../../nbs/02_data/00_texts.ipynb #con2
-# the number of a word; 1-2 is a range of words, 1.1 is an empty node without a word in the text
+# a word number; 1-2 is a range of words, 1.1 is an empty node without a word in the text
 _counted = re.compile('([0-9]+)([-.][0-9]+)?')
 
 def _columns(line):
@@ -690,7 +691,7 @@ def _tag_lines(path):
 
 # %% ../../nbs/02_data/00_texts.ipynb #con2c
 def _are_counted(sentences):
-    "Return whether the first column counts the words, from 0 or 1 in each sentence or through the whole file"
+    "Return whether the first column contains word numbers, from 0 or 1 in each sentence or through the whole file"
     runs = []
     for sentence in sentences:
         counts = [_counted.fullmatch(columns[0]) for _, columns in sentence]
@@ -704,7 +705,7 @@ def _are_counted(sentences):
 def _bio(path, word=None, tag=None):
     """Read a file with one word and its tag per line as a data frame with the columns words and tags
 
-    `word` and `tag` are column numbers; None: the first column that does not count words, and the last column."""
+    `word` and `tag` are column numbers; None: the first column without word numbers, and the last column."""
     sentences, choose = _tag_lines(path), 'pass the column numbers of words and tags, such as words=1, tags=3 (from 0)'
     width, counted = len(sentences[0][0][1]), _are_counted(sentences)
     unusable = {2: ': the first column only counts; a column of words is needed',
@@ -719,7 +720,7 @@ def _bio(path, word=None, tag=None):
     for sentence in sentences:
         extra = [(i, c) for i, c in sentence if counted and not c[0].isdecimal()] # ranges and empty nodes
         odd = [i for i, c in extra if c[tag] not in ('_', '-', 'O')]
-        if odd: problem = problem or f'line {odd[0]} gives a tag to a range of words or to an empty node'
+        if odd: problem = problem or f'line {odd[0]} has a tag for a range of words or an empty node'
         words_only = [c for i, c in sentence if (i, c) not in extra]
         if words_only: done.append(([c[word] for c in words_only], [c[tag] for c in words_only]))
     words = [w for row, _ in done for w in row]
@@ -764,7 +765,7 @@ def _tag_order(tag): return tag != 'O', re.sub('^.-', '', tag), tag # by type, t
 
 def _tag_columns(rows, feature, labels):
     """Return the tag names, and `{split: lists of tag numbers}` for `rows` {split: lists of tags}; `feature` is the
-    stored type of train's column"""
+    stored type of the column in train"""
     train = [t for row in rows['train'] for t in row]
     names = _class_names(train, feature, labels)
     if labels is None and not isinstance(feature, ClassLabel) and isinstance(train[0], str):
@@ -854,7 +855,7 @@ def _help_pairs(language):
     lacking = [f'libreoffice-help-{x}' for x in ('en-us', language) if x not in files]
     if lacking:
         raise FileNotFoundError(f"'help-en-{language}' is read from Debian packages: {' and '.join(lacking)} not "
-                                f"found in {_help_folder}; install the missing ones with apt-get, or use "
+                                f"found in {_help_folder}; install the missing packages with apt-get, or use "
                                 "'copy-reorder', which is always available")
     english, other = (_help_pages(files[x]/'text') for x in ('en-us', language))
     pairs = dict.fromkeys((text, other[key]) for key, text in english.items() if text and other.get(key)
@@ -867,7 +868,7 @@ _pair_sources = Sources({'copy-reorder': lambda: dict(train=copy_reorder(4000)),
                         'help-en-de': lambda: _help_pairs('de')}, readers)
 
 def _inner_texts(table, name, split, argument):
-    """Return the strings of column `name` or, for a name such as 'translation.de', the entries 'de' of the column
+    """Return the strings in column `name`; 'translation.de', for example, selects the entries 'de' of the column
     'translation'"""
     outer, dot, inner = name.partition('.')
     if not dot or name in _column_names(table): return _texts(table, name, split, argument)
@@ -878,7 +879,8 @@ def _inner_texts(table, name, split, argument):
 
 # %% ../../nbs/02_data/00_texts.ipynb #073b
 def load_pairs(
-    # 'copy-reorder', 'help-en-de' (or -om …: Debian packages), name on the Hub, path, data frame, Dataset, or a dict
+    # 'copy-reorder', 'help-en-de' (or another language: Debian packages), name on the Hub, path, data frame, Dataset,
+    # dict
     source:str|PathLike|pd.DataFrame|Dataset|dict,
     *,
     text:str='text',               # column with the sources; 'translation.en' selects from a column of dictionaries
@@ -902,10 +904,10 @@ def load_pairs(
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa02
 def _fact(pick, chance, verb):
-    "Draw a random sentence with `verb`; return it with {question: start and end of the answer}"
+    "Draw a random sentence with `verb`; return the sentence and {question: start and end of the answer}"
     subject, thing, place = (' '.join(_phrase(pick, chance)[0]) for _ in range(3))
     place = f"{pick('preposition')} {place}"
-    # positions are counted, because subject and object may be the same phrase
+    # positions are computed from lengths, because subject and object may be the same phrase
     what = len(f'{subject} {verb} ')
     where = what + len(f'{thing} ')
     return f'{subject} {verb} {thing} {place} .', {
@@ -985,7 +987,7 @@ def load_questions(
     question:str='question', # column with the questions
     context:str='context',   # column with the texts that contain the answers
     # column with the answers: {'text': [...], 'answer_start': [...]}, [start, end] in characters, or a text that occurs
-    # once in its context; None: 'answers' if there is such a column, else 'answer'
+    # once in its context; None: 'answers' if this column exists, else 'answer'
     answer:str|None=None,
     config:str|None=None,       # configuration of a data set on the Hub
     splits:Splits=(.8, .1, .1), # fractions of train, validation and test, for cutting missing splits
@@ -1025,8 +1027,8 @@ def subset(
     validation_size:int|float|Literal['full']='full',
     test_size:int|float|Literal['full']='full',
 ) -> DatasetDict:
-    """Return a part of each split of `data`, stratified by class or score if there is one. With the same `seed`,
-    smaller parts are subsets of larger ones. Further splits are returned whole"""
+    """Return a part of each split of `data`, stratified by class or score if the data has labels. With the same `seed`,
+    smaller parts are subsets of larger parts. Splits other than the standard three are returned unchanged"""
     sizes = dict(train=train_size, validation=validation_size, test=test_size)
     wanted = {name: _rows_wanted(sizes.get(name, 'full'), len(part), f'{name}_size') for name, part in data.items()}
     parts = {name: part.select(stratified_order(_strata(part), seed)[:wanted[name]])
@@ -1043,14 +1045,14 @@ def _beyond_json(x):
     raise TypeError(f'values of type {type(x).__name__} have no fingerprint; remove the column, or convert it to text')
 
 def _undecoded(part, name):
-    "Return `part` with undecoded files in column `name`, if it contains images, audio or video"
+    "Return `part` with undecoded files in column `name` if the column contains images, audio or video"
     decoded = getattr(part.features[name], 'decode', None)
     if decoded: return part.cast_column(name, replace(part.features[name], decode=False))
     return part
 
 # %% ../../nbs/02_data/00_texts.ipynb #079
 def _array_bytes(part, name):
-    "Yield type, shape and bytes (little-endian) of column `name` of arrays, 1,000 rows at a time"
+    "Yield the type and shape of the arrays in column `name`, then their bytes (little-endian), 1,000 rows at a time"
     feature = part.features[name]
     yield json.dumps([feature.dtype, [len(part), *feature.shape]]).encode()
     part = part.with_format('numpy', dtype=feature.dtype) # without dtype, floats would be float32
@@ -1069,7 +1071,7 @@ def fingerprint(data) -> str:
         for name in sorted(part.column_names):
             feature, column = part.features[name], _undecoded(part.with_format(None).select_columns([name]), name)
             add([name, getattr(getattr(feature, 'feature', feature), 'names', None)])
-            if isinstance(feature, (Array2D, Array3D)) and None not in feature.shape: # otherwise rows differ in shape
+            if isinstance(feature, (Array2D, Array3D)) and None not in feature.shape: # None: rows differ in shape
                 for content in _array_bytes(column, name): digest.update(content)
             else:
                 try:
@@ -1125,7 +1127,7 @@ def _ended(t, tokenizer):
 
 # %% ../../nbs/02_data/00_texts.ipynb #clm2b
 def _between(t) -> slice:
-    "Return the slice of special tokens between the two texts of `t`, if they include its begin token"
+    "Return the slice of special tokens between the two texts of `t`; an empty slice if none is the begin token"
     prompt, answer = (np.flatnonzero(t.segments == k) for k in (0, 1))
     if not (len(prompt) and len(answer)) or not t.is_special[0]: return slice(0, 0)
     between = slice(prompt[-1] + 1, answer[0])
@@ -1134,7 +1136,7 @@ def _between(t) -> slice:
 
 # %% ../../nbs/02_data/00_texts.ipynb #clm2c
 def _begun_once(t):
-    "Remove a second begin token, and the other special tokens next to it, from between the two texts of `t`"
+    "Remove the special tokens between the two texts of `t` if they include a second begin token"
     is_left = np.ones(len(t), bool)
     is_left[_between(t)] = False
     if is_left.all(): return t
@@ -1145,7 +1147,7 @@ def _begun_once(t):
 
 # %% ../../nbs/02_data/00_texts.ipynb #clm2d
 def _pair_length(tokenizer, max_length):
-    "Return the length to which a prompt and its answer are truncated, so that they fit `max_length` with an end token"
+    "Return the length to truncate a prompt and its answer to, so that they fit into `max_length` with an end token"
     if max_length is None: return None
     pair, end = align_batch(tokenizer, ['a'], ['a'])[0], tokenizer.eos_token_id
     removed = _between(pair)
@@ -1153,12 +1155,12 @@ def _pair_length(tokenizer, max_length):
 
 # %% ../../nbs/02_data/00_texts.ipynb #clm2e
 def align_answers(
-    tokenizer,       # a fast tokenizer of transformers
+    tokenizer,       # a fast tokenizer from transformers
     prompts,         # list of str
     answers,         # list of str, one per prompt
     max_length=None, # truncate prompt and answer to this many tokens, special ones included; None = never truncate
 ) -> list: # of `TokenText`: the prompt is segment 0, the answer segment 1
-    "Encode `prompts` with their `answers` as pairs like `align_batch`, each followed by an end token"
+    "Encode `prompts` with their `answers` as pairs, as `align_batch` does, and append an end token to each"
     pairs = align_batch(tokenizer, prompts, answers, _pair_length(tokenizer, max_length))
     return [_ended(_begun_once(t), tokenizer) for t in pairs]
 
@@ -1174,7 +1176,7 @@ def _next_labels(t, predicts):
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa08
 def _is_cut(t, span):
-    "Return whether a part of `span` in the second text of the `TokenText` `t` was cut off, at either end"
+    "Return whether truncation cut off a part of `span` in the second text of the `TokenText` `t`, at either end"
     if not t.truncated: return False
     (start, end), offsets = span, t.offsets[t.segments == 1]
     answer = t.texts[1][start:end]
@@ -1182,8 +1184,8 @@ def _is_cut(t, span):
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa08b
 def _answer_labels(t, span):
-    """Return labels for the `TokenText` `t`: 1 at the tokens of the answer, 0 elsewhere in the context, -100 outside of
-    it; all -100 if a part of `span` was cut off"""
+    """Return labels for the `TokenText` `t`: 1 for tokens of the answer, 0 elsewhere in the context, -100 outside the
+    context; -100 for all tokens if a part of `span` was cut off"""
     inside = np.flatnonzero(rationale_flags(t, [(1, *span)]))
     if not len(inside) or _is_cut(t, span): return np.full(len(t), -100)
     labels = np.where(t.segments == 1, 0, -100)
@@ -1224,7 +1226,7 @@ def _encode_chunk(tokenizer, max_length, text, text_pair=None, tags=None, target
 
 # %% ../../nbs/02_data/00_texts.ipynb #087
 def _longest(tokenizer, max_length):
-    "Return the maximum number of tokens per text: `max_length`, by default that of `tokenizer`, at most 512"
+    "Return the maximum number of tokens per text: `max_length`, or by default the limit of `tokenizer`, at most 512"
     if max_length is None: return min(tokenizer.model_max_length, 512)
     least = tokenizer.num_special_tokens_to_add(pair=True) + 1
     ok = (isinstance(max_length, int) and not isinstance(max_length, bool)
@@ -1285,7 +1287,7 @@ def data_classes(data) -> list: # None for a task without classes
 
 # %% ../../nbs/02_data/00_texts.ipynb #089c
 def _check_task(task, part):
-    "Return the task to encode `part` for; raise a `ValueError` if its columns do not support `task`"
+    "Return the task that `part` is encoded for; raise a `ValueError` if its columns do not support `task`"
     if task is None: return data_task(part)
     intended, texts = data_task(part), [name for name, t in tasks.items() if t.modality == 'text']
     pretraining = [name for name in texts if tasks[name].self_supervised]
@@ -1310,8 +1312,8 @@ def _columns_to_encode(task, part):
 def encode(
     # a Dataset or DatasetDict from `load_text`, `load_tokens`, `load_pairs` or `load_questions`
     data:Dataset|DatasetDict,
-    tokenizer:'PreTrainedTokenizerBase', # a fast tokenizer of transformers
-    # maximum number of tokens per text (or target), special ones included; None = that of the tokenizer, at most 512
+    tokenizer:'PreTrainedTokenizerBase', # a fast tokenizer from transformers
+    # maximum number of tokens per text (or target), including special tokens; None = tokenizer's limit, at most 512
     max_length:int|None=None,
     # None = inferred from the columns; 'masked_lm' and 'replaced_token_detection' use the texts without labels,
     # 'causal_lm' predicts the texts, or only their answers (target_text)
@@ -1320,7 +1322,7 @@ def encode(
     # same type as `data`: input_ids, attention_mask, [token_type_ids], [labels], example_id, word_ids, segments,
     # special_tokens_mask, length
 ) -> Dataset|DatasetDict:
-    "Convert every row of `data` to token ids, with words, special tokens, labels and the row's number"
+    "Convert every row of `data` to token ids, with the words, the special tokens, the labels and the row number"
     max_length, encoded, cut, parts = _longest(tokenizer, max_length), {}, [], data
     if not isinstance(data, dict): parts = {'': data}
     for split, part in parts.items():
@@ -1341,10 +1343,10 @@ def encode(
 # %% ../../nbs/02_data/00_texts.ipynb #qa10
 def _answers_within(
     data:DatasetDict, # from `load_questions`
-    tokenizer,        # a fast tokenizer of transformers
+    tokenizer,        # a fast tokenizer from transformers
     max_length=None,  # as for `encode`
 ) -> DatasetDict:
-    "Remove the questions whose answer would be cut off from `data`; a warning gives their number"
+    "Remove questions from `data` if their answers would be cut off; a warning gives the number of removed questions"
     needed = {'text', 'text_pair', 'answer'}
     if not isinstance(data, dict) or not all(needed <= {*part.column_names} for part in data.values()):
         raise ValueError('answers_within: data must be a DatasetDict of questions with contexts, '
@@ -1362,7 +1364,7 @@ def _answers_within(
 # %% ../../nbs/02_data/00_texts.ipynb #099
 def encode_texts(
     texts,           # list of strings, or of lists of words
-    tokenizer,       # a fast tokenizer of transformers
+    tokenizer,       # a fast tokenizer from transformers
     pairs=None,      # list of second sentences, or None
     max_length=None, # as for `encode`
     first_id=0,      # number of the first example
@@ -1395,7 +1397,8 @@ class Collator:
         pad_to_multiple_of:int|None=None, # round lengths up to a multiple of this, which is faster on some accelerators
         # encoder-decoder models: id of the decoder's start token, `model.config.decoder_start_token_id`
         decoder_start:int|None=None,
-        # function of a list of labels -> tensor [batch, ...]; None, or if it returns None: default handling
+        # function: list of labels -> tensor [batch, ...]; if it is None or returns None, labels are handled by
+        # default rules
         labels:abc.Callable[[list], torch.Tensor|None]|None=None,
         pad:int|None=None, # id of the padding token; None: that of `tokenizer`
     ):
@@ -1406,7 +1409,7 @@ class Collator:
         if pad is None:
             problem = 'the tokenizer has no padding token; set tokenizer.pad_token, or load it with load_classifier'
         if not hasattr(tokenizer, 'pad_token_id'):
-            problem = ('tokenizer must be a tokenizer, such as the one that load_classifier returns, got '
+            problem = ('tokenizer must be a tokenizer, such as load_classifier returns, got '
                        f'{tokenizer!r:.80}')
         if problem: raise ValueError(f'Collator: {problem}')
         self.pads = dict(input_ids=pad, attention_mask=0, token_type_ids=0, word_ids=-1, segments=-1,
@@ -1422,7 +1425,7 @@ class Collator:
         return out
 
     def _decoder(self, rows):
-        "Return the decoder's inputs, their attention mask, and the labels if there are any"
+        "Return the inputs of the decoder, their attention mask, and the labels if the rows have any"
         labels, batch = [row['labels'] for row in rows if 'labels' in row], {}
         read = [[self.decoder_start, *x[:-1]] for x in labels] or [[self.decoder_start]]*len(rows)
         if labels: batch['labels'] = self._padded(labels, -100)
@@ -1430,7 +1433,7 @@ class Collator:
                     decoder_attention_mask=self._padded([[1]*len(x) for x in read], 0)) | batch
 
     def __call__(self, rows:list) -> dict:
-        "Return `rows` as tensors: per token [batch, n], per target token [batch, m], per example [batch]"
+        "Return `rows` as tensors: [batch, n] per token, [batch, m] per target token, [batch] per example"
         def column(name): return [row[name] for row in rows]
         batch = {name: self._padded(column(name), pad) for name, pad in self.pads.items() if name in rows[0]}
         if 'special_tokens_mask' in batch: batch['is_special'] = batch.pop('special_tokens_mask').bool()
@@ -1454,9 +1457,9 @@ _forward_names = ('input_ids', 'attention_mask', 'token_type_ids', 'decoder_inpu
 _types_are_words = frozenset('codegen ctrl flaubert gpt2 gpt_bigcode gpt_neo gptj openai-gpt xlm'.split())
 
 def _reads_types(model) -> bool:
-    "Return whether `model` reads token_type_ids as intended: as the number of the sentence that a token belongs to"
+    "Return whether `model` reads token_type_ids as the number of the sentence that a token belongs to"
     inner = next((m for m in model.modules() if hasattr(type(m), 'main_input_name')), None)
-    if inner is None: return True # neither a transformers model nor one of this library: assume that it does
+    if inner is None: return True # a model of another library: assume that it does
     named = 'token_type_ids' in inspect.signature(inner.forward).parameters
     return named and getattr(inner.config, 'model_type', None) not in _types_are_words
 

@@ -21,7 +21,7 @@ _of_word = {'supported': (blue, blue), 'not supported': (grey, grey), 'contradic
 _small_fill, _undecided = '#b3d3e8', (grey, 'white')
 
 def _dot_colours(row, scaled):
-    "Return the colours of the line and of the dot of an effect, by its verdict"
+    "Return the line colour and the fill colour of an effect with its verdict"
     line, fill = _of_word.get(row.word, _undecided)
     if scaled and row.smallest > 0: smallest = 1.
     else: smallest = row.smallest

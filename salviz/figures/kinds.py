@@ -46,7 +46,7 @@ venues = dict(acl=_acl, emnlp=_acl, naacl=_acl, eacl=_acl, icml=_icml, aistats=_
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #006b
 def _venue_of(width):
-    "Return the `Venue` that `width` names (None if it is in inches), and whether it is the width of the whole page"
+    "Return the `Venue` in `width` (None if it is in inches), and whether `width` is that of the whole page"
     if isinstance(width, (int, float)) and not isinstance(width, bool): return None, False
     venue = str(width).lower()
     name = venue.removesuffix('-two-column')
@@ -79,7 +79,7 @@ def kind_named(name) -> Kind:
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #016
 def _checked_options(name, kind, options):
-    "Raise an error if `kind` does not have one of `options`, or needs another one"
+    "Raise an error for unknown `options`, and for required options of `kind` that are missing"
     if unknown := [option for option in options if option not in kind.options]:
         raise ValueError(f'figure: {name} has no option {", ".join(unknown)}; available: '
                          f'{", ".join(kind.options) or "none"}')
@@ -112,7 +112,7 @@ def _opened(source):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #019b
 def _of_study(study, kind, options): # (source, options)
-    "Return the source for `kind` in a study, its table or its runs, and the options that the table did not use"
+    "Return the table or the runs of `study` as the source for `kind`, and the options that the table did not use"
     takes, left = kind and kind.takes, {k: v for k, v in options.items() if k in ('title', 'about')}
     if takes == 'frame': return study.results(), options
     if takes == 'results':
@@ -157,7 +157,7 @@ def _about_run(run, name) -> dict: # {what: a line}
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #023b
 def _about_runs(runs) -> list: # of lines
-    "Describe what all `runs` share, and then each run in a line"
+    "Describe what is the same for all `runs`, and then each run in one line"
     names = folder_names(runs)
     lines = [_about_run(r, names[r.path]) for r in runs]
     if len(lines) == 1: return [f'{k}: {v}' for k, v in lines[0].items()]
@@ -206,7 +206,7 @@ Content = namedtuple('Content', 'views seen runs kind distinctions about', defau
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #025b
 def _places(content) -> list: # of lines
-    "Return what distinguishes the panels, with layer and head if the view has them"
+    "Return a text for each panel that distinguishes it, with layer and head if the view has them"
     def place_of(view):
         place = {k: getattr(view, k, None) for k in ('layer', 'head')}
         return ', '.join(f'{k} {x}' for k, x in place.items() if x is not None)
@@ -263,7 +263,7 @@ def _citations_of(content, options={}, named=()) -> tuple: # of BibTeX entries
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #02s
 def _options_from_runs(kind, panel, options) -> dict: # more options
-    """Return information about snapshots that only runs have: the ends of the scale of scores, or distinct names"""
+    """Return options that only runs can determine: the range of the scores, or distinct names"""
     option, runs = 'span' if kind.asks == 'span' else 'names', _runs_of(panel)
     if not kind.asks or not runs or options.get(option) is not None: return {}
     if option == 'span':
@@ -345,7 +345,7 @@ def _content_of_snapshots(name, kind, sources, step, probe, options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028xc
 def _finished(kind, views_and_seen, runs, options):
-    "Return the `Content` for [(view, list of `Seen`)], with a text that distinguishes each view"
+    "Return the `Content` for [(view, list of `Seen`)], with a text for each view that distinguishes it from the others"
     views, shown = [view for view, _ in views_and_seen], [seen for _, seen in views_and_seen]
     return Content(views, shown, runs, kind, _distinctions([panel[0] if panel else None for panel in shown], options))
 
@@ -447,7 +447,7 @@ def _smaller_words(points, fig, inches, view):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031b1
 def _knowledge_note(runs) -> str: # '' if all of them learned
-    "Return a sentence for captions that names `runs` whose model is hardly better than the largest class"
+    "Return a sentence for captions that lists the `runs` whose model is hardly better than the majority class"
     names, knowledge = folder_names(runs), {run.path: run.knowledge() for run in runs}
     few = [path for path, (_, is_close) in knowledge.items() if is_close]
     if len(runs) == 1 and few: return f' The model {knowledge[few[0]][0]}.'
@@ -507,14 +507,14 @@ def _pointed_at(content, **options):
     "Return the plotly figure of `content` for a notebook"
     from salviz.figures.interactive import plotly_figures # the only one that needs plotly
     if unused := [name for name, value in options.items() if value is not None]:
-        raise ValueError(f'figure: {unused[0]}= applies to printed figures only; drop it when interactive=True')
+        raise ValueError(f'figure: {unused[0]}= applies only to printed figures; omit it if interactive=True')
     if len(content.views) != 1:
         raise ValueError(f'figure: interactive=True draws one view, got {len(content.views)}; '
-                         'choose one, or drop interactive=True')
+                         'select one, or omit interactive=True')
     view, = content.views
     if type(view) not in plotly_figures:
         drawable = ', '.join(view_class.__name__ for view_class in plotly_figures)
-        raise ValueError(f'figure: interactive=True draws {drawable}, got {type(view).__name__}; drop it')
+        raise ValueError(f'figure: interactive=True draws {drawable}, got {type(view).__name__}; omit interactive=True')
     fig = plotly_figures[type(view)](view)
     fig.caption, fig.facts = view.caption + _knowledge_note(content.runs), _facts_of(content, 'plotly')
     return fig
@@ -533,7 +533,7 @@ def _calls_of(explorers, kind, step, probe, options): # [dict(source, kind, prob
     "Return the selection in each of `explorers` as arguments of `figure`; `options` take precedence"
     for name, value in (('step', step), ('probe', probe)):
         if value is not None:
-            raise ValueError(f'figure: an Explorer is drawn with its own selection; drop {name}=, or pass its run')
+            raise ValueError(f'figure: an Explorer is drawn with its current selection; omit {name}=, or pass its run')
     takes = None
     if kind is not None: takes = kind_named(kind).takes
     if takes == 'pair' and len(explorers) == 2: # the selections of both

@@ -113,7 +113,7 @@ def _size(view):
     return 7
 
 def _written(values, limit, write=signed_number, missing=''):
-    "Return the numbers below words as texts, without the power of ten that the colour bar up to `limit` factors out"
+    "Format the numbers below words, without the power of ten that is factored out of the colour bar up to `limit`"
     exponent, _ = power_of_ten(limit)
     return [missing if np.isnan(v) else write(v/10.**exponent) for v in values]
 
@@ -154,7 +154,7 @@ def _draw_copy(ax, view, below, places, widths, size, box, line):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #014
 def _shown_classes(view, most=8):
-    "Return the classes to show, in their order: labels, and the most probable before or after masking"
+    "Return the classes to show, in order: the labels, and the most probable classes before or after masking"
     best = np.max([np.nan_to_num(p) for p in (view.probabilities, view.masked_probabilities) if p is not None], axis=0)
     ranked = sorted(np.argsort(-best, kind='stable').tolist(), key=lambda c: c not in view.right)
     return sorted(ranked[:most])
@@ -168,7 +168,7 @@ _threshold = dict(color=grey, linewidth=.8, linestyle=(0, (3, 2))) # above it a 
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #014b
 def _draw_probabilities(sheet, view, x, y, width, shown):
-    "Draw bars of the class probabilities, before masking above after masking"
+    "Draw two bars for each class: the probability before masking and, below, the probability after masking"
     names = [fitted(view.classes[c] + ' (label)'*(c in view.right), 100, 6.5, weight_of(c in view.right))
              for c in shown]
     left = max(text_width(name, 6.5, 'bold') for name in names) + 4
@@ -902,7 +902,7 @@ def _side_by_side(views, columns, width):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #051s
 def _on_one_scale(views):
-    "Return `views` with the largest of their scales"
+    "Return `views` with a common scale, the largest of their scales"
     if all(hasattr(view, 'limits') for view in views): return same_scale(views)
     kinds = dict.fromkeys(type(view).__name__ for view in views)
     if len(kinds) > 1 or not all(isinstance(getattr(view, 'limit', None), (int, float)) for view in views):
@@ -913,8 +913,8 @@ def _on_one_scale(views):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #051sb
 def _headed(views, heading, titles):
-    """Return `views` with `titles` in place of their own, with the parts that `heading` selects, and with letters if
-    there are several"""
+    """Return `views` with the headings that `heading` selects, with `titles` instead of the default titles, and with
+    letters if there are several views"""
     if titles is not None:
         if isinstance(titles, str): titles = [titles]
         else: titles = list(titles)
@@ -934,7 +934,7 @@ def _headed(views, heading, titles):
 _for_the_author = re.compile('^To save space|choose layers and heads')
 
 def _without_repeats(drawn):
-    "Return (view, body) as in `drawn`, with each note only below the last panel that has it"
+    "Return `drawn`, a list of (view, body), with each note only below the last panel to which it applies"
     out, later = [], set()
     for view, body in reversed(drawn):
         new_notes = [note for note in (*view.notes, *body.notes) if note not in later]
@@ -946,7 +946,7 @@ def _without_repeats(drawn):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #053b
 def _left_to_the_caption(drawn, views):
-    "Return (view, body) as in `drawn` without notes, the notes for the caption, and the notes for the author"
+    "Return `drawn`, a list of (view, body), without notes; the notes for the caption; and the notes for the author"
     notes = list(dict.fromkeys(note for view, body in drawn for note in (*view.notes, *body.notes)))
     for_author = tuple(f'Note: {note}' for note in notes if _for_the_author.search(note))
     captions = ' '.join(view.caption for view in views)
@@ -1027,7 +1027,7 @@ def draw_figure(
     font_size=None,
     font='sans',    # 'sans', 'serif', an installed family, or a .ttf file
     heading='full', # 'full' (title and numbers), 'title' or 'none'; the caption has the omitted parts
-    titles:str|Sequence[str]|dict|None=None,    # titles of the views; `Math` for formulas; None: their own
+    titles:str|Sequence[str]|dict|None=None,    # titles of the views; `Math` for formulas; None: default titles
     share:bool=False,    # use one colour scale for all panels
     page_height=9., # height of the text area in inches; higher figures become denser, or give a warning
 ) -> Figure:
@@ -1071,7 +1071,7 @@ draw_figure.__qualname__ = 'figure' # messages name the public function
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #054c
 def _heading_parts(view, heading) -> list: # of (parts, their separator)
-    "Return what `heading` moves to the caption of `view`: clauses of its title, numbers of its subtitle"
+    "Return the parts of the title and subtitle of `view` that `heading` moves to the caption"
     title = []
     if heading == 'none': title = re.split(r',\s+(?![^()]*\))', str(view.title))
     numbers = []

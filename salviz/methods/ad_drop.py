@@ -39,14 +39,15 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #009
 def discard_candidates(
-    attribution:torch.Tensor, # float or, where only the order matters, int [..., query, key]
+    attribution:torch.Tensor, # float, or int if only the order matters [..., query, key]
     allowed:torch.Tensor,     # bool, broadcastable to `attribution`: keys that this query may attend to
     p:float,                  # fraction of each row that may be dropped
     region='high',            # 'high' attributions, 'low' ones (eq. 6 for -B), or 'low_released' (authors' code)
 ) -> torch.Tensor: # bool [..., query, key]
     """Return the candidate discard region (eq. 6): the fraction `p` of each row with the highest `attribution`
 
-    Only `allowed` keys count in each row. With `region='low'` or `'low_released'`, the lowest are candidates."""
+    Only `allowed` keys count in each row. With `region='low'` or `'low_released'`, the positions with the lowest
+    attribution are candidates."""
     check_region(region)
     b = attribution if region == 'high' else -attribution # the candidates now have the highest values
     n, sizes = allowed.sum(-1, keepdim=True), np.arange(b.shape[-1] + 1)
@@ -77,7 +78,7 @@ def drop_mask(
 ) -> torch.Tensor: # bool [..., query, key]
     """Return which `candidates` are dropped: those with `uniform` < `q` (eq. 7)
 
-    A row that would lose all its `allowed` keys loses none."""
+    In a row that would lose all its `allowed` keys, nothing is dropped."""
     return keep_one(candidates & allowed & (uniform < q), allowed)
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #016b
@@ -91,34 +92,35 @@ def keep_one(
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #adv-1
 @dataclass(frozen=True, repr=False)
 class ADDropVariant(Variant):
-    """Further options of AD-DROP; the preset 'paper' has their defaults, 'released' follows the authors' code
+    """Further options of AD-DROP; the preset 'paper' uses the defaults, and 'released' follows the authors' code
 
-    The released code has further differences without an option. It pools the scores of tagging and translation over
-    the batch, padded target positions included. Its AA drops the lowest attention on STS-B. Rows that lose every key
-    attend to padding. IGA leaves the model in eval mode. The region's size is computed in float32."""
+    Some behaviour of the released code is not available as an option. The released code pools the scores of tagging and
+    translation over the batch, including padded target positions. On STS-B, AA drops the lowest attention. Rows that
+    lose every key attend to padding. IGA leaves the model in eval mode. The size of the region is computed in
+    float32."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(after_dropout=True, pseudo_label='each_step',
                                                           random_form='positions'))
     limits:ClassVar[dict] = dict(nodes=optional(is_count, 'None (each step)'))
 
     # candidates: 'high' attributions, 'low' ones (section 2.2), or 'low_released' (the code for section 2.2)
     region:Literal['high', 'low', 'low_released']='high'
-    # causal language models: the score is the mean over 'all' target positions, or that of the 'last' one
+    # causal language models: the score is the mean over 'all' target positions, or the score of the 'last' one
     places:Literal['all', 'last']='all'
-    protect_special:bool=False # whether special tokens are never dropped as keys; `p` then does not count them
+    protect_special:bool=False # whether special tokens are never dropped as keys (nor counted in the fraction `p`)
     first_pass:Literal['train', 'eval']='train' # mode of the model in the first pass
-    # IGA: number of Gauss nodes (`path_rule`) that replace the sum over `steps`, such as 5; None: every step
+    # IGA: number of Gauss nodes (`path_rule`), such as 5, that replace the sum over `steps`; None: use every step
     nodes:int|None=None
     reading:Literal['paper', 'standard']='paper' # IGA: reading of eq. 3, see `attention_attribution`
     # RD: draw a 'region' of exact size (paper), or all 'positions' independently (released code)
     random_form:Literal['region', 'positions']='region'
     # GA and AA: whether to use attention after dropout (released code) instead of before it (equations)
     after_dropout:bool=False
-    # precision of the first pass: 'float32' (that of the model) or 'bfloat16' (autocast)
+    # precision of the first pass: 'float32' (the model's precision) or 'bfloat16' (autocast)
     attribution_dtype:Literal['float32', 'bfloat16']='float32'
     # IGA: pseudo label 'fixed' by the first pass (eq. 3, 4), or predicted again at 'each_step' (released code)
     pseudo_label:Literal['fixed', 'each_step']='fixed'
-    # GA and IGA: rows that the score does not depend on 'tie' at zero, so that all their keys are candidates (eq. 6),
-    # or are 'left_out', see `read_queries`
+    # GA and IGA: how to treat rows that the score does not depend on. 'tie': all their keys tie at zero and are
+    # candidates (eq. 6); 'left_out': they have no candidates, see `read_queries`
     unread_rows:Literal['tie', 'left_out']='tie'
 
     @classmethod
@@ -130,18 +132,18 @@ class ADDropVariant(Variant):
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #036
 _read_by = dict( # option: (attributions that use it, why the others do not)
-    target=(('gradient', 'integrated_gradients'), 'no label is explained there'),
+    target=(('gradient', 'integrated_gradients'), 'it explains no label'),
     region=(('gradient', 'integrated_gradients', 'attention'), 'random numbers are neither high nor low'),
-    places=(('gradient', 'integrated_gradients'), 'no label is explained there'),
-    first_pass=(('gradient', 'integrated_gradients', 'attention'), 'there is no first pass'),
-    steps=(('integrated_gradients',), 'there is no path with steps'),
-    nodes=(('integrated_gradients',), 'there is no path with nodes'),
-    attribution_dtype=(('gradient', 'integrated_gradients', 'attention'), 'there is no first pass'),
-    reading=(('integrated_gradients',), 'eq. 3 is not used there'),
-    pseudo_label=(('integrated_gradients',), 'there is no path on which a label could change'),
+    places=(('gradient', 'integrated_gradients'), 'it explains no label'),
+    first_pass=(('gradient', 'integrated_gradients', 'attention'), 'it has no first pass'),
+    steps=(('integrated_gradients',), 'it has no path with steps'),
+    nodes=(('integrated_gradients',), 'it has no path with nodes'),
+    attribution_dtype=(('gradient', 'integrated_gradients', 'attention'), 'it has no first pass'),
+    reading=(('integrated_gradients',), 'it does not use eq. 3'),
+    pseudo_label=(('integrated_gradients',), 'it has no path on which the label could change'),
     unread_rows=(('gradient', 'integrated_gradients'), 'it does not show which rows the score depends on'),
-    random_form=(('random',), 'there is no random attribution'),
-    after_dropout=(('gradient', 'attention'), 'no attention dropout is active there'))
+    random_form=(('random',), 'it is not random'),
+    after_dropout=(('gradient', 'attention'), 'it has no attention dropout'))
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #036b
 def _reject_unused_options(method):
@@ -150,17 +152,17 @@ def _reject_unused_options(method):
     for name, (readers, why) in _read_by.items():
         x = values[name]
         method.require(x == defaults[name] or method.attribution in readers,
-            f'{name}={x!r} has no effect with attribution={method.attribution!r} ({why}); leave it out, or use '
+            f'{name}={x!r} has no effect with attribution={method.attribution!r} ({why}); omit {name}, or use '
             f'attribution={" or ".join(map(repr, readers))}')
     method.require(not variant.after_dropout or variant.first_pass == 'train',
-        "after_dropout=True has no effect with first_pass='eval' (dropout is off there); leave it out, or use "
+        "after_dropout=True has no effect with first_pass='eval', which disables dropout; omit after_dropout, or use "
         "first_pass='train'")
     each_step = variant.pseudo_label == 'each_step'
     method.require(not (each_step and method.target == 'gold'),
-        "pseudo_label='each_step' has no effect with target='gold' (gold labels do not change); leave one of them out")
+        "pseudo_label='each_step' has no effect with target='gold', since gold labels do not change; omit one of them")
     method.require(not (each_step and variant.first_pass == 'eval'),
-        "first_pass='eval' has no effect with pseudo_label='each_step' (there is no first pass, and dropout is off on "
-        'the path); leave one of them out')
+        "first_pass='eval' has no effect with pseudo_label='each_step', which has no first pass and no dropout on the "
+        'path; omit one of them')
     method.require(variant.nodes is None or variant.nodes <= method.steps,
         f'nodes must be None (every step) or an integer from 1 to steps={method.steps}, got {variant.nodes!r}')
 
@@ -187,9 +189,9 @@ class _Attributing(Method):
     def attributed(
         self, model:torch.nn.Module, batch:dict, progress:'Progress',
     ) -> tuple: # ({layer: [batch, heads, query, key]}, {layer: bool [batch, 1, query, key]})
-        """Return the attribution of every layer, and the positions that may be attended to
+        """Return the attribution in every layer, and the keys that each query may attend to
 
-        With RD, random numbers replace the attribution, even at positions that are not allowed."""
+        With RD, random numbers replace the attribution, including at positions that are not allowed."""
         if self.attribution == 'random':
             allowed = attendable(model, batch, check_layers(model, self.layers))
             return {l: random_attribution(batch, head_count(model), progress.seed, progress.step, l)
@@ -206,7 +208,7 @@ class _Dropping(_Attributing):
     "The part of AD-DROP that computes the drop masks for the second pass"
     def candidates(self, attribution:torch.Tensor, allowed:torch.Tensor,
                    batch:dict) -> torch.Tensor: # bool [batch, heads, query, key]
-        "Return the candidate discard region of a layer, without protected special tokens and excluded rows"
+        "Return the candidate discard region in a layer, without protected special tokens and excluded rows"
         may_drop = allowed & ~batch['is_special'][:, None, None, :] if self.variant.protect_special else allowed
         if self.variant.unread_rows == 'left_out': may_drop = may_drop & read_queries(attribution, allowed)
         by_position = self.attribution == 'random' and self.variant.random_form == 'positions'
@@ -215,12 +217,12 @@ class _Dropping(_Attributing):
 
     def drawn(self, batch:dict, heads:int, progress:'Progress',
               layer:int) -> torch.Tensor: # bool [batch, heads, query, key]
-        "Return the mask of positions where `drop_uniform` is below `q`"
+        "Return the mask of positions at which `drop_uniform` is below `q`"
         shape = heads, *_query_and_key(batch)
         return keyed_below(batch['example_id'], shape, self.q, progress.seed, progress.step, stream=layer)
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return a plan with the drop masks and the evidence of this step; it is empty in epochs of plain fine-tuning"
+        "Return a plan with the drop masks and the evidence of this step, or an empty plan in plain fine-tuning epochs"
         if self.phase(progress) == 'fine-tuning': return Plan()
         attribution, allowed = self.attributed(model, batch, progress)
         candidates, dropped = {}, {}
@@ -243,7 +245,7 @@ class _ComparingNodes(_Dropping):
     ) -> dict: # relative_difference of the worst layer, same_region
         """Compare the attribution computed with `nodes` to the sum over all `steps`
 
-        `same_region` is the fraction of the exact sum's discard region that is also found with the nodes."""
+        `same_region` is the fraction of the exact discard region that is also found with `nodes`."""
         whole = copy.copy(self)
         whole.variant = replace(self.variant, nodes=None)
         by_nodes, allowed = self.attributed(model, batch, progress)
@@ -269,7 +271,7 @@ class _ComparingNodes(_Dropping):
         if off > .01 and trainer.is_world_process_zero():
             warnings.warn(f'ADDrop: on the first examples, the attribution with nodes={nodes} differs by {off:.1%} '
                           f'from the sum over steps={self.steps} and finds {same:.1%} of its region; use more nodes, '
-                          'or leave nodes out', stacklevel=2)
+                          'or omit nodes', stacklevel=2)
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #038
 class ADDrop(_ComparingNodes):
@@ -287,9 +289,9 @@ class ADDrop(_ComparingNodes):
         q:float=.2,             # probability of dropping a position in the region; 1 drops the whole region
         # one layer, a list of layers, or None for all; in an encoder-decoder model, layers of the encoder
         layers:int|Sequence[int]|None=None,
-        # whether plain fine-tuning (odd epochs, from 1) and AD-DROP (even epochs) alternate; False: always AD-DROP
+        # True: alternate plain fine-tuning (odd epochs, from 1) and AD-DROP (even epochs); False: always AD-DROP
         cross_tuning:bool=True,
-        # label that GA and IGA explain: 'pseudo' (prediction of the first pass) or 'gold'; regression uses gold scores
+        # label that GA and IGA explain: 'pseudo' (predicted in the first pass) or 'gold'; regression uses gold scores
         target:Literal['pseudo', 'gold']='pseudo',
         # 'gradient' (GA), 'integrated_gradients' (IGA), 'attention' (AA) or 'random' (RD)
         attribution:Literal['gradient', 'integrated_gradients', 'attention', 'random']='gradient',
@@ -309,18 +311,18 @@ class ADDrop(_ComparingNodes):
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
         """Raise an error if `model` cannot be observed or lacks a layer, or if an option does not apply to the task
 
-        Cross-tuning needs at least two epochs."""
+        Cross-tuning requires at least two `epochs`."""
         Method.check(self, model, tokenizer, data, epochs)
         check_observable(model)
         check_layers(model, self.layers)
         if self.attribution == 'random': check_sight(model, self.layers)
         task = tasks[task_of(model)]
         self.require(self.variant.places == 'all' or task.causal,
-                     "places='last' is for causal_lm, which predicts many tokens per example; got a model for "
-                     f'{task.name}; leave it out')
+                     "places='last' only applies to causal_lm, which predicts many tokens per example; got a model for "
+                     f'{task.name}; omit places')
         self.require(self.variant.pseudo_label == 'fixed' or task.pseudo_labels,
                      f"pseudo_label='each_step' does not apply to {task.name}, whose score is minus the "
-                     'squared error against the gold number; leave it out')
+                     'squared error against the gold number; omit pseudo_label')
         self.require(not self.cross_tuning or epochs >= 2,
                      'cross_tuning needs at least 2 epochs (odd epochs are plain fine-tuning), '
                      f'got epochs={epochs!r}; train for more epochs, or pass cross_tuning=False')
@@ -330,9 +332,9 @@ def drop_uniform(
     batch:dict,   # from `Collator`
     heads:int,
     seed:int, step:int,
-    layer:int,    # or any other integer, for other random numbers
+    layer:int,    # or any other integer, for independent random numbers
 ) -> torch.Tensor: # float32 [batch, heads, query, key] in [0, 1)
-    """Return the random numbers of one `layer` for every example of `batch`
+    """Return the random numbers of one `layer` for every example in `batch`
 
     Positions are counted from the example's first real token."""
     return keyed_uniform(batch['example_id'], (heads, *_query_and_key(batch)), seed, step, stream=layer)
@@ -372,13 +374,13 @@ def _sight(
     device=None,
     causal=None, # whether attention is causal; None: determined by `_looks_back`
 ) -> torch.Tensor: # bool [n, n]
-    "Return which keys each query in `layer` may attend to, for `n` tokens without padding, as `model` is configured"
+    "Return which keys each query in `layer` of `model` may attend to, for `n` tokens without padding"
     stack = check_part(model)[1]
     config, window = stack.config, getattr(stack.config, 'sliding_window', None)
     if causal is None: causal = _looks_back(stack)
     kind = (getattr(config, 'layer_types', None) or {layer: 'sliding_attention' if window else 'full_attention'})[layer]
     if kind not in ('full_attention', 'sliding_attention'):
-        raise ValueError(f"attribution='random' does not support layers of type {kind} ({type(model).__name__}); "
+        raise ValueError(f"attribution='random' does not support layers of type {kind} (in {type(model).__name__}); "
                          'supported types: full_attention, sliding_attention; use another attribution')
     # distance from the query back to the key
     back = torch.arange(n, device=device)[:, None] - torch.arange(n, device=device)
@@ -406,7 +408,7 @@ def check_sight(
 ):
     "Raise an error if the attention of `model` differs from the result of `attendable` on two short texts"
     stack, layers = check_part(model)[1], check_layers(model, layers)
-    if stack.main_input_name == 'pixel_values': return # patches attend to all patches; `check_images` verifies this
+    if stack.main_input_name == 'pixel_values': return # all patches attend to each other; `check_images` verifies this
     word = 1 if getattr(stack.config, 'pad_token_id', None) == 0 else 0
     mask = torch.ones(2, n, dtype=torch.int64, device=device_of(model))
     mask[1, n // 2:] = 0
@@ -420,9 +422,9 @@ def check_sight(
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #032
 def pass_seed(seed:int, step:int) -> int:
-    """Return a seed for the dropout in the first pass, computed from (`seed`, `step`)
+    """Return the seed for dropout in the first pass, computed from `seed` and `step`
 
-    The whole batch has one seed, so the attribution depends slightly on the other examples in the batch."""
+    The whole batch shares one seed, so the attribution depends slightly on the other examples in the batch."""
     return int(np.random.SeedSequence((abs(seed), step)).generate_state(1)[0])
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #042
@@ -444,7 +446,7 @@ _prior_forms = 'equal', 'released'
 def prior_method(
     strategy:str,  # one of `prior_strategies`
     rate=.3,       # fraction of each row that is dropped
-    p=None,        # fraction of each row that is sampled from; None: `rate`, so that the whole region is dropped
+    p=None,        # fraction of each row to sample from; None: `rate`, so that the whole region is dropped
     layers=0,      # see `ADDrop`
     form='equal',  # 'equal': every strategy drops the same number of positions per row; 'released': authors' code
 ) -> Method:
@@ -453,8 +455,8 @@ def prior_method(
         if x not in allowed: raise ValueError(f'{name} must be one of {", ".join(map(repr, allowed))}, got {x!r}')
     released = form == 'released'
     if released and p is not None:
-        raise ValueError(f"p={p!r} is for form='equal'; form='released' drops the whole region, "
-                         'the fraction rate of each row; leave p out')
+        raise ValueError(f"p={p!r} only applies to form='equal'; form='released' drops the whole region, "
+                         'which is the fraction rate of each row; omit p')
     if p is None: p = rate
     if not (0 < rate <= p < 1):
         raise ValueError(f'rate and p must satisfy 0 < rate <= p < 1, got rate={rate!r} and p={p!r}')

@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #007
 def guidance_loss(
     attention:torch.Tensor, # [batch, heads of one pattern, query, key]
-    target:torch.Tensor,    # pattern of these heads [batch, query, key]
+    target:torch.Tensor,    # pattern for these heads [batch, query, key]
     real:torch.Tensor,      # bool [batch, tokens]
     reduction='mean',       # over heads and real entries: 'mean' (the authors' code) or 'sum' (eq. 2 and 3)
     dropped=None,           # bool, broadcastable to `attention`: entries that were dropped in this pass
-    queries=None,           # bool [batch, tokens]: queries that count; None: all real ones
+    queries=None,           # bool [batch, tokens]: queries that count; None: all real queries
 ) -> torch.Tensor: # [batch]
     "Return the squared distance of each example's `attention` from `target` (Deshpande and Narasimhan 2020, eq. 2)"
     queries = real if queries is None else queries & real
@@ -61,16 +61,16 @@ def guidance_loss(
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #013
 def default_heads(
-    n_heads:int,            # heads of a layer
-    head_fraction:float=.5, # fraction of heads that is guided
-    one=('next', 'prev'),   # patterns of the first heads, one each
+    n_heads:int,            # number of heads in a layer
+    head_fraction:float=.5, # fraction of heads to guide
+    one=('next', 'prev'),   # patterns that get one head each, starting from head 0
     others='first',         # pattern of the other guided heads
 ) -> dict: # {pattern: heads}
-    "Assign patterns to the heads of a layer (Deshpande and Narasimhan 2020, section 4.5)"
+    "Return the default patterns for the heads in a layer (Deshpande and Narasimhan 2020, section 4.5)"
     guided = head_fraction * n_heads
     if abs(guided - round(guided)) > 1e-6 or round(guided) < 2:
-        raise ValueError(f'AttentionGuidance: head_fraction={head_fraction:g} of {n_heads} heads is {guided:g}; '
-                         'it must be a whole number of at least 2 '
+        raise ValueError(f'AttentionGuidance: head_fraction={head_fraction:g} of {n_heads} heads is {guided:g}, but '
+                         'the number of guided heads must be a whole number of at least 2 '
                          f'(one head for {", one for ".join(one)}, then {others}); '
                          f'use head_fraction=k/{n_heads} with k from 2 to {n_heads}')
     single, rest = one[:round(guided)], list(range(len(one), round(guided)))
@@ -82,11 +82,11 @@ _translation_heads = dict(next=[0], prev=[1]) # in every layer of the encoder (s
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #028
 def alpha_at(
-    progress,              # `Progress`: the current step and the number of steps
+    progress,              # `Progress` with the current step and the number of steps
     alpha:float,           # initial weight
     schedule='linear',     # 'linear' (the paper) or 'constant-then-linear' (the authors' code)
     constant_steps=20_000, # steps before 'constant-then-linear' begins to fall
-    until=1.,              # fraction of training after which the weight of 'linear' is 0
+    until=1.,              # 'linear': fraction of training after which the weight is 0
 ) -> float:
     "Return the weight of the guidance loss at `progress`"
     if schedule == 'linear': return alpha * max(0., 1 - progress.fraction/until)
@@ -100,12 +100,12 @@ def comparable_alpha(
     task_loss:float,        # in the first step
     guidance:float,         # guidance loss in the first step, with weight 1
     choices:Sequence[float]=_choices,
-    task_fraction:float=.1, # fraction of the task loss that the weighted guidance should have
+    task_fraction:float=.1, # desired ratio of the weighted guidance loss to the task loss
 ) -> float:
-    "Return the weight from `choices` with which the ratio of `guidance` to a fraction of `task_loss` is closest to 1"
+    "Return the weight from `choices` for which the weighted `guidance` is closest to `task_fraction` · `task_loss`"
     if not (0 < task_loss < math.inf and 0 < guidance < math.inf):
         raise ValueError(f'AttentionGuidance: alpha cannot be chosen from a task loss of {task_loss:g} and a guidance '
-                         f'loss of {guidance:g} in the first step; both must be positive and finite; '
+                         f'loss of {guidance:g} in the first step, since both must be positive and finite; '
                          'pass alpha as a number')
     return min(choices, key=lambda alpha: abs(math.log(alpha * guidance / (task_fraction * task_loss))))
 
@@ -117,7 +117,7 @@ class _Targets(Method):
         return assign_heads(model, self.patterns, self.head_fraction, self.layers, self.custom or ())
 
     def prescribes(self, model:torch.nn.Module) -> dict:
-        "Return {layer: guided heads}; a head can have only one target, also in combined methods"
+        "Return {layer: guided heads}; a head can have only one target, even if methods are combined"
         return {layer: sorted(h for numbers in by_pattern.values() for h in numbers)
                 for layer, by_pattern in self.heads(model).items()}
 
@@ -128,7 +128,7 @@ class _Targets(Method):
             pattern = (self.custom or {}).get(name, name)
             self.require(name in self._ids or not looks_at_tokens(name) and not callable(pattern)
                          or self._tokenizer is not None or grid is not None,
-                         f'pattern {name!r} needs the tokenizer; call check(model, tokenizer, data, epochs) first')
+                         f'pattern {name!r} requires the tokenizer; call check(model, tokenizer, data, epochs) first')
             targets[name] = pattern_target(pattern, batch, self._ids.get(name), self.variant.boundary,
                                            self.variant.multiple, self._tokenizer, grid)
         return targets
@@ -138,8 +138,9 @@ def _of_patterns(
     attention:torch.Tensor, # [batch, heads, query, key] of one layer
     heads:dict,             # {pattern: heads}
 ) -> dict: # {pattern: [batch, its heads in ascending order, query, key]}
-    """Return the attention of the heads of every pattern; the layer is split once, so that its gradient is assembled
-    once instead of summed over patterns"""
+    """Return the attention of the heads for each pattern
+
+    The layer is split once, so that its gradient is assembled once instead of summed over patterns."""
     owner = {h: name for name, numbers in heads.items() for h in numbers}
     runs = [(name, len(list(run))) for name, run in itertools.groupby(range(attention.shape[1]), owner.get)]
     pieces = list(zip((name for name, _ in runs), attention.split([n for _, n in runs], 1)))
@@ -148,7 +149,7 @@ def _of_patterns(
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #043b
 def _counting(batch, target) -> tuple: # (bool [batch, tokens], bool [batch, tokens])
-    "Return the real tokens and the queries that count: for texts the real tokens, for images those with a target"
+    "Return the real tokens, and the queries that count: all real tokens of a text, or patches with a target"
     if 'attention_mask' in batch: return (batch['attention_mask'].bool(),) * 2
     queries = (target > 0).any(-1)
     return torch.ones_like(queries), queries
@@ -157,7 +158,7 @@ def _counting(batch, target) -> tuple: # (bool [batch, tokens], bool [batch, tok
 class _Guiding(_Targets):
     "The part of the method that computes the guidance loss of a step"
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Plan to observe the guided layers, with the patterns of `batch` as targets"
+        "Return a plan that observes the guided layers and contains the patterns of `batch` as targets"
         heads = self.heads(model)
         targets = self.targets(heads, batch, grid_of(model))
         return Plan(layers=tuple(heads), after_dropout=self.variant.after_dropout,
@@ -182,7 +183,7 @@ class _Guiding(_Targets):
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
         "Return the guidance loss, weighted by alpha_t (eq. 4)"
         self.require(self._alpha is not None,
-                     'alpha=None is chosen by prepare(trainer) when training starts; '
+                     'with alpha=None, prepare(trainer) chooses the weight when training starts; '
                      'pass alpha as a number to use the method without a trainer')
         v = self.variant
         weight = alpha_at(progress, self._alpha, v.schedule, v.constant_steps, v.until)
@@ -191,11 +192,11 @@ class _Guiding(_Targets):
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #018
 def check_heads(
     heads:dict,  # {pattern: heads}
-    n_heads:int, # heads of a layer
+    n_heads:int, # number of heads in a layer
     custom=(),   # names of custom patterns
     grid=None,   # `PatchGrid` of a model that reads images; None: texts
 ) -> dict: # {pattern: list of heads}
-    "Return `heads`; raise an error unless all patterns and heads exist and every head has one pattern"
+    "Return `heads`; raise an error unless all patterns and heads exist and every head has only one pattern"
     owner = {}
     for name, numbers in heads.items():
         where = f'AttentionGuidance: patterns[{name!r}]'
@@ -204,9 +205,9 @@ def check_heads(
             raise ValueError(f'{where} must be a list of head indices, such as [0, 1], got {numbers!r}')
         for head in numbers:
             if not 0 <= head < n_heads:
-                raise ValueError(f'{where} has head {head}; the model has heads 0 to {n_heads - 1} in a layer')
+                raise ValueError(f'{where} contains head {head}; the model has heads 0 to {n_heads - 1} in each layer')
             if head in owner:
-                raise ValueError(f'{where} has head {head}, which already has the pattern {owner[head]}; '
+                raise ValueError(f'{where} contains head {head}, which already has the pattern {owner[head]}; '
                                  'use one pattern per head')
             owner[head] = name
     return {name: list(numbers) for name, numbers in heads.items()}
@@ -217,18 +218,18 @@ def _is_by_layer(patterns) -> bool:
     return isinstance(patterns, dict) and bool(patterns) and all(type(k) is int for k in patterns)
 
 def grid_of(model):
-    "Return the `PatchGrid` of a model that reads images, None for texts"
+    "Return the `PatchGrid` of a model that reads images, or None for texts"
     if reads_patches(model): return patch_grid(model)
     return None
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #021b
 def assign_heads(
     model,            # model with attention
-    # {pattern: heads} or {layer: {pattern: heads}}; None: `default_heads`, for images with `_image_heads`, for an
+    # {pattern: heads} or {layer: {pattern: heads}}; None: `default_heads`, with `_image_heads` for images; for an
     # encoder-decoder `_translation_heads`
     patterns=None,
-    head_fraction=.5, # fraction of guided heads, for `default_heads`
-    layers=None,      # guided layers; None: all; not with {layer: ...}
+    head_fraction=.5, # fraction of heads to guide, for `default_heads`
+    layers=None,      # guided layers; None: all; must be None if `patterns` contains layers
     custom=(),        # names of custom patterns
 ) -> dict: # {layer: {pattern: list of heads}}
     "Return the guided heads of `model` with their patterns"
@@ -236,14 +237,14 @@ def assign_heads(
     if _is_by_layer(patterns):
         by_layer = {check_layers(model, layer, 'patterns')[0]: heads for layer, heads in patterns.items()}
         if len(by_layer) < len(patterns):
-            raise ValueError('AttentionGuidance: patterns contains a layer twice: '
+            raise ValueError('AttentionGuidance: patterns contains a layer more than once: '
                              f'{", ".join(map(str, patterns))}; use each layer once')
     else:
         translates = patterns is None and check_part(model)[0] == 'encoder'
         if translates and head_fraction != .5:
             raise ValueError(f'AttentionGuidance: head_fraction={head_fraction:g} does not apply to an '
                              'encoder-decoder, where one next and one prev head are guided in every layer of the '
-                             'encoder; leave it out, or choose heads with patterns')
+                             'encoder; omit head_fraction, or choose heads with patterns')
         heads = patterns
         if translates: heads = _translation_heads
         elif patterns is None: heads = default_heads(n_heads, head_fraction, **(_image_heads if grid else {}))
@@ -261,7 +262,7 @@ def _name_of(
     pattern,     # a name, a function(tokens) -> [n, n], or a matrix
     custom:dict, # {name: pattern}; a new pattern is added
 ) -> str:
-    "Return the name of `pattern`: itself, the name of an equal one in `custom`, or a new one"
+    "Return the name of `pattern`: the string itself, the name of an equal pattern in `custom`, or a new name"
     if isinstance(pattern, str): return pattern
     for name, other in custom.items():
         if _same_pattern(pattern, other): return name
@@ -322,13 +323,14 @@ class _Weighting(_Guiding):
 
     def choose_alpha(self, model:torch.nn.Module, *batches,
                      over_processes:Callable[..., object]=lambda sums: sums) -> float:
-        """Return the weight that `comparable_alpha` picks on all examples of `batches`; `over_processes` sums tensors
-        over processes"""
+        """Return the weight that `comparable_alpha` picks on all examples of `batches`
+
+        `over_processes` sums a tensor over all processes."""
         losses = self._first_losses(model, batches, over_processes)
         return comparable_alpha(*losses, task_fraction=self.variant.task_fraction)
 
     def prepare(self, trainer:'MethodTrainer') -> None:
-        "Set alpha to the argument, to the value stored in the run, or to one chosen on the first step, and store it"
+        "Set alpha to the argument, to the value stored in the run, or to a value chosen on the first step; store it"
         self._warn_if_constant(trainer)
         stored = trainer.broadcast(trainer.run.state.get('alpha'))
         self._alpha = stored if self.alpha is None else self.alpha
@@ -345,8 +347,8 @@ class _Weighting(_Guiding):
         "Warn if the guidance outweighs the task"
         if not ratio > _outweighs: return
         warnings.warn(f'AttentionGuidance: with alpha={self._alpha:g} the guidance loss is {ratio:.3g} times the task '
-                      'loss in the first step, so training mostly fits the patterns; the paper has about .1: choose '
-                      'alpha accordingly, or leave alpha=None', stacklevel=3)
+                      'loss in the first step, so training mostly fits the patterns; in the paper, the ratio is about '
+                      '.1: choose alpha accordingly, or use alpha=None', stacklevel=3)
 
     def _warn_if_constant(self, trainer):
         "Warn, in the first process, if training ends before the weight begins to fall"
@@ -354,8 +356,9 @@ class _Weighting(_Guiding):
         total = trainer.steps_per_epoch * int(trainer.args.num_train_epochs)
         if total <= self.variant.constant_steps:
             warnings.warn("AttentionGuidance: with schedule='constant-then-linear' the weight is constant for "
-                          f"constant_steps={self.variant.constant_steps} steps, and this training has {total}, "
-                          f"so it never falls; set constant_steps below {total}, or schedule='linear'", stacklevel=3)
+                          f"constant_steps={self.variant.constant_steps} steps, but this run has only {total}, "
+                          f"so the weight never falls; set constant_steps below {total}, or schedule='linear'",
+                          stacklevel=3)
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #040
 def _written_out(
@@ -378,12 +381,12 @@ def _written_out(
 class _CheckingTexts(_Weighting):
     "The part of the checks that applies to texts"
     def _first_with(self, name, ids, examples) -> int:
-        "Return the index of the first of `examples` that has a token of the pattern `name`"
+        "Return the index of the first example in `examples` that contains a token of the pattern `name`"
         wanted = set(ids.tolist())
         at = next((i for i, tokens in enumerate(examples) if not wanted.isdisjoint(tokens)), None)
         tokens = ', '.join(self._tokenizer.convert_ids_to_tokens(sorted(wanted)))
         self.require(at is not None,
-                     f'pattern {name!r} needs {tokens}, which does not occur in the training data; '
+                     f'pattern {name!r} requires {tokens}, which does not occur in the training data; '
                      'choose another pattern')
         return at
 
@@ -398,8 +401,8 @@ class _CheckingTexts(_Weighting):
                     forbidden = (targets[name][0] > 0)[:, None] & ~maps.allowed(layer)
                     self.require(not bool(forbidden.any()),
                                  f'pattern {name!r} with boundary={self.variant.boundary!r} has keys that the '
-                                 f'attention mask of {type(model).__name__} forbids in layer {layer}; with a '
-                                 'causal mask use first, or prev with boundary="zero"; with a sliding window use '
+                                 f'attention mask of {type(model).__name__} excludes in layer {layer}; with a '
+                                 'causal mask, use first, or prev with boundary="zero"; with a sliding window, use '
                                  'next or prev with boundary="zero"')
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #agp05
@@ -408,7 +411,7 @@ class _Checking(_CheckingTexts):
     def _check_patches(self, heads, train, grid):
         "Raise an error if options for texts are set, or if a pattern has no target on `grid`"
         self.require((self.variant.boundary, self.variant.multiple) == ('uniform', 'uniform'),
-                     'boundary and multiple are for texts; leave them out (for images a patch without the neighbour '
+                     'boundary and multiple only apply to texts; omit them (in an image, a patch without the neighbour '
                      'has no target, and several keys get equal fractions)')
         image = dict(pixel_values=torch.zeros(1, *train.features['pixel_values'].shape))
         for name, (target, guided) in self.targets(heads, image, grid).items():
@@ -417,7 +420,7 @@ class _Checking(_CheckingTexts):
 
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict',
               epochs:int) -> None:
-        "Raise an error if `model` or `data` lack the required heads, tokens or patterns"
+        "Raise an error if heads, tokens or patterns that the method requires are missing in `model` or `data`"
         Method.check(self, model, tokenizer, data, epochs)
         heads, train = self.heads(model), data['train']
         if grid := grid_of(model): return self._check_patches(heads, train, grid)
@@ -439,20 +442,19 @@ class _Checking(_CheckingTexts):
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #agv-1
 @dataclass(frozen=True, repr=False)
 class AttentionGuidanceVariant(Variant):
-    """Further options of attention guidance; the preset 'paper' has their defaults, 'released' follows the authors'
-code
+    """Further options of attention guidance; 'paper' uses the defaults, and 'released' follows the authors' code
 
-'paper' uses the reduction of the code, since the published weights make sense only with it. In four ways, the code
-differs from 'released'. Its patterns have rows and columns for pads. Each delimiter is a separate pattern; write
-'delim:TOKEN' in `patterns` for that. A sentence without the token gets a target of zeros. The pre-training loss is
-pooled over the batch."""
+    'paper' uses the reduction of the code, because the published weights only make sense with this reduction. The
+    authors' code still differs from 'released' in four ways. Its patterns have rows and columns for padding. Each
+    delimiter is a separate pattern, which you can write as 'delim:TOKEN' in `patterns`. A sentence without the token
+    gets a target of zeros. The pre-training loss is pooled over the batch."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(
         boundary='zero', multiple='indicator', schedule='constant-then-linear', after_dropout=True))
     limits:ClassVar[dict] = dict(
         constant_steps=Limit(lambda x: type(x) is int and x >= 0, 'a whole number of at least 0'),
         until=is_positive_fraction('fraction of training'), task_fraction=is_positive)
 
-    # texts: row without a neighbour in next and prev: 'uniform' (paper) or 'zero' (code)
+    # texts: row without a neighbour in next or prev: 'uniform' (paper) or 'zero' (code)
     boundary:Literal['uniform', 'zero']='uniform'
     # texts: several delimiters or full stops: 'uniform' (1/m on each) or 'indicator' (code)
     multiple:Literal['uniform', 'indicator']='uniform'
@@ -460,8 +462,8 @@ pooled over the batch."""
     schedule:Literal['linear', 'constant-then-linear']='linear' # 'linear' (paper) or 'constant-then-linear' (code)
     constant_steps:int=20_000 # steps before 'constant-then-linear' begins to fall
     until:float=1. # 'linear': fraction of training after which the weight is 0
-    task_fraction:float=.1 # alpha=None: fraction of the task loss that the guidance loss should have at the start
-    after_dropout:bool=False # use attention before dropout (False, the equations) or after it (True, the code)
+    task_fraction:float=.1 # alpha=None: desired ratio of the weighted guidance loss to the task loss at the start
+    after_dropout:bool=False # use attention before dropout (False, the equations) or after dropout (True, the code)
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #034
 class AttentionGuidance(_Checking):
@@ -474,11 +476,11 @@ class AttentionGuidance(_Checking):
 
     def __init__(self,
         # {pattern: heads}, {layer: {pattern: heads}}, a table {layer: {head: pattern}} or {(layer, head): pattern}, or
-        # None: head 0 next, head 1 prev, the others first (encoder-decoders: head 0 next, head 1 prev of the encoder;
+        # None: head 0 next, head 1 prev, the others first (encoder-decoders: head 0 next, head 1 prev in the encoder;
         # images: heads 0 to 3 right, left, above, below, the others neighbours)
         patterns:dict|None=None,
-        head_fraction:float=.5, # lambda: fraction of heads that is guided, if `patterns` is None
-        alpha:float|None=None,  # initial weight; None: from .1, 1, 10, 100, chosen on the examples of the first step
+        head_fraction:float=.5, # lambda: fraction of heads to guide if `patterns` is None
+        alpha:float|None=None,  # initial weight; None: choose from .1, 1, 10, 100 on the examples of the first step
         layers:int|Sequence[int]|None=None, # guided layers; None: all
         # {name: pattern}: custom patterns in `patterns`, function(tokens) -> [n, n] (images: function(grid)) or matrix
         custom:dict|None=None,
@@ -507,13 +509,14 @@ class AttentionGuidance(_Checking):
                          for p in every),
                      'patterns must be {pattern: heads} or {layer: {pattern: heads}}, such as {"first": [0, 1]}, '
                      f'got {self.patterns!r}; a table is {{layer: {{head: pattern}}}} or {{(layer, head): pattern}}')
-        self.require(not (by_layer and self.layers is not None), 'patterns already contains layers; leave layers out')
+        self.require(not (by_layer and self.layers is not None), 'patterns already contains layers; omit layers')
         used = {name for p in every for name in p}
         for name, pattern in (self.custom or {}).items():
-            taken = 'of the paper' if name in named or is_one_delimiter(name) else 'of a pattern of patches'
+            taken = 'in the paper' if name in named or is_one_delimiter(name) else 'for patches'
             self.require(name not in (*named, *patch_patterns) and not is_one_delimiter(name),
-                         f'custom has a pattern called {name!r}, which is a name {taken}; choose another name')
+                         f'custom contains {name!r}, which is already the name of a pattern {taken}; choose another '
+                         'name')
             self.require(name in used,
-                         f'custom pattern {name!r} has no head; add it to patterns, '
+                         f'custom pattern {name!r} is not assigned to any head; add it to patterns, '
                          f'such as patterns={{{name!r}: [0]}}')
             if not callable(pattern): as_pattern(pattern, f'AttentionGuidance: custom pattern {name!r}')

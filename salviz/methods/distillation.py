@@ -64,7 +64,7 @@ def _direction(x, counts): # ([batch, n] with largest magnitude 1, bool [batch]:
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-015b
 def explanation_loss(
-    student:torch.Tensor, # [batch, ...]: one number for each token, pixel or cell
+    student:torch.Tensor, # [batch, ...], one number for each token, pixel or series value
     teacher:torch.Tensor, # the same shape
     counts:torch.Tensor,  # bool, the same shape: values to compare
 ) -> torch.Tensor: # [batch], from 0 to 2, at least in float32; 0 where the teacher's explanation is 0
@@ -80,7 +80,7 @@ def explanation_loss(
 class _Opening(Method):
     "The part of the method that loads the teacher once"
     def _open(self, task:str) -> tuple: # (model, tokenizer or None)
-        "Load the teacher, with a head for `task`"
+        "Load the teacher for `task`"
         teacher = self.teacher
         if isinstance(teacher, torch.nn.Module): return unwrapped(teacher), None
         if not isinstance(teacher, Run):
@@ -144,10 +144,10 @@ class _Explaining(_Opening):
         self,
         model:torch.nn.Module, maps:'Maps|None', batch:dict,
         layers:tuple,        # layers of `maps`
-        answer:torch.Tensor, # to explain, in the form of the labels
+        answer:torch.Tensor, # answer to explain, in the form of labels
         create_graph:bool=False, # keep the graph of a saliency
     ) -> torch.Tensor: # [batch, n]; [batch, height, width]; [batch, time, features]
-        "Explain `answer`"
+        "Return the explanation of `answer` by `model`"
         if self.of_attention:
             rollout = self.explanation == 'rollout'
             values, seen = explaining_attention(maps, model, batch, layers, rollout, self.variant.rows)
@@ -157,7 +157,7 @@ class _Explaining(_Opening):
 
     def counted(self, batch:dict,
                 explanation:torch.Tensor) -> torch.Tensor: # bool, of the shape of `explanation`
-        "Return which values are compared: tokens of words (with `specials` all real tokens), or every pixel or cell"
+        "Return which values are compared: tokens of words, all real tokens with `specials`, or all pixels or values"
         if 'attention_mask' not in batch: return torch.ones_like(explanation, dtype=torch.bool)
         real = batch['attention_mask'].bool()
         if self.variant.specials: return real
@@ -168,7 +168,7 @@ class _Explaining(_Opening):
         explains:bool=True, # compute explanations as well
         of:Literal['teacher', 'student']='teacher', # use the layers of the teacher or of the student
     ) -> tuple: # (logits, explanation or None)
-        "Return the logits of `teacher` for `batch` and, with `explains`, the explanations"
+        "Return the logits of `teacher` for `batch` and, with `explains`, its explanations"
         task, kind = tasks[task_of(teacher)], next(teacher.parameters()).dtype
         batch = {k: v.to(kind) if k in ('pixel_values', 'values') else v for k, v in batch.items()}
         layers = self.observed(teacher, of) if explains else ()
@@ -197,7 +197,7 @@ class _Caching(_Explaining):
         return {name: torch.cat([part[name] for part in parts]).cpu() for name in parts[0]}
 
     def _cache(self, answers:dict):
-        "Cache what `_explain_all` returns, by example id"
+        "Cache the answers that `_explain_all` returns, by example id"
         order = answers['example_id'].argsort()
         explanations = Explanations(*(answers[k] for k in ('example_id', 'length', 'saliency')))
         self._cached = explanations, answers['logits'][order]
@@ -215,7 +215,7 @@ class _Caching(_Explaining):
 class _Distilling(_Caching):
     "The part of the method that compares teacher and student in a step"
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Plan the comparison with the teacher's answers for `batch`"
+        "Return a plan that compares the model with the teacher's answers for `batch`"
         teacher, explains = self.loaded(model)[0], self.weight > 0 or not model.training
         cached = self._cached is not None and model.training
         logits, explanation = self._cached_answers(batch) if cached else self.teach(teacher, batch, explains)
@@ -249,7 +249,7 @@ class _CheckingParts(_Distilling):
     def _check_classes(self, teacher, model):
         "Raise an error unless `teacher` has the classes of `model`"
         a, b = teacher.config.num_labels, model.config.num_labels
-        self.require(a == b, f'the teacher has {a} classes, the model {b}; '
+        self.require(a == b, f'the teacher has {a} classes, but the model has {b}; '
                              'use a teacher that was trained on the same task')
         why = class_mismatch(teacher, model)
         self.require(not why, why)
@@ -258,7 +258,7 @@ class _CheckingParts(_Distilling):
         "Raise an error unless `teacher` has the vocabulary of `model` and accepts texts as long as those in `data`"
         if its_tokenizer is not None: same = its_tokenizer.get_vocab() == tokenizer.get_vocab()
         else: same = teacher.get_input_embeddings().num_embeddings == model.get_input_embeddings().num_embeddings
-        self.require(same, f'the teacher {self.args()["teacher"]} has another vocabulary than the model; '
+        self.require(same, f'the teacher {self.args()["teacher"]} and the model have different vocabularies; '
                            'use a teacher that was trained with the same tokenizer')
         longest = max(max(data[k]['length']) for k in ('train', 'validation', 'probes') if k in data)
         try: longest_input(teacher, tokenizer, longest)
@@ -273,8 +273,8 @@ class _CheckingParts(_Distilling):
             try: attribution_named(self.explanation, name, 'explanation')
             except ValueError as e: self.require(False, str(e))
             return
-        self.require(task.modality == 'text', f'explanation={self.explanation!r} is for texts, where two models read '
-                                              "the same tokens; use a saliency, such as 'input_x_gradient'")
+        self.require(task.modality == 'text', f'explanation={self.explanation!r} only applies to texts, where both '
+                                              "models read the same tokens; use a saliency, such as 'input_x_gradient'")
         self.require(task.per_example or self.variant.rows != 'pooled',
                      f"rows='pooled': the head of {task.name} reads every row; use rows='mean'")
         for of, one in dict(teacher=teacher, student=model).items():
@@ -291,8 +291,8 @@ class _Checking(_CheckingParts):
         task, name = tasks[task_of(model)], self.args()['teacher']
         self.require(self.teacher_layers not in ([], ()), 'teacher_layers must name at least one layer, or be None')
         teacher, its_tokenizer = self.loaded(model)
-        self.require(teacher is not unwrapped(model), 'the teacher is the model that is trained and would change '
-                                                      'with it; pass a copy (copy.deepcopy) or a run')
+        self.require(teacher is not unwrapped(model), 'the teacher is the model that is trained, so it would change '
+                                                      'during training; pass a copy (copy.deepcopy) or a run')
         self.require(task_of(teacher) == task.name, f'the teacher {name} is for {task_of(teacher)}, but the model is '
                                                     f'for {task.name}; use a teacher for the same task')
         if task.has_classes: self._check_classes(teacher, model)
@@ -307,7 +307,7 @@ class _Checking(_CheckingParts):
             except ValueError as e: self.require(False, f'explanation={self.explanation!r} of the {of}: {e}')
             shapes.append((list(logits.shape[1:]), list(explanation.shape[1:])))
         self.require(shapes[0] == shapes[1], f'the teacher {name} returns logits and explanations of shape '
-                                             f'{shapes[0]}, the model of shape {shapes[1]}; '
+                                             f'{shapes[0]}, but the model returns shape {shapes[1]}; '
                                              'use a teacher with the same inputs and outputs')
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-044
@@ -329,18 +329,18 @@ class _Preparing(_Checking):
         where = f'of {len(examples)} validation examples'
         if task.one_class:
             right, most = (gold == answers).float().mean().item(), gold.bincount().max().item()/len(gold)
-            return f'the teacher is right for {right:.0%} {where}, no better than the majority class ({most:.0%})'*(
+            return f'the teacher is correct on {right:.0%} {where}, no better than the majority class ({most:.0%})'*(
                 right <= most)
         missed, spread = (answers - gold).square().mean().item(), gold.var(correction=0).item()
         return (f'the mean squared error of the teacher is {missed:.3g} for {where.removeprefix("of ")}, '
-                f'no better than that of their mean ({spread:.3g})')*(missed >= spread)
+                f'no better than a constant prediction of the mean ({spread:.3g})')*(missed >= spread)
 
     def prepare(self, trainer:'MethodTrainer') -> None:
         "Move the teacher to the device of the student, and cache its answers where possible"
         teacher, task = self.loaded(trainer.model)[0], tasks[task_of(trainer.model)]
         teacher.to(device_of(trainer.model))
         now, before = weights_checksum(teacher), trainer.broadcast(trainer.run.state.get('distilled_from'))
-        self.require(before in (None, now), 'the teacher does not have the weights that this run started with; '
+        self.require(before in (None, now), 'the teacher does not have the weights with which this run started; '
                                             'pass the same teacher as before, or start a new run')
         trainer.run.set_state(distilled_from=now)
         first = trainer.is_world_process_zero()
@@ -352,15 +352,15 @@ class _Preparing(_Checking):
 # %% ../../nbs/05_methods/07_distillation.ipynb #dsv-1
 @dataclass(frozen=True, repr=False)
 class DistillationVariant(Variant):
-    """Further options of distillation; the presets 'paper' and 'released' have their defaults
+    """Further options of distillation; the presets 'paper' and 'released' both use the defaults
 
-    Three features of the paper and its code have no option: GradCAM and B-cos networks as explanations, a pass in train
-    mode, and explanations that are computed beforehand and augmented with the image."""
+    Three features of the paper and its code are not available: GradCAM and B-cos networks as explanations, an explained
+    pass in train mode, and explanations that are computed beforehand and augmented with the image."""
     limits:ClassVar[dict] = dict(steps=is_count)
 
     # attention and rollout: 'pooled': the row that the head reads; 'first'; 'mean' of all rows
     rows:Literal['pooled', 'first', 'mean']='pooled'
-    specials:bool=False # count special tokens
+    specials:bool=False # whether special tokens count
     steps:int=3         # nodes of integrated gradients
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-021
@@ -371,18 +371,18 @@ class Distillation(_Preparing):
                        'series_classification')
     unsupported_tasks = dict(
         multi_label_classification='Its loss compares one distribution over all classes (Hinton et al. 2015, '
-                                   'equation 1), and here each class has a separate one',
+                                   'equation 1), but in this task each class has a separate distribution',
         masked_lm='The masked tokens change from step to step',
         seq2seq='The answer is a text, and each of its tokens would have to be explained',
         replaced_token_detection='The replaced tokens change from step to step',
-        question_answering='The answer is two distributions over tokens, start and end, and not a class')
+        question_answering='The answer is not a class but two distributions over tokens, start and end')
     limits = dict(weight=is_weight, alpha=is_weight, temperature=is_positive)
 
     def __init__(self,
         # finished run or its path (best checkpoint), path of a checkpoint, model, or name for `load_model_for`
         teacher:Run|torch.nn.Module|str|PathLike|None=None,
-        explanation:str='input_x_gradient', # to compare: 'attention', 'rollout', or one of `teachable`
-        weight:float=1.,                 # λ: weight of the explanations; 0: plain distillation
+        explanation:str='input_x_gradient', # explanation to compare: 'attention', 'rollout', or one of `teachable`
+        weight:float=1.,                 # λ: weight of the explanation loss; 0: plain distillation
         temperature:float=1.,            # τ: temperature of the logits
         alpha:float=0.,                  # weight of the task loss, on gold labels
         layers:Sequence[int]|None=(-1,), # attention: layers of the student, averaged; None: all
@@ -396,10 +396,10 @@ class Distillation(_Preparing):
         check_trainable(self, None)
         self.require(isinstance(teacher, (torch.nn.Module, Run, str, Path)) and teacher != '',
                      'teacher must be a finished run or its path, the path of a checkpoint, a model, '
-                     f'or the name of one, got {teacher!r}')
+                     f'or the name of a model, got {teacher!r}')
 
     def args(self) -> dict:
-        "Return the hyperparameters as files record them, with the path, name or class of the teacher"
+        "Return the hyperparameters as files record them, with the teacher as a path, name or class name"
         x = self.teacher
         named = type(x).__name__ if isinstance(x, torch.nn.Module) else str(getattr(x, 'path', x))
         return {**super().args(), 'teacher': named}

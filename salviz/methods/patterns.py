@@ -40,7 +40,7 @@ def columns(
     occurs:torch.Tensor, # bool [batch, tokens]: keys of the pattern
     multiple='uniform',  # if there are m such keys: 'uniform' (1/m on each) or 'indicator' (1 on each)
 ) -> torch.Tensor: # [batch, tokens, tokens]; all zero for an example without such a key
-    "Return the pattern in which every `real` query attends to the real keys where `occurs` is true"
+    "Return the pattern in which every `real` query attends to those real keys for which `occurs` is true"
     occurs = occurs & real
     target = (real[:, :, None] & occurs[:, None, :]).to(torch.get_default_dtype())
     if multiple == 'indicator': return target
@@ -56,7 +56,7 @@ def is_one_delimiter(name) -> bool:
     return isinstance(name, str) and name.startswith('delim:')
 
 def looks_at_tokens(name) -> bool:
-    "Return whether the keys of the pattern `name` are certain tokens, so that it needs `pattern_ids`"
+    "Return whether the pattern `name` selects its keys by token, so that it needs `pattern_ids`"
     return isinstance(name, str) and name in _needs_ids or is_one_delimiter(name)
 
 def _delimiter_ids(tokenizer) -> set:
@@ -85,7 +85,7 @@ def pattern_ids(
     elif name == 'period':
         ids = {i for token, i in tokenizer.get_vocab().items() if token.removeprefix('##').lstrip('Ġ▁') == '.'}
     else:
-        raise ValueError(f'pattern {name!r} has no token ids; patterns with token ids: '
+        raise ValueError(f'pattern {name!r} does not use token ids; patterns that use token ids: '
                          f'{", ".join(map(repr, _needs_ids))}')
     if not ids:
         raise ValueError(f'pattern {name!r}: the vocabulary of {type(tokenizer).__name__} has no such token; '
@@ -95,10 +95,10 @@ def pattern_ids(
 # %% ../../nbs/05_methods/01_patterns.ipynb #019
 def as_pattern(
     values,         # matrix: tensor, array or nested lists
-    what='pattern', # its name in errors
+    what='pattern', # name of the pattern in errors
     n:int=None,     # required size; None: any
 ) -> torch.Tensor: # [n, n]
-    "Return `values` as a tensor; raise an error unless they can be the target of an attention map"
+    "Return `values` as a tensor; raise an error unless it is a square matrix of fractions of attention"
     target = torch.as_tensor(values, dtype=torch.get_default_dtype())
     size = 'n' if n is None else n
     if target.ndim != 2 or target.shape[0] != target.shape[1] or n not in (None, len(target)):
@@ -111,11 +111,12 @@ def as_pattern(
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #022
 def _fixed_pattern(target, real):
-    """Return the matrix `target` [m, m] as a pattern [batch, tokens, tokens] of the `real` tokens [batch, tokens], of
-    which there are at most m"""
+    """Return the matrix `target` [m, m] as a pattern [batch, tokens, tokens] of the `real` tokens [batch, tokens]
+
+    A batch may have at most m tokens."""
     target = as_pattern(target).to(real.device)
     if len(target) < real.shape[1]:
-        raise ValueError(f'a pattern of shape {list(target.shape)} is too small for a batch of {real.shape[1]} tokens: '
+        raise ValueError(f'a pattern of shape {list(target.shape)} is too small for a batch of {real.shape[1]} tokens; '
                          'use a larger matrix or a function(tokens)')
     at = (places(real) - 1).clamp(min=0)
     return target[at[:, :, None], at[:, None, :]] * real_pairs(real)
@@ -126,7 +127,7 @@ def _function_pattern(
     batch:dict, # from `Collator`: input_ids, attention_mask
     tokenizer,  # converts ids to tokens
 ) -> tuple: # (target [batch, tokens, tokens], guided bool [batch])
-    "Return the patterns that `function` computes for the examples in `batch`"
+    "Return the patterns that `function` computes for the examples in `batch`, and which examples have a pattern"
     ids, real = batch['input_ids'].cpu(), batch['attention_mask'].bool().cpu()
     target = torch.zeros(*ids.shape, ids.shape[1])
     guided = torch.zeros(len(ids), dtype=torch.bool)
@@ -141,11 +142,11 @@ def _function_pattern(
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #pch02
 _why_not_on_images = dict(
-    next='the patch after the last one of a row is at the other edge of the image; use right',
-    prev='the patch before the first one of a row is at the other edge of the image; use left',
+    next='the patch after the last one in a row is at the other edge of the image; use right',
+    prev='the patch before the first one in a row is at the other edge of the image; use left',
     delim='patches have no delimiters; use first for the column of [CLS]',
     period='patches have no full stops',
-    first='it is the column of [CLS], and this model has no token before its patches')
+    first='it selects the column of [CLS], but this model has no token before its patches')
 
 def patterns_of(grid=None) -> tuple:
     "Return the names of the patterns for texts, or for images with patches on `grid`"
@@ -153,8 +154,8 @@ def patterns_of(grid=None) -> tuple:
     return patch_pattern_names(grid.first)
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #pch02b
-def why_not(name, grid=None) -> str: # '' if it is one, or unknown
-    "Return why the pattern `name` for texts does not apply to images on `grid`, or a pattern for images to texts"
+def why_not(name, grid=None) -> str: # '' if it applies, or if it is unknown
+    "Return why the pattern `name` does not apply to images with patches on `grid`, or to texts if `grid` is None"
     if grid is None: return 'a text has no rows and columns of patches' if name in patch_patterns else ''
     if name in patterns_of(grid): return ''
     return _why_not_on_images.get('delim' if is_one_delimiter(name) else name, '')
@@ -165,13 +166,13 @@ def check_pattern(
     grid=None, # `PatchGrid` of a model that reads images
     where='pattern ', # prefix of the name in errors
 ):
-    "Raise an error unless `name` is a pattern for texts, or for images on `grid`"
+    "Raise an error unless `name` is a pattern for images with patches on `grid`, or for texts if `grid` is None"
     if name in patterns_of(grid) or grid is None and is_one_delimiter(name): return
-    reason, of = why_not(name, grid), 'texts' if grid is None else 'images'
+    reason, kind = why_not(name, grid), 'texts' if grid is None else 'images'
     available = ', '.join([*patterns_of(grid), *(['delim:TOKEN'] if grid is None else [])])
     custom = f"or your own, a function({'tokens' if grid is None else 'grid'}) or a matrix"
-    if reason: raise ValueError(f'{where}{name!r} is not a pattern of {of}: {reason}. Available: {available}, {custom}')
-    raise ValueError(f'{where}{name!r} is unknown; available: {available}, {custom}')
+    why = f'is not a pattern for {kind}: {reason}. Available' if reason else 'is unknown; available'
+    raise ValueError(f'{where}{name!r} {why}: {available}, {custom}')
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #pch05
 def _on_patches(
@@ -192,7 +193,7 @@ def pattern_target(
     # one of `patterns_of(grid)`, 'delim:TOKEN', a matrix, or a function(tokens) -> [n, n]; for images function(grid)
     name,
     batch:dict,         # from `Collator`: input_ids, attention_mask; for images pixel_values
-    ids=None,           # vocabulary ids if `looks_at_tokens(name)`, see `pattern_ids`
+    ids=None,           # vocabulary ids, required if `looks_at_tokens(name)`; see `pattern_ids`
     boundary='uniform', # 'uniform' or 'zero', see `neighbours`
     multiple='uniform', # 'uniform' or 'indicator', see `columns`
     tokenizer=None,     # needed for functions only

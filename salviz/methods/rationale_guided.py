@@ -54,14 +54,14 @@ def normalised(
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-011b
 def _over(x, total):
-    "Return `x / total`, and 0 where the total is 0"
+    "Return `x / total`, or 0 where the total is 0"
     return torch.where(total > 0, x / torch.where(total > 0, total, 1.), 0.)
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-021
 def _log(x): return x.clamp(min=torch.finfo(x.dtype).tiny).log()
 
 def _bounded_log(x):
-    "Return log(x), but at least -100 in every dtype, as `torch.nn.BCELoss` does"
+    "Return log(x), clamped at -100 in every dtype, as in `torch.nn.BCELoss`"
     return torch.where(x > 0, _log(x), -100.).clamp(min=-100)
 
 def _mse(e, r, counts): return example_mean((e - r).square(), counts)
@@ -87,14 +87,14 @@ _of_saliency = dict.fromkeys(_criteria, 'sigmoid') | dict(kl='softmax', margin='
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-022
 def rationale_loss(
-    values:torch.Tensor,    # [batch, sets, n]: one or several explanations of each example
+    values:torch.Tensor,    # one or several explanations for each example [batch, sets, n]
     rationale:torch.Tensor, # [batch, n]: flags, or fractions from 0 to 1
     counts:torch.Tensor,    # bool [batch, sets, n]: tokens that count
     loss='kl',              # a key of the table above
     normalise='share',      # see `normalised`
     **options,              # `delta` of 'huber', `margin` of 'margin'
 ) -> torch.Tensor: # [batch], the mean over the sets with at least one token that counts
-    "Return the distance between the explanations and the rationale of each example"
+    "Return the distance between the explanations and the rationale for each example"
     dtype = torch.promote_types(values.dtype, torch.float32)
     counts, sets = counts.flatten(0, 1), values.shape[:2]
     e = normalised(values.to(dtype).flatten(0, 1), counts, normalise)
@@ -130,7 +130,9 @@ def as_many_of_the_rest(
     times:int,               # number of draws
     seed:int=0, step:int=0,
 ) -> list: # of bool [batch, n]
-    "Draw, `times` times, as many unmarked tokens as there are marked ones, or all of them if there are fewer"
+    """Draw `times` samples of unmarked tokens, each with the same number of tokens as the marked ones
+
+    If there are fewer unmarked tokens, each sample contains all of them."""
     rest, draws = counts & ~is_marked, []
     for k in range(times):
         u = keyed_uniform(example_id, (is_marked.shape[1],), seed, step, _rest_stream + k)
@@ -140,9 +142,9 @@ def as_many_of_the_rest(
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-031d
 def contrastive_loss(
-    scores:torch.Tensor, # [1 + K, batch]: logits of the class for the rationale alone, then for K draws of other tokens
+    scores:torch.Tensor, # [1 + K, batch]: class logits for the rationale alone, then for K samples of other tokens
 ) -> torch.Tensor: # [batch]
-    "Return the cross-entropy of choosing the rationale among the texts (Resck et al. 2024)"
+    "Return the cross-entropy for choosing the rationale among the texts (Resck et al. 2024)"
     return scores.logsumexp(0) - scores[0]
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-041
@@ -150,10 +152,10 @@ def attention_sets(
     A:torch.Tensor,    # [batch, heads, query, key]
     seen:torch.Tensor, # bool [batch, 1 or heads, query, key]: keys that each query can attend to
     real:torch.Tensor, # bool [batch, n]
-    row=None,          # int64 [batch]: one query of each example; None: see `each`
+    row=None,          # query of each example, int64 [batch]; None: see `each`
     heads=None,        # indices of the heads to use; None: all
-    per_head=False,    # True: each head separately; False: their mean
-    each=False,        # without `row`: each real row separately (True), or their mean (False)
+    per_head=False,    # True: each head separately; False: the mean over heads
+    each=False,        # without `row`: each real row separately (True), or the mean over real rows (False)
 ) -> tuple: # (values [batch, sets, key], bool [batch, sets, key]: values that count)
     "Return the rows of attention that are used as explanations"
     seen = seen.expand_as(A) & real[:, None, :, None] & real[:, None, None, :]
@@ -173,7 +175,7 @@ def explaining_attention(
     rows='pooled',  # 'pooled': the row that the head reads; 'first'; 'mean' or 'all' rows
     heads=None, per_head=False, # see `attention_sets`
 ) -> tuple: # (values [batch, sets, key], bool [batch, sets, key]: values that count)
-    "Return the attention of `model` as explanations of `batch`"
+    "Return the attention of `model` as explanations for `batch`"
     real, layers = batch['attention_mask'].bool(), check_layers(model, layers)
     row = dict(pooled=lambda: pooled_rows(model, batch), first=lambda: real.long().argmax(1)).get(rows)
     how = dict(row=row and row(), each=rows == 'all')
@@ -205,11 +207,11 @@ def teachable(
     "List the attributions that a loss can train"
     return [method for method, attribution in registered_attributions(name).items() if attribution.is_trainable]
 
-nodes_at_once = 5 # nodes of integrated gradients whose graphs exist at the same time
+nodes_at_once = 5 # maximum number of nodes of integrated gradients whose graphs exist at the same time
 
 @contextmanager
 def _twice_differentiable(model):
-    "Make gradients of `model` differentiable within a block: eval mode, attention without fused kernels"
+    "Make gradients of `model` differentiable within a block: use eval mode, and attention without fused kernels"
     # fused kernels have no second derivative
     with undisturbed(model), full_precision(model), sdpa_kernel(SDPBackend.MATH), torch.enable_grad(): yield
 
@@ -223,7 +225,7 @@ def _path_part(model, batch, target, steps, nodes, create_graph) -> torch.Tensor
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-044c
 class _SumOfParts(torch.autograd.Function):
-    "The sum of `part(nodes, create_graph)` over `parts`; the backward pass computes the graph of one part at a time"
+    "The sum of `part(nodes, create_graph)` over `parts`; the backward pass computes the graph for one part at a time"
     @staticmethod
     def forward(ctx, part, parts, *weights):
         ctx.part, ctx.parts, ctx.weights = part, parts, weights
@@ -245,8 +247,8 @@ def taught_saliency(
     target='predicted',        # see `attribution.reading.target_scores`
     create_graph=True,         # keep the graph, so that a loss on the saliency trains `model`
     steps=3,                   # nodes of integrated gradients
-) -> torch.Tensor: # [batch, n], 0 at pads; [batch, height, width]; [batch, time, features]
-    "Compute the saliency of each token, pixel or cell, in eval mode and in full precision"
+) -> torch.Tensor: # [batch, n], 0 at padding; [batch, height, width]; [batch, time, features]
+    "Compute the saliency of each token, pixel or series value, in eval mode and full precision"
     chosen = attribution_named(method)
     if create_graph and chosen.name == 'integrated_gradients' and steps > nodes_at_once:
         weights = [p for p in model.parameters() if p.requires_grad]
@@ -277,18 +279,18 @@ class _Marked(Method):
         return {l: tuple(heads) for l in check_layers(model, self.layers)}
 
     def counted(self, batch:dict) -> torch.Tensor: # bool [batch, n]
-        "Return the tokens that a rationale can mark; with `specials`, these are all real tokens"
+        "Return which tokens are compared: tokens of words, or all real tokens with `specials`"
         real = batch['attention_mask'].bool()
         if self.variant.specials: return real
         return real & (batch['word_ids'] >= 0)
 
     def marks(self, batch:dict) -> torch.Tensor: # [batch, n]
-        "Return the rationales in `batch`, or 0 where there is none"
+        "Return the rationales in `batch`, with 0 for examples without a rationale"
         if 'rationale' not in batch: return torch.zeros_like(batch['input_ids'], dtype=torch.float32)
         return torch.where(batch['has_rationale'][:, None], batch['rationale'].float(), 0.)
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Plan which explanations are compared with the rationales in `batch`"
+        "Return a plan that compares explanations with the rationales in `batch`"
         marks, counts = self.marks(batch), self.counted(batch)
         plan = Plan(targets=dict(rationale=model), evidence=dict(rationale_target=marks),
                     axes=dict(rationale_target=('token',)))
@@ -299,13 +301,13 @@ class _Marked(Method):
         return plan
 
     def _copies(self, plan, model, batch, marks, counts, progress) -> Plan:
-        "Add a pass over the rationales alone and over draws of other tokens to `plan`"
+        "Add a pass over the rationales alone and over samples of other tokens to `plan`"
         is_marked = counts & (marks >= .5)
         texts = [is_marked, *as_many_of_the_rest(is_marked, counts, batch['example_id'], self.variant.negatives,
                                                  progress.seed, progress.step)]
         sided = is_marked.any(1) & (counts & ~is_marked).any(1)
         real, special = batch['attention_mask'].bool(), batch['word_ids'] < 0
-        # a text without marked or without unmarked tokens stays unchanged; its loss is 0
+        # a text without marked tokens, or without unmarked ones, does not change; its loss is 0
         parts = [torch.where(sided[:, None], text | special, True) & real for text in texts]
         copies = [retained_alone(model_inputs(batch, model), part, model.config.pad_token_id) for part in parts]
         plan.inputs['rationale_alone'] = {k: torch.cat([copy[k] for copy in copies]) for k in copies[0]}
@@ -314,7 +316,7 @@ class _Marked(Method):
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-055
 def _shown(values, counts):
-    "Return the mean over sets [batch, n], or 0 for tokens that do not count in any set"
+    "Return the mean over sets [batch, n], with 0 for tokens that do not count in any set"
     total = counts.sum(1)
     return torch.where(counts, values, 0.).sum(1) / total.clamp(min=1)
 
@@ -338,7 +340,7 @@ class _Comparing(_Marked):
         return values, seen & counts[:, None]
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
-        "Return the loss `rationale`: the distance between explanations and rationales, 0 for examples without one"
+        "Return the loss `rationale`: the distance between explanations and rationales, or 0 without a rationale"
         left = 1 - progress.fraction if self.variant.schedule == 'linear' else 1.
         weight = self.weight * left / self.marked_fraction
         marks = self.marks(batch)
@@ -360,7 +362,7 @@ def check_explaining_attention(
     method:Method, # named in errors
     model, layers, heads, rows, # see `explaining_attention`
 ):
-    "Raise an error if `model` does not have the layers, heads or rows"
+    "Raise an error if the `layers`, `heads` or `rows` do not exist in `model`"
     try: check_observable(model)
     except ValueError as e:
         method.require(False, f"{e}; or train a saliency, such as explanation='input_x_gradient'")
@@ -384,11 +386,11 @@ class _Checking(_Comparing):
         "Warn about the cost of a step with many nodes of integrated gradients"
         integrates = self.loss != 'contrastive' and self.explanation == 'integrated_gradients'
         if not integrates or self.steps <= nodes_at_once: return
-        # in forward passes: a plain step costs 3; a node costs 2 without a graph, 2 with it, and 4 backward
+        # in forward passes: a plain step costs 3; a node costs 2 without a graph, 2 with a graph, and 4 backward
         times = 1 + self.steps*8/3
         warnings.warn(f'RationaleGuided: a training step with steps={self.steps} takes about {times:.0f} times as long '
-                      f"as a plain step; steps=3 takes about 7 times, explanation='input_x_gradient' about 3 times as "
-                      'long', stacklevel=2)
+                      f"as a plain step; steps=3 takes about 7 times as long, and explanation='input_x_gradient' about "
+                      '3 times as long', stacklevel=2)
 
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict',
               epochs:int) -> None:
@@ -396,10 +398,10 @@ class _Checking(_Comparing):
         Method.check(self, model, tokenizer, data, epochs)
         train = data['train']
         self.require('rationale' in train.column_names,
-                     "needs a column 'rationale' in the training data, with flags of words, spans of characters, "
-                     'fractions of annotators, or None for each text; see load_rationales')
+                     "requires a column 'rationale' in the training data, which contains flags for words, character "
+                     'spans, fractions of annotators, or None for each text; see load_rationales')
         has = [x is not None for x in train['rationale']]
-        self.require(any(has), f'none of the {len(has)} training examples has a rationale; add some')
+        self.require(any(has), f'none of the {len(has)} training examples has a rationale; add rationales')
         self.marked_fraction = sum(has) / len(has)
         self._warn_of_cost()
         if self.loss == 'contrastive':
@@ -407,35 +409,35 @@ class _Checking(_Comparing):
             self.require(task == 'classification', "loss='contrastive' compares logits of a class, "
                                                    f'which {task} does not have; use another loss')
             self.require(getattr(model.config, 'pad_token_id', None) is not None,
-                         "loss='contrastive' shortens texts, which needs a pad token; "
+                         "loss='contrastive' shortens texts, which requires a pad token; "
                          'set model.config.pad_token_id')
         elif self.of_attention: check_explaining_attention(self, model, self.layers, self.heads, self.variant.rows)
         self.require(self.target == 'gold' or task_of(model) == 'classification',
-                     f"target='predicted' is for classification, got {task_of(model)}; use target='gold'")
+                     f"target='predicted' only applies to classification, got {task_of(model)}; use target='gold'")
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rgv-1
 @dataclass(frozen=True, repr=False)
 class RationaleGuidedVariant(Variant):
-    """Further options of rationale-guided training; the preset 'paper' has their defaults
+    """Further options of rationale-guided training; the preset 'paper' uses the defaults
 
-    'released' is the code of ER-Test (Joshi et al. 2022): the threshold of 'huber', and a softmax over attention. Three
-    differences in this code have no option. KL is divided by the number of tokens. Marked tokens weigh more in BCE.
-    All losses but 'order' are pooled over the tokens of a batch."""
+    'released' follows the code of ER-Test (Joshi et al. 2022) in two respects: the threshold of 'huber', and a softmax
+    over attention. Three properties of this code are not available as options. KL is divided by the number of tokens.
+    Marked tokens have a larger weight in BCE. All losses except 'order' are pooled over the tokens of a batch."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(delta=1., normalise='softmax'))
     limits:ClassVar[dict] = dict(delta=is_positive, margin=is_positive, negatives=is_count)
 
     schedule:Literal['constant', 'linear']='constant' # weight over training: 'constant', or 'linear' to 0
     # see `normalised`; None: the default of the loss
     normalise:Literal['share', 'softmax', 'sigmoid', 'largest', 'none']|None=None
-    per_head:bool=False # attention: compare each head separately (True), or their mean (False)
+    per_head:bool=False # attention: compare each head separately (True), or the mean over heads (False)
     # attention and rollout: 'pooled': the row that the head reads; 'first'; 'mean' or 'all' rows
     rows:Literal['pooled', 'first', 'mean', 'all']='pooled'
-    specials:bool=False # count special tokens, which cannot be marked
+    specials:bool=False # whether special tokens, which cannot be marked, count
     # saliency: compare 'signed' values (support for the answer) or their 'magnitude'
     ranking:Literal['signed', 'magnitude']='signed'
     delta:float=.5   # threshold of 'huber'
     margin:float=1.  # m of 'margin'
-    negatives:int=1  # K of 'contrastive': number of draws of unmarked tokens
+    negatives:int=1  # K of 'contrastive': number of samples of unmarked tokens
 
     @classmethod
     def preset(cls, name:str, arguments:dict) -> dict:
@@ -453,13 +455,13 @@ def _is_heads(x) -> bool:
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-052b
 def check_trainable(
     method:Method, # with an argument `explanation`
-    reads,         # input of its models, see `teachable`; None: any
+    reads,         # input of the models, see `teachable`; None: any
 ):
     "Raise an error if a loss cannot train the `explanation` of `method`"
     names = list(dict.fromkeys(['attention', 'rollout', *teachable(reads)]))
     name = method.explanation
     untrainable = isinstance(name, str) and name in registered_attributions() and name not in names
-    method.require(not untrainable, f'explanation={name!r} has no gradient to train with; '
+    method.require(not untrainable, f'explanation={name!r} cannot be trained, because it has no gradient; '
                                     f'use one of {", ".join(map(repr, names))}')
     check_method_choice(method, 'explanation', names)
 
@@ -467,26 +469,26 @@ def check_trainable(
 class RationaleGuided(_Checking):
     """Rationale-guided training: train explanations to agree with human rationales
 
-    The losses are those of Joshi et al. 2022, Chan et al. 2022 and Resck et al. 2024."""
+    The losses are from Joshi et al. 2022, Chan et al. 2022 and Resck et al. 2024."""
     cite = 'joshi2022ertest'
     supported_tasks = ('classification', 'regression', 'question_answering')
     unsupported_tasks = dict(
-        multi_label_classification='A rationale marks words for one class, and the column does not name the class',
+        multi_label_classification='A rationale marks words for one class, but the column does not name the class',
         **dict.fromkeys(('token_classification', 'masked_lm', 'replaced_token_detection', 'seq2seq', 'causal_lm'),
-                        'A rationale explains one answer for a text, and there every token has an answer'),
-        image_classification='Rationales mark words of a text, and images have no such column; use SaliencyGuided',
-        series_classification='Rationales mark words of a text, and series have no such column; use SaliencyGuided')
+                        'A rationale explains one prediction per text, but this task has a prediction for each token'),
+        image_classification='Rationales mark words in a text; for images, use SaliencyGuided',
+        series_classification='Rationales mark words in a text; for series, use SaliencyGuided')
     limits = dict(weight=is_weight, steps=is_count,
                   heads=Limit(_is_heads, 'None (all) or a list of head indices'))
 
     def __init__(self,
-        explanation:str='attention', # to train: 'attention', 'rollout', or one of `teachable`
+        explanation:str='attention', # explanation to train: 'attention', 'rollout', or one of `teachable`
         # criterion; 'contrastive' uses no explanation
         loss:Literal['mse', 'l1', 'huber', 'bce', 'kl', 'order', 'margin', 'contrastive']='kl',
         weight:float=1.,                            # λ: weight of the loss
         layers:Sequence[int]|None=(-1,),            # attention: layers to train; None: all
         heads:Sequence[int]|None=None,              # attention and rollout: heads to use; None: all
-        target:Literal['gold', 'predicted']='gold', # saliency: the answer that is explained
+        target:Literal['gold', 'predicted']='gold', # saliency: the class that is explained
         steps:int=3,                                # nodes of integrated gradients
         variant:RationaleGuidedVariant|Literal['paper', 'released']='paper', # further options, or the name of a preset
     ):
@@ -500,7 +502,7 @@ class RationaleGuided(_Checking):
         elif loss == 'margin': self.cite = ['joshi2022ertest', 'chan2022unirex']
 
     def args(self) -> dict:
-        "Return the hyperparameters as files record them, with the scale of 'bce' on attention, whose default changed"
+        "Return the hyperparameters as files record them, including the scale of 'bce' on attention"
         args = super().args()
         if self.loss == 'bce' and self.of_attention: return {**args, 'normalise': self.scale}
         return args
@@ -508,7 +510,7 @@ class RationaleGuided(_Checking):
     def completed(self, args:dict) -> dict: return super().completed(recorded_settings('RationaleGuided', args))
 
     def _check_arguments(self):
-        "Raise an error if the explanation cannot be trained, or the loss does not work with the scale"
+        "Raise an error if the explanation cannot be trained, or if the loss does not work with the scale"
         check_trainable(self, 'input_ids')
         if self.loss == 'contrastive': return
         allowed, signed = _scales[self.loss], not self.of_attention and self.variant.ranking == 'signed'
@@ -517,6 +519,6 @@ class RationaleGuided(_Checking):
                      f'use one of {", ".join(map(repr, allowed or ()))}')
         if allowed and signed: allowed = tuple(how for how in allowed if how != 'largest')
         self.require(allowed is None or self.scale in allowed,
-                     f'loss={self.loss!r} needs values of at least 0 (bce and kl also at most 1), which normalise='
+                     f'loss={self.loss!r} requires values of at least 0 (bce and kl also at most 1), which normalise='
                      f'{self.variant.normalise!r} does not guarantee; use one of '
                      f'{", ".join(map(repr, allowed or ()))}')

@@ -62,7 +62,7 @@ def saliency_target(
     counts = counts & ~saliency.isnan()
     if binarised:
         order = torch.where(counts, saliency, -math.inf).sort(descending=True, stable=True).indices
-        # a table, since products in float32 miss whole numbers; 1e-6, so that .07 * 100 = 7.000000000000001 gives 7
+        # a table, since products in float32 can miss integers; 1e-6, so that .07 * 100 = 7.000000000000001 gives 7
         many = torch.tensor([max(1, math.ceil(m*top_fraction - 1e-6)) for m in range(counts.shape[-1] + 1)],
                             device=counts.device)
         first = torch.arange(counts.shape[-1], device=counts.device) < many[counts.sum(-1, keepdim=True)]
@@ -88,9 +88,9 @@ _agreement_losses = (*_normalised_losses, 'released')
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #012a
 def _released_loss(
-    attention:torch.Tensor, # [batch, tokens]: of the pooled row, 0 at pads
-    target:torch.Tensor,    # [batch, tokens]: above 0 at the marked tokens
-    padded_to=60,           # positions of a row, or 'batch': as many as the batch has
+    attention:torch.Tensor, # attention of the pooled row [batch, tokens], 0 at padding
+    target:torch.Tensor,    # [batch, tokens], above 0 for the marked tokens
+    padded_to=60,           # number of positions in a row; 'batch': the padded length of the batch
 ) -> torch.Tensor: # [batch]
     "Return KL(softmax(marks) || softmax(attention)) over all positions, including special tokens and pads"
     marks = torch.where(target > 0, 1., 1e-8).to(attention.dtype)
@@ -98,7 +98,7 @@ def _released_loss(
         n = attention.shape[-1]
         more = padded_to - n
         if more < 0:
-            raise ValueError(f'SalLM: padded_to must be at least {n}, the positions of a row in this batch, '
+            raise ValueError(f'SalLM: padded_to must be at least {n}, the number of positions in this batch, '
                              f'got {padded_to}')
         attention = F.pad(attention, (0, more))
         marks = F.pad(marks, (0, more), value=1e-8)
@@ -108,13 +108,13 @@ def _released_loss(
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #013
 def agreement_loss(
-    attention:torch.Tensor, # [batch, tokens]: of the pooled row
-    target:torch.Tensor,    # [batch, tokens]: from `saliency_target`
+    attention:torch.Tensor, # attention of the pooled row [batch, tokens]
+    target:torch.Tensor,    # [batch, tokens], from `saliency_target`
     counts:torch.Tensor,    # bool [batch, tokens]: real tokens that are not special; not used by 'released'
     loss='kl',              # one of `_agreement_losses`
     padded_to=60,           # 'released' only, see `_released_loss`
 ) -> torch.Tensor: # [batch]; 0 where the target is all zero
-    "Return the loss between `attention` and `target`, over the tokens that count or as in the released code"
+    "Return the loss between `attention` and `target`: over the tokens that count, or as in the released code"
     dtype = torch.promote_types(attention.dtype, torch.float32) # half precision is too coarse for a logarithm
     attention, target = attention.to(dtype), target.to(dtype)
     if loss == 'released':
@@ -126,7 +126,7 @@ def agreement_loss(
 # %% ../../nbs/05_methods/05_sallm.ipynb #020
 def pooled_attention(
     attention:torch.Tensor, # [batch, heads, query, key]
-    rows:torch.Tensor,      # int64 [batch]: the pooled query of each example, see `pooled_rows`
+    rows:torch.Tensor,      # pooled query of each example, int64 [batch], see `pooled_rows`
 ) -> torch.Tensor: # [batch, key]
     "Return the attention of the row that the classifier reads, averaged over heads"
     return attention[torch.arange(len(rows), device=rows.device), :, rows].mean(1)
@@ -134,11 +134,11 @@ def pooled_attention(
 # %% ../../nbs/05_methods/05_sallm.ipynb #023
 def _compared_attention(
     attention:torch.Tensor, # [batch, heads, query, key]
-    rows,                   # int64 [batch]: the pooled query of each example; None: mean over its real queries
+    rows,                   # pooled query of each example, int64 [batch]; None: mean over the real queries
     real:torch.Tensor,      # bool [batch, query]
     heads=None,             # indices of the heads to use; None: all
     per_head=False,         # True: one distribution for each head; False: their mean
-) -> torch.Tensor: # [batch, heads in use or 1, key]
+) -> torch.Tensor: # [batch, number of compared heads or 1, key]
     "Return the attention that is compared with the explanation"
     if rows is not None: a = attention[torch.arange(len(rows), device=rows.device), :, rows]
     else: a = torch.where(real[:, None, :, None], attention, 0.).sum(2) / real.sum(1).clamp(min=1)[:, None, None]
@@ -171,11 +171,11 @@ def _class_saliency(
     teacher, batch,
     # name of an attribution, see `registered_attributions`, or a function (model, batch, classes) -> [batch, tokens]
     saliency,
-    # int64 [batch]: the class to explain; or 'predicted'; or, unless `saliency` is a function, another score, see
+    # the class to explain, int64 [batch]; or 'predicted'; or, unless `saliency` is a function, another score, see
     # `target_scores`
     classes,
     steps=20, # m: nodes of integrated gradients
-    rows=None, # int64 [batch]: query row of a saliency `of_attention`; None: the row that the head reads
+    rows=None, # query row if the saliency is `of_attention`, int64 [batch]; None: the row that the head reads
 ) -> torch.Tensor: # [batch, tokens], 0 at pads
     "Return the saliency of each token for the logit of a class"
     if not callable(saliency):
@@ -204,15 +204,15 @@ _explained_targets = ('gold', 'predicted', 'all', 'all_released')
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #033b1
 def standardised(
-    saliency:torch.Tensor, # [batch, tokens]: of one label
+    saliency:torch.Tensor, # saliency of one label [batch, tokens]
     real:torch.Tensor,     # bool [batch, tokens]
-    positions=60, # positions of a row for mean and deviation, with 0 at pads; 'real': only the real tokens
-) -> torch.Tensor: # [batch, tokens]; 0 at pads, and in rows without variation
-    "Divide each map by its L2 norm and standardise it (z-score), as the released code does"
+    positions=60, # number of positions for mean and deviation, with 0 at padding; 'real': only the real tokens
+) -> torch.Tensor: # [batch, tokens]; 0 at padding, and in rows without variation
+    "Divide each map by its L2 norm and standardise it (z-score), as in the released code"
     count = real.sum(-1, keepdim=True)
     if positions != 'real' and (longest := int(count.max())) > positions:
-        raise ValueError(f'SalLM: target_positions must be at least {longest}, the tokens of the longest text in this '
-                         f"batch, or 'real', got {positions}")
+        raise ValueError(f'SalLM: target_positions must be at least {longest}, the number of tokens in the longest '
+                         f"text of this batch, or 'real', got {positions}")
     total = count.clamp(min=1) if positions == 'real' else torch.full_like(count, positions)
     x = torch.where(real, saliency, 0.).double()
     x = x / x.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
@@ -251,10 +251,10 @@ def token_saliency(
         return torch.stack([standardised(x, real, positions) for x in maps]).mean(0)
     if target == 'all' and is_linear: return _class_saliency(teacher, batch, saliency, _mean_logit, steps)
     if target == 'all': return _label_saliencies(teacher, batch, saliency, steps).mean(0)
-    # the single output of a regression is the prediction
+    # the single output of a regression model is the prediction
     is_gold = target == 'gold' and 'labels' in batch and task != 'regression'
     classes = batch['labels'] if is_gold else 'predicted'
-    # with several labels their mean logit is explained; a custom function gets all of them [batch, classes]
+    # with several labels, their mean logit is explained; a custom function receives all of them [batch, classes]
     if is_gold and tasks[task].several and not callable(saliency): classes = attribution_target(task, batch, classes)
     return _class_saliency(teacher, batch, saliency, classes, steps)
 
@@ -264,7 +264,7 @@ _word_stream = 0x7a66 # separates these random numbers from those of steps
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-5b
 def query_rows(
     model,
-    batch:dict, # with labels if `model` answers at every token
+    batch:dict, # with labels if `model` makes a prediction at every token
 ) -> torch.Tensor: # int64 [batch]
     "Return the query row that predicts the class or score, the tag of one word, or the first token of an answer"
     task = tasks[task_of(model)]
@@ -281,14 +281,14 @@ def query_rows(
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-5c
 def counted_tokens(model, batch:dict) -> torch.Tensor: # bool [batch, tokens]
-    "Return the tokens that a target may mark: real ones that are not special; only the prompt if there is an answer"
+    "Return which tokens a target may mark: real tokens that are not special; for causal models, only in the prompt"
     counts = real_tokens(batch) & ~batch['is_special']
     if tasks[task_of(model)].causal: return counts & (batch['segments'] == 0)
     return counts
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-6
 def _token_answer_saliency(teacher, batch, saliency, target, steps) -> torch.Tensor: # [batch, tokens], 0 at pads
-    "Return the saliency of each token for the log-probability of the answer in `query_rows`"
+    "Return the saliency of each token for the log-probability of the prediction in `query_rows`"
     task, rows = tasks[task_of(teacher)], query_rows(teacher, batch)
     answers = batch['labels']
     if target == 'predicted':
@@ -321,7 +321,7 @@ class Explanations:
 
     def lookup(
         self, batch:dict, # from `Collator`
-    ) -> torch.Tensor: # [batch, tokens], 0 at pads, NaN in examples without an explanation
+    ) -> torch.Tensor: # [batch, tokens], 0 at padding, NaN in examples without an explanation
         "Return the saliency of the examples in `batch`"
         real, ids = batch['attention_mask'].bool(), batch['example_id']
         self.to(ids.device)
@@ -332,21 +332,21 @@ class Explanations:
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #041
 def _shortest_first(examples) -> np.ndarray: # int64 [examples]: row numbers
-    "Return the order in which the encoded `examples` are explained, which is by length"
+    "Return the order in which the encoded `examples` are explained: by increasing length"
     return np.argsort(np.asarray(examples['length']), kind='stable')
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #041b
 def explain_batches(
-    teacher,       # model; None if `saliency` is a function that needs none
+    teacher,       # model; None if `saliency` is a function that does not need a model
     examples,      # encoded examples, with or without labels
     collate,       # list of examples -> batch, see `Collator`
     steps=20,      # m: nodes of integrated gradients
     batch_size=32, # examples at a time
     saliency='integrated_gradients', target='gold', # see `token_saliency`
-    skip=0,        # number of examples, in order of length, to leave out
+    skip=0,        # number of examples to skip, in order of length
     positions=60,  # target='all_released' only, see `standardised`
 ): # yields arrays example_id, length, saliency, see `Explanations`
-    "Explain every example, batch by batch"
+    "Explain all `examples`, and yield the explanations batch by batch"
     order = _shortest_first(examples).tolist()
     device = None if teacher is None else device_of(teacher)
     for i in range(skip, len(order), batch_size):
@@ -369,7 +369,7 @@ def explain_examples(teacher, examples, collate, steps=20, **kwargs) -> dict: # 
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #046
 def contents(examples) -> np.ndarray: # int64 [examples]
-    "Return a hash of the tokens and labels of each of the encoded `examples`"
+    "Return a hash of the tokens and labels for each of the encoded `examples`"
     values = examples['labels'] if 'labels' in examples.column_names else [-1]*len(examples)
     # the explanation of a score does not depend on the label
     labels = [x if isinstance(x, list) else [-1 if isinstance(x, float) else x] for x in values]
@@ -381,7 +381,7 @@ def contents(examples) -> np.ndarray: # int64 [examples]
 def matching_explanations(
     recorded:dict, # arrays example_id, length, saliency and content of another run
     examples,      # encoded examples of this run
-) -> tuple: # (the same arrays for the examples that are found, number of examples that are not)
+) -> tuple: # (the same arrays for the examples that are found, number of missing examples)
     "Look up the explanations of `examples` by content in the arrays of another run"
     content, order = contents(examples), np.argsort(recorded['content'], kind='stable')
     at = order[np.searchsorted(recorded['content'][order], content).clip(max=len(order) - 1)]
@@ -397,7 +397,7 @@ def matching_explanations(
 def _check_explanations(arrays:dict, file):
     "Raise an error unless the `arrays` example_id, length, saliency and content of `file` are consistent"
     kinds = dict(example_id='i', length='i', saliency='f')
-    if 'content' in arrays: kinds['content'] = 'i' # earlier versions did not store it
+    if 'content' in arrays: kinds['content'] = 'i' # not stored by earlier versions
     sound = all(k in arrays and arrays[k].dtype.kind == kind for k, kind in kinds.items())
     if sound:
         examples = arrays['length'].shape
@@ -427,18 +427,19 @@ def _maker_of(run, name:str): # None without a readable part
     "Return the checksum of the weights that computed the first parts of the arrays `name` of `run`"
     for p in parts_of(run, name):
         try: return _load_explanations(run, p.stem)['weights'].item()
-        except (ValueError, KeyError): pass # `Unfinished` warns of it
+        except (ValueError, KeyError): pass # `Unfinished` issues a warning
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050a
 part_seconds = 60. # computing time after which a part is written
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050ab
 class Unfinished:
-    """The explanations for the arrays `name` of `run` that exist so far, including parts that an earlier process has
-written"""
+    """The explanations for the arrays `name` of `run` that exist so far
+
+    They include parts that an earlier process has written."""
     def __init__(self,
         run, name:str,
-        maker:int,          # checksum of the weights that explain
+        maker:int,          # checksum of the weights of the explaining model
         question:dict=None, # what is explained, see `SalLM`
     ):
         self.run, self.name, self.maker, self.question = run, name, maker, question
@@ -488,8 +489,8 @@ written"""
         return sum(part['seconds'].item() for part in self.parts) + time.perf_counter() - self.since
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050ac
-def _question_of(part:dict): # None if none was stored, as in earlier versions
-    "Return the question that `part` answers, as in `SalLM`"
+def _question_of(part:dict): # None if it was not stored, as in earlier versions
+    "Return the `question` stored in `part`, see `SalLM`"
     if 'question' in part: return json.loads(part['question'].tobytes())
     return None
 
@@ -499,7 +500,7 @@ _companion_stream = 0x51de # separates these random numbers from those of other 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-un-2b
 class _Unlabelled(Method):
     "The part of the method that adds texts without labels to a batch"
-    def _unlabelled_texts(self): # a Dataset with text, [text_pair]; None without any
+    def _unlabelled_texts(self): # a Dataset with text, [text_pair]; None if there are no such texts
         "Return the texts without labels as one Dataset"
         x = self.variant.unlabelled
         if x is None: return None
@@ -524,7 +525,7 @@ class _Unlabelled(Method):
         except ValueError as e: self.require(False, f'unlabelled: {e}')
 
     def _require_positions(self, longest:int, what:str):
-        "Raise an error if `padded_to` or `target_positions` is used and smaller than `longest`, the length of a text"
+        "Raise an error if `padded_to` or `target_positions` is used and is smaller than `longest`, the longest text"
         used = dict(padded_to=self.variant.loss == 'released', target_positions=self.variant.target == 'all_released')
         for name in (k for k, is_used in used.items() if is_used):
             n = getattr(self.variant, name)
@@ -532,8 +533,8 @@ class _Unlabelled(Method):
                          f'{name}={n} is less than the {longest} tokens of the longest {what}; '
                          f'set {name} to {longest} or more, or max_length to {n}')
 
-    def companions(self, batch:dict, progress:'Progress') -> dict: # a batch with unlabelled_ratio times as many texts
-        "Draw the texts without labels for the examples in `batch` in the step at `progress`"
+    def companions(self, batch:dict, progress:'Progress') -> dict: # batch with `unlabelled_ratio` texts per example
+        "Draw texts without labels for the examples in `batch` in the step at `progress`"
         examples, collate = self._more
         drawn = keyed_uniform(batch['example_id'], (self.variant.unlabelled_ratio,), progress.seed, progress.step,
                               _companion_stream)
@@ -543,7 +544,7 @@ class _Unlabelled(Method):
         return {k: v.to(batch['example_id'].device) for k, v in collate(rows).items()}
 
     def _prepare_unlabelled(self, trainer):
-        "Encode the texts without labels like the training texts of `trainer`, with ids that follow theirs"
+        "Encode the texts without labels like the training texts of `trainer`, with subsequent example ids"
         taken = [*trainer.encoded.values(), trainer.probe_set]
         first_id = 1 + max(max(part['example_id']) for part in taken)
         paired = 'text_pair' in trainer.data['train'].column_names
@@ -561,7 +562,7 @@ class _Agreeing(_Unlabelled):
         return {l: tuple(heads) for l in check_layers(model, self.layers)}
 
     def _target_of(self, model, batch) -> tuple: # (saliency [batch, tokens], (target, counts, rows, real))
-        "Return the target for the attention of `model` in `batch`, and the other arguments of `layer_loss`"
+        "Return the target for the attention of `model` on `batch`, and the other arguments of `layer_loss`"
         saliency, real = self.explanations.lookup(batch), batch['attention_mask'].bool()
         rows = query_rows(model, batch) if self.variant.rows == 'pooled' else None
         counts = counted_tokens(model, batch)
@@ -571,7 +572,7 @@ class _Agreeing(_Unlabelled):
         return saliency, (target, counts, rows, real)
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Plan to observe the regularised layers, with the explanations of `batch` as targets"
+        "Return a plan that observes the regularised layers and contains the explanations of `batch` as targets"
         self.require(self.explanations is not None,
                      'there are no explanations yet; train() computes them before the first step. Without train(), '
                      'set method.explanations = Explanations(**explain_examples(teacher, examples, collate))')
@@ -591,13 +592,13 @@ class _Agreeing(_Unlabelled):
         return torch.stack([layer_loss(maps[l], maps.seen(l), *target, *how) for l in layers]).mean(0)
 
     def compared(self, maps:'Maps', plan:Plan) -> torch.Tensor: # [batch, key]
-        "Return the attention that is compared with the explanation, as the mean over layers and heads"
+        "Return the attention that is compared with the explanation, averaged over layers and heads"
         _, _, rows, real = plan.targets['sallm']
         how = rows, real, self.variant.heads, self.variant.per_head
         return torch.stack([_compared_attention(maps[l], *how).mean(1) for l in plan.layers]).mean(0)
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
-        "Return the attention loss and, if there are texts without labels, the attention loss on these"
+        "Return the attention loss and, if there are texts without labels, the attention loss on these texts"
         terms = dict(saliency_agreement=Term(self._agreement(maps, plan.layers, plan.targets['sallm']), self.weight))
         if 'unlabelled' in plan.targets:
             model, companions = plan.targets['unlabelled']
@@ -635,17 +636,18 @@ class _Questioning(_Agreeing):
                      f'the explanations in {run.path} were computed with another vocabulary; use the same tokenizer')
 
     def _reused_explanations(self, tokenizer, parts:dict) -> dict: # arrays example_id, length, saliency, content
-        """Return the explanations of the source run for `parts` {name: encoded examples}, or raise an error if they
-        do not match"""
+        """Return the explanations from the source run for `parts` {name: encoded examples}
+
+        Raise an error if the settings or the examples do not match."""
         run = self.source if isinstance(self.source, Run) else Run(self.source)
         answered = run.state.get('explained')
         self.require(answered is not None, f'{run.path} contains no explanations; '
-                                           'pass a SalLM run that has computed its own')
+                                           'pass a SalLM run that has computed explanations')
         self._require_same_question(tokenizer, answered, run)
         recorded, found = _load_explanations(run, 'explanations'), []
         for name, examples in parts.items():
             arrays, missing = matching_explanations(recorded, examples)
-            same_probes = "use the same probes; with another seed, name them, as in probes='validation[:8]'"
+            same_probes = "use the same probes; with another seed, select them by name, as in probes='validation[:8]'"
             same_texts = 'use the same texts, labels and max_length, or a subset of them'
             hint = same_probes if name == 'probes' else same_texts
             self.require(not missing,
@@ -655,8 +657,8 @@ class _Questioning(_Agreeing):
         return {k: np.concatenate([part[k] for part in found]) for k in recorded}
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #064
-def _teacher_state(path) -> tuple: # (True if its training can be resumed, True if it is finished)
-    "Return the state of the teacher in the folder `path`; remove the folder if its training never began"
+def _teacher_state(path) -> tuple: # (True if training can be resumed, True if training is finished)
+    "Return the state of the teacher in the folder `path`; remove the folder if training never began"
     if not path.exists(): return False, False
     names = {p.name for p in path.iterdir() if not p.name.startswith('.')}
     never_began = not names
@@ -671,12 +673,12 @@ def _teacher_state(path) -> tuple: # (True if its training can be resumed, True 
 class _Teaching(_Questioning):
     "The part of the method that loads the teacher or trains it first"
     def _teacher_in(self, path) -> tuple: # (state, None) or (None, error message)
-        "Return the `_teacher_state` of `path`, or the message of the error that it raises"
+        "Return the `_teacher_state` of `path`, or the error message if it raises an error"
         try: return _teacher_state(path), None
         except (OSError, ValueError) as e: return None, str(e)
 
     def _train_teacher(self, trainer) -> tuple: # (model, tokenizer)
-        "Fine-tune a copy of the model of `trainer`, or resume or load the one in the run"
+        "Fine-tune a copy of the model of `trainer`, or resume or load the teacher in the run"
         from salviz.models.loading import weights_checksum
         path = trainer.home/'teacher'
         again = f'delete the folder {path} to train the teacher again with resume=True'
@@ -694,12 +696,12 @@ class _Teaching(_Questioning):
         now = weights_checksum(teacher[0])
         before = trainer.broadcast(trainer.run.state.get('teacher_weights')) if done else None
         self.require(before in (None, now),
-                     f'the weights of the teacher in {path} are not those at the end of its training; {again}')
+                     f'the weights of the teacher in {path} have changed since its training ended; {again}')
         trainer.run.set_state(teacher_weights=now)
         return teacher
 
     def _load_teacher(self) -> tuple: # (model, tokenizer or None)
-        "Return the teacher that was passed; the best checkpoint of a run is loaded only once"
+        "Return the `teacher` argument as a model; the best checkpoint of a run is loaded only once"
         if isinstance(self.teacher, torch.nn.Module): return unwrapped(self.teacher), None
         if self._loaded is None:
             model, tokenizer = load_model(self.teacher)
@@ -707,21 +709,22 @@ class _Teaching(_Questioning):
         return self._loaded
 
     def _start_from(self, teacher, trainer):
-        """Copy the weights of `teacher` into the model of `trainer`; a run that is resumed before its first checkpoint
-        must have the same teacher"""
+        """Copy the weights of `teacher` into the model of `trainer`
+
+        If a run is resumed before its first checkpoint, the teacher must be the same."""
         from salviz.models.loading import weights_checksum
         now, before = weights_checksum(teacher), trainer.broadcast(trainer.run.state.get('teacher_weights'))
         self.require(before in (None, now),
-                     'the teacher does not have the weights that this run started from; '
+                     'the teacher does not have the weights from which this run started; '
                      'pass the same teacher as before')
         trainer.model.load_state_dict(teacher.state_dict())
         trainer.run.set_state(teacher_weights=now)
 
     def _require_same_teacher(self, teacher, begun):
-        "Raise an error unless `teacher` computed the first explanations, whose weights have the checksum `begun`"
+        "Raise an error unless `teacher` computed the first explanations: its weights have the checksum `begun`"
         self.require(begun in (None, _checksum(teacher)),
-                     'the teacher does not have the weights of the one that computed the first explanations of this '
-                     'run; pass the same teacher as before, or start a new run')
+                     'the teacher does not have the weights that computed the first explanations of this run; pass '
+                     'the same teacher as before, or start a new run')
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #066
 def _checksum(teacher) -> int: # 0 without a teacher
@@ -750,7 +753,7 @@ class _Explaining(_Teaching):
             same = (np.array_equal(arrays['example_id'], ids)
                     and arrays['content'].tolist() == [content[i] for i in ids.tolist()])
             self.require(same, f'the unfinished explanations in {trainer.run.path} were computed for other tokens or '
-                               'labels; resume with the data and the tokenizer that the run was started with')
+                               'labels; resume with the data and the tokenizer with which the run was started')
         return unfinished, content
 
     def _explain_all(self, teacher, trainer, name='explanations', **state):
@@ -779,7 +782,7 @@ class _Explaining(_Teaching):
         _remove_parts(run, name)
 
     def _copy_explanations(self, trainer):
-        "Copy the explanations of the source run into this one"
+        "Copy the explanations from the source run into this run"
         start = time.perf_counter()
         arrays = self._reused_explanations(trainer.tokenizer, self._splits(trainer))
         trainer.run.save_arrays('explanations', arrays)
@@ -811,8 +814,9 @@ class _Refreshing(_Explaining):
         return epoch - (epoch - 1) % self.variant.refresh
 
     def epoch_begin(self, trainer:'MethodTrainer', epoch:int) -> None:
-        """Compute new explanations with the current model if `refresh` requires it in this epoch and the run does not
-        have them yet"""
+        """Compute new explanations with the current model
+
+        Do nothing if `refresh` does not require them in this `epoch`, or if the run already contains them."""
         from salviz.models.loading import full_precision
         explained = self._explaining_epoch(epoch)
         if explained == self.explained_epoch: return
@@ -828,7 +832,7 @@ class _Refreshing(_Explaining):
         self._use(trainer, explained)
 
     def _remove_leftovers(self, run):
-        "Remove parts of complete explanations, which a killed process may have left"
+        "Remove parts of complete explanations that a killed process may have left behind"
         for epoch in [1] * ('explanation_seconds' in run.state) + run.state.get('refreshed', []):
             _remove_parts(run, _arrays_of(epoch))
 
@@ -856,8 +860,9 @@ class _Preparing(_Refreshing):
         return not is_explained or damage is not None, done, epoch, begun
 
     def prepare(self, trainer:'MethodTrainer') -> None:
-        """Explain the training set and the probes unless the run has the explanations; with start='teacher', copy the
-        teacher's weights"""
+        """Explain the training set and the probes unless the run already contains the explanations
+
+        With start='teacher', also copy the teacher's weights."""
         run = trainer.run
         if self.variant.unlabelled is not None: self._prepare_unlabelled(trainer)
         new, done, epoch, begun = self._where(trainer)
@@ -870,16 +875,16 @@ class _Preparing(_Refreshing):
             if new and trainer.is_world_process_zero():
                 self._explain_all(teacher, trainer) if self.source is None else self._copy_explanations(trainer)
         if trainer.is_world_process_zero(): self._remove_leftovers(run)
-        trainer.broadcast(None) # the other processes wait until the first one has written them
+        trainer.broadcast(None) # the other processes wait until the first one has written the explanations
         if start: self._start_from(teacher, trainer)
-        self._loaded = None # the teacher is not needed any more; free its memory
+        self._loaded = None # free the memory of the teacher, which is not needed any more
         self._use(trainer, epoch)
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #060
 class _CheckingTeacher(_Preparing):
     "The part of the checks that compares teacher and model"
     def _check_teacher(self, model, tokenizer):
-        "Return the teacher that was passed; raise an error unless it has the task, vocabulary and classes of `model`"
+        "Return the teacher as a model; raise an error unless it has the task, vocabulary and classes of `model`"
         teacher, its_tokenizer = self._load_teacher()
         if its_tokenizer is not None: same = its_tokenizer.get_vocab() == tokenizer.get_vocab()
         else: same = teacher.get_input_embeddings().num_embeddings == model.get_input_embeddings().num_embeddings
@@ -887,32 +892,32 @@ class _CheckingTeacher(_Preparing):
         its_task, task = task_of(teacher), task_of(model)
         self.require(its_task == task, f'the teacher {name} is for {its_task}, but the model is for {task}; '
                                        'use a teacher for the same task')
-        self.require(same, f'the teacher {name} has another vocabulary than the model; '
+        self.require(same, f'the teacher {name} and the model have different vocabularies; '
                            'use a teacher that was trained with the same tokenizer')
         self.require(a == b,
-                     f'the teacher {name} has {a} classes, the model {b}; '
+                     f'the teacher {name} has {a} classes, but the model has {b}; '
                      'use a teacher that was trained on the same task')
         self.require(not (why := class_mismatch(teacher, model)), f'the teacher {name}: {why}')
         shapes = [{k: v.shape for k, v in m.state_dict().items()} for m in (teacher, model)]
         self.require(self.variant.start == 'pretrained' or shapes[0] == shapes[1],
-                     f"start='teacher' needs a teacher with the architecture of the model, "
+                     f"start='teacher' requires a teacher with the architecture of the model, "
                      f'but the weights of {name} ({type(teacher).__name__}) do not fit those of the model '
                      f"({type(model).__name__}); use start='pretrained' or another teacher")
         return teacher
 
     def _check_task(self, model, data):
-        "Raise an error if an option does not apply to the task of `model`, or an example has no answer to explain"
+        "Raise an error if an option does not apply to the task of `model`, or if an example has no answer to explain"
         task = tasks[task_of(model)]
         self.require(task.scores_classes or self.variant.target in ('gold', 'predicted'),
                      f"target={self.variant.target!r} is a mean over classes, which {task.name} does not have; "
                      "use 'gold' or 'predicted'")
         if not task.per_token: return
         self.require(self.variant.rows == 'pooled',
-                     f'rows={self.variant.rows!r} needs one answer for each text; {task.name} uses the row that '
-                     'predicts the explained token; leave rows out')
+                     f'rows={self.variant.rows!r} requires one prediction for each text; {task.name} uses the row that '
+                     'predicts the explained token; omit rows')
         for name, x in dict(unlabelled=self.variant.unlabelled is None, teacher=self.teacher is not False).items():
-            self.require(x, f'{name}={getattr(self, name)!r:.40} works for classification and regression only, '
-                            f'got {task.name}; leave it out')
+            self.require(x, f'{name}={getattr(self, name)!r:.40} only works for classification and regression, '
+                            f'got {task.name}; omit {name}')
         if not task.causal: return
         for name in ('train', 'probes'):
             bare = [i for i, s in enumerate(data[name]['segments']) if 1 not in s] if name in data else []
@@ -923,8 +928,10 @@ class _CheckingTeacher(_Preparing):
 class _Checking(_CheckingTeacher):
     "The part of the method that checks arguments, model and data before training"
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
-        """Raise an error if layers, heads or rows do not exist, the saliency cannot be computed, or the teacher or the
-        explanations do not fit the model"""
+        """Raise an error if the method cannot train `model` on `data` for `epochs`
+
+        The layers, heads and rows must exist, the saliency must be computable, and the teacher or the explanations must
+        match the model."""
         Method.check(self, model, tokenizer, data, epochs)
         check_observable(model)
         check_layers(model, self.layers)
@@ -936,10 +943,10 @@ class _Checking(_CheckingTeacher):
         if self.variant.rows == 'pooled': query_rows(model, {k: v.to(device_of(model)) for k, v in first.items()})
         self.require(not model.config.is_encoder_decoder,
                      f'{type(model).__name__} is an encoder-decoder model, whose head reads the decoder, '
-                     'but explanations are of the source; use an encoder or a decoder-only classifier')
+                     'but explanations refer to the source; use an encoder or a decoder-only classifier')
         self.require(self.variant.refresh is None or self.variant.refresh < epochs,
                      f'refresh={self.variant.refresh} with {epochs} epochs never refreshes; train for more epochs '
-                     'or leave refresh out')
+                     'or omit refresh')
         self._require_positions(max(max(data[k]['length']) for k in ('train', 'probes') if k in data), 'example')
         teacher = (None if self.teacher is False else model if self.teacher is None
                    else self._check_teacher(model, tokenizer))
@@ -953,7 +960,7 @@ class _Checking(_CheckingTeacher):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #slv-0
 def _is_heads(x) -> bool:
-    "Return whether `x` is None or a list of different heads"
+    "Return whether `x` is None or a list of distinct heads"
     if x is None: return True
     is_list = isinstance(x, (list, tuple, range)) and len(x) > 0 and all(type(h) is int and h >= 0 for h in x)
     return is_list and len(set(x)) == len(x)
@@ -968,33 +975,33 @@ def _are_texts(x) -> bool:
 # %% ../../nbs/05_methods/05_sallm.ipynb #slv-1
 @dataclass(frozen=True, repr=False)
 class SalLMVariant(Variant):
-    """Further options of SalLM; the preset 'paper' has their defaults, 'released' follows the authors' code
+    """Further options of SalLM; the preset 'paper' uses the defaults, and 'released' follows the authors' code
 
-    Two differences in the released code have no option: it marks 6 of the 60 positions, so that special tokens and
-    pads can be marked, and it passes no attention mask to the model."""
+    Two properties of the released code are not available as options: it marks 6 of the 60 positions, so that special
+    tokens and padding can be marked, and it does not pass an attention mask to the model."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(loss='released', target='all_released', after_dropout=True))
     limits:ClassVar[dict] = dict(
-        heads=Limit(_is_heads, 'None (all) or different heads by number, counted from 0'),
+        heads=Limit(_is_heads, 'None (all) or distinct head indices, counted from 0'),
         refresh=optional(Limit(is_count.fits, 'a whole number of epochs of at least 1')), unlabelled_ratio=is_count,
         padded_to=Limit(lambda x: x == 'batch' or is_count.fits(x), "'batch' or a whole number of positions"),
         target_positions=Limit(lambda x: x == 'real' or is_count.fits(x), "'real' or a whole number of positions"),
         unlabelled_weight=Limit(lambda x: x is None or is_weight.fits(x), is_weight.words))
 
     binarised:bool=True # True: mark the most salient tokens; False: positive saliency, normalised
-    # most salient tokens: 'signed' (most positive) or 'magnitude'; None: 'magnitude' for a score, else 'signed'
+    # ranking of tokens: 'signed' (most positive first) or 'magnitude'; None: 'magnitude' for a score, else 'signed'
     ranking:Literal['signed', 'magnitude']|None=None
     # label to explain: 'gold', 'predicted', 'all' or 'all_released', see `token_saliency`
     target:Literal['gold', 'predicted', 'all', 'all_released']='gold'
     loss:Literal['kl', 'mse', 'released']='kl' # see `agreement_loss`
-    padded_to:int|Literal['batch']=60 # loss='released': positions of a row; 'batch': as many as the batch has
-    # target='all_released': positions over which the map of a label is standardised; 'real': the real tokens
+    padded_to:int|Literal['batch']=60 # loss='released': positions in a row; 'batch': the padded length of the batch
+    # target='all_released': positions over which the map of a label is standardised; 'real': only the real tokens
     target_positions:int|Literal['real']=60
     heads:Sequence[int]|None=None # indices of the regularised heads; None: all
-    per_head:bool=False # True: compare each head separately (mean of their losses); False: compare their mean
-    # 'pooled': the row that predicts the explained answer; 'mean': mean over all query rows
+    per_head:bool=False # True: compare each head separately (mean of the losses); False: compare the mean over heads
+    # 'pooled': the row that makes the explained prediction; 'mean': mean over all query rows
     rows:Literal['pooled', 'mean']='pooled'
-    after_dropout:bool=False # use attention before dropout (False, the equation) or after it (True, the released code)
-    # initial weights: 'pretrained': those of the model passed to `train`; 'teacher': the teacher's (Fine-Tuned)
+    after_dropout:bool=False # use attention before dropout (False, equation) or after dropout (True, released code)
+    # initial weights: 'pretrained' (of the model passed to `train`) or 'teacher' (of the teacher, Fine-Tuned)
     start:Literal['pretrained', 'teacher']='pretrained'
     refresh:int|None=None # N: the model explains the data again every N epochs (Iterative); None: never
     unlabelled:Sequence|Dataset|None=None # texts (or pairs of texts) without labels, see "Texts without labels"
@@ -1010,18 +1017,18 @@ class SalLMVariant(Variant):
             if not ok: raise ValueError(f'SalLM: {message}')
         require(self.binarised or self.loss != 'released',
                 "loss='released' compares attention with marks of 0 and 1, which binarised=False does not produce; "
-                "leave binarised out, or use loss='kl' or 'mse'")
+                "omit binarised, or use loss='kl' or 'mse'")
         require(self.padded_to == 60 or self.loss == 'released',
-                f"padded_to applies to loss='released' only, which counts pads; leave it out with loss={self.loss!r}")
+                f"padded_to only applies to loss='released', which counts padding; omit it with loss={self.loss!r}")
         require(self.target_positions == 60 or self.target == 'all_released',
-                "target_positions applies to target='all_released' only; "
-                f'leave it out with target={self.target!r}')
+                "target_positions only applies to target='all_released'; "
+                f'omit it with target={self.target!r}')
         texts = self.unlabelled
         require(texts is None or _are_texts(texts) and len(texts),
-                'unlabelled must be None, a list of texts or of pairs of texts, or a Dataset with the column text, '
-                f'none of them empty; got {texts!r:.80}')
+                'unlabelled must be None, or a non-empty list of texts or pairs of texts, or a non-empty Dataset with '
+                f'the column text; got {texts!r:.80}')
         require(texts is not None or self.unlabelled_ratio == 1 and self.unlabelled_weight is None,
-                'unlabelled_ratio and unlabelled_weight apply only with unlabelled=; leave them out')
+                'unlabelled_ratio and unlabelled_weight require unlabelled; pass unlabelled, or omit them')
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #053u
 _unsupported = dict( # {task: why}
@@ -1040,22 +1047,22 @@ class SalLM(_Checking):
                   top_fraction=is_positive_fraction('fraction of tokens that is marked'))
 
     def __init__(self,
-        # a fine-tuned model, a run, or the path of a run; None: trained first with the settings of this run; False: no
-        # teacher, if `saliency` is a function that needs none
+        # a fine-tuned model, a run, or the path of a run; None: train a teacher first, with the settings of this run;
+        # False: no teacher, if `saliency` is a function that does not need a model
         teacher:torch.nn.Module|Run|str|PathLike|Literal[False]|None=None,
         weight:float=1.,            # lambda: weight of the attention loss
         top_fraction:float=.1,      # k: fraction of the tokens that a binarised explanation marks
-        saliency:str|Callable[..., torch.Tensor]='integrated_gradients', # of the teacher, see `_class_saliency`
+        saliency:str|Callable[..., torch.Tensor]='integrated_gradients', # teacher's saliency, see `_class_saliency`
         steps:int=20,               # m: nodes of integrated gradients
         layers:Sequence[int]=(-1,), # layers whose attention is regularised; the loss is the mean over them
-        # a SalLM run or its path: reuse its explanations, without a teacher
+        # a SalLM run, or its path, whose explanations are reused without a teacher
         explanations:Run|str|PathLike|None=None,
         variant:SalLMVariant|Literal['paper', 'released']='paper', # further options, or the name of a preset
     ):
         self.teacher, self.weight, self.top_fraction, self.saliency = teacher, weight, top_fraction, saliency
         self.steps, self.layers, self.source = steps, layers, explanations
         self.variant = self.as_variant(variant)
-        self.explanations, self.explained_epoch, self._loaded = None, 1, None # in use, and the epoch they are from
+        self.explanations, self.explained_epoch, self._loaded = None, 1, None # current explanations and their epoch
         self._more = None # (encoded texts without labels, their `Collator`)
         self._check_arguments()
         texts = self._unlabelled_texts()
@@ -1068,22 +1075,22 @@ class SalLM(_Checking):
                      f'saliency must be one of {", ".join(map(repr, names))}, or a function of '
                      f'(model, batch, classes), got {self.saliency!r}')
         alone = is_function and self.variant.start == 'pretrained' and self.variant.refresh is None
-        self.require(self.teacher is not False or alone, 'teacher=False needs a function as saliency, '
+        self.require(self.teacher is not False or alone, 'teacher=False requires a function as saliency, '
                                                          "start='pretrained' and refresh=None")
         self.require(self.source is None or self.teacher in (None, False) or self.variant.start == 'teacher',
-                     "with explanations= no teacher is used; leave teacher out, or set start='teacher' to start "
-                     'from its weights')
+                     "with explanations=, no teacher is used; omit teacher, or set start='teacher' to start "
+                     "from the teacher's weights")
 
     def arguments(self) -> dict: return {**super().arguments(), 'explanations': self.source}
 
     def completed(self, args:dict) -> dict:
-        "Return `args` with current names and defaults; before `padded_to` existed, 'released' was another loss"
+        "Return `args` with current names and defaults; before `padded_to` existed, 'released' was a different loss"
         if args.get('loss') == 'released' and 'padded_to' not in args:
             args = {**args, 'loss': 'released, not normalised'}
         return super().completed(recorded_settings('SalLM', args))
 
     def args(self) -> dict:
-        "Return the hyperparameters as files record them, with the path or the class of the teacher"
+        "Return the hyperparameters as files record them, with the teacher as a path or class name"
         def named(x):
             return (x if x is None or x is False else type(x).__name__ if isinstance(x, torch.nn.Module)
                     else str(getattr(x, 'path', x)))

@@ -100,8 +100,8 @@ def _array(snapshot, name):
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #021b
 def _maps_of(snapshot, name, level):
-    """Return the index columns (layer, head) of `level`, its maps [m, n, n], and bool [m, n, n]: keys with weight from
-    some head of the layer"""
+    """Return the index columns (layer, head) of `level`, its maps [m, n, n], and bool [m, n, n]: keys that some head
+    of the layer attends to"""
     x = _array(snapshot, name)
     seen, layers, heads, n = (x != 0).any(1), snapshot.layers[name], x.shape[1], x.shape[-1]
     if level == 'head':
@@ -173,10 +173,10 @@ def _check_recorded(run, snapshots):
 
 def run_agreement_table(
     run,       # a `Run`
-    # a recorded step; -1: the last one of each probe example; None: all steps except those without the array to compare
-    # with, such as saliency with `train(saliency_snapshots=)`
+    # a recorded step; -1: the last step of each probe example; None: all steps that have the array to compare with
+    # (with `train(saliency_snapshots=)`, some steps have no saliency)
     step=-1,
-    **options, # of `agreement_table`
+    **options, # passed to `agreement_table`
 ) -> pd.DataFrame: # step, probe and the columns of `agreement_table`
     "Return the `agreement_table` of all probe examples of `run`"
     against = options.get('saliency', 'saliency')
@@ -201,7 +201,7 @@ def compare_attributions(
     counts = [np.asarray(c, bool) for c in counts]
     check_lengths(a=a, b=b, counts=counts)
     if any(not x.ndim for x in a):
-        raise ValueError('the first axis of an attribution must be the example; pass a single one as a list')
+        raise ValueError('the first axis of attributions must be the example; pass a single attribution in a list')
     for i, (x, y, c) in enumerate(zip(a, b, counts)):
         check_shapes(f'of one shape in example {i}', x.ndim, a=x, b=y, counts=c)
     rows = [likeness(x.ravel(), y.ravel(), c.ravel(), top_fraction, sign, kendall) for x, y, c in zip(a, b, counts)]
@@ -213,9 +213,10 @@ def compare_attributions(
 def compare_methods(
     values:dict, # {method: attributions of the same examples, as for `compare_attributions`}
     counts=None, # tokens, pixels or entries that count
-    **options,   # of `compare_attributions`
+    **options,   # passed to `compare_attributions`
 ) -> pd.DataFrame: # method_a, method_b, examples, spearman, kl, top_overlap[, kendall]
-    "Return the mean similarity of each ordered pair of methods, because KL is that of `method_a` from `method_b`"
+    """Return the mean similarity of each ordered pair of methods; the order matters for KL, which is computed from
+    `method_b` to `method_a`"""
     if len(values) < 2:
         raise ValueError('compare_methods: values must have attributions of at least two methods, got '
                          f'{", ".join(values) or "none"}')
@@ -233,7 +234,7 @@ def _check_same(a, b, what):
     if not _same_sentence(a, b):
         shown = [repr(' | '.join(s.texts)[:60] or ' '.join(s.labels)[:60]) for s in (a, b)]
         how = ' and '.join(shown)
-        if a.texts == b.texts: how = f'{shown[0]} in {len(a.tokens)} and {len(b.tokens)} different tokens'
+        if a.texts == b.texts: how = f'{shown[0]} split differently into {len(a.tokens)} and {len(b.tokens)} tokens'
         raise ValueError(f'only snapshots of the same sentence and tokens can be compared, got {how}')
     first, second = ((_array(s, what).shape, s.layers.get(what)) for s in (a, b))
     if first != second:
@@ -246,7 +247,7 @@ def compare_snapshots(
     a, b,             # snapshots of one sentence
     what='attention', # an array of both: 'attention', 'attention_attribution', 'saliency', …
     rows='ordinary',  # query rows to compare, see `_query_rows`
-    keys='all',       # keys that count: 'all' that some head of the layer attends to, or the 'ordinary' ones among them
+    keys='all',       # keys that count: 'all' keys that some head of the layer attends to, or 'ordinary' ones only
     sign='magnitude', # see `likeness`
     top_fraction=.2,  # fraction of the keys that count, for the top overlap
     level='head',     # of maps: 'head', 'layer', 'mean' or 'all'
@@ -298,7 +299,7 @@ def compare_runs(
     run_a:'Run', run_b:'Run', # runs with the same probe examples
     step:int=-1,              # a recorded step; -1: the last one of each probe example
     step_b:int|None=None,     # step of `run_b`, if different
-    **options,                # of `compare_snapshots`
+    **options,                # passed to `compare_snapshots`
 ) -> pd.DataFrame: # probe, step_a, step_b and the columns of `compare_snapshots`
     "Compare the probe examples of `run_a` with the same sentences in `run_b`"
     if step_b is None: step_b = step
@@ -310,9 +311,9 @@ def compare_runs(
 # %% ../../nbs/08_metrics/02_agreement.ipynb #056
 def step_drift(
     run,                # a `Run`
-    against='previous', # compare each step with the 'previous' recorded one, or with the 'first' of its probe example
+    against='previous', # compare each step with the 'previous' or with the 'first' recorded step of its probe example
     probe=None,         # None: all
-    **options,          # of `compare_snapshots`
+    **options,          # passed to `compare_snapshots`
 ) -> pd.DataFrame: # probe, step, against and the columns of `compare_snapshots`, with the earlier step as `a`
     "Measure how much the recordings of `run` change from step to step"
     check_choice('against', against, ('previous', 'first'))
@@ -353,7 +354,7 @@ def _named_pattern(snapshot, name, boundary, multiple):
 # %% ../../nbs/08_metrics/02_agreement.ipynb #064b
 def pattern_table(
     snapshot,
-    # names, {name: [n, n]}, or None: the patterns that this run guides its heads towards
+    # names, {name: [n, n]}, or None: the patterns that the run of this snapshot guides its heads towards
     patterns=('next', 'prev', 'first', 'delim', 'period'),
     boundary='uniform', # of 'next' and 'prev', see `pattern_matrix`
     multiple='uniform', # of 'delim' and 'period', see `pattern_matrix`

@@ -21,15 +21,15 @@ from .statistics import paired_t
 @dataclass(frozen=True)
 class Estimate:
     "Mean effect over the pairs of one or several tasks"
-    mean:float     # of the task means
+    mean:float     # mean of the task means
     low:float      # ends of the confidence interval, NaN if undefined
     high:float
     p:float        # two-sided p-value of no effect; NaN if undefined
     pairs:int      # number of finite pairs
-    tasks:int      # number of tasks with such a pair
+    tasks:int      # number of tasks with at least one finite pair
     s:float        # standard deviation of the differences within tasks
     error:float    # standard error of `mean`, NaN if undefined
-    freedom:float  # degrees of freedom: pairs - tasks, or those of Welch and Satterthwaite
+    freedom:float  # degrees of freedom: pairs - tasks, or the formula of Welch and Satterthwaite
 
     def p_of(self,
         value:float,              # hypothetical effect
@@ -53,7 +53,7 @@ def _p(estimate, value, alternative):
 
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-7
 def _task_codes(tasks, n):
-    "Return the index of the task of each of the `n` pairs"
+    "Return the task of each of the `n` pairs as an index"
     if tasks is None: return np.zeros(n, dtype=int)
     codes, _ = pd.factorize(np.asarray(tasks, dtype=object))
     if codes.shape != (n,) or (codes < 0).any():
@@ -77,7 +77,7 @@ def _a_list(name, x):
 
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-8a
 def _welch(d, codes, counts) -> tuple: # (standard error of the mean of task means, degrees of freedom)
-    "Combine one variance per task; NaN if a task has a single pair"
+    "Combine the variances of the tasks; return NaN if a task has only one pair"
     if (counts < 2).any(): return math.nan, math.nan
     _, codes = np.unique(codes, return_inverse=True)
     variances = np.array([d[codes == i].var(ddof=1) for i in range(len(counts))])/counts
@@ -88,8 +88,8 @@ def _welch(d, codes, counts) -> tuple: # (standard error of the mean of task mea
 def over_tasks(
     d,               # differences, one per pair; NaN and infinity do not count
     tasks=None,      # the task of each pair; None: one task
-    confidence=.95,  # of the interval
-    pooled=True,     # one variance for all tasks; False: each task has its own (Welch and Satterthwaite)
+    confidence=.95,  # confidence level of the interval
+    pooled=True,     # use one variance for all tasks; False: one variance per task (Welch and Satterthwaite)
 ) -> Estimate: # without an interval if the differences are too few or do not vary within their task
     "Return the mean over tasks of the mean difference, with an interval from the variance within tasks"
     check_fraction('confidence', confidence)
@@ -119,9 +119,10 @@ def tost(
     d,               # differences, one per pair, positive = better
     margin:float,    # the largest difference that does not matter
     tasks=None,      # the task of each pair, see `over_tasks`
-    sides=2,         # 2: equivalence, neither worse nor better by the margin; 1: no harm, not worse by the margin
+    sides=2,         # 2: equivalence, less than the margin worse or better; 1: no harm, less than the margin worse
 ) -> float: # NaN without an interval
-    "Test whether a mean difference is smaller than `margin`; return the p-value of the hypothesis that it is as large"
+    """Test whether a mean difference is smaller than `margin`; return the p-value of the hypothesis that the difference
+    is at least as large as the margin"""
     problem = ''
     if sides not in (1, 2): problem = f'sides must be 1 (no harm) or 2 (equivalence), got {sides!r}'
     if not (isinstance(margin, Real) and 0 < margin < math.inf):
@@ -135,16 +136,16 @@ def tost(
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-18
 def detectable(
     s:float,         # standard deviation of the differences (within tasks)
-    n,               # number of pairs; with several tasks a list with that of each
+    n,               # number of pairs; with several tasks, a list of the numbers of pairs of the tasks
     power=.8,        # probability of detection
-    confidence=.95,  # of the interval that must exclude 0
+    confidence=.95,  # confidence level of the interval that must exclude 0
 ) -> float: # NaN with too few pairs
     "Return the smallest true effect that `n` pairs detect with probability `power`"
     check_fraction('power', power)
     check_fraction('confidence', confidence)
     counts = np.atleast_1d(np.asarray(n, dtype=np.float64))
     if counts.ndim != 1 or not len(counts) or (counts < 1).any():
-        raise ValueError(f'n must be a number of pairs, or a list with that of each task, all at least 1, got {n!r}')
+        raise ValueError(f'n must be a number of pairs, or a list with one number per task, all at least 1, got {n!r}')
     freedom = counts.sum() - len(counts)
     if freedom < 1 or math.isnan(s): return math.nan
     return _quantiles(freedom, power, confidence)*s*math.sqrt((1/counts).sum())/len(counts)
@@ -156,24 +157,24 @@ def _quantiles(freedom, power=.8, confidence=.95):
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-23
 @dataclass(frozen=True)
 class Spread:
-    "Difference in variability of paired values: ln(deviation of the first values/deviation of the second)"
-    mean:float     # that logarithm; positive: the first values vary more
+    "Difference in variability of paired values: the logarithm of the ratio of their standard deviations"
+    mean:float     # ln(deviation of the first values/deviation of the second); positive: the first values vary more
     low:float      # ends of the confidence interval, NaN if undefined
     high:float
-    p:float        # two-sided p-value of equal deviations
+    p:float        # two-sided p-value of the hypothesis of equal deviations
     pairs:int
     tasks:int
     r:float        # correlation of the pairs
     s:float        # √(1 - r²): the larger, the less pairing helps
-    error:float    # s/√freedom, approximately that of a small logarithm
+    error:float    # s/√freedom, approximately the standard error of `mean` if `mean` is small
     freedom:int    # degrees of freedom: pairs - tasks - 1
 
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-23b
 def pitman_morgan(
     first, second,   # numbers, paired; pairs with NaN or infinity do not count
     tasks=None,      # the task of each pair, whose mean is subtracted; None: one task
-    confidence=.95,  # of the interval
-) -> Spread: # without an interval if there are too few pairs, one side is constant, or both are proportional
+    confidence=.95,  # confidence level of the interval
+) -> Spread: # without an interval if there are too few pairs, one side is constant, or both sides are proportional
     "Test whether paired values have equal variances (Pitman and Morgan 1939)"
     check_fraction('confidence', confidence)
     first, second = _a_list('first', first), _a_list('second', second)
@@ -198,7 +199,7 @@ def detectable_ratio(
     r=0.,            # correlation of the pairs
     tasks:int=1,
     power=.8,        # probability of detection
-    confidence=.95,  # of the interval
+    confidence=.95,  # confidence level of the interval
 ) -> float: # NaN with too few pairs
     "Return the smallest true log ratio of the deviations that `pairs` pairs detect with probability `power`"
     check_fraction('power', power)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr007
 def _pymoo():
-    "Return the parts of pymoo that this module uses; raise an error that says how to install it"
+    "Return the parts of pymoo that this module uses; if pymoo is not installed, raise an error that says how to do so"
     try:
         from pymoo.decomposition.weighted_sum import WeightedSum
         from pymoo.indicators.hv import HV
@@ -42,7 +42,7 @@ def _pymoo():
 def _front_rows(
     costs, # [values, 2], lower is better
 ) -> np.ndarray: # rows that no other row dominates, sorted by the first cost
-    "Return the rows of `costs` on the front, including all of several equal rows"
+    "Return the rows of `costs` on the front, including all rows that are equal"
     costs = np.asarray(costs, dtype=np.float64)
     rows = np.sort(_pymoo().sorting().do(costs, only_non_dominated_front=True))
     return rows[np.lexsort(costs[rows].T[::-1])]
@@ -52,7 +52,7 @@ def dominated_area(
     costs,     # [values, 2], lower is better
     reference, # [2]
 ) -> float:
-    "Return the hypervolume of `costs`, bounded by `reference`; costs worse than that add nothing"
+    "Return the hypervolume of `costs`, bounded by `reference`; costs worse than the reference add nothing"
     return float(_pymoo().area(ref_point=np.asarray(reference, dtype=np.float64))(np.asarray(costs, dtype=np.float64)))
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr010
@@ -64,8 +64,8 @@ def _scaled(costs) -> np.ndarray: # [values, 2]
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr010b
 def knee_row(
-    costs, # of a front [values, 2], lower is better
-): # its row; None: fewer than three different points, a front that does not bend outwards, or two knees
+    costs, # costs of a front [values, 2], lower is better
+): # the row of the knee; None: fewer than three different points, a front that does not bend outwards, or two knees
     "Return the point of a front that lies farthest beyond the line between its ends (Das 1999)"
     costs = np.asarray(costs, dtype=np.float64)
     if len(np.unique(costs, axis=0)) < 3: return None
@@ -77,7 +77,7 @@ def knee_row(
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr013
 def _renamed(name, old, new):
-    "Return `name` with the word `old` replaced by `new`; '' if it does not contain it"
+    "Return `name` with the word `old` replaced by `new`; '' if `name` does not contain `old`"
     words = name.split('_')
     if old not in words: return ''
     return '_'.join(new if word == old else word for word in words)
@@ -90,7 +90,7 @@ def _check_measures(frame, measures):
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr013b
 def _choice_problem(measures, have) -> str:
-    "Explain why the two `measures` must not select the front; '' if they may"
+    "Explain why the two `measures` must not be used to select the front; return '' if they may be used"
     for m in measures:
         if twin := _renamed(m, 'test', 'validation'):
             hint = ' (add it to the measures of the study)'*(twin not in have)
@@ -110,8 +110,8 @@ def _directions(measures, better):
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr013sb
 def _setting_problem(frame, names, setting, method) -> str:
-    """Explain why `frame`, the rows with a value of `setting`, does not determine a front of `method`; '' if it
-    does; `names` are the settings of the study"""
+    """Explain why `frame`, the rows with a value of `setting`, does not determine a front for `method`; return '' if
+    the front is determined; `names` are the settings of the study"""
     if setting not in names: return f'the study has no setting {setting!r}; available: {", ".join(names) or "none"}'
     wrong = [x for x in frame[setting] if isinstance(x, (bool, str)) or not np.isfinite(x)]
     if wrong: return f'{setting} must be numbers, got {wrong[0]!r}'
@@ -132,7 +132,7 @@ def _of_setting(frame, setting, method):
     problem = _setting_problem(mine, names, setting, method)
     if method is not None and not problem: mine = mine[mine['method'] == method]
     varied = [c for c in names if c != setting and c in mine and mine[c].nunique(dropna=False) > 1]
-    if varied: problem = problem or f'{", ".join(varied)} take several values; keep the rows of one'
+    if varied: problem = problem or f'several values of {", ".join(varied)}; keep the rows with a single value'
     if problem: raise ValueError(f'front: {problem}')
     return mine, mine['method'].iloc[0]
 
@@ -162,7 +162,7 @@ def _summed(frame, setting, measures, reported, confidence):
     return pd.DataFrame(rows)
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr015c
-_signs = dict(higher=-1., lower=1.) # of a metric as a cost
+_signs = dict(higher=-1., lower=1.) # factors that turn a metric into a cost
 
 def _costs(frame, measures, better, end=''):
     "Return `measures` as costs [values, 2], lower is better; `end`: '' (means), '_low' or '_high' (ends of intervals)"
@@ -183,7 +183,7 @@ def _standing(frame, measures, better):
     best, worst = _ends(frame, measures, better)
     bounded = [r for r in rows if np.isfinite(worst[r]).all()]
     if bounded:
-        # 1: the worst end of the front's intervals dominates the best end of the other's
+        # 1: the worst ends of the intervals on the front dominate the best ends of the other intervals
         surely = (_pymoo().dominator.calc_domination_matrix(worst[bounded], best) == 1).any(0)
         out[surely & np.isfinite(best).all(1)] = 'dominated'
     out[rows] = 'front'
@@ -202,21 +202,21 @@ def _overlapping(frame, measures, better, row:int) -> np.ndarray: # bool [rows]
 @dataclass(frozen=True, eq=False)
 class Front:
     "Pareto front of two metrics over the values of a setting"
-    # one row per value, in order: the setting, seeds, mean and interval of each metric, standing, is_knee
+    # one row per value, sorted, with the setting, seeds, mean and interval of each metric, standing, is_knee
     frame:pd.DataFrame
     setting:str
     method:str
     x:str              # metrics that select the front
     y:str
-    reported:tuple     # the same metrics of the test split, () if there are none
+    reported:tuple     # the same metrics on the test split, () if there are none
     better:dict        # {metric: 'higher' or 'lower'}
     reference:tuple    # reference point of the hypervolume, (x, y)
-    hypervolume:float  # of the front
-    reported_hypervolume:float # of the same values in `reported`, NaN if there are none
-    confidence:float   # of the intervals
-    runs:tuple         # for each row the folders of its runs, by seed, within the study
+    hypervolume:float  # hypervolume of the front
+    reported_hypervolume:float # hypervolume of the same values in `reported`, NaN if there are none
+    confidence:float   # confidence level of the intervals
+    runs:tuple         # for each row, the folders of its runs within the study, by seed
     left_out:tuple=()  # values without a finite number
-    folder:Path=None   # of the study, if known
+    folder:Path=None   # folder of the study, if known
 
     measures = property(lambda self: (self.x, self.y))
     values = property(lambda self: self.frame[self.setting].tolist())
@@ -239,7 +239,7 @@ class Front:
 def _reference_needed(measures) -> str:
     return ('pass the reference point of the hypervolume, reference=(x, y), a point that is worse than all values in '
             f'{measures[0]} and {measures[1]}; '
-            'the default (0, 0) is for metrics between 0 and 1 where higher is better')
+            'the default (0, 0) only applies to metrics between 0 and 1 where higher is better')
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr021b
 def _check_arguments(measures, better, reference, confidence, have=()): # {measure: 'higher' or 'lower'}
@@ -270,7 +270,7 @@ def _area(frame, measures, better, reference):
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr21b
 def _without_runs(study, setting, method, existing):
-    "Return the values of `setting` in the trials of `method` in `study` that no finished run has"
+    "Return the values of `setting` in the trials of `method` in `study` for which there is no finished run"
     requested = (c['settings'].get(setting) for c in study.manifest['cells'] if c['method'] == method)
     return {x for x in requested if isinstance(x, (int, float)) and x not in existing}
 
@@ -282,7 +282,7 @@ def front_of(
     setting:str='weight',
     method:str|None=None,                # required if several methods have the setting
     reference:Sequence[float]|None=None, # reference point (x, y) of the hypervolume; None: (0, 0), for fractions
-    confidence:float=.95,                # of the intervals over seeds
+    confidence:float=.95,                # confidence level of the intervals over seeds
     better:dict|None=None,               # {metric: 'higher' or 'lower'} where the name is ambiguous
 ) -> Front:
     "Compute the front of `x` against `y` over the values of `setting`, selected by these metrics"
@@ -290,7 +290,8 @@ def front_of(
     if is_study:
         frame, folder, better = results.results(), results.folder, {**results.manifest['better'], **better}
     if not {'method', 'seed'} <= set(frame.columns):
-        raise ValueError('front: results needs the columns method and seed, one run per row, as in Study.results')
+        raise ValueError('front: results must have the columns method and seed, with one run per row, as returned by '
+                         'Study.results')
     mine, method = _of_setting(frame, setting, method)
     _check_measures(frame, (x, y))
     ways = _check_arguments((x, y), better, reference, confidence, have=frame.columns)
@@ -390,7 +391,8 @@ def _between(a:float, b:float, scale='log') -> float:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr030b
 def _stretches(front) -> list: # of (lower, upper value) of neighbours on the front, the farthest apart first
-    "Return the intervals between neighbours on the front, the widest first; for one value, those on both sides of it"
+    """Return the intervals between neighbours on the front, the widest first; if the front is one value, the intervals
+    on both sides of it"""
     on = front.frame[front.frame['standing'] == 'front']
     at = _front_rows(_costs(on, front.measures, front.better))
     on, values = on.iloc[at], sorted(front.values)

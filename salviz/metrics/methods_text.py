@@ -61,7 +61,7 @@ def _rendered(parts, form):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-9
 def _part(config, *path):
-    "Return the entry of `config` under the keys `path`, None if there is none"
+    "Return the entry of `config` under the nested keys `path`, None if there is no such entry"
     for key in path: config = config.get(key) if isinstance(config, dict) else None
     return config
 
@@ -91,7 +91,7 @@ class _Library:
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-11
 def _splits_of(configs) -> list:
-    "Return the names of the splits of the data: train, validation, test, and further ones"
+    "Return the names of the splits of the data: train, validation, test, and any further splits"
     sizes = [x for x in _all(configs, 'data', 'sizes') if isinstance(x, dict)]
     return list(dict.fromkeys(['train', 'validation', 'test', *(str(k) for x in sizes for k in x)]))
 
@@ -134,8 +134,8 @@ def _has_defaults(config):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-12b
 def _method_parts(methods, configs, library, skip=()):
-    """Return each method's name, its arguments that differ from the defaults or between runs, and its citation;
-    `configs`: {name: of its runs}; `skip`: arguments that are named elsewhere"""
+    """Return each method's name, the arguments that differ from the defaults or between runs, and the citation;
+    `configs`: {name: configs of its runs}; `skip`: arguments that are named elsewhere in the text"""
     facts = {}
     for name, design in methods.items():
         mine = [_completed(config, design) for config in configs.get(name) or [{}]]
@@ -206,7 +206,7 @@ _measured = dict(
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-14b
 def _measure_words(name, splits):
-    "Describe the metric `name` of data with these `splits`"
+    "Describe the metric `name`; `splits`: the names of the splits of the data"
     if name in _measured: return _measured[name]
     longest_first = sorted(['gap', *splits], key=len, reverse=True)
     split = next((k for k in longest_first if re.match(f'{re.escape(k)}_.', name)), '')
@@ -282,7 +282,7 @@ def _minutes_parts(runs):
 def methods_text(
     study,             # a `Study` or `StudyResults` with finished runs
     form='markdown',   # or 'latex', for \\input
-    compare_to=None,   # the baseline of the paper's tests; None: no test is described
+    compare_to=None,   # the baseline of the significance tests; None: do not describe a test
     test='t',          # 't' or 'bootstrap'
     correction='holm', # 'holm', 'benjamini_hochberg' or 'none'
 ) -> Written:
@@ -380,7 +380,7 @@ def _limits(runs):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-22b
 def _score_rows(run) -> tuple: # (heads, rows)
-    "Return the scores of `run` on its test split and further ones"
+    "Return the scores of `run` on the test split and any further splits"
     scores = {split: _card_scores(run, split) for split in run.splits[2:]}
     several = sum(map(bool, scores.values())) > 1
     rows = [[name.replace('_', ' '), *[split]*several, digits_of(x, 4)]
@@ -413,14 +413,14 @@ def _result_rows(source, runs):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-23
 def _fenced(entry):
-    "Put a BibTeX entry with any content into a code block"
+    "Put a BibTeX entry into a code block, whose fence is longer than any backticks in the entry"
     fence = '`'*max(3, 1 + max(map(len, re.findall('`+', entry)), default=0))
     return f'{fence}bibtex\n{entry}\n{fence}'
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-23b
 def model_card(
     source:'Run|StudyResults', # a `Run`, or a `Study` or `StudyResults` with finished runs
-    name:str|None=None,        # of the model; None: the folder name
+    name:str|None=None,        # name of the model; None: the name of the folder
 ) -> Written:
     "Return a model card in Markdown, with the BibTeX entries that it cites in `.citations`"
     if not isinstance(source, Run) and not hasattr(source, 'manifest'):

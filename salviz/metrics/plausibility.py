@@ -46,7 +46,7 @@ def _check_pairs(
 
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #009
 def _flags(text, rationale, i):
-    "Return a flag per token of the `TokenText` `text`: whether the `rationale` (spans, or flags per word) marks it"
+    "Return which tokens of the `TokenText` `text` the `rationale` (spans, or flags per word) marks"
     kind = 'words'
     if all(isinstance(mark, (list, tuple, np.ndarray)) for mark in rationale): kind = 'spans'
     try: return rationale_flags(text, **{kind: rationale})
@@ -56,8 +56,8 @@ def _flags(text, rationale, i):
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #009b
 def _aligned(
     texts,       # `TokenText`s (see `align_batch`)
-    values,      # one number per token, special ones included; may be padded
-    rationales,  # for each text: flags per word or character spans; None = not annotated
+    values,      # one number per token, including special tokens; may be padded
+    rationales,  # for each text: flags per word or character spans; None: not annotated
     unit='word', # or 'token'
     how='sum',   # how to pool the values of a word's tokens: 'sum', 'mean', 'max' or 'first'
 ) -> tuple: # (list of arrays of values, list of bool arrays or None)
@@ -108,13 +108,13 @@ def random_auprc(
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #017
 def rationale_size(
     rationales,      # flags of each example, or None
-    # 'share': mean fraction of marked tokens (the released baselines); 'length': mean number of them (the paper)
+    # 'share': mean fraction of marked tokens (the released baselines); 'length': mean number of tokens (the paper)
     reading='share',
 ): # a fraction (float), or a number of tokens (int)
     "Return the average size of human rationales over the examples with at least one mark"
     check_choice('reading', reading, ('share', 'length'))
     marked = [np.asarray(r, dtype=bool) for r in rationales if r is not None and np.any(r)]
-    if not marked: raise ValueError('no rationale marks anything, so there is no average size; pass k')
+    if not marked: raise ValueError('no token is marked in any rationale, so there is no average size; pass k')
     if reading == 'share': return float(np.mean([r.mean() for r in marked]))
     return max(1, round(np.mean([r.sum() for r in marked])))
 
@@ -123,7 +123,7 @@ def hard_rationale(
     values, # [n]
     k,      # number of tokens (int), or fraction of them (float), rounded up
 ) -> np.ndarray: # bool [n]
-    "Select the `k` highest `values`, at least one; ties go to the earlier token"
+    "Select the `k` highest `values`, at least one; in a tie, select the earlier token"
     values = np.asarray(values, dtype=np.float64)
     whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
     if isinstance(k, np.floating): k = float(str(k)) # .3 in single precision counts as .3
@@ -140,14 +140,14 @@ def hard_rationale(
 Score = namedtuple('Score', 'precision recall f1')
 
 def _harmonic(p, r) -> float:
-    "Return the harmonic mean of `p` and `r`, 0 if one of them is 0"
+    "Return the harmonic mean of `p` and `r`, or 0 if one of them is 0"
     if p > 0 and r > 0: return 2*p*r/(p + r)
     return 0.
 
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #020b
 def token_f1(
     predicted,       # flags of each example: tokens that the explanation selects
-    rationales,      # flags of each example: tokens that people marked; None = left out
+    rationales,      # flags of each example: tokens that people marked; None: exclude this example
     average='macro', # mean of each score over examples; or 'micro': over all tokens
 ) -> Score:
     "Return precision, recall and F1 of the selected tokens"
@@ -168,11 +168,11 @@ def _iou(a, b):
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #024b
 def iou_f1(
     predicted,       # flags of each example: tokens that the explanation selects
-    rationales,      # flags of each example: tokens that people marked; None = left out
+    rationales,      # flags of each example: tokens that people marked; None: exclude this example
     threshold=.5,    # minimum intersection over union for a hit
     average='macro', # means over examples, then F1; or 'micro': over all spans
 ) -> Score:
-    "Return precision, recall and F1 of the selected spans that overlap a marked span enough"
+    "Return precision, recall and F1 of the selected spans; a hit must overlap a marked span by `threshold`"
     check_choice('average', average, ('macro', 'micro'))
     check_fraction('threshold', threshold, whole=True)
     counts = []
@@ -192,13 +192,13 @@ def iou_f1(
 def plausibility(
     values,           # one array per example
     rationales,       # flags of each example, or None
-    # number of tokens to select: int, fraction (float), or None: the average of people, see `rationale_size`
+    # number (int) or fraction (float) of tokens to select; None: average human rationale, see `rationale_size`
     k=None,
     ranking='signed', # or 'magnitude'
-    threshold=.5,     # of `iou_f1`
-    area='trapezoid', # of `auprc`
-    average='macro',  # of `token_f1` and `iou_f1`
-) -> dict: # auprc, token_f1, iou_f1, k, examples (in both F1), auprc_examples (those of them with a mark)
+    threshold=.5,     # see `iou_f1`
+    area='trapezoid', # see `auprc`
+    average='macro',  # see `token_f1` and `iou_f1`
+) -> dict: # auprc, token_f1, iou_f1, k, examples (for both F1), auprc_examples (examples with a mark)
     "Measure how well explanations agree with human rationales"
     check_choice('ranking', ranking, ('signed', 'magnitude'))
     pairs = _check_pairs(values, rationales)
@@ -217,7 +217,7 @@ def plausibility(
 def plausibility_table(
     methods:Annotated[dict, MinLen(1)], # {method: one array per example}
     rationales:Sequence,                # flags of each example, or None
-    **settings,                         # of `plausibility`
+    **settings,                         # arguments of `plausibility`
 ) -> pd.DataFrame: # index method; auprc, token_f1, iou_f1
     "Return a table of the `plausibility` of several methods"
     rows = {name: plausibility(values, rationales, **settings) for name, values in methods.items()}
@@ -226,7 +226,7 @@ def plausibility_table(
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #033
 @lru_cache(maxsize=1)
 def _lexicon():
-    "Return {word: its mean rating} from the packaged lexicon"
+    "Return {word: mean rating} from the bundled lexicon"
     lines = (asset('movie-sentences')/'vader_sentiment_lexicon.txt').read_text(encoding='latin-1').split('\n')
     entries = (line.split('\t') for line in lines if '\t' in line)
     return {word: float(mean) for word, mean, *_ in entries}

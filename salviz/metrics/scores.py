@@ -38,7 +38,7 @@ def check_shapes(description, dimensions, **arrays):
         raise ValueError(f'{listed(arrays)} must be {description}, got shapes {listed(map(str, shapes))}')
 
 def _check_classes(name, x, where=''):
-    "Raise a `ValueError` unless the array `x`, the argument `name`, lists class numbers; `where` is its place"
+    "Raise a `ValueError` unless the array `x`, the argument `name`, lists class numbers; `where`: position for errors"
     if x.ndim != 1 or x.size and x.dtype.kind not in 'iub':
         raise ValueError(f'{name} must be a list of classes (integers), got shape {list(x.shape)} of {x.dtype}{where}; '
                          'take argmax(-1) of logits')
@@ -79,9 +79,9 @@ def classification_metrics(
 # %% ../../nbs/08_metrics/00_scores.ipynb #ml02
 def multi_label_metrics(
     labels,      # 0 or 1 [examples, classes]: which classes apply
-    predictions, # 0 or 1 [examples, classes]: which are predicted; not logits
+    predictions, # 0 or 1 [examples, classes]: which classes are predicted; not logits
 ) -> dict: # {'micro_f1', 'macro_f1', 'subset_accuracy'}
-    "Return micro-F1, macro-F1 and subset accuracy of sets of predicted classes"
+    "Return micro-F1, macro-F1 and subset accuracy for sets of predicted classes"
     y, p = np.asarray(labels), np.asarray(predictions)
     check_shapes('arrays [examples, classes] of one shape', 2, labels=y, predictions=p)
     check_lengths(1, labels=y, predictions=p)
@@ -96,8 +96,8 @@ def multi_label_metrics(
 def regression_metrics(
     labels,      # float [examples]
     predictions, # float [examples]
-) -> dict: # {'pearson', 'spearman', 'mse'}; correlations are NaN where either side is constant
-    "Return the correlations and the mean squared error of the scores `predictions`"
+) -> dict: # {'pearson', 'spearman', 'mse'}; correlations are NaN if labels or predictions are constant
+    "Return the correlations and the mean squared error of `predictions`"
     a, b = np.asarray(labels, dtype=np.float64), np.asarray(predictions, dtype=np.float64)
     check_shapes('scores of the same number of examples', 1, labels=a, predictions=b)
     check_lengths(1, labels=a, predictions=b)
@@ -122,7 +122,7 @@ def _labelled(labels, predictions) -> list: # of (labels, predictions), int arra
 
 # %% ../../nbs/08_metrics/00_scores.ipynb #013b
 def _fraction_true(flags) -> float:
-    "Return the fraction of true `flags`, NaN if there are none"
+    "Return the fraction of true `flags`, or NaN if `flags` is empty"
     if len(flags): return float(np.mean(flags))
     return math.nan
 
@@ -146,7 +146,7 @@ def detection_metrics(
     labels,      # [examples, tokens]: 1 replaced, 0 original, -100 unlabelled
     predictions, # [examples, tokens]: 1 or 0
 ) -> dict: # {'f1', 'accuracy'}, NaN if nothing is labelled
-    "Return the F1 of the class 'replaced', and the accuracy over all labelled tokens"
+    "Return the F1 for the class 'replaced', and the accuracy over all labelled tokens"
     y, p = _side_by_side(_labelled(labels, predictions))
     if not len(y): return dict(f1=math.nan, accuracy=math.nan)
     return dict(f1=_f1(y == 1, p == 1), accuracy=_fraction_true(y == p))
@@ -167,7 +167,7 @@ def _entities(
 
 # %% ../../nbs/08_metrics/00_scores.ipynb #022
 def _is_bio(classes) -> bool:
-    "Return whether the names `classes` mark the beginning and inside of entities"
+    "Return whether the names `classes` are BIO tags, which mark the beginning and the inside of entities"
     names = [str(c) for c in classes or ()]
     return any(c.startswith('B-') for c in names) and all(c == 'O' or c[:2] in ('B-', 'I-') for c in names)
 
@@ -192,7 +192,7 @@ def translation_metrics(
     labels,      # int [examples, target tokens], -100 at padding
     predictions, # int [examples, target tokens], each predicted from the gold tokens before it
 ) -> dict: # {'accuracy', 'exact_match'}, NaN if nothing is labelled
-    "Return the fractions of correct target tokens and of fully correct targets with teacher forcing"
+    "Return the fractions of correct target tokens and of completely correct targets, with teacher forcing"
     right = [y == p for y, p in _labelled(labels, predictions) if len(y)]
     return dict(accuracy=_fraction_true(np.concatenate([[], *right])),
                 exact_match=_fraction_true([matches.all() for matches in right]))
@@ -215,7 +215,7 @@ def span_metrics(
     labels,      # int [examples, tokens]: 1 in the answer, 0 elsewhere in the context, -100 unlabelled
     predictions, # int [examples, tokens]: the same for the predicted answer
 ) -> dict: # {'exact_match', 'f1'}, means over the examples with an answer; NaN if there are none
-    "Return exact match and F1 of answers in their contexts (Rajpurkar et al. 2016, but over tokens)"
+    "Return exact match and F1 for answers in their contexts (Rajpurkar et al. 2016, but over tokens)"
     pairs = [(y == 1, p == 1) for y, p in _labelled(labels, predictions) if (y == 1).any()]
     return dict(exact_match=_fraction_true([(y == p).all() for y, p in pairs]),
                 f1=_fraction_true([2*(y & p).sum()/(y.sum() + p.sum()) for y, p in pairs]))
@@ -223,7 +223,7 @@ def span_metrics(
 # %% ../../nbs/08_metrics/00_scores.ipynb #032
 def train_test_gap(
     run,         # a `Run`
-    # one of the run's `measures`, such as 'accuracy' or 'macro_f1'; None: the one that selects its checkpoint
+    # one of the run's `measures`, such as 'accuracy' or 'macro_f1'; None: the metric that selects the checkpoint
     metric=None,
 ) -> float: # NaN if either score was not recorded
     "Return the difference between the training score and the test score of the best checkpoint"
@@ -248,7 +248,7 @@ def matthews(
 
 # %% ../../nbs/08_metrics/00_scores.ipynb #035
 def pooled_row_of(snapshot) -> int|None:
-    "Return the pooled query row of `snapshot`, None if its head reads several rows"
+    "Return the pooled query row of `snapshot`, or None if its head reads several rows"
     row, n = snapshot.info.get('pooled_row'), len(snapshot.is_special)
     if row is not None and not 0 <= row < n:
         raise ValueError(f'pooled_row must be one of the {n} tokens (0 to {n - 1}), got {row}')

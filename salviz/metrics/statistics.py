@@ -28,8 +28,8 @@ from .scores import check_fraction, check_lengths, check_shapes, run_agreement, 
 def _average_loss(
     run,                # a `Run`
     split='train',      # 'train': the task loss of every step; 'validation': the loss of every evaluation
-    until:int=None,     # only this many initial steps; None = all
-) -> float: # NaN if none was recorded
+    until:int=None,     # use only the first steps, up to this step; None: use all steps
+) -> float: # NaN if no loss was recorded
     """Return the mean task loss over training, without auxiliary terms, as a metric of convergence (attention guidance,
     section 4.2: average loss)"""
     check_choice('split', split, ('train', 'validation'))
@@ -39,7 +39,7 @@ def _average_loss(
     by_step = [(row['step'], loss_of(row)) for row in rows]
     last = max((s for s, _ in by_step), default=0)
     if until is not None and not (type(until) is int and 1 <= until <= last):
-        raise ValueError(f'until must be a step from 1 to {last}, the last one of run {run.path.name} '
+        raise ValueError(f'until must be a step from 1 to {last}, the last step of run {run.path.name} '
                          f'with a {split} loss, got {until!r}')
     losses = [x for s, x in by_step if until is None or s <= until]
     if losses: return float(np.mean(losses))
@@ -78,7 +78,7 @@ def is_measure(
     first = dict.fromkeys([*_scored, *(splits or ())])
     return name in _of_run or any(len(name) > len(split) + 1 and name.startswith(f'{split}_') for split in first)
 
-def _split_and_score(run, name) -> tuple: # ('', '') if it is not such a metric
+def _split_and_score(run, name) -> tuple: # ('', '') if `name` is not a metric of this form
     "Split the metric `name` of `run` into the data split and the score; both may contain '_'"
     parts = ((split, name.removeprefix(f'{split}_')) for split in ('gap', *run.splits) if name.startswith(f'{split}_'))
     return next(((split, score) for split, score in parts if score in run.measures), ('', ''))
@@ -89,8 +89,8 @@ def measure_of(
     # SPLIT_SCORE ('test_accuracy', 'validation_macro_f1', 'ood_accuracy' of a further split), 'gap', 'gap_SCORE',
     # 'average_loss', 'average_validation_loss', 'train_loss', 'agreement', 'steps', 'best_step' or 'seconds'
     name:str,
-) -> float: # NaN if it was not recorded
-    """Return the metric `name` of `run`; scores are those of the best checkpoint, `train_loss` is the mean over the
+) -> float: # NaN if the metric was not recorded
+    """Return the metric `name` of `run`; scores belong to the best checkpoint, and `train_loss` is the mean over the
     last epoch"""
     split, score = _split_and_score(run, name)
     if name in _of_run: x = _of_run[name](run)
@@ -187,9 +187,9 @@ def _constant(d): return len(d) < 2 or np.ptp(d) <= 1e-12*max(1., np.abs(d).max(
 # %% ../../nbs/08_metrics/03_statistics.ipynb #021sb
 def paired_t(
     a, b,           # numbers, `a[i]` paired with `b[i]`
-    confidence=.95, # of the interval
+    confidence=.95, # confidence level of the interval
 ) -> Comparison:
-    "Perform a two-sided paired t-test; p is NaN for fewer than two pairs or if their differences do not vary"
+    "Perform a two-sided paired t-test; p is NaN for fewer than two pairs or if the differences do not vary"
     _refuse_outside(confidence)
     d = _differences(a, b)
     if _constant(d): return _untested('t', d)
@@ -200,7 +200,7 @@ def paired_t(
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #025
 def _resampled_means(d, resamples, seed):
-    "Return means of samples drawn from `d` with replacement: all for up to 6 elements, else `resamples` of them"
+    "Return means of samples drawn from `d` with replacement: all samples for up to 6 elements, else `resamples`"
     n = len(d)
     if n <= 6: return d[np.indices((n,)*n).reshape(n, -1)].mean(0)
     rng, at_once = np.random.default_rng(seed), max(1, 1_000_000 // n)
@@ -217,8 +217,8 @@ def _bootstrapped(observed, drawn, n, confidence):
 def paired_bootstrap(
     a, b,                # numbers, `a[i]` paired with `b[i]`
     resamples:int=10000, # R
-    seed:int=0,          # for the draws
-    confidence=.95,      # of the interval
+    seed:int=0,          # random seed for the draws
+    confidence=.95,      # confidence level of the interval
 ) -> Comparison:
     "Perform a two-sided paired bootstrap test of the mean difference; p is NaN if the differences do not vary"
     _refuse_outside(confidence, resamples)
@@ -235,8 +235,8 @@ def compare_predictions(
     a, b,                 # predictions of two runs [examples], in the same order
     score=_accuracy_of,   # function(labels, predictions) -> number
     resamples:int=1000,   # R
-    seed:int=0,           # for the draws
-    confidence=.95,       # of the interval
+    seed:int=0,           # random seed for the draws
+    confidence=.95,       # confidence level of the interval
 ) -> Comparison:
     "Perform a two-sided paired bootstrap test over examples for the difference in `score` of two runs' predictions"
     _refuse_outside(confidence, resamples)
@@ -281,7 +281,7 @@ _corrections = dict(holm=_holm, benjamini_hochberg=_benjamini_hochberg, none=lam
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #038b
 def adjust(
-    p,                 # p-values of one family; NaN: not tested, does not count
+    p,                 # p-values of one family; NaN: not tested, not part of the family
     correction='holm', # 'holm' (family-wise error), 'benjamini_hochberg' (false discovery rate) or 'none'
 ) -> np.ndarray:
     "Adjust the p-values `p` for multiple comparisons"
@@ -301,8 +301,8 @@ def _plain_value(x):
     return x
 
 def id_columns(frame) -> list:
-    """Return the columns of a tidy `frame` that identify runs: all up to 'run', or without that column all text columns
-    and 'seed'"""
+    """Return the columns of a tidy `frame` that identify runs: all columns up to 'run', or, if there is no such column,
+    all text columns and 'seed'"""
     names = list(frame.columns)
     if 'run' in names: return names[:names.index('run') + 1]
     return [c for c in names if c == 'seed' or not pd.api.types.is_numeric_dtype(frame[c])]
@@ -318,13 +318,13 @@ def _check_names(argument, names, allowed):
         raise ValueError(f'{argument} has {unknown[0]!r}, which is unknown; available: {available or "none"}')
 
 def format_value(x) -> str:
-    "Format a value of a setting; floats in their shortest form"
+    "Format a value of a setting; floats are written in their shortest form"
     if isinstance(x, float): return f'{x:g}'
     return str(x)
 
 def _chosen(frame, where):
-    """Return the rows of `frame` that match `where` {column: value or list of values} or lack such a setting, and
-    sentences about them"""
+    """Return the rows of `frame` that match `where` {column: value or list of values} or lack a setting in `where`,
+    and sentences that describe the selection"""
     settings, sentences = set(id_columns(frame)) - {'method', 'seed', 'run'}, []
     for name, wanted in (where or {}).items():
         _check_names('where', [name], frame.columns)
@@ -352,7 +352,7 @@ def _cells(frame, rows, column, measures):
     for record in frame.to_dict('records'):
         row = tuple(_plain_value(record[r]) for r in rows)
         for m in measures:
-            at = _plain_value(record.get(column, m)) # without a setting along the columns, the metric
+            at = _plain_value(record.get(column, m)) # the metric, if no setting is along the columns
             here = cells.setdefault((row, at), {})
             if record['seed'] in here:
                 vary = [c for c in ids if frame[c].map(_plain_value).map(str).nunique() > 1]
@@ -368,7 +368,7 @@ _tests = dict(t=paired_t, bootstrap=paired_bootstrap)
 _fewest_pairs = dict(t=4, bootstrap=20) # required for a mark; see the false alarms above
 
 def _baseline_of(row, base, rows):
-    "Return the row of the baseline `base` with which `row` is compared; None if `row` is a baseline or there is none"
+    "Return the row of the baseline `base` to compare `row` with; None if `row` is a baseline or has no baseline"
     has_base = [base in values for values in zip(*rows)]
     if not any(has_base):
         raise ValueError(f'compare_to must be a row of the table: {", ".join(dict.fromkeys(str(r[0]) for r in rows))}; '
@@ -392,7 +392,7 @@ def _compare(cells, base, test, correction, across=False):
             other = _baseline_of(r, base, rows)
             if other is None or (r, c) not in cells: continue
             theirs = cells.get((other, c))
-            if theirs is None and len(found_in[other]) == 1: # its only cell, because it does not have this setting
+            if theirs is None and len(found_in[other]) == 1: # the baseline does not have this setting: its only cell
                 theirs = cells.get((other, found_in[other][0]))
             if theirs is None: continue
             seeds = [s for s in cells[r, c] if s in theirs]
@@ -421,13 +421,13 @@ class _TableFields:
     frame:pd.DataFrame
     rows:tuple          # columns of `frame` that identify a row of the table
     column:str          # column of `frame` that identifies a column of the table: 'measure' or a setting
-    sentences:list      # of the caption
+    sentences:list      # sentences of the caption
     better:dict = field(default_factory=dict)  # {column: 'higher', 'lower' or None}
     digits:int = 3
-    percent:tuple = ()  # columns that are printed in per cent, with two digits fewer
+    percent:tuple = ()  # columns that are printed in per cent, with two decimals fewer
     titles:dict = field(default_factory=dict)  # {name: printed title}
     about:str = ''      # sentences on model, data and training, at the end of the caption
-    names:tuple = ()    # of methods, data and model, for citations
+    names:tuple = ()    # names of methods, data and model, for citations
     p_values:bool = False # whether each compared column is followed by a column of p-values
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #047c
@@ -460,7 +460,7 @@ class ResultTable(_TableFields):
         if x in self.columns: return str(x).replace('_', ' ')
         return str(x)
 
-    def heads(self) -> tuple: # (of the rows, of the columns)
+    def heads(self) -> tuple: # (titles of the row columns, titles of the value columns)
         "Return the titles of the columns, with arrows for the better direction"
         return _heads(self)
 
@@ -476,16 +476,16 @@ class ResultTable(_TableFields):
 
     @renamed_arguments(room='max_width')
     def latex(self,
-        label=None,       # of the table, for \ref
+        label=None,       # label of the table, for \ref
         standalone=False, # return a whole document, which can be compiled, instead of a table for \input
         wide=False,       # span both columns of a two-column page (table*)
-        # size of the numbers: 'small', 'footnotesize' or 'scriptsize', with less space between columns; None: that of
-        # the text
+        # size of the numbers: 'small', 'footnotesize' or 'scriptsize', with less space between columns; None: the size
+        # of the text
         small=None,
         # warn if the table is wider than this, in inches; None: the width of an ACL column, or with `wide` of the page
         max_width=None,
     ) -> str:
-        "Return the table in LaTeX with its caption; needs the package booktabs"
+        "Return the table in LaTeX with its caption; the document requires the package booktabs"
         return _latex(self, label, standalone, wide, small, max_width)
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #048
@@ -498,7 +498,7 @@ def _p_cell(p):
     return Cell(f'{p:.3f}', '', '')
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #048b
-def _heads(table) -> tuple: # (of the rows, of the columns)
+def _heads(table) -> tuple: # (titles of the row columns, titles of the value columns)
     "Return the titles of the columns, with arrows for the better direction"
     arrows = dict(higher=' ↑', lower=' ↓')
     def head(c):
@@ -593,7 +593,7 @@ def _warn_if_wide(table, small, wide, max_width):
     sizes = [None, *_smaller]
     smaller = next((size for size in sizes[sizes.index(small) + 1:] if _table_inches(table, size) <= max_width), None)
     ways = [f'small={smaller!r}']*(smaller is not None) + ['wide=True']*(not wide) + ['fewer columns']
-    warnings.warn(f'latex: the table is about {inches:.1f} inches wide, but has room for {max_width:.1f}; use '
+    warnings.warn(f'latex: the table is about {inches:.1f} inches wide, but only {max_width:.1f} are available; use '
                   f'{" or ".join(ways)}', stacklevel=5)
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #056x
@@ -601,7 +601,7 @@ def _prose(text): return latex_text(text, prose=True)
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #056xb
 def _latex(table, label, standalone, wide, small, max_width):
-    "Return the table in LaTeX with its caption; needs the package booktabs"
+    "Return the table in LaTeX with its caption; the document requires the package booktabs"
     check_choice('small', small, (*_smaller, None))
     if label is not None and not re.fullmatch(r'[\w:.+-]+', label):
         raise ValueError(f'label must consist of letters, digits and : . + - _, got {label!r}')
@@ -645,7 +645,7 @@ def _seeds_sentence(frame, seeds):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #059s
 def _undefined_sentence(table, most=4):
-    "Return a sentence on runs whose number is NaN or infinite; cells with only NaNs print a dash instead"
+    "Return a sentence on runs whose value is NaN or infinite; a cell with only NaNs prints a dash instead"
     missing = []
     for r in table.frame.to_dict('records'):
         titles, c = [table.title(_plain_value(r[k])) for k in table.rows], _plain_value(r[table.column])
@@ -740,7 +740,7 @@ def _table_axes(frame, rows, columns, measure):
     problem = ''
     if not rows or not measures or {'seed', 'run', across} & set(rows):
         problem = f'rows must be a method or settings that are not along the columns, got {tuple(rows)}'
-    if 'seed' not in frame: problem = 'the frame needs a column seed, because runs are paired by it'
+    if 'seed' not in frame: problem = 'the frame must have a column seed, because runs are paired by seed'
     if across and measure is None:
         problem = f'a table with {across!r} along its columns shows one metric: pass measure=, one of {", ".join(have)}'
         measures = []
@@ -759,9 +759,10 @@ def checked_better(better, names=None, who='') -> dict: # a copy
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062xb
 def _score_problem(frame, columns, measure, ways) -> str:
-    "Explain why a table cannot show the metrics `measure` {value of the setting `columns`: metric}; '' if it can"
+    """Explain why a table cannot show the metrics `measure` {value of the setting `columns`: metric}; return '' if
+    there is no problem"""
     if not isinstance(columns, str) or columns not in id_columns(frame):
-        return 'measure={value: measure} needs a setting along the columns, such as columns="task"'
+        return 'measure={value: measure} requires a setting along the columns, such as columns="task"'
     if 'score' in frame: return 'the frame already has a column score, which measure={…} would create'
     lacking = [x for x in dict.fromkeys(map(_plain_value, frame[columns])) if x not in measure]
     if lacking: return f'measure has no entry for {columns} = {lacking[0]}; it has {", ".join(map(str, measure))}'
@@ -780,9 +781,9 @@ def _with_score(frame, columns, measure, better):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062xs
 def _add_average(cells):
-    "Add a column with the mean over all columns for each row and seed; the mean is missing if one of the values is"
+    "Add a column with the mean over all columns for each row and seed, except where one of the values is missing"
     columns = list(dict.fromkeys(c for _, c in cells if c is not None))
-    if _average in columns: raise ValueError(f'there already is a column named {_average!r}; rename that value')
+    if _average in columns: raise ValueError(f'there is already a column named {_average!r}; rename this value')
     for row in dict.fromkeys(row for row, _ in cells):
         here = [cells.get((row, c), {}) for c in columns]
         whole = {}
@@ -838,12 +839,12 @@ def result_table(
     measure:str|dict|None=None,
     where:dict|None=None,               # only runs with {column: value or list of values}
     compare_to:str|float|None=None,     # the baseline: a value of one of `rows`
-    test:Literal['t', 'bootstrap']='t', # paired by seed
-    # for the comparisons in a column: 'holm', 'benjamini_hochberg' or 'none'
+    test:Literal['t', 'bootstrap']='t', # significance test, paired by seed
+    # correction for several comparisons: 'holm', 'benjamini_hochberg' or 'none'
     correction:Literal['holm', 'benjamini_hochberg', 'none']='holm',
     better:dict|None=None, # {metric: 'higher', 'lower' or None}, overrides `better_of`
     best:Literal['bold']|None='bold',   # how to print the best mean of a column: 'bold', or None for no emphasis
-    digits:Annotated[int, Ge(0), Le(15)]=3, # after the decimal point
+    digits:Annotated[int, Ge(0), Le(15)]=3, # number of digits after the decimal point
     percent:str|Sequence[str]|bool=(),  # metric or metrics to print in per cent; True for all
     titles:dict|None=None,              # {name: printed title}
     levels:dict|None=None,              # {mark: threshold for the adjusted p-value}; None: {'†': .05, '‡': .01}
@@ -852,7 +853,8 @@ def result_table(
     average:bool=False,                 # whether to add a column with the mean over the setting, seed by seed
     about:str|None=None,                # sentences for the caption: model, data, settings; None: `frame.attrs['about']`
 ) -> ResultTable:
-    "Return a table of means and deviations over seeds, with the best values and paired comparisons with a baseline"
+    """Return a table of means and standard deviations over seeds, with the best values and paired comparisons with a
+    baseline"""
     origin = {k: frame.attrs[k] for k in ('origin',) if k in frame.attrs}
     frame, measure, better, titles = _measure_of_each_column(frame, columns, measure, better, titles)
     rows, across, measures = _table_axes(frame, rows, columns, measure)

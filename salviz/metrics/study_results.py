@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #r007
 def state_of(path) -> str:
-    """Return the state of the run in the folder `path`: 'missing', 'finished', 'interrupted' (it can be resumed) or
-    'broken'"""
+    "Return the state of the run in `path`: 'missing', 'finished', 'interrupted' (it can be resumed) or 'broken'"
     if not path.exists(): return 'missing'
     try: run = Run(path)
     except (FileNotFoundError, ValueError): return 'broken'
@@ -79,9 +78,9 @@ class _StudyFolder:
         return {}
 
     def finished_trials(self, who:str) -> list:
-        "Return [(trial, `Run`)] of the finished trials; raise a `ValueError` if there are none, with the caller `who`"
+        "Return [(trial, `Run`)] of the finished trials; if there are none, raise a `ValueError` in the name of `who`"
         trials = list(self._finished())
-        if not trials: raise ValueError(f'{who}: {self.folder} has no finished run yet; run() trains them')
+        if not trials: raise ValueError(f'{who}: {self.folder} has no finished run yet; call run() to train')
         return trials
 
     def _finished(self):
@@ -119,9 +118,9 @@ def _training_words(settings):
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #035cb
 class _DescribedStudy(_StudyFolder):
-    "Study with a list of its trials and a description in words"
+    "A study with a list of its trials and a description in words"
     def status(self) -> pd.DataFrame: # columns method, settings, seed, run, state, error
-        "Return one row per trial: 'finished', 'failed', 'interrupted' or 'missing', and the error that ended it"
+        "Return one row per trial, with 'finished', 'failed', 'interrupted' or 'missing', and the error that ended it"
         names, rows = list(self.manifest['design']['settings']), []
         for c in self.manifest['cells']:
             error, state = self._record(Path(c['run']).name).get('error', ''), state_of(self.folder/c['run'])
@@ -133,10 +132,10 @@ class _DescribedStudy(_StudyFolder):
 
     @property
     def about(self) -> str:
-        "Model, data and training in sentences, for a caption; unnamed parts are left out"
+        "Model, data and training in sentences, for a caption; parts without a name are omitted"
         d, state = self.manifest['design'], self.status()['state']
         configs = [run.config for _, run in self._finished()]
-        sizes = '' # they may differ between trials
+        sizes = '' # sizes may differ between trials
         if 'function' not in d['data']:
             sizes = ', '.join(f'{n:,} {split}' for split, n in d['data']['sizes'].items()) + ' examples'
         source = d['data']['name'] and display_name(d['data']['name'])
@@ -168,9 +167,9 @@ class _DescribedStudy(_StudyFolder):
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #033
 class _MeasuredStudy(_DescribedStudy):
-    "Study with its metrics as tidy tables"
+    "A study with its metrics as tidy tables"
     def _values(self, cell:dict) -> dict:
-        "Return {column: number} of a trial, NaN for metrics that are not current"
+        "Return {column: number} for a trial, with NaN for metrics that are not current"
         records, out = self._record(Path(cell['run']).name).get('measures', {}), {}
         for name in self.manifest['measures']:
             value = math.nan
@@ -182,14 +181,14 @@ class _MeasuredStudy(_DescribedStudy):
 
     # columns method, settings, seed, run (folder within the study), metrics
     def results(self) -> pd.DataFrame:
-        "Return one row per finished run; settings that a method does not have are missing values"
+        "Return one row per finished run; if a method does not have a setting, its value is missing"
         names = list(self.manifest['design']['settings'])
         rows = []
         for c, _ in self._finished():
             settings = {name: c['settings'].get(name) for name in names}
             rows.append(dict(method=c['method'], **settings, seed=c['seed'], run=c['run'], **self._values(c)))
         columns = ['method', *names, 'seed', 'run', *self.manifest['measures']]
-        if rows: columns = None # metrics with several numbers have a column for each
+        if rows: columns = None # metrics with several numbers have one column for each number
         frame = pd.DataFrame(rows, columns=columns)
         facts = study_facts(self.folder, self.manifest)
         frame.attrs = dict(about=self.about, names=self.names, seeds=list(self.manifest['design']['seeds']),
@@ -199,12 +198,12 @@ class _MeasuredStudy(_DescribedStudy):
     def _finished_results(self) -> pd.DataFrame:
         "Return the `results` of the study; raise a `ValueError` if no run is finished"
         frame = self.results()
-        if not len(frame): raise ValueError(f'Study: {self.folder} has no finished run yet; run() trains them')
+        if not len(frame): raise ValueError(f'Study: {self.folder} has no finished run yet; call run() to train')
         return frame
 
     def runs(
         self, **where,
-        # {method, with its settings if it was trained with several: list of runs, one per seed}
+        # {method, with settings that have several values: list of runs, one per seed}
     ) -> dict:
         "Return the finished runs with the `method`, `seed` or settings in `where`"
         out = {}
@@ -217,7 +216,7 @@ class _MeasuredStudy(_DescribedStudy):
         return out
 
     def _with_scores(self, frame, names):
-        "Return `frame` with scores in `names` that the runs recorded but the study does not measure"
+        "Return `frame` with those scores in `names` that the runs recorded but the study does not measure"
         missing = [name for name in names if name not in frame and is_measure(name, None)]
         if not missing: return frame
         runs = {c['run']: run for c, run in self._finished()}
@@ -235,7 +234,8 @@ def _means(frame, settings, by, report):
         if not isinstance(values, tuple): values = (values,)
         setting = dict(zip(settings, values))
         twice = group['seed'][group['seed'].duplicated()]
-        if len(twice): raise ValueError(f'best: seed {twice.iloc[0]} occurs twice in one setting; select with where=')
+        if len(twice):
+            raise ValueError(f'best: seed {twice.iloc[0]} occurs twice in one setting; select runs with where=')
         cells.append((setting, {k: over_seeds(group[k]) for k in (by, report)}))
     most = max(means[by]['n'] for _, means in cells)
     return [(setting, means) for setting, means in cells if most and means[by]['n'] == most], len(cells)
@@ -251,9 +251,9 @@ def _best_ways(frame, by, report, better):
         if ways[x] is None:
             problem = f"the better direction of {x} is unknown; pass better={{{x!r}: 'higher'}} or 'lower'"
     for name, x in dict(report=report, by=by).items():
-        if x not in measures: problem = f'{name} has {x!r}; available metrics: {", ".join(measures) or "none"}'
+        if x not in measures: problem = f'unknown metric {name}={x!r}; available: {", ".join(measures) or "none"}'
     if by == report or by.startswith('test_'):
-        problem = (f'by must be a metric of the validation split, got {by!r}; the column flattery shows the effect of '
+        problem = (f'by must be a metric on the validation split, got {by!r}; the column flattery shows the effect of '
                    'selecting on the reported split')
     if problem: raise ValueError(f'best: {problem}')
     signs = dict(higher=1, lower=-1)
@@ -266,12 +266,14 @@ def _setting_text(setting): return ', '.join(f'{k}={format_value(v)}' for k, v i
 def best_settings(
     frame,                    # tidy table, one run per row: method, settings, seed, run, metrics
     by='validation_accuracy', # metric that selects, by its mean over seeds
-    report=None,              # metric to report; None: the same one on the test split
-    better:dict=None,         # {metric: 'higher' or 'lower'} where the name is ambiguous
+    report=None,              # metric to report; None: the same metric on the test split
+    better:dict=None,         # {metric: 'higher' or 'lower'} if a name is ambiguous
 # method, settings, cells, runs (of the selected setting), by, report, its deviation, tied, chosen_on_report, flattery
 ) -> pd.DataFrame:
-    """Return the best setting of each method, selected by `by`, with its `report`. The first of several equal ones is
-    taken and `tied` lists the others; settings with fewer finite runs than others are left out"""
+    """Return the best setting of each method, selected by `by`, with its `report`
+
+    If several settings are equally good, the first one is selected and `tied` lists the others. Settings with fewer
+    finite runs than others are excluded."""
     report, sign, sign_of_report = _best_ways(frame, by, report, better)
     settings = [c for c in id_columns(frame) if c not in ('method', 'seed', 'run')]
     rows = []
@@ -296,9 +298,9 @@ def best_settings(
 class StudyResults(_MeasuredStudy):
     "Results of a study, read from its folder"
     def table(self,
-        # default: the method, and settings with several values that are not along the columns
+        # None: the method, and settings with several values that are not along the columns
         rows:str|Sequence[str]|None=None,
-        columns:str|Sequence[str]|None=None, # metrics, or one setting with `measure`; default: all metrics
+        columns:str|Sequence[str]|None=None, # metrics, or one setting together with `measure`; None: all metrics
         measure:str|dict|None=None,
         compare_to:str|float|None=None, # name of the baseline
         **options, # test, correction, where, better, digits, percent, titles, …: see `result_table`
@@ -318,7 +320,7 @@ class StudyResults(_MeasuredStudy):
 
     def methods_text(self,
         form:Literal['markdown', 'latex']='markdown',
-        compare_to:str|None=None,                     # the baseline of the paper's tests; None: no test is described
+        compare_to:str|None=None,                     # baseline of the paper's tests; None: do not describe a test
         test:Literal['t', 'bootstrap']='t',
         correction:Literal['holm', 'benjamini_hochberg', 'none']='holm',
     ) -> 'Written':
@@ -327,15 +329,15 @@ class StudyResults(_MeasuredStudy):
         return methods_text(self, form, compare_to, test, correction)
 
     def model_card(self,
-        name:str|None=None, # of the model; None: the folder name
+        name:str|None=None, # name of the model; None: the folder name
     ) -> 'Written':
         "Return a model card in Markdown: training, metrics, and what is unknown"
         from salviz.metrics.methods_text import model_card
         return model_card(self, name)
 
     def best(self,
-        by:str='validation_accuracy', # metric that selects, of the best checkpoint of each run
-        report:str|None=None,         # metric to report; None: the same one on the test split
+        by:str='validation_accuracy', # metric that selects, for the best checkpoint of each run
+        report:str|None=None,         # metric to report; None: the same metric on the test split
         **where,                      # only runs with this `method`, `seed` or settings
     ) -> pd.DataFrame:
         "Return the best setting of each method, selected on the validation split, see `best_settings`"

@@ -20,7 +20,7 @@ from .loading import checksum_of, forked_random, load_taught_weights, taught_cla
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa09
 def _peft_package():
-    "Return the package peft, or raise an error that says how to install it"
+    "Return the package peft, or raise an error with the command that installs it"
     try: import peft
     except ImportError: raise ImportError('adapters need the package peft: pip install peft') from None
     return peft
@@ -32,12 +32,13 @@ def is_adapted(model) -> bool:
 # %% ../../nbs/03_models/07_adapters.ipynb #pa09b
 def _adapter_weights(adapted) -> dict: # {name: tensor in the memory of the model}
     "Return the weights of the adapter in `adapted`"
-    # otherwise peft queries the Hub for the size of the vocabulary; a base with another vocabulary is a different base
+    # with embedding layers, peft would query the Hub for the size of the vocabulary; a different vocabulary means a
+    # different base
     return _peft_package().get_peft_model_state_dict(adapted, adapter_name=adapted.active_adapter,
                                                     save_embedding_layers=False)
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa12
-_adapter_kinds = 'LORA', 'IA3', 'LOHA', 'LOKR', 'OFT', 'VERA', 'HRA', 'FOURIERFT', 'LN_TUNING' # of peft
+_adapter_kinds = 'LORA', 'IA3', 'LOHA', 'LOKR', 'OFT', 'VERA', 'HRA', 'FOURIERFT', 'LN_TUNING' # in peft
 
 _why_not = dict(ADALORA='adds its own loss and moves ranks between layers on its own schedule, '
                         'which the methods do not support',
@@ -49,13 +50,13 @@ def _kind_fault(config) -> str: # '' if there is none
     "Return the reason why an adapter with this `config` cannot be trained"
     kind = config.peft_type.value
     if kind not in _adapter_kinds:
-        why = _why_not.get(kind, 'has not been tested with the methods here')
+        why = _why_not.get(kind, 'has not been tested with the methods of this library')
         return f'{kind} {why}; use one of {", ".join(_adapter_kinds)} (DoRA and rsLoRA are LORA)'
     if getattr(config, 'alora_invocation_tokens', None):
         return ('activated LoRA (alora_invocation_tokens) is not supported, because it depends on the '
-                'positions of certain tokens; leave alora_invocation_tokens out')
+                'positions of certain tokens; omit alora_invocation_tokens')
     if getattr(config, 'megatron_config', None):
-        return 'megatron_config makes peft import a module by its name; leave it out'
+        return 'megatron_config makes peft import a module by name; omit it'
     return ''
 
 def _check_kind(config, who):
@@ -70,13 +71,13 @@ def _check_quantised(model):
                          'the base without quantization_config')
 
 def _untold(adapted) -> list:
-    "Return the names of trainable parameters outside the adapter, which its checkpoints would not contain"
+    "Return the names of trainable parameters outside the adapter, which checkpoints of the adapter would not contain"
     held = {x.data_ptr() for x in _adapter_weights(adapted).values()}
     return [name for name, p in adapted.named_parameters() if p.requires_grad and p.data_ptr() not in held]
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa12d
 def _adapter_fault(model) -> str: # '' if there is none
-    "Return the reason why a checkpoint of `model` could not store its adapter"
+    "Return the reason why a checkpoint could not store the adapter of `model`"
     if not is_adapted(model):
         if not any(type(m).__module__.startswith('peft.') for m in model.modules()): return ''
         return (f'{type(model).__name__} contains layers of peft; pass the model that '
@@ -88,7 +89,7 @@ def _adapter_fault(model) -> str: # '' if there is none
                 'only one; remove the others with model.delete_adapter(name)')
     names = _untold(model)
     if not names: return ''
-    heads = 'list a trained head in modules_to_save of its config (task_type does so for classifiers)'
+    heads = 'add a trained head to modules_to_save in the adapter config (task_type does so for classifiers)'
     return (f'{names[0]} is trained but is not part of the adapter, so its checkpoints would '
             f'not contain it; {heads}, or freeze it')
 
@@ -105,7 +106,7 @@ def _base_checksum(adapted) -> int:
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa15b
 def _name_of(model):
-    "Return the name by which `model` can be loaded (packaged, a folder or on the Hub), or None"
+    "Return the name that `model` can be loaded by (packaged, a folder or on the Hub), or None"
     name = model.name_or_path
     if not name or not Path(name).is_dir(): return name or None
     try: packaged = Path(name) == asset('minilm')
@@ -115,7 +116,7 @@ def _name_of(model):
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa15c
 def _settings_of(config) -> dict:
-    "Return the settings of an adapter's `config` that differ from the defaults of its type, for JSON"
+    "Return the settings in an adapter's `config` that differ from the defaults of its type, as JSON values"
     usual = type(config)().to_dict()
     hidden = 'base_model_name_or_path', 'inference_mode', 'peft_version', 'auto_mapping', 'peft_type'
     settings = {k: v for k, v in config.to_dict().items() if k not in hidden and (v != usual.get(k) or k == 'r')}
@@ -125,7 +126,7 @@ def _settings_of(config) -> dict:
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa15d
 def adapter_facts(adapted) -> dict: # {'adapter': its settings, 'base': name, revision, dtype, checksum}
-    "Return the entries that the config of a run records about the adapter in `adapted` and its base"
+    "Return the entries for the config of a run that describe the adapter in `adapted` and its base"
     model = unwrapped(adapted)
     base = dict(name=_name_of(model), revision=getattr(model.config, '_commit_hash', None),
                 dtype=str(model.dtype).removeprefix('torch.'), checksum=_base_checksum(adapted))
@@ -150,7 +151,7 @@ def read_adapter(adapted, folder, who='train'):
     "Load the weights in `folder` into the adapter of `adapted`"
     current, weights = _adapter_weights(adapted), load_file(Path(folder)/adapter_file)
     if {k: x.shape for k, x in current.items()} != {k: x.shape for k, x in weights.items()}:
-        raise ValueError(f'{who}: the adapter in {folder} differs from that of the model in the names or shapes of its '
+        raise ValueError(f'{who}: the adapter in {folder} differs from the model\'s in the names or shapes of its '
                          'weights; use the same adapter config')
     parameters = {p.data_ptr(): p for p in adapted.parameters()}
     with torch.no_grad():
@@ -198,8 +199,8 @@ def load_adapted(
     folder,          # folder of a checkpoint
     kind,            # class of the model
     base_facts:dict, # description of the base in the run, see `adapter_facts`
-    base=None,       # the base itself, which is not changed; None loads it by name
-): # a model of peft, in eval mode
+    base=None,       # the base itself, which is not changed; None: load the base by name
+): # a peft model in eval mode
     "Return the base model with the adapter in `folder` loaded into it"
     peft = _peft_package()
     config = peft.PeftConfig.from_pretrained(str(folder))

@@ -45,7 +45,7 @@ def unwrapped(model):
 
 # %% ../../nbs/03_models/01_attention.ipynb #013
 def _reading(model):
-    "Return the base model of `model`, or `model` itself if its base model does not take its input (DINOv3)"
+    "Return the base model of `model`, or `model` itself if the base model does not accept its inputs (DINOv3)"
     base, name = model.base_model, model.main_input_name
     takes = [{*inspect.signature(m.forward).parameters} for m in (model, base)]
     if name in takes[0] and not takes[1] & {name, 'args'}: return model
@@ -77,8 +77,8 @@ def cross_modules(stack) -> set:
 
 # %% ../../nbs/03_models/01_attention.ipynb #016b
 def attention_parts(model) -> dict:
-    """Return {part: module that runs it} for the attention parts of `model`; {None: stack} if it has only one stack of
-    self-attention"""
+    """Return {part: module that runs it} for the attention parts of `model`; {None: stack} if the model has only one
+    stack of self-attention"""
     stack = attention_stack(model)
     inner = dict(encoder=stack.get_encoder(), decoder=stack.get_decoder())
     parts = {part: m for part, m in inner.items() if isinstance(m, PreTrainedModel) and m is not stack}
@@ -117,14 +117,14 @@ def eager_attention_of(cls):
 # %% ../../nbs/03_models/01_attention.ipynb #031
 @cache
 def _rounding(cls) -> tuple:
-    """Return whether the attention of module class `cls` computes the softmax in float32, and whether it casts the
-    result back to the dtype of its input"""
+    """Return (whether the attention of the module class `cls` computes the softmax in float32, whether it casts the
+    result back to the dtype of its input)"""
     names = eager_attention_of(cls).__code__.co_names
     return 'float32' in names, not {'to', 'type'}.isdisjoint(names)
 
 # %% ../../nbs/03_models/01_attention.ipynb #038
 class Maps:
-    "Attention captured by `observe`: `maps[layer]` is [batch, heads, query, key] of the last pass through the model"
+    "Attention captured by `observe`: `maps[layer]` [batch, heads, query, key] is from the last pass through the model"
     def __init__(self, name, layers=(), numbers=(), drop=None, scale=None, after_dropout=False):
         self.name, self.layers, self.numbers = name, layers, numbers # numbers: the layer of each call in a pass
         self._drop, self._scale, self._after_dropout, self._with_vectors = drop or {}, scale or {}, after_dropout, False
@@ -163,7 +163,7 @@ class Maps:
     def __getitem__(self, layer): return self._captured[self._at(layer)]
 
     def allowed(self, layer) -> torch.Tensor: # bool [batch, 1, query, key]
-        "Return the keys that each query of `layer` may attend to, before `drop`; all False if these are only padding"
+        "Return the keys that each query of `layer` may attend to, before `drop`; all False if only padding is left"
         shape, keep = self[layer].shape, self._keep[self._at(layer)]
         if keep is None: keep = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self[layer].device)
         return keep.expand(shape[0], -1, *shape[2:])
@@ -190,7 +190,7 @@ def _structure(
     attention_mask, # bool [batch, 1, query, key] or None
     is_causal=None, # argument of the call
 ):
-    "Return the keys that each query may attend to, bool, broadcastable to [batch, heads, query, key]; None: all"
+    "Return the keys that each query may attend to, bool, broadcastable to [batch, heads, query, key]; None: all keys"
     if attention_mask is not None:
         if attention_mask.dtype != torch.bool:
             raise ValueError('attention_mask with more than two dimensions must be bool (True = attend) while '
@@ -230,7 +230,7 @@ def _masked(maps, layer, keep, shape):
     return keep
 
 def _scaled(maps, layer, A):
-    "Return the probabilities `A` of `layer` times its factor, if it has one"
+    "Return the probabilities `A` of `layer`, multiplied by the layer's factor if it has one"
     scale = maps._scale.get(layer)
     if isinstance(scale, torch.Tensor): scale = _fits(scale, A.shape, 'scale', layer).to(A)
     if scale is None: return A
@@ -244,11 +244,11 @@ def _probabilities(
     scaling=None,   # factor of the scores; None: size**-0.5
     bias=None,      # added to the scores, broadcastable to [batch, heads, query, key], or None
 ):
-    "Return A, the softmax of the masked scores [batch, heads, query, key], rounded like the model's own attention"
+    "Return A, the softmax of the masked scores [batch, heads, query, key], with the same rounding as in the model"
     in_float32, cast = _rounding(type(module))
     scores = torch.matmul(query, key.transpose(2, 3)) * (query.size(-1) ** -.5 if scaling is None else scaling)
     if bias is not None: scores = scores + bias
-    # before the fill: float64's lowest number is -inf in float32. Autocast computes every masked softmax in float32
+    # convert before the fill, since float64's lowest number is -inf in float32; autocast computes softmax in float32
     if in_float32 or torch.is_autocast_enabled(query.device.type): scores = scores.float()
     if keep is not None: scores = scores.masked_fill(~keep, torch.finfo(scores.dtype).min)
     A = F.softmax(scores, -1)
@@ -257,9 +257,9 @@ def _probabilities(
 
 # %% ../../nbs/03_models/01_attention.ipynb #053b
 def _capture(maps, layer, A):
-    """Store `A` as the map of `layer`, as a leaf that requires a gradient if nothing before it does (all parameters
-    frozen). Return what the pass uses next: never the leaf itself, since hooks on module outputs, such as those of a
-    FLOP counter, cannot handle a leaf"""
+    """Store `A` as the map of `layer`; if nothing before it requires a gradient (all parameters are frozen), make it a
+    leaf that does. Return the tensor for the rest of the pass, which is never the leaf itself: hooks on module outputs,
+    such as those of a FLOP counter, cannot handle a leaf"""
     leaf = torch.is_grad_enabled() and not A.requires_grad
     maps._captured[layer] = A.requires_grad_() if leaf else A
     if leaf: return A.view_as(A)
@@ -267,7 +267,7 @@ def _capture(maps, layer, A):
 
 # %% ../../nbs/03_models/01_attention.ipynb #054
 def _observed_attention(module, query, key, value, attention_mask, **kwargs):
-    "Compute the attention of one layer as its `Maps` require; use the fused kernel if it is not observed"
+    "Compute the attention of one layer as its `Maps` specify; use the fused kernel if the layer is not observed"
     maps = getattr(module.config, '_maps', None)
     attend = sdpa_attention_forward if maps is None else maps._attend
     return attend(module, query, key, value, attention_mask, **kwargs)
@@ -275,7 +275,7 @@ def _observed_attention(module, query, key, value, attention_mask, **kwargs):
 # %% ../../nbs/03_models/01_attention.ipynb #054b
 def _attend(maps, module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None,
             position_bias=None, **kwargs):
-    "Compute the attention of the next layer: captured and scaled if observed, else fused; apply `drop` in both cases"
+    "Compute attention for the next layer; capture and scale it if observed, else use the fused kernel; apply `drop`"
     layer = maps._next_layer()
     if layer not in maps.layers:
         if layer in maps._drop:
@@ -309,7 +309,7 @@ def _disentangled(stack) -> list:
 
 # %% ../../nbs/03_models/01_attention.ipynb #058
 class _Tap:
-    "Hooks that observe attention modules outside the registry for `maps`; they do nothing if it is None"
+    "Hooks that observe attention modules outside the registry for `maps`; they do nothing if `maps` is None"
     def __init__(self, maps=None): self.maps, self.layer = maps, None # layer: the observed layer that is running
     def __reduce__(self): return _Tap, ()
 
@@ -342,7 +342,7 @@ class _Tap:
 # %% ../../nbs/03_models/01_attention.ipynb #062
 @cache
 def _observed_class(cls, name):
-    """Return a subclass of the config class `cls` whose instances replace a config while its model is observed and
+    """Return a subclass of the config class `cls` for objects that replace a config while its model is observed; they
     return `name` as the attention implementation"""
     return type(cls.__name__, (cls,), dict(
         __slots__=('_plain', '_maps'), __init__=cls.__init__, __module__=cls.__module__,
@@ -360,11 +360,11 @@ def _observed(config, maps, name='salviz'):
 
 # %% ../../nbs/03_models/01_attention.ipynb #065
 def _begin_pass(stack, args):
-    "Discard the previous pass, even if an exception ended it; the forward pre-hook of the observed base model"
+    "Discard the maps of the previous pass, even if an exception ended it; a pre-hook of the observed base model"
     if (maps := getattr(stack.config, '_maps', None)) is not None: maps._begin()
 
 def _end_pass(stack, args, output):
-    "Check that every layer was called; the forward hook of the observed base model"
+    "Check that every layer was called; a forward hook of the observed base model"
     if (maps := getattr(stack.config, '_maps', None)) is not None: maps._end()
 
 # %% ../../nbs/03_models/01_attention.ipynb #066
@@ -395,13 +395,13 @@ def _switched(stack, maps, part=None, name='salviz'):
 
 # %% ../../nbs/03_models/01_attention.ipynb #cm02
 class _EagerStance:
-    "A counter of the blocks, in all threads, that need uncompiled passes, since torch has one stance for all threads"
+    "Counts the blocks in all threads that need uncompiled passes, because torch has a single stance for all threads"
     lock, blocks, stance = threading.Lock(), 0, None
 
 # %% ../../nbs/03_models/01_attention.ipynb #cm02b
 @contextmanager
 def eager_passes():
-    "Run code compiled by torch.compile uncompiled inside the block, so that hooks in it are called"
+    "Run compiled code uncompiled inside the block, so that its hooks are called"
     if 'torch._dynamo' not in sys.modules: # nothing is compiled yet
         yield
         return
@@ -449,7 +449,7 @@ def _inputs_to_try(stack) -> dict:
     if cross_modules(stack) and 'decoder_input_ids' not in takes: # a decoder without its encoder
         size = getattr(config, 'cross_attention_hidden_size', None) or config.hidden_size
         every |= dict(encoder_hidden_states=normal(3, 5, size))
-    if 'input_ids' not in takes: takes = {*every} - {'decoder_input_ids'} # it passes them on to an inner model
+    if 'input_ids' not in takes: takes = {*every} - {'decoder_input_ids'} # arguments for an inner model
     return {k: x for k, x in every.items() if k in takes}
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr05
@@ -473,7 +473,7 @@ def _without_trace(stack):
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr07
 def _alike(ours, theirs) -> bool:
-    "Return whether the finite values of `ours` equal `theirs`, up to rounding in its dtype"
+    "Return whether `ours` equals `theirs` up to rounding, wherever `theirs` is finite"
     finite = theirs.isfinite()
     gap = torch.where(finite, ours - theirs, 0.).abs().max()
     units = 4 if theirs.element_size() == 2 else 64
@@ -482,7 +482,7 @@ def _alike(ours, theirs) -> bool:
 # %% ../../nbs/03_models/01_attention.ipynb #tr07b
 def _extra(module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None, position_bias=None,
            **kwargs):
-    "Describe what `module` computes beyond a softmax of masked scores; None if nothing"
+    "Describe how `module` differs from a softmax of masked scores; None if it does not differ"
     if attention_mask is not None and attention_mask.dtype != torch.bool:
         return 'it adds numbers to its scores through its own mask'
     if any(x is not None for name, x in kwargs.items() if name.endswith('indices')):
@@ -506,7 +506,7 @@ def _extra(module, query, key, value, attention_mask, dropout=0., scaling=None, 
         ours = torch.where(seen, ours, 0.)
         if not _alike(ours, run(kwargs)):
             without = [name for name in kwargs if _alike(ours, run({k: x for k, x in kwargs.items() if k != name}))]
-            return ('its own eager attention gives other values than a softmax of masked scores' +
+            return ('its eager attention differs from a softmax of masked scores' +
                     (f' (because of {", ".join(without)})' if without else ''))
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr08
@@ -514,7 +514,7 @@ class _Trial(Maps):
     "A replacement for `Maps` in a trial pass, which compares each attention call with eager attention"
     def __init__(self, stack):
         super().__init__(type(stack).__name__)
-        self.calls, self.entry = [], None # calls: (module, current entry of the outermost module list, heads)
+        self.calls, self.entry = [], None # calls: [(module, current entry of the outermost module list, heads)]
         lists = {name: m for name, m in stack.named_modules() if isinstance(m, nn.ModuleList)}
         self.entries = [(i, child) for name, m in lists.items() for i, child in enumerate(m)
                         if not any(name.startswith(f'{other}.') for other in lists)]
@@ -543,7 +543,7 @@ class _Trial(Maps):
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr08b
 class _Unlike(Exception):
-    "The reason why a model's attention is not what `observe` computes"
+    "The reason why a model's attention differs from the attention that `observe` computes"
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr10
 def _states(stack, inputs):
@@ -559,7 +559,7 @@ def _first_line(e): return f'{type(e).__name__}: {str(e).strip().partition(chr(1
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr10b
 def _tried(stack) -> tuple: # (its attention calls, the reason why it cannot be observed or None)
-    "Run `stack` once with its own eager attention and once with the attention function of this library"
+    "Run `stack` once with its original eager attention and once with the attention function of this library"
     trial = _Trial(stack)
     if stack.device.type == 'meta': return [], 'its weights are on the meta device'
     with _without_trace(stack):
@@ -568,7 +568,7 @@ def _tried(stack) -> tuple: # (its attention calls, the reason why it cannot be 
             with _switched(stack, None, name='eager'): theirs = _states(stack, inputs)
         except _AlreadyObserved: raise
         except _Unlike as e: return [], str(e)
-        except Exception as e: return [], f'its own eager attention fails on a few tokens ({_first_line(e)})'
+        except Exception as e: return [], f'its original eager attention fails on a few tokens ({_first_line(e)})'
         handles = trial.follow()
         try:
             with _switched(stack, trial): ours = _states(stack, inputs)
@@ -576,19 +576,19 @@ def _tried(stack) -> tuple: # (its attention calls, the reason why it cannot be 
         except Exception as e: return trial.calls, f'it fails with another attention function ({_first_line(e)})'
         finally:
             for h in handles: h.remove()
-    if not _alike(ours, theirs): return trial.calls, 'its states differ from those with its own eager attention'
+    if not _alike(ours, theirs): return trial.calls, 'its states differ from those with its original eager attention'
     return trial.calls, None
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr12
 @dataclass(frozen=True)
 class _Found:
     "The result of a model's trial for one part"
-    numbers:tuple    # of int: the layer of each attention call of a pass, in order
-    heads:tuple      # of int: all numbers of heads, in ascending order
+    numbers:tuple    # of int: the layer of each attention call in a pass, in order
+    heads:tuple      # of int: the distinct head counts of the layers, in ascending order
     reason:str=None  # why the part cannot be observed
 
 def _numbers(entries) -> tuple:
-    "Return the layer of each call: its entry in the list of layers, or its number in the pass if entries repeat"
+    "Return the layer of each call: the index of its entry in the list of layers, or of the call if entries repeat"
     rising = None not in entries and all(a < b for a, b in zip(entries, entries[1:]))
     return tuple(entries if rising else range(len(entries)))
 
@@ -626,7 +626,7 @@ _nearest = dict(longformer='ModernBERT', big_bird='ModernBERT', reformer='Modern
                 xlnet='RoBERTa', led='BART')
 
 def _without_trial(stack):
-    "Return the reason why `stack` cannot be observed even without a trial, and what to do instead; None if it can"
+    "Return (reason, what to do instead) if a property of `stack` rules out observing it, else None; no trial is run"
     inside = [(name, m) for name, m in stack.named_modules() if m is not stack and isinstance(m, PreTrainedModel)]
     two_sided = {'encoder', 'decoder'} <= {*attention_parts(stack)}
     if not two_sided and any(vars(m.config) is not vars(stack.config) for _, m in inside):
@@ -637,7 +637,7 @@ def _without_trial(stack):
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr14b
 def _reason(model, part):
-    "Return the reason why `part` of `model` cannot be observed, and what to do instead; None if it can"
+    "Return (reason, what to do instead) if `part` of `model` cannot be observed, else None"
     stack, found = attention_stack(model), None
     if isinstance(model, nn.DataParallel):
         return 'the replicas of nn.DataParallel share one state', 'use DistributedDataParallel'
@@ -655,8 +655,8 @@ def _reason(model, part):
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr15
 def check_observable(model, part=None):
-    """Return the module of `model` that `observe` works on. Raise a ValueError with the model's class, the reason and
-    the nearest model that works if `part` cannot be observed"""
+    """Return the module of `model` that `observe` works on. If `part` cannot be observed, raise a ValueError with the
+    class of the model, the reason, and a similar model that can be observed"""
     part, stack = check_part(model, part)
     if why := _reason(model, part):
         raise ValueError(f'{type(attention_stack(model)).__name__} cannot be observed: {why[0]}; {why[1]}')
@@ -667,8 +667,8 @@ def attention_layers(
     model,     # transformers model, or a module around one
     part=None, # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
 ) -> tuple: # of int, in the order of a pass
-    """Return the layers of `part` of `model` that have attention, by their index from 0 among all its layers. Raise a
-    ValueError if it cannot be observed"""
+    """Return the indices (from 0, among all layers) of the layers with attention in `part` of `model`. Raise a
+    ValueError if the part cannot be observed"""
     check_observable(model, part)
     return _trial_of(model, check_part(model, part)[0]).numbers
 
@@ -683,7 +683,7 @@ def head_count(model, part=None) -> int:
     return _trial_of(model, check_part(model, part)[0]).heads[-1]
 
 def attention_note(model) -> str:
-    "Return a sentence that lists the layers of `model` with attention if others have none, else ''"
+    "Return a sentence that lists the layers of `model` with attention; '' if all layers have attention"
     numbers = attention_layers(model)
     total = getattr(unwrapped(model).config.get_text_config(), 'num_hidden_layers', len(numbers))
     if len(set(numbers)) >= total or max(numbers) >= total: return ''
@@ -696,11 +696,11 @@ _several = list, tuple, range, set, frozenset, dict
 # %% ../../nbs/03_models/01_attention.ipynb #025b
 def check_layers(
     model,         # transformers model, or a module around one
-    layers=None,   # None for all with attention, an int, or a list of int; negative counts from the last one
+    layers=None,   # None for all layers with attention, an int, or a list of int; negative counts from the last
     name='layers', # name of the argument in error messages
     part=None,     # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
 ) -> tuple: # of int, sorted, without duplicates
-    "Return `layers` of `model` by their index from 0. Raise a ValueError that lists those with attention"
+    "Return the indices of `layers` of `model` from 0. Raise a ValueError for a layer without attention"
     numbers = attention_layers(model, part)
     if layers is None: return numbers
     chosen = layers if isinstance(layers, _several) else [layers]
@@ -716,8 +716,8 @@ def check_layers(
 
 # %% ../../nbs/03_models/01_attention.ipynb #069
 def _by_layer(model, part, values, name, check, allowed):
-    """Return the dictionary `values` with checked layers as keys. Raise a ValueError that says what is `allowed` if a
-    value fails `check`"""
+    """Return the dictionary `values` with checked layers as keys. If a value fails `check`, raise a ValueError that
+    describes the `allowed` values"""
     if values is None: return {}
     if not isinstance(values, dict):
         raise ValueError(f'{name} must be a dictionary {{layer: {allowed}}}, got {type(values).__name__}')
@@ -732,20 +732,20 @@ def _by_layer(model, part, values, name, check, allowed):
 @contextmanager
 def observe(
     model:nn.Module, # transformers model, or a module around one
-    # layers to capture, in addition to those that are scaled: None for all, an int, or a list of int; negative counts
+    # layers to capture, in addition to the layers in `scale`: None for all, an int, or a list of int; negative counts
     # from the last
     layers:int|Sequence[int]|None=None,
-    # {layer: bool [batch, heads, query, key]}, True sets a score to -inf before the softmax; no row loses all its keys
+    # {layer: bool [batch, heads, query, key]}; True masks a score before the softmax; no row loses all its keys
     drop:dict[int, torch.Tensor]|None=None,
-    # {layer: float or tensor broadcastable to [batch, heads, query, key]}: factor of the probabilities, applied after
+    # {layer: float or tensor broadcastable to [batch, heads, query, key]}: factor for the probabilities, applied after
     # they are captured
     scale:dict[int, float|torch.Tensor]|None=None,
-    # capture the probabilities after attention dropout, as the papers' released code does, instead of before it
+    # True: capture the probabilities after attention dropout, as the released code of the papers does; False: before it
     after_dropout:bool=False,
     # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross' (query: target, key: source)
     part:Literal['encoder', 'decoder', 'cross']|None=None,
 ) -> Iterator[Maps]:
-    "Capture, drop and scale the attention of `model` in the passes inside the block; yields `Maps`"
+    "Capture, drop and scale the attention of `model` in forward passes inside the block; yields `Maps`"
     drop = _by_layer(model, part, drop, 'drop', lambda x: isinstance(x, torch.Tensor) and x.dtype == torch.bool,
                      'a bool tensor')
     scale = _by_layer(model, part, scale, 'scale', lambda x: isinstance(x, torch.Tensor) or isinstance(x, (int, float)),
@@ -764,7 +764,7 @@ class QueryKey:
     "The query and key vectors of one head in one pass, and the scores and attention computed from them"
     query:torch.Tensor      # [batch, query, d]
     key:torch.Tensor        # [batch, key, d]
-    scaling:float           # factor of their products
+    scaling:float           # factor that multiplies the products
     bias:torch.Tensor       # added to the scores, [batch, query, key]; None if the model has none
     allowed:torch.Tensor    # bool [batch, query, key]: whether the query may attend to the key
     attention:torch.Tensor  # [batch, query, key], as `observe` captures it
@@ -811,7 +811,7 @@ def query_key(
 
 # %% ../../nbs/03_models/01_attention.ipynb #102
 def layer_modules(model, part=None) -> list:
-    "Return the module that runs each attention layer of `part` of `model`, in order; in ALBERT, one runs all layers"
+    "Return the modules that run the attention layers of `part` of `model`, in order; in ALBERT, one module runs all"
     part, stack = check_part(model, part)
     cross = cross_modules(stack)
     inside = {m for m in stack.modules() if eager_attention_of(type(m)) and m not in cross} | set(_disentangled(stack))
@@ -822,14 +822,14 @@ def layer_modules(model, part=None) -> list:
 
 # %% ../../nbs/03_models/01_attention.ipynb #105
 class _PassCache:
-    """The outputs of a model's layers in one pass; calls below number `start` return them; None: every call is
-    cached"""
+    """The outputs of a model's layers in one pass; calls with a number below `start` return these outputs; with None,
+    every call runs and is cached"""
     def __init__(self): self.outputs, self.rows, self.calls, self.start = [], 0, 0, None
 
     def begin(self, stack, args): self.calls = 0
 
     def around(self, original, maps):
-        "Return the `forward` that replaces a layer's `original`; `maps` returns the observation of the layer, if any"
+        "Return the `forward` that replaces a layer's `original`; `maps()` returns the `Maps` of the layer or None"
         def forward(*args, **kwargs):
             i, self.calls = self.calls, self.calls + 1
             rows = next(len(x) for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor))
@@ -840,7 +840,7 @@ class _PassCache:
             if i >= self.start: return original(*args, **kwargs)
             if (observed := maps()) is not None: observed._next_layer()
             return tree_map(lambda x: self.again(x, rows // self.rows), self.outputs[i])
-        forward.__module__ = getattr(original, '__module__', None) # `loading._is_changed` trusts it like the original
+        forward.__module__ = getattr(original, '__module__', None) # for `loading._is_changed`
         return forward
 
     def again(self, x, times):
@@ -849,7 +849,7 @@ class _PassCache:
                 and len(x) == self.rows else x)
 
 # %% ../../nbs/03_models/01_attention.ipynb #106
-def _encoder_below(model, part) -> tuple: # (layers, number of calls that they make; None if unknown)
+def _encoder_below(model, part) -> tuple: # (layers, number of their attention calls; None if unknown)
     "Return the encoder layers that run before `part` of `model`"
     if part not in ('decoder', 'cross') or 'encoder' not in attention_parts(model): return [], 0
     try: return layer_modules(model, 'encoder'), _layer_count(model, 'encoder')
@@ -858,12 +858,12 @@ def _encoder_below(model, part) -> tuple: # (layers, number of calls that they m
 # %% ../../nbs/03_models/01_attention.ipynb #106b
 @contextmanager
 def cached_layers(
-    model,       # in eval mode: with dropout, the layers below would not give the same outputs twice
+    model,       # in eval mode, since with dropout the cached outputs would not equal those of another pass
     # arguments of its forward; passes in the block use the same examples, possibly repeated (`Tensor.repeat`)
     inputs:dict,
     part=None,   # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
 ):
-    "Make passes inside the block start at a later layer; yields a function that selects it by its number"
+    "Start forward passes inside the block at a later layer; yields a function that selects the layer by its number"
     _check_eval_mode(model, 'cached_layers')
     part, stack = check_part(model, part)
     encoder, below = _encoder_below(model, part)
@@ -875,7 +875,7 @@ def cached_layers(
         for m in layers: m.forward = cache.around(m.forward, lambda: getattr(stack.config, '_maps', None))
         with torch.no_grad(), eager_passes(): model(**inputs)
         numbers = attention_layers(model, part)
-        # otherwise layers cannot be distinguished, or have no batch axis first (Gemma 3n), and passes run in full
+        # if layers cannot be distinguished, or their first axis is not the batch (Gemma 3n), passes run in full
         rows = next(len(x) for x in inputs.values() if isinstance(x, torch.Tensor))
         is_separable = below is not None and len(cache.outputs) == below + len(numbers) and cache.rows == rows
         def start(layer):

@@ -35,7 +35,7 @@ def step_of(folder) -> int:
     return int(Path(folder).name.rpartition('-')[2])
 
 def refuse_damaged(folder, who):
-    "Raise a `ValueError` if the weights of the checkpoint in `folder` differ from its manifest, if it has one"
+    "Raise a `ValueError` if the checkpoint in `folder` has a manifest that its weights do not match"
     if not (folder/'manifest.json').exists(): return
     wrong = checkpoint_damage(folder, contents=True, but=resume_files)
     if wrong: raise ValueError(f'{who}: {folder/wrong[0].file} {wrong[0].reason}; restore this file from a copy')
@@ -44,7 +44,7 @@ def refuse_damaged(folder, who):
 _needed = ('*model*.safetensors', 'optimizer.pt', 'scheduler.pt', 'rng_state*.pth', 'trainer_state.json')
 
 def _opens(file) -> bool:
-    "Return whether a file of a checkpoint is complete, judging by its format"
+    "Return whether a file of a checkpoint is complete according to its format"
     try:
         if file.suffix == '.safetensors':
             with open(file, 'rb') as f: read_header(f, file.stat().st_size, '')
@@ -55,7 +55,7 @@ def _opens(file) -> bool:
 
 # %% ../../nbs/03_models/08_checkpoints.ipynb #051b
 def _unsealed_fault(folder) -> str: # '' if nothing is wrong
-    "Return what is missing or truncated in a checkpoint of an earlier version, which has no manifest"
+    "Describe a missing or damaged file in a checkpoint of an earlier version, which has no manifest"
     for pattern in _needed:
         files = list(folder.glob(pattern))
         if not files: return f'{pattern.replace("*", "")} is missing'
@@ -72,9 +72,9 @@ def _fault(folder) -> str:
     return ', '.join(f'{d.file} {d.reason}' for d in wrong[:2]) + (' …' if wrong[2:] else '')
 
 # %% ../../nbs/03_models/08_checkpoints.ipynb #051d
-def _resume_fault(folder) -> str: # '' if it can
-    """Return why training cannot resume from the checkpoint in `folder`: this checkpoint is damaged, or the best one so
-    far, which is loaded at the end"""
+def _resume_fault(folder) -> str: # '' if training can resume
+    """Return the reason why training cannot resume from the checkpoint in `folder`: this checkpoint is damaged, or the
+    best checkpoint so far, which is loaded at the end"""
     if fault := _fault(folder): return f'{folder.name}: {fault}'
     best = read_object(folder/'trainer_state.json').get('best_model_checkpoint')
     if best is None or Path(best).name == folder.name: return ''
@@ -92,7 +92,7 @@ def _has_optimiser(folder) -> bool:
 # %% ../../nbs/03_models/08_checkpoints.ipynb #c012b
 def last_usable(
     run,
-    refuse, # function of a reason that raises an error, called if no checkpoint is usable
+    refuse, # function that raises an error with the reason that it is called with, if no checkpoint is usable
 ) -> Path: # None if no checkpoint was written yet
     "Return the last checkpoint from which training can resume"
     written = run.written_checkpoints
@@ -103,7 +103,7 @@ def last_usable(
         if not (fault := _resume_fault(folder)): break
         passed.append(fault)
     else:
-        remedy = 'Restore one from a copy, or remove its folder checkpoints to start from the beginning'
+        remedy = 'Restore a checkpoint from a copy, or remove the folder checkpoints to start from the beginning'
         if passed: refuse(f'all of its checkpoints are damaged ({"; ".join(passed)}). {remedy}')
         return None
     if passed:
@@ -115,7 +115,7 @@ def last_usable(
 # %% ../../nbs/03_models/08_checkpoints.ipynb #c016
 def thin_out(
     run,            # a finished run
-    weights='best', # checkpoints to save: 'all', 'best' (all if the best one is unknown) or 'none'
+    weights='best', # checkpoints to keep: 'all', 'best' (or all if the best is unknown) or 'none'
 ):
     "Delete the files of `run` that are only needed to resume it, and checkpoints that `weights` does not select"
     best = run.best_checkpoint
@@ -124,12 +124,12 @@ def thin_out(
         else: slim_checkpoint(folder)
 
 # %% ../../nbs/03_models/08_checkpoints.ipynb #agr20
-def _classes_of(run) -> list: # [] if it has none
-    "Return the class names in the order in which `run` was trained, from its first snapshot"
+def _classes_of(run) -> list: # [] if the run has no class names
+    "Return the class names in the order that `run` was trained with, from its first snapshot"
     task = tasks.get(run.config.get('task') or 'classification')
     if task is None or not task.has_classes or not run.recorded: return []
     try: return run.snapshot(*run.recorded[0]).classes
-    except (OSError, ValueError): return [] # a damaged snapshot is reported where it is shown
+    except (OSError, ValueError): return [] # damaged snapshots are reported when they are displayed
 
 # %% ../../nbs/03_models/08_checkpoints.ipynb #084
 def _class_of(path):
@@ -167,16 +167,16 @@ def _step_of(run, checkpoint):
 def load_model(
     run:Run|str|PathLike,       # a `Run` or its path
     checkpoint:int|Literal['best', 'last']='best', # 'best', 'last' or the step of a checkpoint
-    base:'nn.Module|None'=None, # base model of an adapter, if it cannot be loaded by its name
+    base:'nn.Module|None'=None, # base model of an adapter, if it cannot be loaded by name
 ) -> 'tuple[PreTrainedModel, PreTrainedTokenizerBase|None]': # (model in eval mode, tokenizer or None)
-    "Return the model and tokenizer of a checkpoint of `run`; code stored with it is never run"
+    "Return the model and tokenizer of a checkpoint of `run`; code in the checkpoint is never executed"
     if not isinstance(run, Run): run = Run(run)
     if not run.written_checkpoints: raise FileNotFoundError(f'load_model: {run.path} has no checkpoint')
     path = run.written_checkpoints[_step_of(run, checkpoint)]
     refuse_damaged(path, 'load_model')
     kind, is_adapter = _class_of(path), (path/adapter_file).exists()
     if base is not None and not is_adapter:
-        raise ValueError(f'load_model: {path} contains a whole model, not an adapter; leave base out')
+        raise ValueError(f'load_model: {path} contains a whole model, not an adapter; omit base')
     # AutoTokenizer needs a config that transformers recognises
     reads = PreTrainedTokenizerFast if kind.__module__ == nets.__name__ else AutoTokenizer
     local = dict(trust_remote_code=False, local_files_only=True)

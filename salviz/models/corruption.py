@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _special_tokens = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 
 def _characters(tokenizer, texts):
-    "Return all characters of `texts` after normalisation by `tokenizer`, sorted"
+    "Return all characters of `texts`, normalised by `tokenizer`, in sorted order"
     characters = set()
     for text in texts:
         for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text)):
@@ -38,7 +38,7 @@ def _characters(tokenizer, texts):
 
 # %% ../../nbs/03_models/06_corruption.ipynb #006b
 def _check_size(vocab_size, least, characters):
-    "Raise a `ValueError` if a vocabulary is too small for the special tokens and the `characters`"
+    "Raise a `ValueError` if `vocab_size` is below `least`; `characters` are words for the error message"
     if vocab_size >= least: return
     raise ValueError(f'vocab_size must be at least {least}, the number of special tokens and {characters}, '
                      f'got {vocab_size}')
@@ -83,13 +83,13 @@ _forms = dict(encoder=('[CLS] $A [SEP]', '[CLS] $A [SEP] $B:1 [SEP]:1'), seq2seq
 @validated
 def train_tokenizer(
     texts:Annotated[Sequence[str], MinLen(1)],                # training texts, such as data['train']['text']
-    vocab_size:Annotated[int, Interval(ge=1, le=10**7)]=8000, # maximum number of tokens, special ones included
+    vocab_size:Annotated[int, Interval(ge=1, le=10**7)]=8000, # maximum number of tokens, including special tokens
     kind:Literal['wordpiece', 'bpe']='wordpiece',             # algorithm: 'wordpiece' or 'bpe' (byte-level)
-    # positions of special tokens, for an 'encoder', 'seq2seq' or 'decoder' model
+    # where special tokens are added: as for an 'encoder', 'seq2seq' or 'decoder' model
     form:Literal['encoder', 'seq2seq', 'decoder']='encoder',
     lowercase:bool=True,  # convert text to lower case; accents are preserved
     max_length:Count=512, # maximum number of tokens in a text
-) -> PreTrainedTokenizerFast: # a fast tokenizer of transformers
+) -> PreTrainedTokenizerFast: # a fast tokenizer from transformers
     "Train a tokenizer on `texts`; the same texts give the same tokenizer in every process"
     tokenizer = _trainers[kind](list(texts), vocab_size, lowercase)
     single, pair = _forms[form]
@@ -127,7 +127,7 @@ def _head_size(task, num_labels, labels):
     has_names = labels is not None or num_labels is not None
     if has_names == tasks[task].has_classes: return tasks[task].head.config | class_config(num_labels, labels)
     problem = 'needs class names (labels=) or their number (num_labels=)'
-    if has_names: problem = 'has no classes; leave num_labels and labels out'
+    if has_names: problem = 'has no classes; omit num_labels and labels'
     raise ValueError(f'{task} {problem}')
 
 # %% ../../nbs/03_models/06_corruption.ipynb #017b
@@ -150,21 +150,22 @@ def small_model(
     # classification, multi_label_classification, regression, token_classification, masked_lm,
     # replaced_token_detection, causal_lm, seq2seq or question_answering
     task:str,
-    # determines the size of the vocabulary and the special ids; stops returning token_type_ids if the model takes none
+    # determines the size of the vocabulary and the special ids; if the model takes no token_type_ids, the tokenizer is
+    # changed to return none
     tokenizer:'PreTrainedTokenizerBase',
     # 'bert', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian' or 't5'; None: electra, marian, gpt2 or bert, depending
     # on the task
     kind:Literal['bert', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian', 't5']|None=None,
-    layers:Annotated[int, Interval(ge=1, le=1000)]=2, # number of layers, in encoder and decoder each
+    layers:Annotated[int, Interval(ge=1, le=1000)]=2, # number of layers, for encoder and decoder each
     heads:Annotated[int, Interval(ge=1, le=1000)]=4,  # number of heads in each layer
     hidden:Count=64,                                  # size of the hidden states, a multiple of `heads`
     num_labels:Count|None=None,                       # number of classes
     labels:Sequence[str]|None=None,                   # names of the classes, instead of their number
     seed:Seed=0,                                      # seed of the weights
-    max_length:Count|None=None, # maximum input length; None: that of the tokenizer, but at most 512
+    max_length:Count|None=None, # maximum input length; None: the tokenizer's maximum, but at most 512
     **config, # further settings of the model's config, such as attention_probs_dropout_prob
 ) -> 'PreTrainedModel': # model in eval mode
-    "Build a model for `task` with random weights that depend on `seed` only"
+    "Build a model for `task` with random weights that depend only on `seed`"
     if fault := _size_fault(task, tokenizer, kind, heads, hidden): raise ValueError(f'small_model: {fault}')
     kind, longest = kind or tasks[task].head.small, max_length or min(tokenizer.model_max_length, 512)
     ids = dict(vocab_size=len(tokenizer),
@@ -174,14 +175,14 @@ def small_model(
     can = [name for name in tasks_of_kind(built) if not built.is_encoder_decoder or tasks[name].teacher_forced]
     if task not in can:
         raise ValueError(f'a small {kind} model supports {", ".join(can)}, not {task}; '
-                         'leave kind out to use the default one')
+                         'omit kind to use the default')
     if kind not in ('bert', 'electra'):
         tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != 'token_type_ids']
     with forked_random(seed): return tasks[task].head.kinds[type(built)](built).eval()
 
 # %% ../../nbs/03_models/06_corruption.ipynb #021
 def _joined(tokenizer, parts, block):
-    "Join consecutive `parts` with blanks into rows of at most `block` tokens"
+    "Join consecutive `parts` with spaces into rows of at most `block` tokens"
     def fits(a, b): return len(tokenizer(' '.join(parts[a:b]), verbose=False)['input_ids']) <= block
     ids = tokenizer(parts, add_special_tokens=False, verbose=False)['input_ids']
     upto, budget = np.cumsum([0, *map(len, ids)]), block - tokenizer.num_special_tokens_to_add()
@@ -209,14 +210,14 @@ def _check_block(block, tokenizer):
     "Raise an error unless `block` is a valid number of tokens for `tokenizer`"
     least, most = tokenizer.num_special_tokens_to_add() + 1, tokenizer.model_max_length
     if type(block) is not int or not least <= block <= most:
-        raise ValueError(f'block must be an int from {least} (one token and the special ones) to {most} '
+        raise ValueError(f'block must be an int from {least} (one token and the special tokens) to {most} '
                          f'(the maximum input length of this tokenizer), got {block!r}')
 
 # %% ../../nbs/03_models/06_corruption.ipynb #024b
 def pack_texts(
     data,      # Dataset or DatasetDict with a column `text`, or a list of strings
     tokenizer,
-    block=512, # maximum number of tokens in a row, special ones included
+    block=512, # maximum number of tokens in a row, including special tokens
 ): # the same type as `data`, with only the column `text`
     "Join consecutive texts into rows of at most `block` tokens, in order and without losing any text"
     _check_block(block, tokenizer)
@@ -239,12 +240,12 @@ def pack_texts(
     have = 'has' if long == 1 else 'have'
     if long:
         warnings.warn(f'pack_texts: {long} of {total} texts {have} more than block={block} tokens; '
-                      'they are split at blanks and spread over rows', stacklevel=2)
+                      'they are split at spaces and spread over several rows', stacklevel=2)
     if single: return packed['']
     return DatasetDict(packed)
 
 # %% ../../nbs/03_models/06_corruption.ipynb #029
-_streams = dict(choose=0x6d610, fate=0x6d611, token=0x6d612)   # distinct from the small numbers that methods use
+_streams = dict(choose=0x6d610, fate=0x6d611, token=0x6d612)   # methods use small numbers
 
 def _check_batch(batch, who):
     "Raise an error for the function `who` if `batch` lacks a column that corruption needs"
@@ -282,15 +283,15 @@ class MaskTokens:
     @validated
     def __init__(self,
         tokenizer:'PreTrainedTokenizerBase', # with a mask token
-        fraction:_PositiveFraction=.15,      # fraction of each sentence's tokens to predict
-        masked:_Fraction=.8,                 # fraction of these that become the mask token
-        replaced:_Fraction=.1,               # fraction of these that become a random token; the rest is not changed
+        fraction:_PositiveFraction=.15,      # fraction of the tokens of each sentence to predict
+        masked:_Fraction=.8,                 # fraction of these tokens that become the mask token
+        replaced:_Fraction=.1,               # fraction of these that become a random token; the rest stay unchanged
     ):
         problem = ''
         if masked + replaced > 1 + 1e-9:
             problem = f'masked and replaced must not sum to more than 1, got {masked} and {replaced}'
         if tokenizer.mask_token_id is None:
-            problem = 'the tokenizer has no mask token; use one that has, for example from train_tokenizer'
+            problem = 'the tokenizer has no mask token; use a tokenizer with one, for example from train_tokenizer'
         if problem: raise ValueError(f'MaskTokens: {problem}')
         self.fraction, self.masked, self.replaced = fraction, masked, replaced
         self.mask_id, self.ordinary = tokenizer.mask_token_id, _ordinary_ids(tokenizer)
@@ -339,7 +340,7 @@ class ReplaceTokens:
         tokenizer:'PreTrainedTokenizerBase',
         # int [size of the vocabulary]: number of occurrences of each token, see `token_counts`
         counts:Sequence[int]|np.ndarray|torch.Tensor,
-        fraction:_PositiveFraction=.15, # fraction of each sentence's tokens to draw again
+        fraction:_PositiveFraction=.15, # fraction of the tokens of each sentence to replace by random tokens
     ):
         counts = torch.as_tensor(counts, dtype=torch.float64)
         must = ''

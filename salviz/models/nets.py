@@ -51,7 +51,7 @@ class SmallNet(PreTrainedModel):
         return x
 
     def answer(self, logits, labels):
-        "Return an output of transformers with `logits` [batch, classes], and the loss if there are `labels`"
+        "Return a transformers output with `logits` [batch, classes], and with the loss if `labels` is not None"
         return self.output_type(loss=None if labels is None else F.cross_entropy(logits, labels), logits=logits)
 
 # %% ../../nbs/03_models/04_nets.ipynb #008
@@ -59,7 +59,7 @@ class DigitCNNConfig(PreTrainedConfig):
     "The config of `DigitCNN`"
     model_type = 'salviz-digit-cnn'
     shape:tuple = (1, 28, 28)    # of an image: channels, height, width
-    filters:tuple = (32, 64)     # numbers of filters of the two convolutions
+    filters:tuple = (32, 64)     # numbers of filters in the two convolutions
     hidden_size:int = 128
     dropouts:tuple = (.25, .5)   # before the first and before the second linear layer
 
@@ -102,7 +102,7 @@ class ResNet18Config(PreTrainedConfig):
     "The config of `ResNet18`"
     model_type = 'salviz-resnet18'
     shape:tuple = (3, 32, 32)            # of an image: channels, height, width
-    filters:tuple = (64, 128, 256, 512)  # numbers of filters of the four stages
+    filters:tuple = (64, 128, 256, 512)  # numbers of filters in the four stages
 
 # %% ../../nbs/03_models/04_nets.ipynb #014b
 class ResNet18(SmallNet):
@@ -128,8 +128,8 @@ class ResNet18(SmallNet):
 
 # %% ../../nbs/03_models/04_nets.ipynb #017
 class Recurrence(nn.Module):
-    """One LSTM layer, [batch, steps, features] → states [batch, steps, hidden]; fused or, with `cell='modules'`,
-    built from modules for `steps` steps"""
+    """One LSTM layer, [batch, steps, features] → states [batch, steps, hidden]; fused or, with `cell='modules'`, built
+    from modules for at most `steps` steps"""
     def __init__(self, features, hidden, steps=None, cell='fused'):
         super().__init__()
         check_choice('cell', cell, ('fused', 'modules')) # DeepLIFT needs modules
@@ -145,7 +145,7 @@ class Recurrence(nn.Module):
 
     @torch.no_grad()
     def set_forget_bias(self, value:float):
-        "Initialise the bias of the forget gates to `value`: one of torch's two biases is set to it, the other to 0"
+        "Initialise the bias of the forget gates: set one of torch's two biases to `value` and the other to 0"
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise ValueError("forget_bias must be None (for torch's initialisation) or a number, such as 1., "
                              f'got {value!r}')
@@ -179,7 +179,7 @@ class SeriesLSTMConfig(PreTrainedConfig):
 
 # %% ../../nbs/03_models/04_nets.ipynb #018b
 class SeriesLSTM(SmallNet):
-    "An LSTM whose head reads the last state"
+    "An LSTM whose head uses the last state"
     config_class, main_input_name, salviz_task, any_length = SeriesLSTMConfig, 'values', 'series_classification', True
 
     def __init__(self, config):
@@ -199,7 +199,7 @@ class SeriesLSTM(SmallNet):
 
 # %% ../../nbs/03_models/04_nets.ipynb #022
 class InputCellAttention(nn.Module):
-    "The mean over hops of the attention-weighted steps so far: [batch, steps, features] → the same shape"
+    "Attention-weighted means of all steps so far, averaged over hops: [batch, steps, features] → same shape"
     def __init__(self, features, hops=10, size=50, bias=False):
         super().__init__()
         self.first, self.second = nn.Linear(features, size, bias=bias), nn.Linear(size, hops, bias=False)
@@ -253,13 +253,13 @@ class TCNConfig(PreTrainedConfig):
     "The config of `TCN`"
     model_type = 'salviz-tcn'
     shape:tuple = (50, 50)       # of a series: steps, features
-    channels:tuple = (5, 5, 50)  # numbers of channels of the levels
+    channels:tuple = (5, 5, 50)  # numbers of channels in the levels
     kernel_size:int = 4
     dropout:float = .1
 
 # %% ../../nbs/03_models/04_nets.ipynb #028c
 class TCN(SmallNet):
-    "A temporal convolutional network whose head reads the maximum over time"
+    "A temporal convolutional network whose head uses the maximum over time"
     config_class, main_input_name, salviz_task = TCNConfig, 'values', 'series_classification'
 
     def __init__(self, config):
@@ -277,7 +277,7 @@ class TCN(SmallNet):
 
 # %% ../../nbs/03_models/04_nets.ipynb #033
 def _eager_attention_forward(module, query, key, value, attention_mask, scaling, dropout=0., **kwargs):
-    "Compute attention in plain operations: output [batch, query, heads, size] and weights [batch, heads, query, key]"
+    "Compute attention without a fused kernel: output [batch, query, heads, size], weights [batch, heads, query, key]"
     scores = torch.matmul(query, key.transpose(2, 3))*scaling
     if attention_mask is not None: scores = scores + attention_mask
     A = nn.functional.dropout(module.softmax(scores), p=dropout, training=module.training)
@@ -334,11 +334,11 @@ class SeriesTransformerConfig(PreTrainedConfig):
     hidden_size:int|None = None     # None: the number of features, or the next multiple of the number of heads
     intermediate_size:int = 400
     dropout:float = .1
-    causal:bool = False             # whether steps attend only to themselves and earlier ones, as in the released code
+    causal:bool = False             # True: a step attends only to itself and earlier steps, as in the released code
 
 # %% ../../nbs/03_models/04_nets.ipynb #036
 class SeriesTransformer(SmallNet):
-    "A Transformer encoder over the steps of a series, whose head reads the maximum over time"
+    "A Transformer encoder over the steps of a series, whose head uses the maximum over time"
     config_class, main_input_name, salviz_task = SeriesTransformerConfig, 'values', 'series_classification'
     _supports_sdpa = _supports_attention_backend = True
 
@@ -360,7 +360,7 @@ class SeriesTransformer(SmallNet):
         return {self.main_input_name: torch.linspace(-1, 1, math.prod(self.config.shape)).view(1, *self.config.shape)}
 
     def mask(self, x):
-        "Return the mask of a causal model, bool (True = attend), or to be added to the scores for eager attention"
+        "Return the mask of a causal model: bool (True = attend), or numbers to add to the scores for eager attention"
         if not self.config.causal: return None
         earlier = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()[None, None]
         if self.config._attn_implementation != 'eager': return earlier
@@ -380,7 +380,7 @@ class TextLSTMConfig(PreTrainedConfig):
     vocab_size:int = 30522
     pad_token_id:int|None = 0
     embedding_size:int = 100
-    embeddings_from:str|None = None # description of where the word vectors come from; None: random initialisation
+    embeddings_from:str|None = None # source of the word vectors, in words; None: random initialisation
     hidden_size:int = 64     # of each direction
     dropout:float = .1       # on the embeddings and on the final states
 
@@ -441,7 +441,7 @@ def _table_fault(table, tokenizer) -> str: # '' if there is none
     if not table.isfinite().all(): return 'embeddings must be finite numbers, got NaN or infinity'
     return ''
 
-def _table_of(embeddings, tokenizer) -> tuple: # (float tensor [vocabulary, size], tokenizer, its source in words)
+def _table_of(embeddings, tokenizer) -> tuple: # (float tensor [vocabulary, size], tokenizer, source in words)
     "Return the word vectors in `embeddings` after checking that each token of the tokenizer has a row"
     source, of_model = 'a matrix', isinstance(embeddings, (tuple, list)) and len(embeddings) == 2
     if of_model:
@@ -466,14 +466,14 @@ def _take_table(cls, settings, embeddings, tokenizer) -> tuple: # (table or None
     problem = ''
     if embeddings is None:
         problem = ('embeddings_from describes the source of the word vectors in embeddings=, which is '
-                   'missing; pass embeddings= or leave embeddings_from out')
+                   'missing; pass embeddings= or omit embeddings_from')
     elif cls is not TextLSTM: problem = f'{cls.__name__} has no word embeddings; embeddings= is for text-lstm'
     if problem: raise ValueError(problem)
     table, tokenizer, source = _table_of(embeddings, tokenizer)
     size = settings.setdefault('embedding_size', table.shape[1])
     if size != table.shape[1]:
         raise ValueError(f'embedding_size is {size!r}, but the vectors in embeddings have {table.shape[1]} numbers; '
-                         'leave embedding_size out')
+                         'omit embedding_size')
     settings['embeddings_from'] = _named_table(table, settings.get('embeddings_from') or source)
     return table, tokenizer
 
@@ -491,7 +491,7 @@ def _classes(num_labels, labels):
 
 # %% ../../nbs/03_models/04_nets.ipynb #044b
 def _read_off(cls, data):
-    "Return the shape of an example in `data`, as loaded by `data.signals`, and the class names"
+    "Return the shape of an example in `data` (from `data.signals`) and the class names"
     part = data['train'] if isinstance(data, dict) else data
     if cls.main_input_name not in part.column_names:
         raise ValueError(f'{cls.__name__} takes {cls.main_input_name}, but the data have the columns '
@@ -524,7 +524,7 @@ def small_net(
     seed:Seed=0, # seed of all other weights
     **settings,  # further fields of the net's config, such as hidden_size or dropout
 ) -> PreTrainedModel: # in eval mode
-    "Build a new small net, whose weights depend on `seed` only"
+    "Build a new small net whose weights depend only on `seed`"
     cls = nets.get(name, name) if isinstance(name, str) else name
     if cls not in nets.values(): raise ValueError(f'no net is called {name!r}; available: {", ".join(nets)}')
     if data is not None: shape, labels = (passed or read for passed, read in zip((shape, labels), _read_off(cls, data)))

@@ -33,12 +33,12 @@ def _keyed_uniform(example_id, shape, seed, step, stream):
 # %% ../../nbs/03_models/05_random.ipynb #050c
 def keyed_uniform(
     example_id:torch.Tensor, # int64 [batch]
-    # shape of one example's numbers; a tensor int64 [batch, n] in place of a number n selects n positions of that axis
-    # for each example
+    # shape of the numbers of one example; an int64 tensor [batch, n] instead of a number selects n positions along that
+    # axis for each example
     shape:tuple,
     seed:int,                # seed of the run
     step:int,                # optimiser step
-    stream:int=0,            # distinguishes several uses in one step, such as the layers
+    stream:int=0,            # distinguishes the random numbers of one step, for example by layer
 ) -> torch.Tensor: # float32 [batch, *shape] in [0, 1)
     "Return uniform random numbers that depend only on (`seed`, `step`, example, `stream`, position)"
     return on_processor(maths.keyed_uniform, _keyed_uniform, example_id, shape, seed, step, stream)
@@ -48,7 +48,7 @@ def _keyed_below(example_id, shape, q, seed, step, stream):
     return _keyed_uniform(example_id, shape, seed, step, stream) < q
 
 def keyed_below(example_id, shape, q:float, seed, step, stream=0) -> torch.Tensor: # bool [batch, *shape]
-    "Return whether `keyed_uniform` is below `q`; on a CPU without computing the numbers themselves"
+    "Return whether each number of `keyed_uniform` is below `q`; on a CPU, the numbers themselves are not computed"
     return on_processor(maths.keyed_below, _keyed_below, example_id, shape, q, seed, step, stream)
 
 def _keyed_order(example_id, shape, seed, step, stream):

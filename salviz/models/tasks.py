@@ -38,11 +38,11 @@ def example_mean(
     return total / counts.sum(1).clamp(min=1)
 
 # %% ../../nbs/03_models/02_tasks.ipynb #clm-head
-# words: description, used in messages; name: suffix of its class's name, or several; auto, kinds: the auto class and
-# the mapping in transformers; fits: function of (`_head_name` or the class's name, config) of a model; config: settings
-# that it requires; small: the type of a small model that has it
+# words: description, used in messages; name: suffix of the class name, or several suffixes; auto, kinds: the auto class
+# and the mapping in transformers; fits: function of (`_head_name` or class name, config) of a model; config: required
+# settings; small: the type of a small model with this head
 class Head(namedtuple('Head', 'words name auto kinds fits config small', defaults=({}, 'bert'))):
-    "The head that models of transformers have for a task"
+    "The head of transformers models for a task"
     def is_in(self, kind:str) -> bool:
         "Return whether a model whose class is named `kind` has this head"
         return any(name in kind for name in ((self.name,) if isinstance(self.name, str) else self.name))
@@ -59,7 +59,7 @@ def _classification_loss(logits, labels):
 
 # %% ../../nbs/03_models/02_tasks.ipynb #tk01b
 def _take_old_names(cls):
-    "Accept a task that overrides a method under its old name, with a warning"
+    "Accept a custom task that defines a method under its old name, with a warning"
     for old, new in dict(own_score='prediction_score', asked='queried').items():
         if old not in vars(cls): continue
         warnings.warn(f'{cls.__name__}.{old} is now called {new}; the old name works until salviz 0.4',
@@ -70,7 +70,7 @@ def _take_old_names(cls):
 @dataclass(frozen=True)
 class Task(Facts):
     "A task with one class per example; the base class of all tasks"
-    head:Head=None               # in transformers; None: the nets of the task declare it in `salviz_task`
+    head:Head=None               # in transformers; None: the nets for the task set `salviz_task`
 
     def __init_subclass__(cls): _take_old_names(cls)
 
@@ -90,7 +90,7 @@ class Task(Facts):
         "Return the positions whose logits `score` reads, bool [batch, tokens]; None for all positions"
 
     def prediction_score(self, outputs, batch, labels) -> torch.Tensor:
-        "Return the score of the model's predictions `labels`, which the recorder explains"
+        "Return the score of the model's predictions `labels`, for the explanations of the recorder"
         return self.score(outputs, batch, labels)
 
     def batch_labels(self, labels:list, classes:int):
@@ -102,16 +102,16 @@ class Task(Facts):
         return partial(self.batch_labels, classes=model.config.num_labels)
 
     def read_by_metrics(self, outputs, batch) -> torch.Tensor:
-        "Return the values from which the metrics of a split are computed, with examples along the first axis"
+        "Return the values that the metrics of a split are computed from, with examples along the first axis"
         return self.predicted(outputs, batch)
 
     def label(self, labels):
-        "Return the label of one example as its snapshot stores it: a class or a score, None for other tasks"
+        "Return the label of one example in the form that snapshots store: a class or a score, None for other tasks"
         if self.per_example: return np.asarray(labels).item()
         return None
 
     def probabilities(self, outputs) -> torch.Tensor:
-        "Return the probabilities of the classes [batch, classes] as they are recorded"
+        "Return the probabilities of the classes [batch, classes] that a snapshot records"
         return outputs.logits.detach().float().softmax(-1)
 
     def answer(self,
@@ -120,9 +120,9 @@ class Task(Facts):
         batch:dict,             # the batch, with labels if the data have them
         j:int,                  # index of the example in the batch
         real,                   # bool [tokens]: True for tokens that are not padding, None without tokens
-        names,                  # function of class or token ids -> their names
+        names,                  # function: class or token ids -> their names
     ) -> tuple: # ({name: array}, {name: entry of `info`})
-        "Return the model's answer for example `j` as a snapshot records it"
+        "Return the model's answer for example `j` in the form that a snapshot records"
         return {('' if k == 'main' else f'{k}_') + 'probabilities': self.probabilities(v)[j].cpu().numpy()
                 for k, v in outputs.items()}, {}
 
@@ -175,20 +175,20 @@ def _token_losses(logits, labels):
     return flat.unflatten(0, labels.shape)
 
 def _labels_at(outputs, labels):
-    "Return `labels` [batch, tokens] at the positions of the logits: all, or `outputs.places` (see `models.places`)"
+    "Return `labels` [batch, tokens] at the positions with logits: all, or `outputs.places` (see `models.places`)"
     places = getattr(outputs, 'places', None)
     if places is None: return labels
     return torch.where(places < 0, -100, labels.gather(1, places.clamp(min=0)))
 
 # %% ../../nbs/03_models/02_tasks.ipynb #023
 class TokenTask(Task):
-    "A task with a label per token, -100 where there is none"
+    "A task with one label per token; -100 marks tokens without a label"
     def logits(self, outputs): return full(outputs.logits)
 
     def loss(self, outputs, batch): return -self.score(outputs, batch, batch['labels'])
 
     def predicted(self, outputs, batch):
-        "Return the predictions of this pass, int64 in the shape of the labels, -100 at positions that do not count"
+        "Return the predictions of this pass, int64 in the shape of the labels; -100 at positions that are not queried"
         is_queried, predicted = self.queried(batch), self.logits(outputs).detach().argmax(-1)
         if (places := getattr(outputs, 'places', None)) is not None: # the other positions have no logits
             rows, at = (places >= 0).nonzero(as_tuple=True)
@@ -209,7 +209,7 @@ class TokenTask(Task):
         return -example_mean(_token_losses(self.logits(outputs), labels), labels != -100)
 
     def example(self, outputs, predicted, batch, j):
-        "Return labels, predictions and probabilities of the tokens of example `j`, and which tokens have a label"
+        "Return the labels, predictions and class probabilities of example `j`, and a mask of tokens with a label"
         gold = batch.get('labels', predicted)[j].cpu()
         p = self.logits(outputs['main'])[j].detach().float().softmax(-1).cpu()
         return gold, predicted[j].cpu(), p, gold != -100
@@ -220,7 +220,7 @@ class TokenTask(Task):
             names_of = iter(names(ids[counts].tolist()))
             return [next(names_of) if c else None for c in counts[real].tolist()]
         confidence = torch.where(counts, p.gather(1, predicted.clamp(min=0)[:, None]).squeeze(1), torch.nan)
-        labelled = dict(token_labels=named(gold)) if 'labels' in batch else {} # without labels there is no gold answer
+        labelled = dict(token_labels=named(gold)) if 'labels' in batch else {} # unlabelled data has no gold answer
         return dict(token_confidence=confidence[real].numpy()), dict(**labelled, token_predictions=named(predicted))
 
 # %% ../../nbs/03_models/02_tasks.ipynb #023b
@@ -246,16 +246,16 @@ class Translation(TokenTask):
 def last_queried(labels:torch.Tensor) -> torch.Tensor: # int64 [batch, tokens]
     "Return `labels` with all but the last valid label of each example set to -100"
     is_queried = labels != -100
-    later = is_queried.flip(1).cumsum(1).flip(1) # number of labels from here on
+    later = is_queried.flip(1).cumsum(1).flip(1) # number of labels from each position on
     return torch.where(is_queried & (later == 1), labels, -100)
 
 class Words(TokenTask):
-    "A task that predicts words of the vocabulary at the labelled positions"
+    "A task that predicts tokens of the vocabulary at the labelled positions"
     def places(self, labels): return labels != -100
 
 # %% ../../nbs/03_models/02_tasks.ipynb #clm2b
 class NextTokens(Words):
-    "A task that predicts the next token at each position from the tokens up to it"
+    "A task that predicts the next token at each position from the tokens up to this position"
     def unlabelled(self, batch): return last_queried(super().unlabelled(batch))
 
     def read_by_metrics(self, outputs, batch):
@@ -278,7 +278,7 @@ def best_span(
 
 # %% ../../nbs/03_models/02_tasks.ipynb #qa02b
 class Spans(TokenTask):
-    "A task that finds the tokens of the second text that answer the first; label 1 for these, 0 for its other tokens"
+    "A task that finds the answer to the first text in the second; the answer's tokens have label 1, the others 0"
     def queried(self, batch): return batch['segments'] == 1
 
     def unlabelled(self, batch):
@@ -300,7 +300,7 @@ class Spans(TokenTask):
         return torch.where(self.queried(batch), ((first <= at) & (at <= last)).long(), -100)
 
     def _at_ends(self, both, labels):
-        "Return the sum of `both`, start and end [batch, tokens] each, at the first and the last token of the answer"
+        "Return the start value at the answer's first token plus the end value at its last; `both` is (start, end)"
         inside = (labels == 1).int()
         ends = inside.argmax(1), inside.shape[1] - 1 - inside.flip(1).argmax(1)
         return sum(x.gather(1, at[:, None])[:, 0] for x, at in zip(both, ends))
@@ -311,8 +311,9 @@ class Spans(TokenTask):
         return self._at_ends((full(outputs.start_logits), full(outputs.end_logits)), labels)
 
     def example(self, outputs, predicted, batch, j):
-        """Return the same as for other token tasks; a token's probability is that the answer has begun and not ended,
-        which are treated as independent events"""
+        """Return the same as for other token tasks; a token's probability is that the answer has begun and has not
+        ended,
+        where beginning and end are treated as independent"""
         start, end = (x[j].detach().exp().cpu() for x in self.log_probabilities(outputs['main'], batch))
         p = start.cumsum(0) * end.flip(0).cumsum(0).flip(0)
         gold = batch.get('labels', predicted)[j].cpu()
@@ -368,7 +369,7 @@ _computing = dict(
 tasks.update({name: kind(**{**vars(tasks[name]), 'head': head}) for name, (kind, head) in _computing.items()})
 
 def task_heads() -> dict: # {task: `Head`}
-    "Return the heads of transformers that can be trained, by task"
+    "Return the transformers heads that can be trained, by task"
     return {name: t.head for name, t in tasks.items() if t.head}
 
 # %% ../../nbs/03_models/02_tasks.ipynb #029
@@ -378,7 +379,7 @@ _heads = dict(ForSequenceClassification='sequence', ForNextSentencePrediction='s
              ForImageClassification='image')
 
 def _head_name(model) -> str: # '' for an unknown head
-    "Return the key of `_heads` that matches the class name of `model` or of one that it inherits from"
+    "Return the key of `_heads` that matches the class name of `model` or of a base class"
     return next((end for c in type(unwrapped(model)).__mro__ for end in _heads if c.__name__.endswith(end)), '')
 
 def head_of(model) -> str: # 'sequence', 'causal', 'masked', 'token', 'span', 'image', or '' for an unknown head
@@ -387,7 +388,7 @@ def head_of(model) -> str: # 'sequence', 'causal', 'masked', 'token', 'span', 'i
 
 # %% ../../nbs/03_models/02_tasks.ipynb #029b
 def task_of(model) -> str:
-    "Return the task of `model`'s head, a key of `tasks`; raise an error that lists the supported heads if it has none"
+    "Return the task of `model`'s head, a key of `tasks`; raise an error that lists the supported tasks if it has none"
     model = unwrapped(model)
     name, config = type(model).__name__, getattr(model, 'config', None)
     if getattr(model, 'salviz_task', None) in tasks: return model.salviz_task
@@ -408,7 +409,7 @@ def task_of(model) -> str:
 
 # %% ../../nbs/03_models/02_tasks.ipynb #ml05
 def is_multi_label(model) -> bool:
-    "Return whether `model` has an independent probability for each class, so that they need not sum to one"
+    "Return whether `model` predicts each class independently, so that the probabilities need not sum to one"
     several = getattr(getattr(model, 'config', None), 'problem_type', None) == 'multi_label_classification'
     return several and head_of(model) in ('sequence', 'image')
 
@@ -425,10 +426,11 @@ def class_probabilities(
 def attribution_target(
     task,               # a `Task` or its name
     batch:dict,         # with labels
-    # labels to score: 'predicted' in that same pass (the gold labels if predictions cannot replace them), or labels in
-    # the task's form
+    # labels to score: 'predicted' in the same pass (gold labels if the task has no pseudo labels), or labels in the
+    # form
+    # of the task
     labels='predicted',
-    # score the prediction itself (`Task.prediction_score`) instead of its agreement with the labels
+    # whether to score the prediction itself (`Task.prediction_score`) instead of its agreement with the labels
     of_prediction=False,
 ): # function of (outputs, rows) -> [rows]
     "Return the `target` of `attention_attribution` and `input_saliency` for any `task`"
@@ -441,8 +443,8 @@ def attribution_target(
     def target(outputs, rows):
         here = {k: v[rows] for k, v in batch.items()}
         return score(outputs, here, task.predicted(outputs, here) if isinstance(labels, str) else labels[rows])
-    target.is_of_example = task.per_example # it depends on no position in the padded text
+    target.is_of_example = task.per_example # whether the score is independent of positions in the padded text
     labels_of_batch = batch.get('labels') if isinstance(labels, str) else labels
-    # the positions whose logits it reads, bool [rows, tokens]
+    # the positions whose logits the score depends on, bool [rows, tokens]
     target.places = lambda rows: None if labels_of_batch is None else task.places(labels_of_batch[rows])
     return target

@@ -475,7 +475,7 @@ def _our_numbers(finding, rows) -> Markup:
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-22z
 def _baselines_first(terms) -> list: # indices of the terms
-    "Return the order of the terms: plain training first; without plain training, first the terms of negative weight"
+    "Return the order of the terms: plain training first, or else the terms with negative weights"
     plain = [t.arm in ('FT', 'plain', 'none') and dict(t.where).get('start') != 'AG' for t in terms]
     if not any(plain): plain = [t.weight < 0 for t in terms]
     return sorted(range(len(terms)), key=lambda i: not plain[i])

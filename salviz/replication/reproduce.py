@@ -127,7 +127,7 @@ class _Worker:
         return study.run_cell(cell, ended=lambda: write_row(self.file, *row_of(study, cell, name, self.budget)))
 
     def once(self) -> bool:
-        "Go through all trials once; return whether another process is still training one of them"
+        "Try each trial once; return whether another process is still training one of them"
         busy = False
         for name in self.names:
             for cell in self.study(name).cells:
@@ -219,7 +219,7 @@ def _work_tuned(folder, file, names):
     while protocol.once(): time.sleep(2)
 
 def _reproduce_tuned(folder, names, processes, file, progress) -> pd.DataFrame:
-    "Tune, train and look until the verdicts of the claims `names` are clear, and return the rows of test runs"
+    "Tune and train until the verdicts of the claims `names` are clear, and return the rows of test runs"
     workers = _started(_work_tuned, processes, str(folder), str(file), names)
     try:
         with tqdm(initial=len(recorded_cells(file)), unit='trial', disable=not progress, dynamic_ncols=True) as bar:

@@ -92,13 +92,13 @@ class SequentialVerdict:
 
     @property
     def word(self) -> str:
-        "The verdict: that of all domains if they differ"
+        "The verdict; if the domains differ, the verdict that combines all domains"
         if self.by_task: return word_of_claim(v.word for v in self.by_task.values())
         return self.whole.word
 
     @property
     def finished(self) -> bool:
-        "Whether more runs could not change the verdict"
+        "Whether testing ends: the verdict is clear, or this is the last look"
         verdicts = [*self.by_task.values()] or [self.whole]
         return self.look == self.looks or all(v.word in decided for v in verdicts)
 
@@ -135,7 +135,7 @@ def planned_pairs(
     smallest:float, # effect to find
     power:float=.8,
 ) -> int:
-    "Return the number of pairs of which the last look finds `smallest` with probability `power`"
+    "Return the number of pairs with which the last look detects `smallest` with probability `power`"
     from scipy.stats import norm
     n = 1.03*((norm.isf(.025) + norm.isf(1 - power))*s/smallest)**2
     return max(4, math.ceil(n))

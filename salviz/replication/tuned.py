@@ -27,7 +27,7 @@ class TunedEffect(Effect):
     "An effect of the tuned protocol"
     paper_effect:float|None = None # mean effect in the paper, in the units of the effect; None: no comparable number
     seeds:int = 12                 # planned, a multiple of 4
-    why:str = ''                   # where `smallest` comes from
+    why:str = ''                   # the source of `smallest`
 
 first_seed = 200
 tuned_effects = {} # {name of the claim: tuple of `TunedEffect`}, in the order in which they are tested
@@ -246,7 +246,7 @@ registry.other_budgets |= dict(tuned=tuned_description, tuning=tuned_description
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-29
 class TunedWorker(TunedTrials):
-    "Tune, train and look, effect by effect"
+    "Tune, train and evaluate one effect after another"
     def __init__(self, folder, file, names:Sequence[str]=(), **more):
         effects = [e for claim in tuned_effects for e in tuned_effects[claim] if not names or claim in names]
         seeds = {}
@@ -256,7 +256,7 @@ class TunedWorker(TunedTrials):
         self.effects, self.failed, self.busy = effects, set(), False
 
     def tuned(self, name:str, condition:str) -> bool:
-        "Tune a condition as far as no other process does; return whether its choice is frozen"
+        "Tune a condition, except for runs of other processes; return whether its choice is frozen"
         if (name, condition) in frozen(self.file): return True
         study = self.studies[name]
         if condition != study.baseline and not self.tuned(name, study.baseline): return False
@@ -272,7 +272,7 @@ class TunedWorker(TunedTrials):
         return True
 
     def _tuning_trial(self, name, condition, options, seed, settings) -> bool:
-        "Train a tuning run unless it has a row; return whether it has one"
+        "Train a tuning run unless it has a row; return whether the row exists afterwards"
         at = identity(dict(budget='tuning', study=name, method=condition, settings={**settings, **options}, seed=seed))
         if at in recorded_cells(self.file): return True
         if at in self.failed: return False
@@ -289,9 +289,9 @@ def _inherited(study, condition, chosen) -> dict:
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-31
 class TunedProtocol(TunedWorker):
-    "Go through the effects in order"
+    "Tune and train the effects of the tuned protocol in order"
     def once(self) -> bool:
-        "Go through all effects once; return whether another process still trains a run that is needed"
+        "Process all effects once; return whether another process is still training a required run"
         self.busy = False
         for effect in self.effects: self._follow(effect)
         return self.busy
@@ -306,7 +306,7 @@ class TunedProtocol(TunedWorker):
             if tuned_verdict(effect, read_rows(self.file, 'tuned'), look).finished: return
 
     def _test_trial(self, cell) -> bool:
-        "Train a test run unless it has a row; return whether it has one"
+        "Train a test run unless it has a row; return whether the row exists afterwards"
         study, condition, settings, seed = cell
         at = _name_of(cell)
         if at in recorded_cells(self.file): return True

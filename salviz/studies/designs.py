@@ -27,7 +27,8 @@ from .trials import arguments_of, check_allowed, optional_module
 # %% ../../nbs/07_studies/05_designs.ipynb #ds007
 def _one_study(names, file) -> Study:
     "Return the only study among the variables `names` of a Python file"
-    studies, problem = {id(x): (k, x) for k, x in reversed(names.items()) if isinstance(x, Study)}, 'creates no Study'
+    problem = 'does not create a Study'
+    studies = {id(x): (k, x) for k, x in reversed(names.items()) if isinstance(x, Study)}
     if not studies and inspect.isfunction(names.get('study')):
         x = names['study']()
         if isinstance(x, Study): return x
@@ -49,12 +50,12 @@ _parts = dict(model=(str,), data=(str, dict), methods=(dict,), folder=(str,), se
 _sizes = ('train_size', 'validation_size', 'test_size', 'subset_seed')
 
 def _table_faults(table) -> Iterator[str]:
-    "Yield what is wrong with the keys of a study's file, and with the types of their values"
+    "Yield the faults in the keys of a study's file, and in the types of their values"
     if not isinstance(table, dict): yield f' must contain a table of keys, got {type(table).__name__}'
     unknown = [k for k in table if k not in _parts]
     if unknown: yield f' has unknown keys {", ".join(unknown)}; available: {", ".join(_parts)}'
     lacking = [k for k in ('model', 'data', 'methods') if k not in table]
-    if lacking: yield f' lacks {", ".join(lacking)}; a study needs model, data and methods'
+    if lacking: yield f' lacks {", ".join(lacking)}; a study requires model, data and methods'
     for k, x in table.items():
         if not isinstance(x, _parts[k]) or isinstance(x, bool) or x == '':
             yield f': {k} must be {" or ".join(_kinds[kind] for kind in _parts[k])}, got {shown(x)}'
@@ -74,7 +75,7 @@ def _beside(file, name): return str(file.parent/name) if (file.parent/name).exis
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds012
 class Recipe:
-    """The function `make` with fixed `arguments`; its signature has the remaining arguments `open`
+    """The function `make` with fixed `arguments`; its signature contains the remaining arguments `open`
 
     A study identifies a recipe by its name, which contains the fixed arguments."""
     def __init__(self, make, arguments:dict, open, name=None):
@@ -86,12 +87,12 @@ class Recipe:
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds012b
 def load_examples(
-    name:str,             # name of packaged data or data on the hub, or a file
+    name:str,             # name of bundled data or data on the hub, or a file
     train_size='full',    # number of examples, see `subset`
     validation_size='full',
     test_size='full',
     subset_seed=0,        # seed that selects the examples
-    **columns,            # arguments of `load_text`; of `load_tokens` with tags, of `load_pairs` with target_text
+    **columns,            # arguments of `load_text`, of `load_tokens` (if tags), or of `load_pairs` (if target_text)
 ): # `DatasetDict`
     "Load a subset of the data called `name`; `columns` determine the kind of data"
     from salviz.data.texts import subset
@@ -108,12 +109,12 @@ def _loader(name, columns):
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds012d
 def _data_of(table, file, settings):
-    "Return the data that `table` names, or a `Recipe` if `settings` vary them"
+    "Return the data that `table` describes, or a `Recipe` if `settings` vary them"
     arguments = dict(name=table) if isinstance(table, str) else dict(table)
     open = [k for k in _sizes if k in settings]
     twice, fault = [k for k in open if k in arguments], ''
     if not isinstance(arguments.get('name'), str): fault = 'data must have a name, which is a string'
-    elif twice: fault = f'{", ".join(twice)} given twice, in data and in settings; remove one'
+    elif twice: fault = f'{", ".join(twice)} must not be in both data and settings; remove one of them'
     if fault: raise ValueError(f'{file}: {fault}')
     columns = {k: x for k, x in arguments.items() if k not in ('name', *_sizes)}
     loader = _loader(arguments['name'], columns)
@@ -124,13 +125,13 @@ def _data_of(table, file, settings):
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds014
 def _with_runs(kind, run_of, **arguments):
-    "Create a method of the class `kind`; arguments that name a run are replaced by that run"
+    "Create a method of the class `kind`, with runs in place of arguments that refer to a run"
     runs = {k: run_of(x['run_of']) for k, x in arguments.items() if isinstance(x, dict)}
     return kind.from_args({**arguments, **runs})
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds014b
 def _method_of(name, table, file, settings=()):
-    "Return a method, its class, or a `Recipe` if the method builds on the run of another one"
+    "Return a method, its class, or a `Recipe` if the method builds on the run of another method"
     from salviz.methods.base import method_classes
     where, kinds = f'{file}: methods.{name}', method_classes()
     if isinstance(table, str): table = dict(kind=table)
@@ -145,7 +146,7 @@ def _method_of(name, table, file, settings=()):
     return kind
 
 def _method_faults(name, table, kinds) -> Iterator[str]:
-    "Yield what is wrong with the `table` of a method; `kinds`: {name: class}"
+    "Yield the faults in the `table` of a method; `kinds`: {name: class}"
     if not isinstance(table, dict): yield f' must be a string or a table, got {shown(table)}'
     kind, arguments = table.get('kind', name), {k: x for k, x in table.items() if k != 'kind'}
     if not isinstance(kind, str) or kind not in kinds:
@@ -198,7 +199,7 @@ def slurm_options(
     for word in words.split(','):
         name, eq, value = word.partition('=')
         fault = ''
-        if name in options: fault = f'has {name} twice; remove one'
+        if name in options: fault = f'contains {name} twice; remove one'
         if not (name.isidentifier() and eq and value):
             fault = f'must have the form name=value,…, such as partition=gpu,gpus_per_node=1; got {word!r}'
         if fault: raise ValueError(f'--slurm {fault}')
@@ -213,7 +214,7 @@ def _minutes(time) -> int: # rounded up
     days, dash, clock = str(time).rpartition('-')
     parts = clock.split(':')
     if not all(x.isdecimal() for x in (*parts, *([days] if dash else []))) or len(parts) > 3:
-        raise ValueError(f'--slurm: time must have a format of Slurm, such as 240, 4:00:00 or 1-12, got {time!r}')
+        raise ValueError(f"--slurm: time must be in one of Slurm's formats, such as 240, 4:00:00 or 1-12, got {time!r}")
     if dash or len(parts) == 3: hours, minutes, seconds = [*map(int, parts), 0, 0][:3]
     else: hours, minutes, seconds = [0, *map(int, parts), 0][:3]
     return 60*(24*int(days or 0) + hours) + minutes + (seconds > 0)
@@ -223,7 +224,7 @@ def _slurm_executor(options, logs):
     submitit = optional_module('submitit', 'slurm', '--slurm')
     for fault in _slurm_faults(options): raise ValueError(f'--slurm{fault}')
     options = dict(options)
-    if 'time' in options: options['timeout_min'] = _minutes(options.pop('time')) # submitit computes with it
+    if 'time' in options: options['timeout_min'] = _minutes(options.pop('time')) # the option that submitit uses
     cluster, turns = options.pop('cluster', 'slurm'), options.pop('max_num_timeout', 3)
     executor = submitit.AutoExecutor(logs, cluster=cluster, **{f'{cluster}_max_num_timeout': turns})
     of_slurm = submitit.SlurmExecutor._valid_parameters()
@@ -231,17 +232,17 @@ def _slurm_executor(options, logs):
     try: executor.update_parameters(**parameters)
     except (NameError, AssertionError):
         allowed = ', '.join(sorted({'cluster', 'max_num_timeout', *of_slurm, *executor._valid_parameters()}))
-        raise ValueError(f'--slurm: submitit does not accept one of the options {", ".join(options)} or its value; '
+        raise ValueError(f'--slurm: submitit rejects the name or value of one of the options {", ".join(options)}; '
                          f'available: {allowed}') from None
     if 'timeout_min' not in options:
-        raise ValueError('--slurm needs a time limit for a trial, such as timeout_min=240 or time=4:00:00; '
-                         'without one submitit requests five minutes, and Slurm ends longer jobs')
+        raise ValueError('--slurm requires a time limit for a trial, such as timeout_min=240 or time=4:00:00; '
+                         'by default, submitit requests five minutes, and Slurm ends longer jobs')
     return executor
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds023
 def _slurm_faults(options) -> Iterator[str]:
-    "Yield what is wrong with options for Slurm that submitit does not check"
-    if {'time', 'timeout_min'} <= set(options): yield ' has both time and timeout_min; remove one'
+    "Yield the faults in options for Slurm that submitit does not check"
+    if {'time', 'timeout_min'} <= set(options): yield ' contains both time and timeout_min; remove one'
     turns = options.get('max_num_timeout', 0)
     if type(turns) is not int or turns < 0: yield f': max_num_timeout must be an integer of at least 0, got {turns!r}'
 

@@ -58,7 +58,7 @@ def pack_run(
 _most_of_record = 1 << 24 # maximum size of a JSON file in an archive, in bytes
 
 def _fault_of(member, end) -> str|None:
-    "Return why `pack_run` cannot have written `member` in an archive of `end` bytes, or None if it can have"
+    "Return why `member` of an archive with `end` bytes cannot come from `pack_run`, or None if it can"
     name, *inside = member.name.split('/')
     if not (member.isreg() or member.isdir()) or member.issparse(): return 'is neither a regular file nor a folder'
     if member.name not in ('cell.json', 'name.json', 'run') and (name != 'run' or {'', '.', '..'} & {*inside}):
@@ -102,7 +102,7 @@ def _put(place, folder, name):
     "Move the unpacked run and record in `place` into the study in `folder`"
     for part in ('runs', 'cells'): (folder/part).mkdir(exist_ok=True)
     run = folder/'runs'/name
-    if state_of(place/'run') == 'finished' or _came_to(place/'run') > _came_to(run): # else keep the longer run
+    if state_of(place/'run') == 'finished' or _came_to(place/'run') > _came_to(run): # else keep the existing run
         if run.exists(): os.replace(run, place/'before')
         os.replace(place/'run', run)
     os.replace(place/'cell.json', folder/'cells'/f'{name}.json')
@@ -118,13 +118,13 @@ def unpack_run(
         names = [Path(c['run']).name for c in study['cells']]
         check_allowed(f'unpack_run: the study in {folder} has no trial', [name], names)
         if 'error' not in read_object(place/'cell.json') and state_of(place/'run') != 'finished':
-            raise ValueError(f'unpack_run: the run of {name} is not finished; finish its training before you send it')
+            raise ValueError(f'unpack_run: the run of {name} is not finished; finish training before you send the run')
         try:
             with leased_cell(folder, name, study.get('patience', Lease(name).seconds)):
                 if state_of(folder/'runs'/name) != 'finished': _put(place, folder, name)
         except Leased as e:
-            raise ValueError(f'unpack_run: the run of {name} was not added, because another process is training it '
-                             f'here ({e}); try again when it has ended') from None
+            raise ValueError(f'unpack_run: the run of {name} was not added, because another process is training this '
+                             f'trial ({e}); try again when that process has ended') from None
     return name
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg05ub
@@ -137,7 +137,7 @@ def _incoming(folder, archive): # yields (temporary folder, name of the trial)
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg07
 def _free_device(devices, place) -> Lease: # its path ends with the device and the number of processes that share it
-    "Lease the device that is used by the fewest processes of this host"
+    "Lease the device that is used by the fewest processes on this host"
     place.mkdir(exist_ok=True)
     for k in range(10**6):
         for device in devices:
@@ -163,7 +163,7 @@ def _elsewhere(study, folder, begun):
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg07t
 def _signals_of_jobs() -> list:
-    "Return the signals that tell submitit that a job's time is up"
+    "Return the signals with which Slurm announces the end of a job to submitit"
     if 'submitit' not in sys.modules or threading.current_thread() is not threading.main_thread(): return []
     signals = [getattr(signal, f'SIG{os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")}', None), signal.SIGTERM]
     return [n for n in signals if n is not None and callable(signal.getsignal(n))] # only submitit sets functions
@@ -172,8 +172,8 @@ def _signals_of_jobs() -> list:
 def _left_in_time(act, at_most) -> tuple: # (outcome, reason)
     """Call `act(is_up)` and return its result; `is_up()` returns whether the job's time is up
 
-    If `act` stops for that reason with `Stopped`, call submitit's signal handler afterwards. At the latest `at_most`
-    seconds after the signal, `act` is interrupted wherever it is."""
+    If `act` therefore raises `Stopped`, call submitit's signal handler afterwards. If `act` has not ended `at_most`
+    seconds after the signal, interrupt it."""
     answers, came, before = {n: signal.getsignal(n) for n in _signals_of_jobs()}, [], []
     def leave(*_):
         if unbroken.is_set(): signal.alarm(1)
@@ -221,7 +221,7 @@ def _work(sent, name, again, threads, devices, delay, begun, call) -> tuple: # (
             _elsewhere(study, folder, begun)
             study.run_cell(cell, again)
             return 'archive', pack_run(folder, name)
-    except ValueError as e: return 'refused', str(e) # a measure that no run has is not a fault of the trial
+    except ValueError as e: return 'refused', str(e) # a measure that does not exist is not an error of the trial
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg07wc
 def _resubmission(*sent):
@@ -233,7 +233,7 @@ _work.checkpoint = _resubmission
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg09
 class _Crew:
-    "An executor that is created again if a worker dies and breaks it, provided that it was passed as a function"
+    "An executor that is created again if a dying worker breaks it, provided that it was passed as a function"
     def __init__(self, executor):
         self.make, self._pool = (None, executor) if hasattr(executor, 'submit') else (executor, None)
         if self.make and not callable(executor):
@@ -249,7 +249,7 @@ class _Crew:
         "Release the broken `pool`"
         if not self.make:
             raise RuntimeError('Study: a worker died and broke the pool; finished trials are stored. Pass a function '
-                               'that creates the executor, or call run() again with a new one') from why
+                               'that creates the executor, or call run() again with a new executor') from why
         if pool is self._pool: self.close()
 
     def close(self):
@@ -258,7 +258,7 @@ class _Crew:
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg09b
 def _delay_of(executor) -> int: # submitit's default if none is set
-    "Return the seconds between the signal that a job's time is up and its end"
+    "Return the seconds between the signal that announces the end of a job and the end"
     inner = getattr(executor, '_executor', executor)
     usual = 30 if getattr(executor, 'cluster', None) == 'local' else 90
     return int(getattr(inner, 'parameters', {}).get('signal_delay_s', usual))
@@ -308,9 +308,9 @@ class _Shipments:
         return sorted((file.name, file.stat().st_mtime) for file in files if file.exists())
 
     def _recall(self) -> bool:
-        """Queue the trials that their holder has released, or whose holder was inactive for the whole lease time
+        """Queue trials that were released by their holder, or whose holder was inactive for the whole lease time
 
-        Return whether there are any."""
+        Return whether there are any such trials."""
         awaited = list(self.later.items())
         for name, (cell, signs, until) in awaited:
             now = self._signs(cell)
@@ -323,7 +323,7 @@ class _Shipments:
 class _Arrivals(_Shipments):
     "Handling of the results that workers return"
     def _land(self):
-        "Wait until a result arrives, or a trial that another process held is free"
+        "Wait until a result arrives, or until a trial that another process held becomes free"
         pause = .01
         while not (back := [sent for sent in self.flying if sent.is_back]) and not self._recall():
             time.sleep(pause)
@@ -343,7 +343,7 @@ class _Arrivals(_Shipments):
         "Send a trial again after its job ended early, as long as it makes progress"
         name, step = sent.cell.name, _came_to(self.study.folder/'runs'/sent.cell.name)
         if step > self.came_to[name]: self.idle[name], self.came_to[name] = 0, step
-        self._lost(sent, RuntimeError(f'its jobs end too early, the last one with: {why}'), False)
+        self._lost(sent, RuntimeError(f'its jobs end too early; the reason of the last one: {why}'), False)
 
     def _took(self, sent, archive) -> str: # the outcome
         "Store the archive that a worker returned"
@@ -366,7 +366,7 @@ class _Arrivals(_Shipments):
         if broke: self.crew.drop(sent.pool, e)
         self.sent_twice.discard(name)
         self.worked = self.worked or begun
-        if begun and broke: self.idle.clear() # the others did not start because this one broke the pool
+        if begun and broke: self.idle.clear() # the other trials did not start because this one broke the pool
         if not begun: self.idle[name] += 1
         if self.idle[name] < most_tries: (self.suspects if begun and broke else self.waiting).append(sent.cell)
         elif self.worked: self.abandoned.append((sent.cell, e))
@@ -413,7 +413,7 @@ class _Sending(_Arrivals):
             arguments += _delay_of(sent.pool), begun, uuid.uuid4().hex
             try: sent.job = sent.pool.submit(_work, code, cell.name, *arguments)
             except BrokenExecutor as e: return self._lost(sent, e, False)
-            except Exception as e: # the executor accepts no more for now
+            except Exception as e: # the executor does not accept more trials at the moment
                 if not self.flying: self._refuse(cell, e)
                 self.full = True
                 return self.waiting.appendleft(cell)
@@ -427,7 +427,7 @@ class _Sending(_Arrivals):
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg11
 def _stages(study, cells) -> list:
-    "Split `cells` into trials that need no other run, and those of each method that builds on others"
+    "Split `cells` into trials that do not need other runs, and the trials of each method that builds on other runs"
     building = [k for k, m in study.methods.items() if callable(m) and 'run_of' in arguments_of(m)]
     parts = {k: [] for k in (None, *building)} # None: trials that need no other run
     for c in cells: parts[c.method if c.method in building else None].append(c)
@@ -448,7 +448,7 @@ def run_on(
     stages = _stages(study, cells)
     if not shared and len(stages) > 1:
         raise ValueError('Study: run(shared=False) cannot train methods with run_of, because workers cannot access the '
-                         'runs of other trials; use a shared folder, or train those methods here')
+                         'runs of other trials; use a shared folder, or train those methods in this process')
     crew = _Crew(executor)
     with tqdm(total=len(cells), desc='study', unit='run', disable=not study.progress, dynamic_ncols=True) as bar:
         sending = _Sending(study, crew, again, threads, devices, shared, bar, in_flight)
@@ -459,7 +459,7 @@ def run_on(
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg13
 class RayExecutor:
-    "Executor with `submit` as in `concurrent.futures` for ray; start ray if necessary"
+    "Executor for ray with `submit` as in `concurrent.futures`; it starts ray if necessary"
     def __init__(self, **options): # options of a ray task, such as num_cpus=1, num_gpus=1
         ray = optional_module('ray', 'ray', 'RayExecutor')
         if not ray.is_initialized(): ray.init()

@@ -29,7 +29,7 @@ def in_step(
     n:int, # number of processes on this machine
     *what, # command line of each process, after the launcher's options
 ) -> tuple: # (command, environment), for `subprocess`
-    "Return a command and its environment that start `n` processes, which split each batch"
+    "Return a command and an environment that start `n` processes, which split each batch"
     import torch
     gpus = torch.cuda.device_count()
     if gpus and n > gpus:
@@ -45,7 +45,7 @@ def examples_per_process(
     batch:int, # number of examples in a batch
     n:int,     # number of processes
 ) -> int:
-    "Return the number of examples of a batch that each process gets"
+    "Return the number of examples in each process's part of a batch"
     if batch % n:
         raise ValueError(f'a batch of {batch} cannot be divided among {n} processes; use a multiple of {n}')
     return batch//n
@@ -57,7 +57,7 @@ def _end_with_parent():
     os._exit(1)
 
 def end_with_parent():
-    "In a worker of `multiprocessing`, exit at once when the parent process has ended, even if it was killed"
+    "In a worker of `multiprocessing`, exit at once when the parent process ends, even if the parent was killed"
     parent = multiprocessing.parent_process()
     def watch():
         parent.join()
@@ -85,7 +85,7 @@ def _leaving_together(wish):
 
 # %% ../../nbs/07_studies/01_processes.ipynb #pr08d
 def train_as_one_process():
-    "Entry point of each process: train the trial that the command line names"
+    "Entry point of each process: train the trial whose name is on the command line"
     folder, name = Path(sys.argv[1]), sys.argv[2]
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
@@ -98,11 +98,11 @@ def train_as_one_process():
 
 # %% ../../nbs/07_studies/01_processes.ipynb #pr09
 def _failure(folder, name, code) -> Exception:
-    "Return the first error that a process stored in `folder`; `code`: exit code of the launcher"
+    "Return the earliest error that a process stored in `folder`; `code`: exit code of the launcher"
     output = (folder/'output').read_text(errors='replace').strip()
     killed = re.search(r'Signal \d+ \((\w+)\)', output.partition('Root Cause')[2])
     if killed:
-        return RuntimeError(f'a process that trained {name} was ended by {killed[1]}; typical causes are a lack of '
+        return RuntimeError(f'a process that trained {name} was killed by {killed[1]}; typical causes are a lack of '
                             'memory and a time limit')
     errors = sorted(folder.glob('error.*'), key=lambda p: p.stat().st_mtime_ns)
     if errors: return pickle.loads(errors[0].read_bytes())
@@ -121,7 +121,7 @@ def train_in_step(
         (folder/'study').write_bytes(import_cloudpickle().dumps(study))
         what = 'from salviz.studies.processes import train_as_one_process; train_as_one_process()'
         command, environment = in_step(study.processes, '--no-python', sys.executable, '-c', what, folder, cell.name)
-        environment['PYTHONPATH'] = os.pathsep.join(sys.path) # so that they can import the same modules
+        environment['PYTHONPATH'] = os.pathsep.join(sys.path) # so that the processes can import the same modules
         with open(folder/'output', 'wb') as output:
             process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=output)
             try:
@@ -130,9 +130,9 @@ def train_in_step(
                     try: process.wait(.5)
                     except subprocess.TimeoutExpired: pass
             finally:
-                process.stdin.close() # makes them exit if they still run
+                process.stdin.close() # makes the processes exit if they are still running
                 process.wait()
-                with suppress(Leased): # after a lost lease the note belongs to another process
+                with suppress(Leased): # if the lease was lost, the note belongs to another process
                     check()
                     (study.folder/'runs'/cell.name/'.training.json').unlink(missing_ok=True)
         if process.returncode: raise _failure(folder, cell.name, process.returncode)

@@ -50,7 +50,7 @@ _offered = ('run', 'model', 'tokenizer', 'data')
 # %% ../../nbs/07_studies/03_study.ipynb #012b
 def _named_measures(
     measures,  # names or functions; a dict names its functions
-    splits=(), # names of further splits of the data; None: not known yet
+    splits=(), # names of further splits in the data; None: not available yet
 ) -> dict: # {name: name or function}
     "Check `measures` and return them by name"
     def name_of(m): return m if isinstance(m, str) else getattr(m, '__name__', '<object>')
@@ -63,26 +63,26 @@ def _named_measures(
 def _fault_of_measure(name, m, splits) -> str|None:
     "Return why a study cannot use the measure `m` called `name`, or None if it can"
     if not re.fullmatch(r'\w[\w. -]*', str(name)):
-        return f'measure {name!r} needs a name of letters and digits; use measures={{name: function}}'
+        return f'measure {name!r} requires a name of letters and digits; use measures={{name: function}}'
     if name in ('method', 'seed', 'run'):
-        return f'{name!r} cannot be the name of a measure, because it is a column already'
+        return f'{name!r} cannot be the name of a measure, because a column with this name already exists'
     if isinstance(m, str):
         if is_measure(m, splits): return None
-        return f'unknown measure {m!r}; available: {", ".join(measure_names(splits))}, and your own functions'
+        return f'unknown measure {m!r}; available: {", ".join(measure_names(splits))}, or your own functions'
     if not callable(m): return f'measure {name!r} must be a name or a function, got {m!r}'
     unknown = [k for k, needed in arguments_of(m).items() if needed and k not in _offered]
     if unknown: return f'measure {name!r} has unknown arguments {", ".join(unknown)}; allowed: {", ".join(_offered)}'
 
 # %% ../../nbs/07_studies/03_study.ipynb #013
 def _plain(x) -> bool:
-    "Return whether the `repr` of `x` identifies it, in this process and in others"
+    "Return whether the `repr` of `x` identifies `x` in all processes"
     if isinstance(x, dict): return all(_plain(k) and _plain(v) for k, v in x.items())
     if isinstance(x, (list, tuple)): return all(map(_plain, x))
     return x is None or isinstance(x, (bool, int, float, complex, str, bytes, Path))
 
 # %% ../../nbs/07_studies/03_study.ipynb #013b
 def _source_and_values(f) -> tuple:
-    "Return the object whose source defines `f`, and the values that `f` was created with"
+    "Return the object whose source defines `f`, and the values with which `f` was created"
     f = inspect.unwrap(f)
     if isinstance(f, partial):
         inner, values = _source_and_values(f.func)
@@ -97,7 +97,7 @@ def _source_and_values(f) -> tuple:
 
 # %% ../../nbs/07_studies/03_study.ipynb #013c
 def _measure_code(measure) -> str:
-    "Return an identifier of `measure`: its name, its `version`, or a hash of its source and of the values it uses"
+    "Return an identifier of `measure`: its name, its `version`, or a hash of its source and the values that it uses"
     if isinstance(measure, str): return measure
     version = getattr(measure, 'version', None)
     if version is not None: return f'version {version}'
@@ -106,20 +106,20 @@ def _measure_code(measure) -> str:
     try: source = inspect.getsource(inner)
     except (OSError, TypeError): fault = f'the source of measure {name} cannot be read'
     if not _plain(values): fault = f'measure {name} was created with values that have no short text form'
-    if fault: raise ValueError(f"Study: {fault}; give it a version: measure.version = '1'")
+    if fault: raise ValueError(f"Study: {fault}; set a version, such as measure.version = '1'")
     return hashlib.sha256(f'{source}\n{values}'.encode()).hexdigest()
 
 # %% ../../nbs/07_studies/03_study.ipynb #013d
 def _measure_version(measure, run) -> str:
-    "Return a hash of `_measure_code` and the end of `run`"
+    "Return a hash of `_measure_code` and the time at which `run` ended"
     return _version(_measure_code(measure), run)
 
 def _version(code, run):
     return hashlib.sha256(f'{code}\n{run.summary.get("ended")}'.encode()).hexdigest()[:16]
 
 # %% ../../nbs/07_studies/03_study.ipynb #018
-# Arguments that a trial passes to `train` itself, and settings that it passes on. Modules that train and load import
-# torch, so they are imported where they are used: you can open a study and its table without torch.
+# Arguments that a trial sets in its call of `train`, and settings that it passes on. Modules that train and load import
+# torch, so they are imported inside functions: you can open a study and its table without torch.
 _not_for_train = ('model', 'tokenizer', 'data', 'method', 'run_dir', 'resume', 'progress', 'seed')
 _of_train = [f.name for f in fields(Settings) if f.name not in _not_for_train]
 
@@ -130,15 +130,15 @@ def _is_column(k, measures) -> bool:
     return k in measures or any(callable(m) and str(k).startswith(f'{name}_') for name, m in measures.items())
 
 def _check_better(better, measures):
-    "Raise for invalid directions in `better`, and for columns that no measure can have"
+    "Raise for invalid directions in `better`, and for columns that none of `measures` can have"
     for k in better or {}:
         if not _is_column(k, measures):
-            raise ValueError(f'Study: better has {k!r}, which is unknown; available: {", ".join(measures)}')
+            raise ValueError(f'Study: better contains an unknown measure {k!r}; available: {", ".join(measures)}')
     checked_better(better, who='Study: ')
 
 # %% ../../nbs/07_studies/03_study.ipynb #018b
 def _check_required(makers, settings):
-    "Raise if a function in `makers` {description: (function, further arguments)} requires an unknown argument"
+    "Raise if a function in `makers` {description: (function, further arguments)} requires an unavailable argument"
     for what, (f, further) in makers.items():
         if not callable(f): continue
         required = [k for k, is_required in arguments_of(f).items() if is_required]
@@ -160,13 +160,13 @@ class _StudyArguments(StudyResults):
     patience:float  # seconds, see `Study`
 
     def check_live(self) -> None:
-        "Raise if this study was opened from its folder, without what is needed to train"
+        "Raise if this study was opened from its folder, without the objects that are needed for training"
         if not self.live:
-            raise ValueError('Study: Study.open returns results only; create the Study with its model, data and '
-                             'methods again to run or grow it')
+            raise ValueError('Study: Study.open only returns results; to run or grow the study, create the Study again '
+                             'with its model, data and methods')
 
     def _check(self) -> list:
-        "Check the arguments; return the names of the settings that every trial takes"
+        "Check the arguments, and return the names of the settings that all trials take"
         for fault in self._faults(): raise ValueError(f'Study: {fault}')
         check_allowed('Study: train has no argument', self.train, _of_train)
         values = [(k, x) for k, xs in self.settings.items() if k in _of_train for x in xs]
@@ -186,7 +186,7 @@ class _StudyArguments(StudyResults):
         return self.settings.get(name, [self.train.get(name, default)])
 
     def _faults(self) -> Iterator[str]:
-        "Yield what is wrong with the design as a whole"
+        "Yield the faults of the design"
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             yield f'seeds must be a non-empty list of distinct integers, got {self.seeds!r}'
         for k, v in self.settings.items():
@@ -196,11 +196,11 @@ class _StudyArguments(StudyResults):
         taken = [k for k in self.settings if k in _not_for_train or k in self.measures]
         if taken: yield f'{taken[0]!r} cannot be a setting, because it has another meaning'
         both = [k for k in self.train if k in self.settings]
-        if both: yield f'{", ".join(both)} given twice, in settings and as an argument of train'
+        if both: yield f'{", ".join(both)} must not be both in settings and an argument of train; remove one of them'
         if 'bf16' in self._values_of('precision') and None in self._values_of('attention_kernel'):
-            yield ("with precision='bf16' each trial would measure which attention kernel is faster, and trials could "
-                   "choose different ones; set attention_kernel='sdpa' (fused) or 'eager'. To find the faster one, "
-                   'train a single model and read run.state')
+            yield ("with precision='bf16', each trial would measure which attention kernel is faster, and trials could "
+                   "choose different kernels; set attention_kernel='sdpa' (fused) or 'eager'. To find the faster "
+                   'kernel, train a single model and read run.state')
 
 # %% ../../nbs/07_studies/03_study.ipynb #022
 def _arguments_for(f, offered): return {k: offered[k] for k in arguments_of(f) if k in offered}
@@ -209,7 +209,7 @@ def _arguments_for(f, offered): return {k: offered[k] for k in arguments_of(f) i
 class _TrialParts(_StudyArguments):
     "The data, the model and the method of a trial"
     cells:list # of `Trial`
-    _data_cache:tuple # (the arguments of the last call of `data`, what it returned)
+    _data_cache:tuple # (arguments of the last call of `data`, its result)
 
     def _data(self, cell):
         "Return the data of `cell`; use the cached data if the arguments are the same"
@@ -219,7 +219,7 @@ class _TrialParts(_StudyArguments):
         return self._data_cache[1]
 
     def _load(self, cell) -> tuple: # (model, tokenizer)
-        "Return the untrained model of `cell`"
+        "Return the untrained model and the tokenizer of `cell`"
         if callable(self.model):
             pair = self.model(**_arguments_for(self.model, {**dict(cell.settings), 'seed': cell.seed}))
             if isinstance(pair, tuple): return pair
@@ -229,7 +229,7 @@ class _TrialParts(_StudyArguments):
         data = self._data(cell)
         task, features = data_task(data), data['train'].features
         if task is None or 'text' not in features and 'words' not in features:
-            raise ValueError('Study: a model name requires labelled texts; for other data pass '
+            raise ValueError('Study: a model name requires labelled texts; for other data, pass '
                              'model=function(seed) -> (model, tokenizer)')
         return load_model_for(task, self.model, labels=data_classes(data), seed=cell.seed)
 
@@ -242,7 +242,7 @@ class _TrialParts(_StudyArguments):
         return fresh_method(spec, arguments)
 
     def _other(self, cell, name) -> Run:
-        "Return the finished run of method `name` with the seed and settings of `cell`"
+        "Return the finished run of the method `name` with the seed and settings of `cell`"
         check_allowed('run_of: unknown method', [name], self.methods)
         settings = dict(cell.settings)
         def is_alike(c): return c.seed == cell.seed and all(settings.get(k, v) == v for k, v in c.settings)
@@ -251,14 +251,14 @@ class _TrialParts(_StudyArguments):
         run = Run(path) if (path/'config.json').is_file() else None
         if run is None or not run.finished:
             raise RuntimeError(f'run_of: {other.name} has no finished run; '
-                               'list methods that others build on first in methods=')
+                               'in methods=, list methods that others build on first')
         return run
 
 # %% ../../nbs/07_studies/03_study.ipynb #020
 def _described(f, facts): return {'function': getattr(f, '__qualname__', type(f).__qualname__), **facts}
 
 def _weights_of(method) -> dict: # {argument: checksum}
-    "Return checksums of models that `method` takes, such as a teacher, because its arguments only name their class"
+    "Return checksums of models that `method` takes, such as a teacher, whose recorded argument is only a class name"
     from torch.nn import Module
     from salviz.models.loading import weights_checksum
     arguments = {k: x for m in getattr(method, 'methods', (method,)) for k, x in m.arguments().items()}
@@ -291,7 +291,7 @@ def _extended_only(old, new) -> dict:
 class _Design(_TrialParts):
     "The design of a study, which its folder stores"
     manifest:dict   # contents of study.json
-    _completed:dict # {method: function that adds arguments which earlier versions did not have}
+    _completed:dict # {method: function that adds arguments that do not exist in earlier versions}
 
     def _design(self) -> dict:
         "Return everything that determines the results, as plain values"
@@ -315,7 +315,7 @@ class _Design(_TrialParts):
     def _described_method(self, name, spec, cell) -> dict:
         """Return the method `name` as plain values
 
-        A method that builds on a run is described by its function only, because the run may not exist yet."""
+        A method that builds on a run is only described by its function, because the run may not exist yet."""
         facts = {}
         if not (callable(spec) and 'run_of' in arguments_of(spec)):
             m = self._method(cell)
@@ -327,22 +327,23 @@ class _Design(_TrialParts):
         return _described(spec, facts) if callable(spec) and not inspect.isclass(spec) else facts
 
     def _agree(self, extend):
-        "Write the design; raise if the folder has a different one"
-        self.manifest, file = json.loads(to_json(self.manifest)), self.folder/'study.json' # in the form that is read
+        "Write the design; raise if the folder contains a different design"
+        self.manifest, file = json.loads(to_json(self.manifest)), self.folder/'study.json' # as it is read from the file
         if file.exists():
             old, new = read_study(self.folder)['design'], dict(self.manifest['design'])
             for name, was in old['methods'].items(): self._complete(was, name, new['methods'])
             differs = _differences(old, _extended_only(old, new) if extend else new)
             if differs:
                 raise ValueError(f'Study: {self.folder} has another design: {"; ".join(differs)}. '
-                                 'Pass the same design to continue it, or choose another folder'
-                                 + ('' if extend else ' (extend=True lets a study grow by methods, seeds and values)'))
+                                 'To continue the study, pass the same design; otherwise choose another folder'
+                                 + ('' if extend else ' (extend=True allows new methods, seeds and values)'))
         elif self.folder.exists() and any(self.folder.iterdir()):
-            raise FileExistsError(f'Study: {self.folder} is not empty and contains no study; choose another folder')
+            raise FileExistsError(f'Study: {self.folder} is not empty, but does not contain a study; choose another '
+                                  'folder')
         write_whole(file, sealed(self.manifest, indent=2).encode())
 
     def _complete(self, was, name, methods):
-        "Add the arguments that are new in this version to `was`, the stored form of the method `name`"
+        "Add arguments that are new in this version to `was`, the stored form of the method `name`"
         if name not in self._completed or name not in methods or 'args' not in was: return
         filled = json.loads(to_json(self._completed[name](was['args'])))
         was['args'] = {k: v for k, v in filled.items() if k in was['args'] or k in methods[name]['args']}
@@ -350,11 +351,11 @@ class _Design(_TrialParts):
 
 # %% ../../nbs/07_studies/03_study.ipynb #gr002
 class _GrowingStudy(_Design):
-    "A study whose settings can get further values"
-    _shared:list # names of the settings that every trial takes
+    "A study to whose settings further values can be added"
+    _shared:list # names of the settings that all trials take
 
     def _take_in(self, grown):
-        "Create the trials; the values `grown` {setting: values} come after those of the constructor"
+        "Create the trials; the values `grown` {setting: values} follow the values passed to the constructor"
         self.settings = {k: [*v, *_new(grown.get(k, ()), v)] for k, v in self.settings.items()}
         self.cells = study_cells(self.methods, self.seeds, self.settings, self._shared)
 
@@ -366,7 +367,7 @@ class _GrowingStudy(_Design):
         differs = _differences(current, {**design, 'settings': more})
         if differs:
             raise ValueError(f'Study: the design in {self.folder} has changed since this study was created: '
-                             f'{"; ".join(differs)}. Create the Study again with that design')
+                             f'{"; ".join(differs)}. Create the Study again with the new design')
 
     def _write_cells(self, **more):
         "Write the current settings, the trials and the entries `more` into study.json"
@@ -412,7 +413,7 @@ class _TrainedTrials(_GrowingStudy):
         return train_in_step(self, cell, check), None
 
     def _train(self, cell, control=None) -> tuple: # (Run, (model, tokenizer))
-        "Train `cell`, from the last checkpoint if there is one"
+        "Train `cell`, starting from the last checkpoint if there is one"
         from salviz.training.trainer import train
         path = self.folder/'runs'/cell.name
         arguments = {**self.train, **{k: v for k, v in cell.settings if k in _of_train}}
@@ -434,18 +435,18 @@ def _number(name, x):
         raise ValueError(f'Study: measure {name!r} must return a number or a dict of numbers, got {type(x).__name__}')
     return float(x)
 
-class _NoSuchScore(ValueError): "Raised for the name of a measure that no run of the study has"
+class _NoSuchScore(ValueError): "Raised for the name of a measure that does not exist in the runs of a study"
 
 # %% ../../nbs/07_studies/03_study.ipynb #027b
 def _on_device(run, untrained):
-    "Load model and tokenizer of the best checkpoint to the device of training; `untrained()` returns an adapter's base"
+    "Load model and tokenizer of the best checkpoint to the GPU if available; `untrained()` returns an adapter's base"
     import torch
     from salviz.models.checkpoints import load_model
     model, tokenizer = load_model(run, base=untrained() if 'adapter' in (run.config.get('model') or {}) else None)
     return model.to('cuda' if torch.cuda.is_available() else 'cpu'), tokenizer
 
 def _called(f, offered, seed):
-    "Call `f` with those of `offered` that it takes, and restore the model's state and random numbers"
+    "Call `f` with those `offered` arguments that it takes, and restore the model's state and random numbers"
     from salviz.models.loading import forked_random, undisturbed
     with undisturbed(offered['model'], seed=seed) if 'model' in offered else forked_random(seed):
         return f(**_arguments_for(f, offered))
@@ -453,7 +454,7 @@ def _called(f, offered, seed):
 # %% ../../nbs/07_studies/03_study.ipynb #027m
 class _MeasuredTrials(_TrainedTrials):
     "Measurement of single trials, and storage of the results"
-    _codes:dict # {measure: what identifies its code}
+    _codes:dict # {measure: result of `_measure_code`}
 
     def is_current(self, measure:str, known:dict, run:Run) -> bool:
         "Return whether the stored result `known` of `run` was computed by the current version of `measure`"
@@ -463,9 +464,9 @@ class _MeasuredTrials(_TrainedTrials):
         write_whole(self.folder/'cells'/f'{name}.json', sealed(record, indent=2).encode())
 
     def _measure(self, cell, run, pair, again=()):
-        "Compute missing measures of `run`, and those in `again`; `pair`: its model and tokenizer if they are loaded"
+        "Compute the missing measures of `run`, and those in `again`; `pair`: model and tokenizer if they are loaded"
         results = self._record(cell.name).get('measures', {})
-        # names first, because a wrong one ends the study
+        # names first, because an invalid name ends the study
         for name, m in sorted(self.measures.items(), key=lambda item: not isinstance(item[1], str)):
             version = _version(self._codes[name], run)
             if results.get(name, {}).get('version') == version and name not in again: continue
@@ -490,7 +491,7 @@ def _may_use(cell, other) -> bool:
 
 # %% ../../nbs/07_studies/03_study.ipynb #029b
 class _Checkpoints(_MeasuredTrials):
-    "Deletion of checkpoints that no trial needs any longer"
+    "Deletion of checkpoints that are no longer needed by any trial"
     def _lease(self, cell): return leased_cell(self.folder, cell.name, self.patience)
 
     def _building(self) -> set:
@@ -509,7 +510,7 @@ class _Checkpoints(_MeasuredTrials):
         return measured and state_of(self.folder/'runs'/cell.name) == 'finished'
 
     def _is_spent(self, cell) -> bool:
-        "Return whether `cell` has checkpoints that neither it nor a trial that builds on it needs any longer"
+        "Return whether `cell` has checkpoints that are no longer needed, neither by itself nor by its `_builders`"
         has_checkpoints = any((self.folder/'runs'/cell.name).glob('checkpoints/checkpoint-*'))
         return has_checkpoints and self._is_done(cell) and all(map(self._is_done, self._builders(cell)))
 
@@ -517,7 +518,7 @@ class _Checkpoints(_MeasuredTrials):
         "Delete all unnecessary checkpoints of `cells`"
         for cell in filter(self._is_spent, cells):
             from salviz.models.checkpoints import thin_out
-            # a process that holds a trial deletes its checkpoints itself
+            # if another process holds a trial, that process deletes its checkpoints
             with suppress(Leased), self._lease(cell): thin_out(Run(self.folder/'runs'/cell.name), 'none')
 
     def _thin_out(self, cell):
@@ -539,12 +540,12 @@ def _is_blameless(e) -> bool:
 class _FinishedTrials(_Checkpoints):
     "Training and measurement of single trials, each by one process at a time"
     def _finish(self, cell, again, check=lambda: None):
-        """Train and measure `cell`, or store the error that prevents it
+        """Train and measure `cell`, or store the error if this fails
 
         `check` raises if the lease is lost, and returns True if the trial should stop early."""
         before = self._record(cell.name)
         tries = before.pop('tries', 0) + 1
-        # count the try before it starts, because a killed process cannot
+        # count the try before it starts, because a killed process cannot do this later
         self._write_record(cell.name, **{'measures': {}, **before}, tries=tries)
         try:
             run, pair = self._trained(cell, check)
@@ -552,7 +553,7 @@ class _FinishedTrials(_Checkpoints):
             self._measure(cell, run, pair, again)
             self._write_record(cell.name, measures=self._record(cell.name).get('measures', {}))
             self._thin_out(cell)
-        except Leased: raise # the record belongs to another process now
+        except Leased: raise # the record now belongs to another process
         except BaseException as e:
             measures = self._record(cell.name).get('measures', {})
             if not _is_blameless(e) and isinstance(e, Exception):
@@ -561,7 +562,7 @@ class _FinishedTrials(_Checkpoints):
                 return
             if _is_blameless(e): # other interruptions count as a try, like a killed process
                 counted = {'tries': tries - 1} if tries > 1 else {}
-                with suppress(Leased): # after a lost lease the record belongs to another process
+                with suppress(Leased): # if the lease was lost, the record belongs to another process
                     self._write_record(cell.name, **{**before, 'measures': measures}, **counted)
             raise
 
@@ -597,7 +598,7 @@ class _TrialList(_FinishedTrials):
         why:str='its process died repeatedly during training; '
             'typical causes are a lack of memory and a time limit',
     ) -> str: # 'failed', 'finished' if it has ended in the meantime, or 'busy' if another process holds it
-        "Record that `cell` must not be tried again, and why; an existing error is not replaced"
+        "Record that `cell` must not be tried again, and the reason `why`; do not replace an existing error"
         try:
             with self._lease(cell):
                 record = self._record(cell.name)
@@ -628,7 +629,8 @@ class _TrialList(_FinishedTrials):
         if failed:
             first, error = next(iter(failed.items()))
             message = (f'Study: {len(failed)} of {len(self.cells)} trials failed, {first} with {error}; status() lists '
-                       f'them; run() tries each up to {most_tries} times, run(retry="all") starts counting again')
+                       f'all of them; run() tries each trial up to {most_tries} times; run(retry="all") resets the '
+                       'number of tries')
             warnings.warn(message, stacklevel=4)
         if busy:
             warnings.warn(f'Study: {len(busy)} trials are being trained by another process ({busy[0]}); '
@@ -636,12 +638,12 @@ class _TrialList(_FinishedTrials):
 
 # %% ../../nbs/07_studies/03_study.ipynb #031r
 class _RunningStudy(_TrialList):
-    "Execution of all trials, in this process or on workers"
+    "Execution of all trials, in this process or by workers"
     def _grouped(self, devices) -> list:
-        "Group `devices` by worker, with one device for each of its processes"
+        "Group `devices` by worker, with one device for each process of a worker"
         devices, n = list(devices), self.processes
         if len(devices) % n:
-            raise ValueError(f'Study: {len(devices)} devices cannot be divided among workers of {n} processes each; '
+            raise ValueError(f'Study: {len(devices)} devices cannot be divided among workers with {n} processes each; '
                              f'pass a multiple of {n}')
         return [','.join(map(str, devices[i:i + n])) for i in range(0, len(devices), n)]
 
@@ -653,10 +655,10 @@ class _RunningStudy(_TrialList):
         # object with `submit` as in concurrent.futures, or a function that returns one; None: this process
         executor:object=None,
         threads:int|None=None, # threads of each worker; None: as many as torch uses here
-        # names as in CUDA_VISIBLE_DEVICES, divided among the workers of a host, `processes` of them each; empty: all
-        # devices that a worker finds
+        # names as in CUDA_VISIBLE_DEVICES, divided among the workers on a host, with `processes` devices for each
+        # worker; empty: all devices that a worker finds
         devices:Sequence[str|int]=(),
-        shared:bool=True,      # whether workers can access the folder; if not, they return their runs as files
+        shared:bool=True,      # whether workers can access the folder; False: they return their runs as files
         # maximum number of trials sent at a time; None: number of workers of the executor, or 64 if unknown
         in_flight:PositiveInt|None=None,
     ) -> pd.DataFrame: # see `results`
@@ -664,7 +666,7 @@ class _RunningStudy(_TrialList):
         self.check_live()
         again = [measure_again] if isinstance(measure_again, str) else list(measure_again)
         check_allowed('Study: unknown measure', again, self.measures)
-        # compute versions before calling the measures, which may change values that they use
+        # compute versions before calling the measures, because they may change the values that they use
         self._codes = {k: _measure_code(m) for k, m in self.measures.items()}
         cells, busy = self._wanted(retry), []
         if executor is not None:
@@ -688,20 +690,20 @@ class Study(_RunningStudy):
         folder:str|PathLike,            # folder of the study; an existing study is continued
         model:str|Callable[..., tuple], # name for `load_model_for`, or function(seed, [settings]) -> (model, tokenizer)
         data:'DatasetDict|Callable[..., DatasetDict]', # `DatasetDict`, or function([seed], [settings]) -> `DatasetDict`
-        # {name: class, object, or function([settings], [seed], [run_of]) -> method}; for run_of see `_TrialParts`
+        # {name: class, object, or function([settings], [seed], [run_of]) -> method}; for run_of, see `_TrialParts`
         methods:Annotated[dict, MinLen(1), 'a non-empty dict {name: method}'],
-        # seeds of new weights of the model and of `train`
+        # seeds for the initial weights of the model and for `train`
         seeds:Annotated[Sequence[Seed], 'a list of integers of at least 0']=(0, 1, 2),
         settings:dict|None=None,        # {argument: values}; every combination is trained
         # names or functions; a dict names its functions
         measures:Sequence[str|Callable]|dict[str, str|Callable]=(
             'test_accuracy', 'test_macro_f1', 'gap', 'average_loss'),
-        better:dict|None=None,          # {measure: 'higher', 'lower' or None}, for names that do not imply it
+        better:dict|None=None,          # {measure: 'higher', 'lower' or None} if a name does not imply the direction
         # checkpoints of a finished run to keep: the 'best' one, 'all' that `keep` allows, or 'none'
         weights:Literal['best', 'all', 'none']='best',
-        extend:bool=False,              # whether this design may have more methods, seeds or values than the folder's
+        extend:bool=False,              # whether to allow methods, seeds or values that are not in the folder's design
         progress:bool=True,             # whether to show a progress bar over the trials
-        processes:PositiveInt=1,        # processes that split each batch, each with a GPU if available
+        processes:PositiveInt=1,        # number of processes that split each batch, each with a GPU if available
         **train, # arguments of `train` for all trials: epochs, batch_size, learning_rate, snapshots, ...
     ):
         self.folder, self.model, self.data, self.methods = Path(folder), model, data, methods
@@ -722,5 +724,5 @@ class Study(_RunningStudy):
         if grown: self.manifest['grown'] = grown
         self._agree(extend)
 
-    def __getstate__(self): # workers compute cached values again
+    def __getstate__(self): # workers create cached data again
         return {**vars(self), '_data_cache': (None, None), '_completed': {}, 'progress': False}

@@ -35,7 +35,7 @@ def _marked_words(
     data,            # a split with a column rationale
     max_length=None, # maximum number of tokens; None: the maximum of `model`
 ) -> tuple: # (encoded examples that have a rationale, bool array [words] for each)
-    "Return which words of each text annotators marked, up to the maximum length"
+    "Return the examples that have a rationale, and which of their words are marked, up to the maximum length"
     encoded = feed_for(model, tokenizer, max_length).encode(DatasetDict(test=data))['test']
     marked = [i for i, marks in enumerate(encoded['rationale']) if marks is not None]
     encoded = encoded.select(marked)
@@ -64,7 +64,7 @@ class RationalePlausibility:
 
     @property
     def version(self) -> str:
-        "Return the text that identifies this measure in a study"
+        "Return a text that identifies this measure in a study"
         return f'2 {vars(self)}'
 
     def __call__(self, model:'nn.Module', tokenizer:'PreTrainedTokenizerBase', data:DatasetDict,
@@ -79,11 +79,11 @@ class RationalePlausibility:
             if self.most is not None: part = part.select(range(min(self.most, len(part))))
             encoded, flags = _marked_words(model, tokenizer, part, length)
             if not any(f.any() for f in flags):
-                raise ValueError(f'RationalePlausibility: no rationale of {split} marks a word; remove {split} '
-                                 'from splits=')
+                raise ValueError(f'RationalePlausibility: no rationale in the {split} split marks a word; remove '
+                                 f'{split} from splits=')
             values = explain_data(model, encoded, self.attribution, self.target, tokenizer=tokenizer, words='sum',
                                   progress=False, **self.options)
-            # with equal values everywhere the ranking would be the word order, which must not be scored
+            # if all values are equal, the ranking would be the word order, which must not be scored
             ranks = any(len(v) and np.ptp(v) > 0 for v in values)
             result = plausibility(values, flags, ranking=self.ranking) if ranks else dict(token_f1=np.nan, auprc=np.nan)
             scores |= {f'{split}_{name}': result[name] for name in ('token_f1', 'auprc')}
@@ -91,38 +91,38 @@ class RationalePlausibility:
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td012
 def _faults_of_values(setting, values, scale) -> Iterator[str]:
-    "Yield why no further values can be placed between `values` on this `scale`"
+    "Yield the reasons why no further values can be placed between `values` on this `scale`"
     bad = [v for v in values if isinstance(v, bool) or not isinstance(v, (int, float)) or not np.isfinite(v)]
     if bad: yield f'settings[{setting!r}] must be numbers, got {bad[0]!r}'
     if scale == 'log' and min(values) < 0:
         yield f"a logarithmic scale does not support {min(values):g}; use scale='linear'"
     if len(set(_on_scale(values, scale))) < 2:
         above = {'linear': '', 'log': ' above 0'}[scale]
-        yield (f'settings[{setting!r}] must have two different values{above} as the ends of the range, such as '
+        yield (f'settings[{setting!r}] must contain two different values{above} as the ends of the range, such as '
                f'[0, .1, 10]; got {list(values)}')
 
 def _on_scale(values, scale) -> list:
-    "Return the values that a point of this `scale` can have"
+    "Return those of `values` that this `scale` supports"
     return [v for v in values if scale == 'linear' or v > 0]
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td012b
 def _faults_of_study(study, setting) -> Iterator[str]:
-    "Yield why the runs of `study` cannot be a front over `setting`"
+    "Yield the reasons why the runs of `study` cannot form a front over `setting`"
     if not study.live:
-        yield ('study must be a Study with its model, data and methods, because pareto trains more runs; for the '
-               'existing front of an opened study, use front_of')
+        yield ('study must be a Study with its model, data and methods, because pareto trains further runs; for a '
+               'study from Study.open, use front_of')
     if setting not in study.settings:
         yield (f'the study has no setting {setting!r}; available: {", ".join(study.settings) or "none"}; create it '
                f'with settings=dict({setting}=[0, .1, 10])')
     others = [k for k, v in study.settings.items() if k != setting and len(v) > 1]
-    if others: yield f'{", ".join(others)} also have several values; create one study for each'
+    if others: yield f'{", ".join(others)}: only {setting} may have several values; create one study for each value'
     takes = [name for name, m in study.methods.items() if setting in arguments_of(m) or setting in study._shared]
     if len(takes) > 1:
         yield f'several methods take {setting} ({", ".join(takes)}); create one study for each and compare their fronts'
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td012c
 def _faults_of_measures(study, measures) -> Iterator[str]:
-    "Yield which of `measures` the study does not have"
+    "Yield a message for each of `measures` that does not exist in the study"
     for m in measures:
         if not _is_column(m, study.measures):
             yield (f'the study does not measure {m!r}; it measures {", ".join(study.measures)}. Create it with '
@@ -143,19 +143,19 @@ def _even(values, start, scale) -> list:
     return [v for v in even_values(spread[0], spread[-1], start, scale) if v not in values]
 
 def _faults(study, measures, setting, start, budget, scale) -> Iterator[str]:
-    "Yield what prevents `pareto` from training a front"
+    "Yield the reasons why `pareto` cannot train a front"
     yield from _faults_of_study(study, setting)
     values = study.settings[setting]
     yield from _faults_of_values(setting, values, scale)
     yield from _faults_of_measures(study, measures)
     even = len(_even(values, start, scale))
     if len(values) + even > budget:
-        yield (f'budget={budget} is less than the {len(values) + even} values of the first round ({len(values)} of the '
-               f'study, {even} evenly spaced ones); use a larger budget or a smaller start')
+        yield (f'budget={budget} is less than the {len(values) + even} values of the first round ({len(values)} in the '
+               f'study and {even} evenly spaced ones); use a larger budget or a smaller start')
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td014
 def _is_measured(study, path) -> bool:
-    "Return whether the finished run at `path` has all measures; another process may still compute them"
+    "Return whether all measures of the finished run at `path` are stored; another process may still compute them"
     results, run = study._record(path.name).get('measures', {}), Run(path)
     return all(name in results and study.is_current(name, results[name], run) for name in study.measures)
 
@@ -171,15 +171,15 @@ def _trained(study):
     if not len(missing): return
     first = missing.iloc[0]
     why = f': {first["error"]}' if first['error'] else ''
-    raise RuntimeError(f'pareto: {len(missing)} of {len(status)} runs are not finished, the first is '
-                       f'{Path(first["run"]).name} ({first["state"]}{why}). The choice of the next value needs all of '
-                       'them: call pareto again with the same study when they are finished, or use front_of for the '
-                       'front of the finished ones')
+    raise RuntimeError(f'pareto: {len(missing)} of {len(status)} runs are not finished; the first is '
+                       f'{Path(first["run"]).name} ({first["state"]}{why}). The choice of the next value requires all '
+                       'runs: call pareto again with the same study when they are finished, or use front_of for the '
+                       'front of the finished runs')
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td014c
 @validated
 def pareto(
-    study:Study,                    # study with `setting` among its settings; the added values become part of it
+    study:Study,                    # study with `setting` among its settings; new values are added to it
     x:str='validation_accuracy',    # measure of the front
     y:str='plausibility_validation_token_f1', # measure of the front
     setting:str='weight',           # an argument of the study's method, or of `train`

@@ -21,18 +21,18 @@ unbroken = threading.Event() # set while a checkpoint is written, which signals 
 
 # %% ../../nbs/06_training/05_control.ipynb #027b
 class Control:
-    "Base class of controls, which the training loop calls between steps; this one never pauses or stops training"
+    "Base class of controls, which the training loop calls between steps; it never pauses or stops training"
     def __init__(self):
         # 'preparing' (the method), 'training' or 'scoring' (the best checkpoint); a nested training is the last item
         self.stages = []
-        self.waited = 0. # seconds for which training was paused
+        self.waited = 0. # total duration of pauses in seconds
 
     def hold(self, trainer:'MethodTrainer') -> bool:
         "Block while training is paused; return True if it should stop here"
         return False
 
     def preparing(self, trainer:'MethodTrainer') -> contextlib.AbstractContextManager:
-        "Return a context manager for `Method.prepare`, which has no steps"
+        "Return a context manager in which `Method.prepare` runs, which has no steps"
         return contextlib.nullcontext()
 
     def tell(self, what:str, n:int, seconds:float, trainer:'MethodTrainer') -> None:
@@ -40,7 +40,7 @@ class Control:
 
 # %% ../../nbs/06_training/05_control.ipynb #027c
 class Checked(Control):
-    "Control that calls `check` before each step, such as `Lease.check`, and stops if it returns True"
+    "Control that calls a function, such as `Lease.check`, before each step, and stops if the function returns True"
     def __init__(self, check):
         super().__init__()
         self.check = check

@@ -24,23 +24,23 @@ from ..models.tasks import task_of, tasks
 
 # %% ../../nbs/06_training/00_feed.ipynb #006
 def _split_faults(data, task) -> Iterator[str]:
-    "Yield why `data` is not a dictionary of splits, and which splits are missing, empty or lack the columns of `task`"
+    "Yield the faults of `data`: not a dictionary of splits; splits that are missing, empty or lack columns of `task`"
     needed, loader = tasks[task].columns, tasks[task].loader
     if not isinstance(data, dict):
         yield (f'data must be a DatasetDict with train and validation splits, got {type(data).__name__}; '
                f'use {loader}')
     missing = [split for split in ('train', 'validation') if split not in data]
     if missing:
-        yield (f'data has no {" and no ".join(missing)} split; it has {", ".join(data)}. '
+        yield (f'data has no {" and no ".join(missing)} split; available splits: {", ".join(data)}. '
                f'{loader} creates missing splits')
     for name, d in data.items():
         if not len(d): yield f'the {name} split is empty'
         if not {*needed} <= set(d.column_names):
-            yield (f'the {name} split has columns {", ".join(d.column_names)}; {task} needs {" and ".join(needed)} '
+            yield (f'the {name} split has columns {", ".join(d.column_names)}; {task} requires {" and ".join(needed)} '
                    f'(see {loader})')
 
 def _check_splits(data, task='classification'):
-    "Raise a `ValueError` about the first of `_split_faults`"
+    "Raise a `ValueError` for the first of `_split_faults`"
     for fault in _split_faults(data, task): raise ValueError(f'train: {fault}')
 
 # %% ../../nbs/06_training/00_feed.ipynb #007
@@ -49,12 +49,12 @@ def _check_texts(name, d, columns):
     empty = [i for c in columns if c in d.column_names for i, t in enumerate(d[c][:]) if not isinstance(t, str)
              or not t.strip()]
     if empty:
-        raise ValueError(f'train: {len(empty)} texts of the {name} split are empty (first: row {empty[0]}, counted '
+        raise ValueError(f'train: {len(empty)} texts in the {name} split are empty (first: row {empty[0]}, counted '
                          'from 0); remove them')
 
 # %% ../../nbs/06_training/00_feed.ipynb #008
 def _check_sight(model, task):
-    "Raise if `task` is causal and `model` attends to the tokens that it must predict"
+    "Raise if `task` is causal but `model` attends to the tokens that it must predict"
     if task.causal and is_bidirectional(model):
         raise ValueError(f'train: {type(model).__name__} attends to the tokens that it must predict; build it with '
                          'is_decoder=True in its config, or use a causal model such as GPT-2')
@@ -98,7 +98,7 @@ def _split_and_slice(probes) -> tuple: # (split, first, end) as texts; '' for an
     return split, first, end
 
 def _probe_faults(data, probes) -> Iterator[str]:
-    "Yield why `probes` does not describe examples of `data`"
+    "Yield the reasons why `probes` does not describe examples of `data`"
     if isinstance(probes, bool) or not isinstance(probes, (int, str, datasets.Dataset, list, tuple)):
         yield f'probes must be a number, a split, a Dataset or a list of texts, got {type(probes).__name__}'
     if isinstance(probes, int):
@@ -121,7 +121,7 @@ def _is_pair(x): return isinstance(x, (list, tuple)) and len(x) == 2
 
 # %% ../../nbs/06_training/00_feed.ipynb #014b
 def _custom_texts(probes, task) -> tuple: # (texts, pairs or None), or a `Dataset`
-    "Prepare your own texts or pairs of texts as probe examples of `task`"
+    "Prepare custom texts or pairs of texts as probe examples for `task`"
     if task.causal and not all(isinstance(text, str) for text in probes) and all(map(_is_pair, probes)):
         return datasets.Dataset.from_dict(dict(zip(('text', 'target_text'), map(list, zip(*probes)))))
     if task.per_example or task.self_supervised or task.paired and all(map(_is_pair, probes)):
@@ -145,7 +145,7 @@ class Feed:
         self.task, self.model, self.tokenizer, self.kinds = tasks[task_of(model)], model, tokenizer, {}
 
     def as_read(self, part):
-        "Return the split `part` with second texts in the column text_pair"
+        "Return the split `part`, with target_text renamed to text_pair if the task is causal"
         answered = self.task.causal and 'target_text' in part.column_names
         if answered: return part.rename_column('target_text', 'text_pair')
         return part
@@ -175,7 +175,7 @@ class _TextBatches(Feed):
     "Feed of texts without probe examples"
     def __init__(self, model, tokenizer, max_length=None, mlm_probability=.15):
         if tokenizer is None:
-            raise ValueError(f'train: {type(model).__name__} reads text and needs its tokenizer, got None')
+            raise ValueError(f'train: {type(model).__name__} reads text and requires its tokenizer, got None')
         super().__init__(model, tokenizer)
         self.longest, self.corruption = longest_input(model, tokenizer, max_length), None
         self.mlm_probability = mlm_probability
@@ -247,8 +247,8 @@ class SignalFeed(Feed):
         of_text = dict(tokenizer=tokenizer, max_length=max_length)
         bad = [k for k, v in of_text.items() if v is not None]
         if bad:
-            raise ValueError(f'train: {bad[0]} is for text, but {type(model).__name__} reads '
-                             f'{modalities[self.task.modality].several}; leave it None')
+            raise ValueError(f'train: {bad[0]} only applies to text, but {type(model).__name__} reads '
+                             f'{modalities[self.task.modality].several}; set it to None')
 
     def collate(self, rows) -> dict:
         "Return `rows` as a batch, with floats in the precision of the model"
@@ -263,8 +263,8 @@ class SignalFeed(Feed):
         except ValueError: self.feature_names = None # a custom data set
         return encode_signals(data)
 
-    def probes(self, data, probes, seed=0) -> tuple: # (encoded `Dataset`, a None for each)
-        "Return the encoded probe examples and a None for each; their ids continue after those of `data`"
+    def probes(self, data, probes, seed=0) -> tuple: # (encoded `Dataset`, list with None for each example)
+        "Return the encoded probe examples, and a list with None for each; their ids continue after those of `data`"
         chosen, column = _choose_probes(data, probes, seed), self.task.columns[0]
         if not isinstance(chosen, datasets.Dataset) or column not in chosen.column_names:
             raise ValueError(f'probes must be a number, a split or a Dataset with the column {column} for '

@@ -53,15 +53,15 @@ _compiling = dict(torch_compile=None, torch_compile_backend='backend', torch_com
 
 # %% ../../nbs/06_training/04_job.ipynb #046
 def _check_args(args:dict):
-    "Raise if `args` has names that `TrainingArguments` lacks, that `train` sets itself, or that are not supported"
+    "Raise if `args` contains names that are unknown, that `train` sets itself, or that `train` does not support"
     unknown = sorted(set(args) - set(inspect.signature(TrainingArguments.__init__).parameters))
-    faults = dict.fromkeys(unknown, ', which TrainingArguments does not have')
+    faults = dict.fromkeys(unknown, ', which is not an argument of TrainingArguments')
     for name in args:
         if name in _renamed_arguments: faults[name] = f'; use the argument {_renamed_arguments[name]} of train instead'
         if name in _unsupported_arguments:
             faults[name] = (', which train does not support because methods, recording or the order of examples depend '
-                            'on it; leave it out')
-    for name, fault in faults.items(): raise ValueError(f'train: args has {name}{fault}')
+                            'on it; omit it')
+    for name, fault in faults.items(): raise ValueError(f'train: args contains {name}{fault}')
 
 # %% ../../nbs/06_training/04_job.ipynb #046b
 def _precision(settings, further) -> dict: # further arguments of `TrainingArguments`
@@ -71,15 +71,15 @@ def _precision(settings, further) -> dict: # further arguments of `TrainingArgum
     device = 'cpu' if further.get('use_cpu') or not torch.cuda.is_available() else 'cuda'
     if device == 'cpu' and torch.backends.mps.is_available() and not further.get('use_cpu'): device = 'mps'
     if device == 'mps' or not has_bf16(device):
-        fault = ("precision='bf16' needs hardware support for bf16 (a GPU since Ampere, or a CPU with avx512_bf16, "
+        fault = ("precision='bf16' requires hardware support for bf16 (a GPU since Ampere, or a CPU with avx512_bf16, "
                  f"amx_bf16 or Arm's bf16), which {device} ({processor()}) does not have; use precision='fp32'")
-    if both: fault = f"args has {both.pop()}, which duplicates precision='bf16'; pass only one of them"
+    if both: fault = f"args contains {both.pop()}, which duplicates precision='bf16'; pass only one of them"
     if fault: raise ValueError(f'train: {fault}')
     return dict(bf16=True, **(dict(use_cpu=True) if device == 'cpu' else {}))
 
 # %% ../../nbs/06_training/04_job.ipynb #046c
 def _job_faults(model, method, settings) -> Iterator[str]:
-    "Yield why `model` cannot be trained with `method` and `settings`, whatever the data"
+    "Yield the reasons why `model` cannot be trained with `method` and `settings` on any data"
     if not isinstance(method, Method):
         names = ', '.join(f'{name}(...)' for name in method_classes())
         yield f'method must be a method object ({names}), got {method!r}'
@@ -119,7 +119,7 @@ def _training_arguments(
 
 # %% ../../nbs/06_training/04_job.ipynb #jc02
 def _lacks_for_inductor() -> str: # '' if nothing is missing
-    "Return what this machine lacks for inductor, the default backend of torch.compile"
+    "Return the requirement of inductor, the default backend of torch.compile, that this machine does not meet"
     compiler = os.environ.get('CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
     if shutil.which(compiler) is None: return f'a C++ compiler ({compiler})'
     if (Path(sysconfig.get_path('include'))/'Python.h').exists(): return ''
@@ -133,15 +133,15 @@ def _compile_options(settings:Settings) -> dict: # None: do not compile
     options, fault = {_compiling[name]: x for name, x in options_of_torch.items() if x is not None}, ''
     if wanted is False or wanted is None and not options: return None
     if options.get('backend') in (None, 'inductor') and (lacks := _lacks_for_inductor()):
-        fault = (f"torch_compile needs {lacks}, which was not found; install it, or leave torch_compile out "
-                 "(torch_compile_backend='aot_eager' works without it, but is no faster)")
+        fault = (f"torch_compile requires {lacks}, which was not found; install it, or omit torch_compile "
+                 "(torch_compile_backend='aot_eager' works without it, but is not faster)")
     if wanted not in (None, True): fault = f'torch_compile must be True or False, got {wanted!r}'
     if fault: raise ValueError(f'train: {fault}')
     return options
 
 # %% ../../nbs/06_training/04_job.ipynb #039
 def _size(model) -> dict:
-    "Return the numbers of attention layers and heads of `model`; for a hybrid model also which layers have attention"
+    "Return the number of attention layers and heads of `model`, and for a hybrid model which layers have attention"
     if getattr(model, 'salviz_task', None) is not None: return {}
     try: numbers = attention_layers(model)
     except ValueError: # trained without observation, for example with gradient checkpointing
@@ -178,8 +178,8 @@ def _run_config(model, data, method:Method, settings:Settings, task) -> dict:
 def hardware_of(
     device,          # a `torch.device`
     processes:int=1, # number of processes that share the training
-) -> dict: # processor, threads, cores; gpu if one is used; processes if there are several
-    "Return a description of the hardware behind `device`"
+) -> dict: # processor, threads, cores; gpu if a GPU is used; processes if there are several
+    "Return a description of the hardware of `device`"
     facts = dict(processor=processor(), threads=torch.get_num_threads(), cores=os.cpu_count())
     if processes > 1: facts['processes'] = processes
     if device.type == 'cuda': facts['gpu'] = torch.cuda.get_device_name(device)
@@ -210,8 +210,8 @@ def _set_back(run, config, method, weights) -> Path: # None: start from the begi
     checkpoint = last_usable(run, refuse)
     first = run.config.get('first_weights', run.state.get('first_weights'))
     if checkpoint is None and weights != first and not (first is None and untrained(run.path)):
-        refuse('it has no checkpoint yet, and the model no longer has the weights that the run started '
-               'from; load the model again')
+        refuse('it has no checkpoint yet, and the model no longer has the weights from which the run '
+               'started; load the model again')
     run.supersede(step_of(checkpoint) if checkpoint else -1)
     if first is None and checkpoint is None: run.set_state(first_weights=weights)
     run.set_state(error=None, stopped=None)
@@ -219,8 +219,8 @@ def _set_back(run, config, method, weights) -> Path: # None: start from the begi
 
 # %% ../../nbs/06_training/04_job.ipynb #051ac
 def _open_here(path, config, method, resume, weights) -> tuple: # (Run, checkpoint or None, `Held`)
-    "Create a run in `path`, or reset the existing one to its last checkpoint; `weights`: checksum of the model"
-    if resume and not untouched(path): Run(path) # raise its error before anything is written
+    "Create a run in `path`, or reset the existing run to its last checkpoint; `weights`: checksum of the model"
+    if resume and not untouched(path): Run(path) # raises an error before anything is written
     path.mkdir(parents=True, exist_ok=True)
     held, checkpoint = Held(path), None
     try:
@@ -233,7 +233,7 @@ def _open_here(path, config, method, resume, weights) -> tuple: # (Run, checkpoi
 
 # %% ../../nbs/06_training/04_job.ipynb #048
 def broadcast(x):
-    "Return the first process's `x` in all processes; `x` itself if there is only one process"
+    "Return the first process's `x` in all processes, or `x` itself if there is only one process"
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()): return x
     box = [x]
     torch.distributed.broadcast_object_list(box, src=0)
@@ -245,7 +245,7 @@ def _open_run(
 ) -> tuple: # (Run, checkpoint or None, `Held` or None)
     """Call `_open_here` in the first process
 
-    The other processes get a temporary run, and the same checkpoint or error."""
+    The other processes receive a temporary run, and the same checkpoint or error."""
     run = checkpoint = held = failed = None
     if first_process:
         try: run, checkpoint, held = _open_here(path, config, method, resume, weights)
@@ -292,7 +292,7 @@ class Job:
 
     @property
     def first_step(self) -> int:
-        "Return the step that training starts from: that of the checkpoint, or 0"
+        "Return the step from which training starts: the step of the checkpoint, or 0"
         if self.checkpoint: return step_of(self.checkpoint)
         return 0
 
@@ -300,8 +300,8 @@ class Job:
 def _agreed(model, tokenizer, data, settings) -> tuple: # (data, probes, entries for the config of a run)
     """Make model, tokenizer and data consistent, and warn about each change
 
-    The data's classes get the order of `model`, `model` gets the special tokens of `tokenizer`, and its weights are
-    converted to a dtype that can be trained."""
+    The classes in the data are put into the order of `model`, `model` gets the special tokens of `tokenizer`, and its
+    weights are converted to a dtype that can be trained."""
     probes, (agreed, of_classes) = settings.probes, agreed_data(model, data)
     if isinstance(probes, datasets.Dataset):
         probes, more = agreed_split(model, probes, who='train: probes')
@@ -350,7 +350,7 @@ def _place(run_dir, resume, method, settings, task) -> TrainingArguments:
     """Return the `TrainingArguments` with the folder of the run, the same in all processes
 
     Raise if the folder exists already and `resume` is False."""
-    if resume and run_dir is None: raise ValueError('train: resume=True needs the run_dir of the run to continue')
+    if resume and run_dir is None: raise ValueError('train: resume=True requires the run_dir of the run to continue')
     path = (Path(run_dir) if run_dir is not None
             else Path('runs')/f'{method.name.replace(" ", "")}-{time.strftime("%Y%m%d-%H%M%S")}')
     args = _training_arguments(path, task, settings)
@@ -358,5 +358,5 @@ def _place(run_dir, resume, method, settings, task) -> TrainingArguments:
     args.output_dir = str(path/'checkpoints')
     if not free and not resume:
         raise FileExistsError(f'train: {path} exists already; choose another run_dir, '
-                              'or pass resume=True to continue the run in it')
+                              'or pass resume=True to continue the run in this folder')
     return args

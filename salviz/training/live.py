@@ -39,12 +39,12 @@ class Pace:
     "Estimator of the duration of work that consists of several kinds of tasks"
     def __init__(self,
         block=1, # number of steps to time together, because a GPU runs asynchronously
-        last=15, # number of times to keep
+        last=15, # number of recent durations to store for each kind
     ):
         self.block, self.last, self.times, self._begun = block, last, {}, []
 
     def add(self, what, n, seconds):
-        "Add the time of `n` tasks of the kind `what`, `seconds` in total"
+        "Add the duration of `n` tasks of the kind `what`, which took `seconds` in total"
         if what == 'step':
             self._begun.append(seconds / n)
             if len(self._begun) < self.block: return
@@ -52,13 +52,13 @@ class Pace:
         self.times.setdefault(what, deque(maxlen=self.last)).append(seconds / max(1, n))
 
     def seconds(self, todo:dict): # {kind: number of remaining tasks}
-        "Return the estimated seconds for `todo`; None before the first step; kinds without times count as 0"
+        "Return the estimated seconds for `todo`, or None before the first step; kinds without durations count as 0"
         if 'step' not in self.times: return None
         return float(sum(median(self.times[what]) * n for what, n in todo.items() if what in self.times))
 
 # %% ../../nbs/06_training/09_live.ipynb #013
 def _todo(job:Job):
-    "Return a function of a step that returns the remaining tasks after it, {kind: number}"
+    "Return a function that takes a step and returns the remaining tasks after this step, {kind: number}"
     epochs, per_epoch, total = job.settings.epochs, job.steps_per_epoch, job.total_steps
     recorded = record_steps(job.settings.snapshots, total)
     validation, scored = len(job.encoded['validation']), sum(map(len, scored_splits(job.encoded).values()))
@@ -70,11 +70,11 @@ def _todo(job:Job):
 
 # %% ../../nbs/06_training/09_live.ipynb #012
 class _TrainingState(Control):
-    "State of a training in a worker thread, and of the requests to it"
+    "State of a training run in a worker thread, and of the requests from other threads"
     def __init__(self, job:Job):
         super().__init__()
         self.run, self.total, self.step = job.run, job.total_steps, job.first_step
-        self.model, self.tokenizer = job.model, job.tokenizer # may be used while training is paused, and afterwards
+        self.model, self.tokenizer = job.model, job.tokenizer # can be used while training is paused, and afterwards
         self.error, self._trace, self.subscriber_errors, self.seconds_left = None, None, [], None
         self._at, self._wish, self._wished = 'waiting', 'run', threading.Condition()
         # set when training has ended; set when all subscribers have been called
@@ -105,7 +105,7 @@ class _TrainingState(Control):
 
 # %% ../../nbs/06_training/09_live.ipynb #015
 class _Controlled(_TrainingState):
-    "Training state that accepts requests from other threads"
+    "Training state that can be changed by requests from other threads"
     def _wishes(self, wish, instead_of):
         with self._wished:
             if self._wish in instead_of: self._wish = wish
@@ -120,36 +120,38 @@ class _Controlled(_TrainingState):
         self._wishes('run', ['pause'])
 
     def start(self) -> None:
-        "Start a training that was created with `start=False`"
+        "Start a training run that was created with `start=False`"
         self.resume()
 
     def stop(self) -> None:
-        "Stop training after the current step, with a checkpoint; `start_training(..., resume=True)` continues from it"
+        """Stop training after the current step and write a checkpoint
+
+        `start_training(..., resume=True)` continues from this checkpoint."""
         self._wishes('stop', ['run', 'pause'])
 
 # %% ../../nbs/06_training/09_live.ipynb #017
 class _Published(_Controlled):
     "Training state that notifies subscribers"
     def subscribe(self, fn:Callable[['Training'], object]) -> Callable[[], None]: # a function that unsubscribes
-        """Call `fn` with this training after each step and change of state, in the worker thread
+        """Call `fn` with this object after each step and change of state, in the worker thread
 
-        Exceptions of `fn` are stored in `subscriber_errors`."""
+        Exceptions in `fn` are stored in `subscriber_errors`."""
         entry = (fn,)
         self._listeners = [*self._listeners, entry]
         def unsubscribe(): self._listeners = [other for other in self._listeners if other is not entry]
         return unsubscribe
 
     def at_end(self, fn:Callable[[], object]) -> Callable[[], None]: # a function that unregisters `fn`
-        """Call `fn()` when training has ended, in each thread that uses `wait` or `await`, before it continues
+        """Call `fn()` when training has ended, in each thread that uses `wait` or `await`, before the thread continues
 
-        Exceptions of `fn` are stored in `subscriber_errors`."""
+        Exceptions in `fn` are stored in `subscriber_errors`."""
         entry = (fn,)
         self._last_acts = [*self._last_acts, entry]
         def forget(): self._last_acts = [other for other in self._last_acts if other is not entry]
         return forget
 
     def _news(self, at=None):
-        "Set the worker's state to `at` unless it is None, and call all subscribers"
+        "Set the worker's state to `at` unless `at` is None, and call all subscribers"
         if at: self._at = at
         for fn, in self._listeners:
             try: fn(self)
@@ -171,7 +173,7 @@ class _Steered(_Published):
         return self._wish == 'stop'
 
     def tell(self, what:str, n:int, seconds:float, trainer:'MethodTrainer') -> None:
-        "Update the remaining time; call the subscribers after each step of this run, but not of a nested one"
+        "Update the remaining time; call the subscribers after each step of this run, but not of a nested run"
         if trainer.run is not self.run: return
         self._pace.block = trainer.flush_every
         self._pace.add(what, n, seconds)
@@ -226,7 +228,7 @@ class _Working(_Steered):
 
 # %% ../../nbs/06_training/09_live.ipynb #027
 class Training(_Working):
-    "A training in a worker thread, see `start_training`"
+    "A training run in a worker thread, see `start_training`"
     def _result(self) -> Run:
         for fn, in self._last_acts:
             try: fn()
@@ -240,7 +242,7 @@ class Training(_Working):
     ) -> Run:
         """Block until training has ended, and return its run
 
-        Raises its exception if training failed, or `TimeoutError` if it is not finished after `timeout`."""
+        If training failed, raise its exception. Raise `TimeoutError` if training is not finished after `timeout`."""
         if threading.current_thread() is self._thread:
             raise RuntimeError('wait: called by a subscriber in the worker thread, which would block forever; call it '
                                'from another thread')
@@ -260,7 +262,7 @@ class Training(_Working):
                 loop.call_soon_threadsafe(lambda: ended.done() or ended.set_result(None))
         unsubscribe = self.subscribe(note)
         try:
-            # a kernel that sleeps in its event loop handles an interrupt only when something wakes it
+            # a kernel that sleeps in its event loop handles an interrupt only when it wakes up
             while not self._ended.is_set(): await asyncio.wait([ended], timeout=.2)
         except (asyncio.CancelledError, KeyboardInterrupt):
             self._stop_and_join()
@@ -277,7 +279,7 @@ def start_training(
     tokenizer:'PreTrainedTokenizerBase|None', # tokenizer of the model; None for images and series
     data:'DatasetDict',    # see `train`
     method:'Method|None'=None, # training method; None: plain `FineTuning()`
-    start:bool=True,       # whether to start at once; False: wait for `start()`, or for the button of the explorer
+    start:bool=True,       # whether to start at once; False: wait for `start()`, or for the button in the explorer
     **kwargs               # further arguments of `train`
 ) -> Training:
     """Start `train` in a worker thread and return its `Training`; raise for invalid arguments
@@ -285,9 +287,10 @@ def start_training(
     You can pause, resume, stop, wait for and await the `Training`."""
     fault = ''
     if int(os.environ.get('WORLD_SIZE', 1)) > 1:
-        fault = 'this is one of several processes (WORLD_SIZE), which must train in step; use train in each of them'
+        fault = ('this is one of several processes (WORLD_SIZE), which must train in lockstep; use train in each '
+                 'process')
     if 'progress' in kwargs:
-        fault = 'progress is an argument of train; leave it out, the returned Training reports its progress'
+        fault = 'progress is an argument of train; omit it, since the returned Training reports its progress'
     if fault: raise ValueError(f'start_training: {fault}')
     run_dir, resume = kwargs.pop('run_dir', None), kwargs.pop('resume', False)
     settings = Settings(**kwargs)

@@ -25,7 +25,7 @@ def shown_value(x):
     return getattr(x, '__qualname__', None) or str(x)
 
 def plain(x):
-    "Return `x` in a form for JSON; runs, models and functions by name"
+    "Return `x` in a form for JSON, with runs, models and functions by name"
     if isinstance(x, dict): return {str(k): plain(v) for k, v in x.items()}
     if isinstance(x, (list, tuple)): return [plain(v) for v in x]
     if isinstance(x, Run): return str(x.path)
@@ -64,10 +64,10 @@ _allowed = dict( # {setting: (function that returns whether a value is allowed, 
 # %% ../../nbs/06_training/01_settings.ipynb #s009b
 @dataclass(frozen=True)
 class Settings:
-    "Settings of a training run; a resumed run must have the same ones"
+    "Settings of a training run; a resumed run must have the same settings"
     # probe examples to record: a number, a split ('test[:8]'), a Dataset or your own texts
     probes:'int|str|Sequence|Dataset'=8
-    snapshots:int=10            # number of recordings, including the first and last step; 0: never record
+    snapshots:int=10            # number of recordings, including the first and last step; 0: none
     epochs:int=3                # passes over the training data
     batch_size:int=16           # examples per device and micro-batch
     learning_rate:float=2e-5    # peak rate of AdamW, decreasing linearly to 0
@@ -88,18 +88,18 @@ class Settings:
     # name of the attribution recorded for probe examples, see `registered_attributions`; None: integrated gradients
     # for text, the gradient for images and series
     saliency:str|None=None
-    # weights that the model has after training, and that are scored: 'best' validation score, or 'last'. Use 'last' if
-    # validation does not measure what you train for
+    # weights that the model has after training, and that are scored: those with the 'best' validation score, or the
+    # 'last' ones. Use 'last' if the validation score does not measure what you train for
     returns:Literal['best', 'last']='best'
-    # precision of all passes except the methods' own: 'fp32', or 'bf16' (weights stay in fp32) if the hardware has it
+    # precision of all passes except those of methods: 'fp32', or 'bf16' (weights stay in fp32) if the hardware has it
     precision:Literal['fp32', 'bf16']='fp32'
-    # 'sdpa' (fused) or 'eager'. None: that of the model; in bf16 without attention dropout, the faster one on the first
-    # batch, which is stored in `run.state` and kept when the run is resumed
+    # 'sdpa' (fused) or 'eager'. None: the model's kernel; in bf16 without attention dropout, the kernel that is faster
+    # on the first batch, which is stored in `run.state` and reused when the run is resumed
     attention_kernel:Literal['sdpa', 'eager']|None=None
     # number of snapshots with saliency, evenly spaced, including the first and last; or 'all'. None: 5, or more if they
     # take at most about 5 % of training. Integrated gradients take many times as long as attention
     saliency_snapshots:int|Literal['all']|None=None
-    # 'float32': convert weights in half precision, because small updates are lost in it; None: raise for such weights
+    # 'float32': convert weights in half precision, which would lose small updates; None: raise for such weights
     weights_dtype:Literal['float32']|None=None
 
     def __post_init__(self):
@@ -120,13 +120,13 @@ def record_steps(snapshots:int, total:int) -> list:
     "Return at most `snapshots` distinct steps from 0 to `total`, evenly spaced"
     return sorted({int(step) for step in np.linspace(0, total, snapshots).round()})
 
-saliency_fraction, least_saliency = .05, 5 # fraction of the passes of training; minimum number of snapshots
+saliency_fraction, least_saliency = .05, 5 # fraction of the passes in training; minimum number of snapshots
 
 # %% ../../nbs/06_training/01_settings.ipynb #s012b
 def saliency_steps(
     steps:list,       # steps at which snapshots are taken
     wanted=None,      # `Settings.saliency_snapshots`
-    affordable:int=0, # number of snapshots with saliency that take `saliency_fraction` of the passes of training
+    affordable:int=0, # number of snapshots with saliency that take the fraction `saliency_fraction` of training
 ) -> list: # a subset of `steps`, evenly spaced, including the first and last
     "Return the steps whose snapshots contain saliency"
     n = len(steps) if wanted == 'all' else wanted or max(least_saliency, affordable)

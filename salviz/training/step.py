@@ -71,8 +71,8 @@ def step_terms(
     batch:dict,
     progress:Progress,
     task:str,   # key of `tasks`
-) -> dict: # {name: Term}, the task first
-    "Return all loss terms of one step: the task loss and those of `method`"
+) -> dict: # {name: Term}, starting with 'task'
+    "Return all loss terms of one step: the task loss and the terms of `method`"
     with full_precision(net): plan = plan_of(method, net, batch, progress)
     outputs, maps = _run_passes(model, net, batch, plan)
     return {'task': Term(tasks[task].loss(outputs['main'], batch), method.task_weight),

@@ -47,7 +47,7 @@ class View:
 axes_meaning = 'A row is a query, a column the key that it attends to.'
 
 def as_list(x) -> list:
-    "Return the items of a list, tuple, range or array; a text, a number or a snapshot becomes the only item"
+    "Convert a list, tuple, range or array to a list; put a text, a number or a snapshot into a list of one item"
     if isinstance(x, str) or hasattr(x, 'arrays') or not isinstance(x, Iterable): return [x]
     return list(x)
 
@@ -74,7 +74,7 @@ def method_title(snapshot):
     return []
 
 def was_trained(snapshot) -> bool:
-    "Return True if `snapshot` is from a training run; one from `explore` has no method and step 0"
+    "Return True if `snapshot` is from a training run; a snapshot from `explore` has no method and step 0"
     return bool(snapshot.step or snapshot.info.get('method') or snapshot.info.get('methods'))
 
 def title_of(snapshot, *more):
@@ -88,7 +88,7 @@ def which_snapshot(snapshot) -> str:
     return f'the snapshot of step {snapshot.step}, probe {snapshot.probe}'
 
 def methods_of(snapshot) -> dict: # {name: arguments}
-    "Return the methods of `snapshot` with their arguments; several if they were combined"
+    "Return the methods of `snapshot` with their arguments; combined methods give several entries"
     info = snapshot.info
     if info.get('methods'): return info['methods']
     if info.get('method'): return {info['method']: info.get('args') or {}}
@@ -127,7 +127,7 @@ def listed_sources(
     sources,  # one or several
     what:str='snapshots',
 ) -> list:
-    "Return `sources` as a list; raise a ValueError if there are none"
+    "Return `sources` as a list; raise a ValueError if it is empty"
     sources = as_list(sources)
     if not sources: raise ValueError(f'{view}: no {what} to show; pass at least one')
     return sources
@@ -138,7 +138,7 @@ def check_names(
     count:int,
     items:str='sentences', # what has names
 ):
-    "Raise a ValueError unless there is a name for each of `count` items"
+    "Raise a ValueError unless `names` has one name for each of `count` items"
     if names is not None and len(names) != count:
         raise ValueError(f'{view}: names must contain one name for each of {count} {items}, got {len(names)}')
 
@@ -200,7 +200,7 @@ def not_finite(**arrays):
 def layer_row(snapshot, view, name, layer, default=0):
     """Return the row of the evidence `name` for `layer`, and the layer's number
 
-    `layer` is a layer of the model; negative numbers count from the last recorded one, None selects row `default`."""
+    `layer` is a layer of the model; negative numbers count from the last recorded layer, None selects row `default`."""
     observed = snapshot.layers[name]
     if layer is None: layer = observed[default]
     is_number = isinstance(layer, Integral)
@@ -362,7 +362,7 @@ class ExplanationBesideRationale(View):
 
 # %% ../../nbs/10_views/00_base.ipynb #rv-2b
 def _pointed_at(values, marked) -> tuple: # (token F1, span F1, AUPRC, AUPRC of a random order, notes)
-    "Measure how well the highest `values` agree with the `marked` ones"
+    "Measure how well the tokens with the highest `values` agree with the `marked` tokens"
     from salviz.metrics.plausibility import auprc, hard_rationale, iou_f1, random_auprc, token_f1
     k, none = int(marked.sum()), (float('nan'),)*4
     if not k: return *none, ('The rationale marks nothing, so agreement is undefined.',)
@@ -452,7 +452,7 @@ def _sources(
     is_replaced,          # bool [units]
     groups,               # int [units]: number of the text, -1 for special tokens
 ) -> np.ndarray: # int [units]: the unit that replaces it; itself if kept, -1 if no word does
-    "Return which word replaces each masked word"
+    "Return the index of the word that replaces each masked word"
     sources = np.arange(len(units))
     for i in np.flatnonzero(is_replaced):
         candidates = [j for j in range(len(units)) if groups[j] == groups[i] and not is_replaced[j]]
@@ -609,7 +609,7 @@ def robust_limit(values, quantile):
 def is_negative(values, limit):
     """Return which of `values`, on a scale from -`limit` to `limit`, are clearly negative
 
-    They get a mark, since both colours of the scale look the same in greyscale print."""
+    These values get a mark, since both colours of the scale look the same in greyscale print."""
     return np.nan_to_num(np.asarray(values, dtype=float)) < -limit/8
 
 # %% ../../nbs/10_views/00_base.ipynb #045b
@@ -672,7 +672,7 @@ _least_on_words = 2/3 # fraction of the attention of words that an eligible head
 attributed_rule = 'largest median row sum of |attribution| between words'
 
 def word_tokens(snapshot) -> np.ndarray: # bool [n]
-    "Mark the tokens of `snapshot` that are not special, or the patches of an image; all if fewer than two remain"
+    "Return which tokens of `snapshot` are words (or patches of an image); all tokens if fewer than two are"
     words = ~np.asarray(snapshot.is_special, dtype=bool)
     if not len(words): # an image or a series has no tokens of text
         count = next((x.shape[-1] for x in snapshot.arrays.values() if x.ndim == 4), 0)
@@ -704,7 +704,7 @@ def best_head(fractions, *scores) -> tuple: # row and head
     return tuple(int(i) for i in np.unravel_index(np.argmax(score), score.shape))
 
 def chosen_by(fractions, rule:str) -> str:
-    "Describe how `best_head` chose among heads with `fractions` on words; `rule` ranks the eligible ones"
+    "Describe how `best_head` chose among heads with `fractions` on words, where `rule` ranks the eligible heads"
     if (fractions >= _least_on_words).any():
         return f'{rule}, of the heads that send at least two thirds of the attention of words to words'
     return 'the largest fraction of the attention of words on words, since it is below two thirds in every head'
@@ -730,7 +730,7 @@ def tied_candidates(
     values,     # [query, key]: attributions from which the region was computed
     p=None,     # fraction of a row that may be dropped; None: unknown
 ) -> np.ndarray: # bool [query]
-    "Return the rows in which, because of ties, all keys are candidates or more keys than `p` implies"
+    "Return the rows where ties make all keys candidates, or more keys than the fraction `p`"
     count, n = (np.asarray(cells).sum(-1) for cells in (candidates, allowed))
     more = np.zeros(len(count), dtype=bool)
     if p is not None: more = count > n - retained_count(n, p)
@@ -858,7 +858,7 @@ class GuidedHeads(View):
 
 # %% ../../nbs/10_views/00_base.ipynb #068b
 def _one_head_each(names, guided):
-    "Return the first guided head of each pattern; `names` has one pattern name per head"
+    "Return the first guided head for each pattern; `names` has one pattern name per head"
     first = {names[h]: h for h in reversed(np.flatnonzero(guided).tolist())}
     return sorted(first.values())
 
@@ -903,7 +903,7 @@ def guided_heads(
     if not heads or not guided[row, heads].all():
         raise ValueError(f'{name}: guided heads of layer {layer} are '
                          f'{", ".join(map(str, np.flatnonzero(guided[row]))) or "none"}; got '
-                         f'{", ".join(map(str, heads)) or "none"}. Choose among the guided ones')
+                         f'{", ".join(map(str, heads)) or "none"}. Select guided heads only')
     maps, targets = attention[layer_row(snapshot, name, 'attention', layer)[0], heads], target[row, heads]
     residuals = pattern_residual(maps, targets, on_patches=grid is not None)
     return GuidedHeads(
@@ -1105,7 +1105,7 @@ def _fraction_near_zero(values, near) -> float: # NaN without values
     return float(np.mean(np.abs(values) <= near))
 
 def _side_names(snapshots) -> tuple: # of strings
-    "Name two snapshots by whichever of method, seed and step differ, or else by their order"
+    "Name two snapshots by method, seed or step, whichever differ, or else by their order"
     parts = [(' + '.join(method_title(s)) or 'no method', f'seed {s.info.get("seed")}', f'step {s.step}')
              for s in snapshots]
     differs = [len(set(column)) > 1 for column in zip(*parts)]
@@ -1353,7 +1353,7 @@ class EvidenceView(View):
 
 # %% ../../nbs/10_views/00_base.ipynb #64c63a54b
 def _form(axes):
-    "Return the form of evidence with these `axes`, and the number of displayed (last) axes"
+    "Return the form of evidence with these `axes`, and how many of the last axes are displayed"
     if axes[-2:] == ('query', 'key'): return 'map', 2
     if axes[-1:] == ('token',): return 'words', 1
     return 'table', min(len(axes), 2)
@@ -1462,7 +1462,7 @@ def method_view(
     method,           # name of the method whose snapshots the view shows
     fits,             # function from a snapshot to a bool
     needs,            # description of the required evidence
-    is_specific=True, # does it take precedence over the views of predictions?
+    is_specific=True, # does this view take precedence over the views of predictions?
 ): # decorator of a function from a snapshot to a `View`
     "Register a view for snapshots of a method for which `fits` is true; later registrations take precedence"
     def add(make):

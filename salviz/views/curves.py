@@ -210,14 +210,14 @@ def _opened(run):
     return open_run(run)
 
 def _run_faults(named, runs) -> Iterator[str]:
-    "Yield what is wrong with the groups `named` {name: [Run]} of `runs`"
+    "Yield a description of each fault in the groups `named` {name: [Run]} of `runs`"
     if not named or not all(named.values()):
         yield f'runs must be a Run, a list of them or {{name: [runs]}}, with at least one run per name, got {runs!r}'
     for name, group in named.items():
         seeds = [r.config.get('seed') for r in group]
         if len(set(r.path for r in group)) < len(group) or len(set(seeds)) < len(seeds) and None not in seeds:
             yield (f'{name} has runs with seeds {", ".join(map(str, seeds))}; each seed may occur only once, so leave '
-                   'one out or give them different names')
+                   'one out or use different names')
 
 def _named_runs(
     runs,     # a `Run` or its folder, a list of them, or {name: one or a list}
@@ -440,7 +440,7 @@ def number_over_steps(
 
 # %% ../../nbs/10_views/01_curves.ipynb #048
 def _frame_faults(frame, columns) -> Iterator[str]:
-    "Yield why `frame` is not a data frame with `columns`"
+    "Yield a message for each reason why `frame` is not a data frame with `columns`"
     if not isinstance(frame, pd.DataFrame):
         yield (f'expected the results of a study or a pandas DataFrame with the columns {", ".join(columns)}, got '
                f'{type(frame).__name__}')
@@ -646,7 +646,7 @@ def _label(x):
 
 # %% ../../nbs/10_views/01_curves.ipynb #055sb
 def _with_settings(frame, settings, value):
-    """Return the rows of `frame` with values for `settings`, and a note on the other rows, such as the baseline of a
+    """Return the rows of `frame` with values for `settings`, and a note about the other rows, such as the baseline in a
     nested grid"""
     checked = checked_frame(frame, 'sensitivity_grid', settings, value)
     is_complete = checked[settings].notna().all(axis=1)
@@ -851,7 +851,7 @@ def _gradient_histogram(
 # %% ../../nbs/10_views/01_curves.ipynb #070
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MetricTable(Chart):
-    "A table of results: `frame` is that of a `ResultTable`, with one cell per row"
+    "A table of results: `frame` comes from a `ResultTable` and has one row per cell"
     row_heads:tuple  # headings of the columns that name the rows
     heads:tuple      # headings of the numeric columns, with an arrow for the better direction
     names:tuple      # names of the rows: a tuple for each, as long as `row_heads`
@@ -862,7 +862,7 @@ class MetricTable(Chart):
 
 # %% ../../nbs/10_views/01_curves.ipynb #070b
 def _table_faults(source, has_options) -> Iterator[str]:
-    "Yield why `source` cannot become a `ResultTable`"
+    "Yield a message for each reason why `source` cannot be converted to a `ResultTable`"
     if isinstance(source, ResultTable) and has_options:
         yield ('got a finished table; pass measures, by and similar arguments to result_table, or pass the tidy frame '
                'to metric_table')

@@ -138,7 +138,7 @@ def _evidence(view, what):
 
 # %% ../../nbs/10_views/02_maps.ipynb #012b
 def _place_faults(name, layer, head) -> Iterator[str]:
-    "Yield why `layer` and `head` do not describe a map of the evidence `name`"
+    "Yield a message for each reason why `layer` and `head` do not select a map of the evidence `name`"
     if head == 'rollout' and layer is not None: yield f'rollout uses all recorded layers; leave out layer={layer!r}'
     if head == 'rollout' and name != 'attention':
         yield f"rollout is defined for attention, not for {name}; use head='mean' or a number"
@@ -204,8 +204,8 @@ def _mean_of(snapshot, view, name, maps, pairs):
 # %% ../../nbs/10_views/02_maps.ipynb #013s
 def chosen_map(
     snapshot,
-    layer=None,      # layer of the model, 'mean', or None for the choice of `telling_entry`, or else the last layer
-    head=None,       # a number, 'mean', 'rollout', or None for the choice of `telling_entry`
+    layer=None,      # layer of the model, 'mean', or None: chosen by `telling_entry`, or else the last layer
+    head=None,       # a number, 'mean', 'rollout', or None: chosen by `telling_entry`
     what='attention',# 'attention', 'attribution' or 'target'
     view='chosen_map', # name of the view, for errors
     mean_of=None,    # (layer, head) pairs to average, instead of layer and head
@@ -364,9 +364,9 @@ def _heads_of_panels(maps) -> tuple: # (description, description with the letter
 # %% ../../nbs/10_views/02_maps.ipynb #021
 def attention_map(
     snapshot:Snapshot,
-    # layer of the model, 'mean', or None for the choice of `telling_entry`, or else the last layer
+    # layer of the model, 'mean', or None: chosen by `telling_entry`, or else the last layer
     layer:LayerChoice|None=None,
-    # a number, a list of numbers, 'mean', 'rollout', or None for the choice of `telling_entry`
+    # a number, a list of numbers, 'mean', 'rollout', or None: chosen by `telling_entry`
     head:HeadChoice|None=None,
     what:str='attention',              # 'attention', 'attribution' or 'target'
     words:bool=False,                  # pool tokens into words?
@@ -593,7 +593,7 @@ def _same_tokens(view, snapshots):
     first = list(snapshots[0].tokens)
     for s in snapshots[1:]:
         if list(s.tokens) != first:
-            raise ValueError(f'{view}: step {s.step}, probe {s.probe} has other tokens ({len(s.tokens)}) than step '
+            raise ValueError(f'{view}: step {s.step}, probe {s.probe} has different tokens ({len(s.tokens)}) from step '
                              f'{snapshots[0].step}, probe {snapshots[0].probe} ({len(first)}); compare the same '
                              'sentence with the same tokenizer')
 

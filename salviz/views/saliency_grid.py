@@ -172,9 +172,9 @@ def _scaled(columns, items, scale, magnitude):
 def saliency_grid(
     # snapshots with saliency of images, series or texts; or {training: {saliency method: [a map for each input]}}
     source,
-    names:Names|None=None,         # names of the snapshots' trainings; for given maps, names of the inputs
-    inputs=None,                   # for given maps: images, series [time, features] or lists of words
-    modality:str='image',          # for given maps: 'image', 'series' or 'text'
+    names:Names|None=None,         # names of the training of each snapshot; if you pass maps, names of the inputs
+    inputs=None,                   # if you pass maps: images, series [time, features] or lists of words
+    modality:str='image',          # if you pass maps: 'image', 'series' or 'text'
     trainings:Names|None=None,     # trainings to show, in order; None: all
     methods:Names|None=None,       # saliency methods to show, in order; None: all
     items:Sequence[int]|None=None, # numbers of the inputs to show, from 0; None: all

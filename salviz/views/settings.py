@@ -40,7 +40,7 @@ def _line_over(rows, x, levels, value, band):
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-7
 def _level_faults(levels, log) -> Iterator[str]:
-    "Yield why the column `levels` of a setting cannot be a horizontal axis"
+    "Yield a message for each reason why the setting `levels` cannot be used as horizontal axis"
     if levels.dtype.kind not in 'iuf':
         yield f'{levels.name!r} must be a numeric setting, got {levels.dtype}; use bars for other settings'
     if levels.isna().all(): yield f'no row has a value of {levels.name!r}'
@@ -123,7 +123,7 @@ def _baseline_rows(frame, x, y, baseline):
     return frame[mine], methods_words(str(frame.loc[mine, 'method'].iloc[0])), grid
 
 def _baseline_faults(frame, base, grid, x, y) -> Iterator[str]:
-    "Yield why the rows `grid` of `frame` cannot be compared with the rows `base`"
+    "Yield a message for each reason why the rows `grid` of `frame` cannot be compared with the rows `base`"
     existing, baselines, methods = (list(dict.fromkeys(rows['method'])) for rows in (frame, base, grid))
     if not baselines:
         yield (f'no rows for the baseline; pass compare_to= (one of {", ".join(map(str, existing))}), or rows without '

@@ -34,7 +34,7 @@ def _staircase(
     points, # [values, 2] on a front, in order of the first metric
     worse,  # (x, y): +1 if larger is worse, -1 if smaller is worse
 ) -> np.ndarray: # [2·values - 1, 2]
-    "Return the border of the region that `points` dominate; between neighbours, it passes through the worse of both"
+    "Return the border of the region that `points` dominate, with a corner at the worse values of adjacent points"
     points, worse = np.asarray(points, dtype=float), np.asarray(worse)
     out = []
     for a, b in zip(points, points[1:]): out += [a, np.where(worse > 0, np.maximum(a, b), np.minimum(a, b))]

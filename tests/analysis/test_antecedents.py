@@ -277,7 +277,7 @@ def test_an_encoder_decoder_classifier_reads_the_sentence(kind):
      'missing: mention, antecedent, candidates; got text'),
     (lambda: _check_antecedents(datasets.Dataset.from_list([by_hand()]).select([])), 'data is empty'),
     (lambda: _check_antecedents(datasets.Dataset.from_list([by_hand() | dict(mention=[18, 99])])),
-     'outside its text of 36 characters'),
+     'exceeds the text, which has 36 characters'),
     (lambda: _check_antecedents(datasets.Dataset.from_list([by_hand(), by_hand() | dict(antecedent=[[1, 2]])])),
      'row 1: the antecedent must be among'),
     (lambda: _check_antecedents(datasets.Dataset.from_list([by_hand() | dict(mention=[9, 12])])),

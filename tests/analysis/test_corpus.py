@@ -253,7 +253,7 @@ def test_model_and_generators_are_restored_and_no_progress_bar_is_left(tiny_bert
     (dict(target='gold'), "target='gold' of classification needs labels"), (dict(target=2), 'a class from 0 to 1'),
     (dict(target=True), 'a class from 0 to 1'),
     (dict(batch_size=0), 'batch_size must be a whole number of at least 1'),
-    (dict(layers=[5]), 'has the layers 0 to 1'), (dict(patterns='next'), 'put it in brackets'),
+    (dict(layers=[5]), 'has the layers 0 to 1'), (dict(patterns='next'), 'got a string'),
     (dict(patterns=['sideways']), "pattern 'sideways' is unknown"),
     (dict(patterns=[np.eye(9)]), 'pass patterns as {name: matrix}'),
     (dict(data=dict(test=texts)), 'data must be one split, got a dictionary of test'), (dict(data='dull'), 'got str'),

@@ -174,7 +174,7 @@ def test_a_bare_model_has_only_attention_and_a_note(arch):
 def test_a_token_classifier_is_explained_at_the_chosen_token(arch):
     model = made(arch, AutoModelForTokenClassification)
     shown, = _explain_texts(model, tokenizer_for(arch), texts[0])
-    assert set(shown.arrays) == {'attention'} and 'Choose a token with position=' in shown.info['notes'][0]
+    assert set(shown.arrays) == {'attention'} and 'Select a token with position=' in shown.info['notes'][0]
     explained, = _explain_texts(model, tokenizer_for(arch), texts[0], position=1, target='LABEL_1')
     check_against_the_rooms_below(arch, model, [explained], texts[:1],
                                   lambda i, inputs: lambda outputs, rows: outputs.logits[:, 1, 1])
@@ -384,7 +384,7 @@ def test_long_texts_are_truncated_with_a_warning():
     (lambda t: _explain_texts(made('bert', AutoModelForMaskedLM), t, '[MASK]', position=7),
      'position must be the index of a token, from 0 to 2'),
     (lambda t: _explain_texts(made('bert', AutoModel), t, ['a', 'film'], position=[1]),
-     'position must be one value for all, or a list with one for each of 2 texts, got 1')])
+     'position must be one value for all texts, or a list of 2 values, one per text, got 1 values')])
 def test_invalid_inputs_raise_errors_of_one_sentence(call, message):
     with pytest.raises(ValueError, match=message) as e: call(tokenizer_for('bert'))
     assert '\n' not in str(e.value)

@@ -193,7 +193,7 @@ def test_a_text_that_would_become_empty_is_nan_and_does_not_stop_the_others(tiny
             slow_faithfulness(model, one, values[i], 'token', 'removal')['comprehensiveness'][-1], abs=2e-5)
     assert np.isnan(decision_flip(model, batch, values)['flip_fraction']).tolist() == [False, True, False]
     data = Dataset.from_list(rows)
-    with pytest.warns(UserWarning, match=r'1 of 3 examples are excluded from means .* \(rows 1\)'):
+    with pytest.warns(UserWarning, match=r'1 of 3 examples are excluded from the means .* \(rows 1\)'):
         table = faithfulness_table(model, data, dict(mine=values), tiny_tokenizer, batch_size=2)
     each = [faithfulness(model, Collator(tiny_tokenizer)([rows[i]]), [values[i]]) for i in (0, 2)]
     assert table.loc['mine',
@@ -253,7 +253,7 @@ def test_values_may_be_per_token_or_per_position_with_any_padding(tiny_bert, tin
                            match=f'one number for each of its {lengths[0]} tokens, special ones included, or for each '
                            f'of the {len(order[0])} positions'):
             _unit_ranks(batch, [np.zeros(n), *values[1:]])
-    with pytest.raises(ValueError, match="must be for one class per example, got an explanation with target='each'"):
+    with pytest.raises(ValueError, match="must explain one class per example, got an explanation with target='each'"):
         _unit_ranks(batch, explain(model, batch, 'input_x_gradient', 'each'))
 
 
@@ -358,9 +358,9 @@ def test_invalid_arguments_are_rejected_by_name(tiny_bert, tiny_tokenizer):
         (lambda: faithfulness(model, batch, values, 'gold'), "target='gold' needs one class per example"),
         (lambda: faithfulness(model, batch, values, 'each'), 'measures the probability of one class for each example'),
         (lambda: faithfulness(model, batch, values, mean=torch.zeros(32)),
-         "mean applies to replacement='mean_embedding' only, got replacement='removal'"),
+         "mean applies only to replacement='mean_embedding', got replacement='removal'"),
         (lambda: decision_flip(model, batch, values, 'mean_embedding', mask_token_id=4),
-         "mask_token_id applies to replacement='mask' only, got replacement='mean_embedding'"),
+         "mask_token_id applies only to replacement='mask', got replacement='mean_embedding'"),
         (lambda: faithfulness(model, batch, values, replacement='mask', mask_token_id=10**6),
          'mask_token_id must be one of the'),
         (lambda: decision_flip(model, batch, values, 'mask', mask_token_id=-1), 'mask_token_id must be one of the'),

@@ -315,7 +315,7 @@ def test_deeplift_rejects_operations_without_rules_and_incomplete_results():
     with pytest.raises(ValueError, match='deeplift has no rule for the operation .*prod'):
         explain(Numbers(lambda v: v.cumprod(-1)[:, 0, 1]), x, 'deeplift', 0)
     unseen = Numbers(lambda v: v[:, 0, 0] + v.detach()[:, 0, 1]**2)
-    with pytest.raises(ValueError, match='do not add up to the difference of the scores'):
+    with pytest.raises(ValueError, match='do not add up to the difference between the scores'):
         explain(unseen, x, 'deeplift', 0)
     gru = nn.GRU(2, 3, batch_first=True).double()
     with pytest.raises(ValueError, match='deeplift has no rule for the operation .*gru'):
@@ -772,9 +772,9 @@ def test_numpy_integers_are_accepted():
     (dict(target=True), 'target must be'), (dict(batch_size=0), 'batch_size must be a positive integer'),
     (dict(seed=.5), 'seed must be an integer'),
     (dict(seed=-1), 'between 0 and 4,294,967,295'), (dict(batch_size=.5), 'batch_size must be a positive integer'),
-    (dict(method='smoothgrad', noise=float('nan')), 'noise must be a fraction'),
-    (dict(method='smoothgrad', noise=float('inf')), 'noise must be a fraction'),
-    (dict(method='deep_shap', baselines=[0], samples=3), 'leave one of them out'),
+    (dict(method='smoothgrad', noise=float('nan')), 'noise must be a non-negative fraction'),
+    (dict(method='smoothgrad', noise=float('inf')), 'noise must be a non-negative fraction'),
+    (dict(method='deep_shap', baselines=[0], samples=3), 'omit one of them'),
     (dict(method='deep_shap', baselines=[0, 60]), 'the id of a token, 0 to 59'),
     (dict(method='gradient_shap', baselines=[-1]), 'the id of a token, 0 to 59'),
     (dict(baseline=60), 'the id of a token, 0 to 59'),

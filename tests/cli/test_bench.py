@@ -240,7 +240,7 @@ def test_memory_is_relative_to_plain_fine_tuning():
     assert found['tokens'] == 128
     assert found['how'] == 'invented'
 
-# Costs outside of the steps
+# Costs outside the training steps
 
 def test_recording_is_extrapolated_to_an_epoch_and_saliency_counts_apart():
     metrics = [dict(kind='train', seconds=s)

@@ -163,7 +163,7 @@ def test_enter_in_the_line_of_why_commits(opened, tmp_path):
     p = opened(write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film), ['never'])))
     p.focus('.cr-why-field')
     press(p, 'Enter')
-    assert 'First choose a word' in p.inner_text('.cr-note') and state(p) == 'open'
+    assert 'Choose a word first' in p.inner_text('.cr-note') and state(p) == 'open'
     press(p, ' ', 'Tab', ' ', 'Tab')
     p.keyboard.type('so')
     press(p, 'Enter')
@@ -186,12 +186,12 @@ def test_no_key_that_is_handled_reaches_the_page_around(opened, tmp_path):
 def test_missing_answers_are_named_and_nothing_is_committed(opened, tmp_path):
     p = opened(write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film, most=2))))
     p.click('text=Commit')
-    assert p.inner_text('.cr-note') == 'First choose a word.' and entry(p) is None
+    assert p.inner_text('.cr-note') == 'Choose a word first.' and entry(p) is None
     for word in ('never', 'bad', 'film'): p.click(f'.cr-word:text-is("{word}")')
     assert p.locator('.cr-word[aria-selected=true]').all_inner_texts() == ['bad', 'never']
     assert '2 words at most' in p.inner_text('.sv-said')
     p.click('text=Commit')
-    assert p.inner_text('.cr-note') == 'First choose how sure you are.' and entry(p) is None
+    assert p.inner_text('.cr-note') == 'Choose how sure you are first.' and entry(p) is None
     p.click('.cr-word:text-is("bad")')
     p.click('.cr-word:text-is("film")')
     p.click('text=a guess')

@@ -375,8 +375,8 @@ def test_plan_states_ambiguous_axes(tmp_path, tiny_bert, tiny_tokenizer, tiny_da
     ('mine', lambda b, n: {}, 'is an empty dict'),
     ('mine', lambda b, n: torch.ones(b, n, dtype=torch.complex64), 'is complex'),
     ('attention (old)', lambda b, n: torch.ones(b, n), 'would be confused with the attention'),
-    ('attention', lambda b, n: torch.ones(b, n), 'has the name of an array that the recorder writes'),
-    ('probabilities', lambda b, n: torch.ones(b, n), 'has the name of an array that the recorder writes'),
+    ('attention', lambda b, n: torch.ones(b, n), 'is used by an array of the recorder'),
+    ('probabilities', lambda b, n: torch.ones(b, n), 'is used by an array of the recorder'),
     ('', lambda b, n: torch.ones(b), 'must have a non-empty string'),
     ('__metadata__', lambda b, n: torch.ones(b), 'must have a non-empty string'),
     ('\ud800', lambda b, n: torch.ones(b), 'has an unpaired surrogate')])
@@ -385,5 +385,5 @@ def test_unsupported_evidence_raises_with_method_and_name(name, given, says, tmp
     class Shows(Method):
         def plan(self, model, batch, progress):
             return Plan(evidence={name: given(len(batch['example_id']), batch['attention_mask'].shape[1])})
-    with pytest.raises(ValueError, match=f'^Shows: the evidence .*{says}'):
+    with pytest.raises(ValueError, match=f'^Shows: the (name of the )?evidence .*{says}'):
         train(tiny_bert(), tiny_tokenizer, tiny_data, Shows(), tmp_path/'run', **quick)

@@ -709,7 +709,7 @@ def test_columns_of_words_and_tags_can_be_numbers(tmp_path):
     ('New York B-LOC\nis O\n', r'line 2 has 2 columns, line 1 has 3'),
     ('1 O\n2 O\n\n1 B-N\n', 'the first column only counts'),
     ('# id 1\n\n', 'has no line with a word and its tag'), ('EU\xa0O\n', 'line 1 must be a word and its tag'),
-    (numbered.replace('1\tIn', '1-2\tInLima\tB-LOC\n1\tIn'), 'line 4 gives a tag to a range of words'),
+    (numbered.replace('1\tIn', '1-2\tInLima\tB-LOC\n1\tIn'), 'line 4 has a tag for a range of words'),
     (''.join(f'bc/cctv 0 {i} w{i} {tag}\n' for i, tag in enumerate('ABCABCABCA')),
      "column 0 is 'bc/cctv' on every line")])
 def test_ambiguous_tagged_file_raises_with_its_line(text, reason, tmp_path):

@@ -374,7 +374,7 @@ def test_missing_network_gives_a_short_error(monkeypatch):
     assert str(e.value) == ("'eraser-movies' (eraser-benchmark/movie_rationales) is not packaged (known by name: "
                             "eraser-movies, eraser-multirc, hatexplain, esnli) "
                             'and the Hub cannot be reached (ConnectError: no route to host); '
-                            'pass the path of a local copy, or set HF_HUB_OFFLINE=1 to use a cached one')
+                            'pass the path of a local copy, or set HF_HUB_OFFLINE=1 to use a cached copy')
     monkeypatch.setattr('salviz.data.texts.hub_silence', lambda *a: 'OfflineModeIsEnabled: …')
     monkeypatch.setattr('salviz.data.texts.load_dataset',
                         lambda *a, **k: (_ for _ in ()).throw(ConnectionError('offline')))

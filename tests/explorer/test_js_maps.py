@@ -539,12 +539,12 @@ def test_tied_heads_are_not_ranked_and_a_note_explains_it(page):
     layers = lambda: [t['entry']['layer'] for t in tiles_of(page)['tiles']]
     alike = layers().index(0)
     assert layers()[alike:alike + 3] == [0]*3
-    assert note() == ('Ties: 3 of 6 heads share their entropy with another head (=); tied heads are in the order of '
-                      'layers and heads.')
+    assert note() == ('Ties: 3 of 6 heads have the same entropy as another head (=); tied heads are ordered by layer '
+                      'and head.')
     page.evaluate('n => app.state.set({filter: n})', alike + 2); settled(page)
-    assert note().endswith(f'The first {alike + 2} end within a tie.')
+    assert note().endswith(f'The limit of {alike + 2} heads splits a tie.')
     page.evaluate('n => app.state.set({filter: n})', alike + 3); settled(page)
-    assert note().endswith('layers and heads.')
+    assert note().endswith('by layer and head.')
     page.evaluate('app.state.set({filter: 0, sort: "change"})'); settled(page) # of the first step: 0 for all
     assert note().startswith('Ties: all heads have the same change; ')
     page.evaluate('app.state.set({sort: "order"})'); settled(page)

@@ -187,7 +187,7 @@ def test_a_feature_can_be_chosen_and_its_hostile_name_stays_text(page):
 def test_panels_that_cannot_show_an_image_explain_why(page):
     show(page, [invented.image(20)], panels=['map', 'time'])
     assert visible(page) == ['sv-time']
-    assert 'an image, without tokens or head maps: use the panel ‘signal’ instead of ‘map’' in text(page, '.sv-missing')
+    assert 'an image, without tokens or head maps: use the ‘signal’ panel instead of ‘map’' in text(page, '.sv-missing')
     show(page, [invented.snapshot()], panels=['signal'])
     assert visible(page) == [] and 'This example is a sentence' in text(page, '.sv-missing')
     s = invented.snapshot(20)

@@ -302,7 +302,7 @@ def test_a_model_that_reads_other_tokens_is_not_taken_for_the_one_in_view(opened
     kernel.tell(dict(kind='vectors', id=question['id'], more=False, of='a model', tokens=['<s>', 'a', '</s>']),
                 [frame])
     settled(page)
-    assert 'splits this sentence into other tokens' in page.inner_text('.sv-neurons')
+    assert 'splits this sentence into different tokens' in page.inner_text('.sv-neurons')
     assert not page.is_visible('.sv-neurons canvas >> nth=0')
 
 @pytest.mark.slow

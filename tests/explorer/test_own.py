@@ -122,7 +122,7 @@ def test_a_training_answers_while_paused_but_not_while_running(tiny_bert, tiny_t
     try:
         until('running')
         for source in (mine, another):
-            with pytest.raises(RuntimeError, match='A training is running'):
+            with pytest.raises(RuntimeError, match='Training is running'):
                 source([[recorded]], 'now', 'input_x_gradient')
         training.pause()
         until('paused')

@@ -212,11 +212,13 @@ def test_a_plotly_figure_is_shown_as_small_data_with_an_image_and_no_code(losses
 
 def test_views_without_an_interactive_figure_raise_an_error():
     view = masked_sentence(invented.invent(9, method='SaliencyGuided'))
-    for source, more, said in ((view, {}, 'draws Curves, Grid, Boxes, MetricTable, got MaskedSentence; drop it'),
-                               ([metric_table(results())]*2, {}, 'draws one view, got 2; choose one'),
+    drawable = 'draws Curves, Grid, Boxes, MetricTable, got MaskedSentence; omit interactive=True'
+    for source, more, said in ((view, {}, drawable),
+                               ([metric_table(results())]*2, {}, 'draws one view, got 2; select one'),
                                (drops(), {}, 'kind must be one of'),
-                               (metric_table(results()), dict(width='acl'), 'width= applies to printed figures only'),
-                               (metric_table(results()), dict(heading='none'), 'heading= applies to printed figures')):
+                               (metric_table(results()), dict(width='acl'), 'width= applies only to printed figures'),
+                               (metric_table(results()), dict(heading='none'),
+                                'heading= applies only to printed figures')):
         with pytest.raises(ValueError, match=said): of_kind(source, interactive=True, **more)
 
 def test_an_interactive_figure_has_the_texts_of_the_printed_one():

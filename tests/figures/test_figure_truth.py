@@ -169,7 +169,7 @@ def test_a_table_that_is_too_wide_gives_a_warning_with_a_remedy():
                           for m in ('Fine-tuning', 'Attention guidance') for z in range(4)])
     table = result_table(frame)
     with pytest.warns(UserWarning,
-                      match=r'the table is about \d\.\d inches wide, but has room for 3\.0; use wide=True or fewer '
+                      match=r'table is about \d\.\d inches wide, but only 3\.0 are available; use wide=True or fewer '
                       r'columns'):
         table.latex(small='footnotesize')
     two = result_table(frame, columns=['accuracy', 'macro_f1'])

@@ -221,7 +221,7 @@ def test_a_checkpoint_of_an_adapter_is_small_and_a_finished_run_keeps_no_more_of
         sizes[name] = sum(p.stat().st_size for p in run.best_checkpoint.glob('*.safetensors'))
         assert [*run.checkpoints.values()] == [run.best_checkpoint] and not run.check()
     assert sizes['adapter'] < sizes['whole'] / 4
-    with pytest.raises(ValueError, match='contains a whole model, not an adapter; leave base out'):
+    with pytest.raises(ValueError, match='contains a whole model, not an adapter; omit base'):
         load_model(tmp_path/'whole', base=tiny_bert())
 
 def test_run_records_the_base_of_its_adapter_and_loads_it(tmp_path, tiny_bert, tiny_tokenizer,

@@ -360,7 +360,7 @@ def test_alpha_is_chosen_on_the_first_step_and_stored_in_the_run(tmp_path):
     model, method = make_bert(), AttentionGuidance()
     expect = method.choose_alpha(model, batch)
     plan = method.plan(model, batch, Progress())
-    with pytest.raises(ValueError, match='alpha=None is chosen by prepare'): loss_and_maps(method, model, batch)
+    with pytest.raises(ValueError, match='with alpha=None, prepare'): loss_and_maps(method, model, batch)
     method.prepare(make_trainer(tmp_path, model, lambda: [batch]))
     term, maps, _ = loss_and_maps(method, model, batch, Progress(step=25, total_steps=100))
     assert term.weight == expect*.75
@@ -477,8 +477,8 @@ def test_constant_steps_beyond_the_training_raise_one_warning(tmp_path):
     late = dict(schedule='constant-then-linear')
     assert warned((40, 3),
                 **late) == ["AttentionGuidance: with schedule='constant-then-linear' the weight is constant for "
-                                     "constant_steps=20000 steps, and this training has 120, "
-                                     "so it never falls; set constant_steps below 120, or schedule='linear'"]
+                                     "constant_steps=20000 steps, but this run has only 120, "
+                                     "so the weight never falls; set constant_steps below 120, or schedule='linear'"]
     assert len(warned((10_000, 2), **late)) == len(warned((10, 2), constant_steps=20, **late)) == 1
     assert warned((40, 3), first=False, **late) == warned((10_000, 3),
                                                       **late) == warned((10, 2), constant_steps=19,
@@ -487,7 +487,7 @@ def test_constant_steps_beyond_the_training_raise_one_warning(tmp_path):
 
 def test_short_training_warns_at_its_start(tmp_path):
     raw = uneven(0)
-    with pytest.warns(UserWarning, match='this training has 1, so it never falls') as found:
+    with pytest.warns(UserWarning, match='this run has only 1, so the weight never falls') as found:
         training.train(make_bert(), tokenizer,
                        DatasetDict(train=raw['train'].select(range(8)), validation=raw['train'].select(range(2))),
                        AttentionGuidance(variant=AttentionGuidanceVariant(schedule='constant-then-linear')),
@@ -505,28 +505,28 @@ def test_half_of_the_heads_are_guided_by_default_in_every_layer():
 
 @pytest.mark.sample(23)
 @pytest.mark.parametrize('arguments, says', [
-    (dict(head_fraction=.3), 'head_fraction=0.3 of 4 heads is 1.2; it must be a whole number'),
-    (dict(head_fraction=.25), 'head_fraction=0.25 of 4 heads is 1; it must be a whole number of at least 2'),
+    (dict(head_fraction=.3), 'head_fraction=0.3 of 4 heads is 1.2, but the number of guided heads must be'),
+    (dict(head_fraction=.25), 'head_fraction=0.25 of 4 heads is 1, but the number of guided heads must be'),
     (dict(head_fraction=0), 'head_fraction=0 of 4 heads is 0'),
-    (dict(patterns={'next': [4]}), r"patterns\['next'\] has head 4; the model has heads 0 to 3"),
-    (dict(patterns={'next': [-1]}), 'has head -1'),
-    (dict(patterns={'next': [0], 'first': [0]}), 'has head 0, which already has the pattern next'),
-    (dict(patterns={'next': [1, 1]}), 'has head 1, which already has the pattern next'),
+    (dict(patterns={'next': [4]}), r"patterns\['next'\] contains head 4; the model has heads 0 to 3"),
+    (dict(patterns={'next': [-1]}), 'contains head -1'),
+    (dict(patterns={'next': [0], 'first': [0]}), 'contains head 0, which already has the pattern next'),
+    (dict(patterns={'next': [1, 1]}), 'contains head 1, which already has the pattern next'),
     (dict(patterns={'diagonal': [0]}), 'is unknown; available: next, prev, first, delim, period, delim:TOKEN'),
     (dict(patterns={'delim:fun': [0]}), "'fun' is not a delimiter of .*; available: .*'delim:\\[SEP\\]'"),
-    (dict(patterns={'delim:[SEP]': [0]}, custom={'delim:[SEP]': torch.eye(32)}), 'which is a name of the paper'),
+    (dict(patterns={'delim:[SEP]': [0]}, custom={'delim:[SEP]': torch.eye(32)}), 'is already the name of a pattern in'),
     (dict(patterns={'next': []}), 'must be a list of head indices'),
     (dict(patterns={'next': 'all'}), 'must be a list of head indices'),
     (dict(patterns={0: {'next': [True]}}), 'must be a list of head indices'),
     (dict(patterns={7: {'next': [0]}}), 'layers 0 to 2'),
-    (dict(patterns={2: {'next': [0]}, -1: {'next': [1]}}), 'contains a layer twice'),
+    (dict(patterns={2: {'next': [0]}, -1: {'next': [1]}}), 'contains a layer more than once'),
     (dict(layers=[3]), 'layers 0 to 2'),
-    (dict(patterns={(0, 4): 'next'}), r"patterns\['next'\] has head 4; the model has heads 0 to 3"),
+    (dict(patterns={(0, 4): 'next'}), r"patterns\['next'\] contains head 4; the model has heads 0 to 3"),
     (dict(patterns={(5, 0): 'next'}), 'layers 0 to 2'),
-    (dict(patterns={0: {-1: 'next'}}), 'has head -1'),
+    (dict(patterns={0: {-1: 'next'}}), 'contains head -1'),
     (dict(patterns={(0, 0): 'diagonal'}), 'is unknown; available: next, prev'),
-    (dict(patterns={(2, 0): 'next', (-1, 1): 'prev'}), 'contains a layer twice'),
-    (dict(patterns={'period': [0]}), 'pattern .period. needs ., which does not occur in the training data'),
+    (dict(patterns={(2, 0): 'next', (-1, 1): 'prev'}), 'contains a layer more than once'),
+    (dict(patterns={'period': [0]}), 'pattern .period. requires ., which does not occur in the training data'),
     (dict(patterns={'band': [0]}, custom=dict(band=torch.eye(4))),
      "custom pattern 'band' has 4 rows, but the longest training example or probe has 13 tokens"),
     (dict(patterns={'mine': [0]}, custom=dict(mine=lambda tokens: [[2.]])), r'must be a matrix of shape \[13, 13\]')])
@@ -547,17 +547,17 @@ def test_check_rejects_unsuitable_patterns(arguments, says):
     (dict(patterns={}), 'patterns must be'), (dict(patterns='next'), 'patterns must be'),
     (dict(patterns={0: []}), 'patterns must be'),
     (dict(patterns={0: {}}), 'patterns must be'),
-    (dict(patterns={0: {'next': [0]}}, layers=0), 'leave layers out'),
+    (dict(patterns={0: {'next': [0]}}, layers=0), 'omit layers'),
     (dict(patterns={(0, 1, 2): 'next'}), 'patterns must be'),
     (dict(patterns={(0, 0): 'next', 1: {'next': [0]}}), 'patterns must be'),
-    (dict(patterns={(0, 0): 'next'}, layers=0), 'leave layers out'),
+    (dict(patterns={(0, 0): 'next'}, layers=0), 'omit layers'),
     (dict(patterns={0: {1: torch.ones(3, 4)}}), 'the pattern of layer 0, head 1 must be a matrix'),
     (dict(patterns={(2, 1): torch.ones(3, 3)*2}), 'the pattern of layer 2, head 1 must contain fractions of attention'),
     (dict(after_dropout=1), 'after_dropout must be True or False, got 1'),
     (dict(constant_steps=-1), 'constant_steps must be a whole number'),
     (dict(constant_steps=.5), 'constant_steps must be a whole number'),
-    (dict(custom=dict(next=torch.eye(3)), patterns={'next': [0]}), 'custom has a pattern called'),
-    (dict(custom=dict(mine=torch.eye(3))), "custom pattern 'mine' has no head"),
+    (dict(custom=dict(next=torch.eye(3)), patterns={'next': [0]}), "custom contains 'next', which is already the name"),
+    (dict(custom=dict(mine=torch.eye(3))), "custom pattern 'mine' is not assigned to any head"),
     (dict(custom=dict(mine=torch.ones(3, 4)), patterns={'mine': [0]}), 'must be a matrix')])
 def test_constructor_rejects_invalid_arguments(arguments, says):
     with pytest.raises(ValueError, match=says): AttentionGuidance.from_args(arguments)
@@ -586,7 +586,7 @@ def test_patterns_that_a_causal_mask_forbids_are_rejected(arguments, ok):
     else:
         name = next(iter(arguments.get('patterns', dict(next=[0]))))
         with pytest.raises(ValueError,
-                           match=f"pattern '{name}' .* the attention mask of GPT2ForSequenceClassification forbids in "
+                           match=f"pattern '{name}' .* the attention mask of GPT2ForSequenceClassification excludes in "
                            "layer 0"):
             method.check(model, tokenizer, data, epochs=1)
 
@@ -600,7 +600,7 @@ def test_patterns_outside_a_sliding_window_are_rejected_in_that_layer_only():
     AttentionGuidance({'first': [0]}, alpha=1, layers=[0, 2]).check(model, tokenizer, data, epochs=1)
     AttentionGuidance({'next': [0], 'prev': [1]}, alpha=1,
                       variant=AttentionGuidanceVariant(boundary='zero')).check(model, tokenizer, data, epochs=1)
-    with pytest.raises(ValueError, match="pattern 'first' .* forbids in layer 1"):
+    with pytest.raises(ValueError, match="pattern 'first' .* excludes in layer 1"):
         AttentionGuidance({'first': [0]}, alpha=1).check(model, tokenizer, data, epochs=1)
 
 
@@ -855,7 +855,7 @@ def test_two_methods_cannot_both_guide_one_head():
         def prescribes(self, model): return {1: [2]}
     model = make_bert()
     (AttentionGuidance({(1, 1): 'next'}, alpha=1) + Mine()).check(model, tokenizer, data, epochs=1)
-    with pytest.raises(ValueError, match='AttentionGuidance and Mine both give head 2 of layer 1 a target'):
+    with pytest.raises(ValueError, match='AttentionGuidance and Mine both set a target for the attention of head 2'):
         (AttentionGuidance({(1, 2): 'next'}, alpha=1) + Mine()).check(model, tokenizer, data, epochs=1)
 
 

@@ -281,7 +281,7 @@ def test_resumed_run_has_the_same_result(kwargs, tiny_data, tokens, tmp_path):
         if at is not None:
             with pytest.raises(KeyboardInterrupt): train(student, tokens, tiny_data, method, tmp_path/name, **settings)
             another = Breaks(other('classification', 'bert', tokens, seed=5), **kwargs)
-            with pytest.raises(ValueError, match='does not have the weights that this run started with'):
+            with pytest.raises(ValueError, match='does not have the weights with which this run started'):
                 train(taught('classification', 'bert', tiny_data, tokens)[0], tokens, tiny_data, another, tmp_path/name,
                       resume=True, **settings)
             student, method = taught('classification', 'bert', tiny_data, tokens)[0], Breaks(teacher, **kwargs)
@@ -320,7 +320,7 @@ def test_combined_methods_can_be_trained(tmp_path, tiny_data, tokens):
     parts = sum(row[k]*row.get(f'{k}_weight', 1) for k in ('task', 'distillation', 'explanation', 'consistency'))
     assert row['loss'] == pytest.approx(parts, rel=1e-5) and row['task_weight'] == .25
     assert {'explanation', 'teacher_explanation', 'method_saliency'} <= {*run.snapshot().arrays}
-    with pytest.raises(ValueError, match='Distillation and AttentionGuidance both give head 0 of layer 1 a target'):
+    with pytest.raises(ValueError, match='Distillation and AttentionGuidance both set a target for the attention of'):
         both = Distillation(teacher, 'attention') + AttentionGuidance({'first': [0]}, alpha=1.)
         train(student, tokens, tiny_data, both, tmp_path/'no', **quick)
 
@@ -339,7 +339,7 @@ def test_teacher_that_has_learned_nothing_raises_a_warning(tmp_path, tiny_data, 
 
 @pytest.mark.parametrize('kwargs, words', [
     (dict(teacher=None), 'teacher must be a finished run or its path'), (dict(teacher=''), 'teacher must be'),
-    (dict(explanation='occlusion'), "explanation='occlusion' has no gradient to train with; use one of"),
+    (dict(explanation='occlusion'), "explanation='occlusion' cannot be trained, because it has no gradient"),
     (dict(explanation='eyes'), 'explanation must be one of'), (dict(weight=-1), 'weight must be a finite number'),
     (dict(alpha=math.inf), 'alpha must be a finite number'),
     (dict(temperature=0), 'temperature must be a finite number'),
@@ -368,7 +368,7 @@ def test_check_rejects_unsuitable_teachers(tmp_path, tiny_data, tokens):
     rejects('must be the same in the same order', swapped, named)
     wider = copy.deepcopy(teacher)
     wider.resize_token_embeddings(len(tokens) + 8)
-    rejects('has another vocabulary than the model', wider)
+    rejects('different vocabularies', wider)
     rejects('cannot read the .* tokens of the longest example', other('classification', 'bert', tokens, max_length=8))
     long = tiny_data['validation'].map(lambda row: dict(text=' '.join(['the']*60)))
     rejects('cannot read the 62 tokens', other('classification', 'bert', tokens, max_length=50),
@@ -379,7 +379,7 @@ def test_check_rejects_unsuitable_teachers(tmp_path, tiny_data, tokens):
     lstm = small_net('text-lstm', num_labels=2, tokenizer=tokens)
     rejects('the teacher: .*train a saliency', lstm, explanation='attention')
     images, net = examples('image_classification', tiny_data), small_net(DigitCNN, num_labels=2, shape=(3, 8, 8))
-    rejects("explanation='attention' is for texts", copy.deepcopy(net), net, images, None, explanation='attention')
+    rejects("explanation='attention' only applies to", copy.deepcopy(net), net, images, None, explanation='attention')
     rejects("explanation must be one of", copy.deepcopy(net), net, images, None, explanation='gradient_norm')
     rejects('was built for pixel_values', small_net(DigitCNN, num_labels=2, shape=(3, 10, 10)), net, images, None)
     words, model = examples('causal_lm', tiny_data), model_for('causal_lm', 'gpt2', tiny_data, tokens)

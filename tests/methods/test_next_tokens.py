@@ -184,7 +184,7 @@ def test_saliency_guided_training_compares_next_tokens_and_masks_no_answer(kind,
                                                 ({'prev': [0]}, 'uniform'), (None, 'uniform')])
 def test_patterns_that_look_ahead_are_rejected(patterns, boundary, tmp_path, tiny_data, tiny_tokenizer):
     model = small_model('causal_lm', copy.deepcopy(tiny_tokenizer), hidden=16, heads=4, max_length=64)
-    with pytest.raises(ValueError, match='has keys that the attention mask of GPT2LMHeadModel forbids'):
+    with pytest.raises(ValueError, match='has keys that the attention mask of GPT2LMHeadModel excludes'):
         train(model, tiny_tokenizer, tiny_data, AttentionGuidance(patterns=patterns, alpha=1.,
                                                                   variant=AttentionGuidanceVariant(boundary=boundary)),
               run_dir=tmp_path/'run', epochs=1, batch_size=8, progress=False)
@@ -201,12 +201,12 @@ def test_unsuitable_data_and_arguments_raise_before_training(tmp_path, tiny_data
     paired = datasets.DatasetDict({k: d.add_column('text_pair', list(d['text'])) for k, d in tiny_data.items()})
     with pytest.raises(ValueError, match='has a column text_pair: append it to text, or rename it to target_text'):
         train(model, tiny_tokenizer, paired, **quick)
-    with pytest.raises(ValueError, match='ADDrop: places=.last. is for causal_lm'):
+    with pytest.raises(ValueError, match='ADDrop: places=.last. only applies to causal_lm'):
         train(small_model('classification', copy.deepcopy(tiny_tokenizer), num_labels=2), tiny_tokenizer, tiny_data,
               ADDrop(cross_tuning=False, variant=ADDropVariant(places='last')), **quick)
     with pytest.raises(ValueError, match="places='last' has no effect with attribution='attention'"):
         ADDrop(attribution='attention', variant=ADDropVariant(places='last'))
-    with pytest.raises(ValueError, match="score='log_probability' is for classification"):
+    with pytest.raises(ValueError, match="score='log_probability' only applies to classification"):
         train(model, tiny_tokenizer, tiny_data, SaliencyGuided(variant=SaliencyGuidedVariant(score='log_probability')),
               **quick)
     with pytest.raises(ValueError, match='is a bert model, for which transformers has no causal'):
@@ -258,7 +258,7 @@ def test_why_this_next_token_is_what_explain_answers_without_labels(tiny_tokeniz
             assert alike(found.score[i], score.detach()) and alike(found.values[i, :ids.shape[1]], expected, size=4096)
     with pytest.raises(ValueError, match='the id of a possible next token'):
         explain(model, texts, target=-1, tokenizer=tokenizer)
-    with pytest.raises(ValueError, match="target='gold' of causal_lm needs labels"):
+    with pytest.raises(ValueError, match="target='gold' of causal_lm requires labels"):
         explain(model, texts, target='gold', tokenizer=tokenizer)
 
 def test_further_columns_of_prompts_and_answers_stay_with_their_tokens(tmp_path, tiny_tokenizer):

@@ -129,13 +129,13 @@ def halves(grid):
     return torch.eye(n).roll(1, 0)
 
 @pytest.mark.parametrize('arguments, message', [
-    (dict(patterns=dict(next=[0])), "pattern 'next' is not a pattern of images: the patch after the last one"),
+    (dict(patterns=dict(next=[0])), "pattern 'next' is not a pattern for images: the patch after the last one"),
     (dict(patterns={'delim:[CLS]': [0]}), 'patches have no delimiters; use first for the column of .CLS.'),
     (dict(patterns=dict(period=[0])), 'patches have no full stops. Available: same, right'),
     (dict(patterns=dict(diagonal=[0])), "'diagonal' is unknown; available: same, right, .*, or your own, a function"),
     (dict(patterns=dict(right=[4])), 'the model has heads 0 to 3'),
-    (dict(boundary='zero'), 'boundary and multiple are for texts; leave them out'),
-    (dict(multiple='indicator'), 'boundary and multiple are for texts'),
+    (dict(boundary='zero'), 'boundary and multiple only apply to texts; omit them'),
+    (dict(multiple='indicator'), 'boundary and multiple only apply to texts'),
     (dict(patterns={0: {0: torch.eye(6)}}), 'must be a matrix of shape .7, 7. for 7 tokens, got shape .6, 6.'),
     (dict(patterns={0: {0: torch.zeros(7, 7)}}), 'has no target on 2 × 3 patches'),
     (dict(share=.25), 'one head for right, one for left, one for above, one for below, then neighbours')])
@@ -146,11 +146,11 @@ def test_arguments_that_cannot_guide_patches_raise(arguments, message):
 
 def test_first_needs_a_token_before_the_patches_and_patches_need_a_grid(tmp_path):
     data = signals((3, 8, 12), 'pixel_values', 4)
-    with pytest.raises(ValueError, match="'first' is not a pattern of images: .*no token before its patches"):
+    with pytest.raises(ValueError, match="'first' is not a pattern for images: .*no token before its patches"):
         AttentionGuidance(dict(first=[0])).check(vision('ijepa'), None, data, epochs=1)
     with pytest.raises(ValueError, match='cannot be observed'):
         AttentionGuidance(dict(right=[0])).check(small_net(DigitCNN, num_labels=2, shape=(3, 8, 12)), None, data, 1)
-    with pytest.raises(ValueError, match="custom has a pattern called 'row', which is a name of a pattern of patches"):
+    with pytest.raises(ValueError, match="custom contains 'row', which is already the name of a pattern for patches"):
         AttentionGuidance(dict(row=[0]), custom=dict(row=torch.eye(7)))
 
 def guided_run(folder, method=None, resume=False, **settings):

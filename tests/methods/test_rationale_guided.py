@@ -435,13 +435,13 @@ def test_resumed_run_has_the_same_result(kwargs, data, tiny_tokenizer, tiny_bert
 
 @pytest.mark.parametrize('kwargs, words', [
     (dict(explanation='occlusion'),
-     "explanation='occlusion' has no gradient to train with; use one of 'attention'"),
+     "explanation='occlusion' cannot be trained, because it has no gradient; use one of 'attention'"),
     (dict(explanation='eyes'), 'explanation must be one of'),
     (dict(loss='hinge'), "loss must be one of 'mse'"),
-    (dict(loss='kl', normalise='sigmoid'), "loss='kl' needs values of at least 0"),
+    (dict(loss='kl', normalise='sigmoid'), "loss='kl' requires values of at least 0"),
     (dict(explanation='input_x_gradient', loss='order', normalise='largest'),
      "use one of 'share', 'softmax', 'sigmoid'"),
-    (dict(loss='bce', normalise='none'), "loss='bce' needs values"),
+    (dict(loss='bce', normalise='none'), "loss='bce' requires values"),
     (dict(loss='bce', normalise='largest'), "normalise='largest' sets the largest e to 1; use one of 'share', 'softm"),
     (dict(explanation='input_x_gradient', loss='bce', normalise='largest', ranking='magnitude'),
      "loss='bce' takes the logarithm of 1 - e, and normalise='largest' sets the largest e to 1"),
@@ -461,7 +461,7 @@ def test_check_rejects_unsuitable_data_and_models(tiny_data, data, tiny_tokenize
         with pytest.raises(ValueError, match=words):
             train(model or tiny_bert(), tiny_tokenizer, data, method, tmp_path/'no', **quick)
         assert not (tmp_path/'no').exists()
-    rejects("needs a column 'rationale' in the training data", RationaleGuided(), tiny_data)
+    rejects("requires a column 'rationale' in the training data", RationaleGuided(), tiny_data)
     none = datasets.DatasetDict({k: d.remove_columns('rationale').add_column('rationale', [None]*len(d),
         feature=d.features['rationale']) for k, d in data.items()})
     rejects('none of the 37 training examples has a rationale', RationaleGuided(), none)
@@ -471,7 +471,7 @@ def test_check_rejects_unsuitable_data_and_models(tiny_data, data, tiny_tokenize
     rejects("cannot be observed|contains no transformers model.*train a saliency", RationaleGuided(), model=net)
     taught = RationaleGuided('input_x_gradient', 'mse')
     assert train(net, tiny_tokenizer, data, taught, tmp_path/'lstm', **quick).finished
-    rejects('both give head 0 of layer 1 a target', RationaleGuided() + AttentionGuidance({'first': [0]}, alpha=1.))
+    rejects('the attention of head 0 in layer 1', RationaleGuided() + AttentionGuidance({'first': [0]}, alpha=1.))
     regression = small_model('regression', tiny_tokenizer, layers=1, heads=2, hidden=16)
     scores = datasets.DatasetDict({k: d.cast_column('label', datasets.Value('float32')) for k, d in data.items()})
     rejects("loss='contrastive' compares logits of a class", RationaleGuided(loss='contrastive'), scores, regression)

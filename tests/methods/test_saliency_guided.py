@@ -301,7 +301,7 @@ def test_check_raises_for_zero_saliency_and_missing_mask_token():
     with pytest.raises(ValueError, match="SaliencyGuided: .*identically zero for BertForSequenceClassification"):
         SaliencyGuided(saliency='gradient').check(tiny(), with_mask, data, 1)
     with pytest.raises(ValueError,
-                       match="SaliencyGuided: first='mask' needs a mask token, which SimpleNamespace does not have; "
+                       match="SaliencyGuided: first='mask' requires a mask token, which SimpleNamespace does not have; "
                        "use 'next' or 'keep'"):
         SaliencyGuided(variant=SaliencyGuidedVariant(first='mask')).check(tiny(), SimpleNamespace(mask_token_id=None),
                                                                           data, 1)
@@ -310,7 +310,7 @@ def test_check_raises_for_zero_saliency_and_missing_mask_token():
 def test_mask_token_comes_from_the_tokenizer_of_the_trainer():
     model, batch, method = tiny(), collate(random_rows(8)), SaliencyGuided(mask_fraction=.9,
                                                                            variant=SaliencyGuidedVariant(first='mask'))
-    with pytest.raises(ValueError, match="first='mask' needs mask_token_id"): method.plan(model, batch, Progress())
+    with pytest.raises(ValueError, match="first='mask' requires mask_token_id"): method.plan(model, batch, Progress())
     method.prepare(trainer_of(model, batch, SimpleNamespace(mask_token_id=MASK)))
     plan = method.plan(model, batch, Progress())
     assert (plan.evidence['masked_input'] == MASK).any() and 'mask_token_id' not in method.args()
@@ -917,19 +917,19 @@ def test_resumed_run_keeps_the_default_saliency_it_was_started_with(tmp_path, ti
 
 @pytest.mark.parametrize('kind, kwargs, message', [
     ('words', dict(fill='mean'),
-     'fill and fill_range are for images and series; in text, low words are replaced by other words, see first'),
-    ('words', dict(fill=0), 'fill and fill_range are for images and series'),
-    ('words', dict(fill_range='sample'), 'fill and fill_range are for images'),
-    ('words', dict(fill=torch.zeros(2)), 'fill and fill_range are for images'),
+     'fill and fill_range only apply to images and series; in text, low words are replaced by other words .see first.'),
+    ('words', dict(fill=0), 'fill and fill_range only apply to images and series'),
+    ('words', dict(fill_range='sample'), 'fill and fill_range only apply to images'),
+    ('words', dict(fill=torch.zeros(2)), 'fill and fill_range only apply to images'),
     ('conv', dict(first='mask'),
-     "first='mask' is for text; for images and series use fill to choose the replacement"),
+     "first='mask' only applies to text; for images and series, use fill to choose the replacement"),
     ('lstm', dict(saliency='gradient_abs'),
-     "saliency='gradient_abs' is for text; for images and series use 'gradient' .with ranking='magnitude'"),
-    ('conv', dict(saliency='gradient_norm'), "saliency='gradient_norm' is for text"),
+     "saliency='gradient_abs' only applies to text; for images and series, use 'gradient' .with ranking='magnitude'"),
+    ('conv', dict(saliency='gradient_norm'), "saliency='gradient_norm' only applies to text"),
     ('conv', dict(fill=torch.zeros(3)),
-     r'fill of shape \[3\] does not expand to the shape of a sample, \[3, 4, 5\]'),
+     r'fill has shape \[3\], which does not expand to the shape of a sample, \[3, 4, 5\]'),
     ('lstm', dict(fill=torch.zeros(1, 7, 5)),
-     r'fill of shape \[1, 7, 5\] does not expand to the shape of a sample, \[7, 5\]')])
+     r'fill has shape \[1, 7, 5\], which does not expand to the shape of a sample, \[7, 5\]')])
 def test_check_raises_for_options_that_do_not_fit_the_data(kind, kwargs, message):
     row = (dict(input_ids=[CLS, 11, 12, SEP]) if kind == 'words'
            else {k: v[0].tolist() for k, v in signals(kind).items()})
@@ -1047,14 +1047,14 @@ def test_reused_pass_raises_with_gradient_checkpointing(reentrant):
 def test_noise_requires_example_ids(shape):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     with pytest.raises(ValueError,
-                       match="fill='uniform' needs example_id to draw random numbers, got None; pass") as e:
+                       match="fill='uniform' requires example_id to draw random numbers, got None; pass") as e:
         fill_values(x)
     assert '\n' not in str(e.value)
     batch = dict({'values' if len(shape) == 3 else 'pixel_values': x.double(), 'labels': torch.tensor([0, 1])})
     if len(shape) == 3: model = small_net('lstm', shape=shape[1:], num_labels=3, hidden_size=4).double()
     else: model = small_net('digit-cnn', shape=(1, 12, 10), num_labels=3, filters=(2, 3), hidden_size=4).double()
     if len(shape) == 4: batch['pixel_values'] = torch.randn(2, 1, 12, 10).double()
-    with pytest.raises(ValueError, match='needs example_id'):
+    with pytest.raises(ValueError, match='requires example_id'):
         SaliencyGuided(mask_fraction=.5).plan(model, batch, Progress())
     for fill in ('mean', 2., torch.tensor(1.)): assert fill_values(x, fill).shape == x.shape
 
@@ -1083,6 +1083,6 @@ def test_steps_raise_for_saliencies_without_a_path(saliency):
     twenty = SaliencyGuided(saliency=saliency, variant=SaliencyGuidedVariant(steps=20))
     assert SaliencyGuided(saliency=saliency).args()['steps'] == twenty.steps == 20
     with pytest.raises(ValueError,
-                       match="SaliencyGuided: steps=21 is for saliency='integrated_gradients', got saliency=") as e:
+                       match="SaliencyGuided: steps=21 only applies to saliency='integrated_gradients'") as e:
         SaliencyGuided(saliency=saliency, variant=SaliencyGuidedVariant(steps=21))
     assert '\n' not in str(e.value)

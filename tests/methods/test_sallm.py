@@ -231,7 +231,7 @@ def test_released_loss_depends_on_the_batch_only_with_padded_to_batch():
     for same in (loss(left=7), loss(padded_to=12), loss(3, padded_to=12), loss(left=4, padded_to=12)):
         assert same == pytest.approx(loss(7), rel=1e-5)
     with pytest.raises(ValueError,
-                       match='SalLM: padded_to must be at least 8, the positions of a row in this batch, got 6'):
+                       match='SalLM: padded_to must be at least 8, the number of positions in this batch, got 6'):
         loss(3, padded_to=6)
 
 
@@ -691,7 +691,7 @@ def test_released_target_equals_a_slow_reference_over_60_positions(positions):
         assert found[b, len(expected):].abs().sum() == 0
     default = token_saliency(teacher, batch, 'integrated_gradients', 'all_released', 3)
     assert torch.equal(found, default) == (positions == 60)
-    with pytest.raises(ValueError, match='SalLM: target_positions must be at least 16, the tokens of the longest text'):
+    with pytest.raises(ValueError, match='SalLM: target_positions must be at least 16, the number of tokens'):
         sallm_module.standardised(found, batch['attention_mask'].bool(), 15)
 
 
@@ -740,28 +740,28 @@ def test_integrated_attention_and_a_custom_function_as_saliency():
     (dict(target='pseudo'), "target must be one of 'gold', 'predicted', 'all', 'all_released'"),
     (dict(loss='released', binarised=False),
      "loss='released' compares attention with marks of 0 and 1, which binarised=False"),
-    (dict(padded_to=40), "padded_to applies to loss='released' only, which counts pads; leave it out with loss='kl'"),
-    (dict(padded_to='batch'), "padded_to applies to loss='released' only"),
+    (dict(padded_to=40), "padded_to only applies to loss='released', which counts padding; omit it with loss='kl'"),
+    (dict(padded_to='batch'), "padded_to only applies to loss='released'"),
     (dict(loss='released', padded_to=0), "padded_to must be 'batch' or a whole number of positions, got 0"),
     (dict(loss='released', padded_to=60.), "padded_to must be 'batch' or a whole number of positions, got 60.0"),
-    (dict(target_positions=40), "target_positions applies to target='all_released' only; leave it out with target="),
+    (dict(target_positions=40), "target_positions only applies to target='all_released'; omit it with target="),
     (dict(target='all_released', target_positions='batch'), "target_positions must be 'real' or a whole number"),
     (dict(start='scratch'), "start must be one of 'pretrained', 'teacher'"),
     (dict(saliency='lime'), 'saliency must be one of .*, or a function'),
     (dict(refresh=0), 'refresh must be None or a whole number of epochs'),
     (dict(refresh=True), 'refresh must be None or a whole number'), (dict(heads=[]), 'heads must be None'),
     (dict(heads=2), 'heads must be None'),
-    (dict(heads=[-1]), 'heads must be None'), (dict(heads=[0, 0]), 'heads must be None .* different heads'),
-    (dict(teacher='a', explanations='b'), 'with explanations= no teacher is used')])
+    (dict(heads=[-1]), 'heads must be None'), (dict(heads=[0, 0]), 'heads must be None .* distinct head'),
+    (dict(teacher='a', explanations='b'), 'with explanations=, no teacher is used')])
 def test_constructor_rejects_invalid_arguments(arguments, says):
     with pytest.raises(ValueError, match=f'SalLM: {says}'): SalLM.from_args(arguments)
 
 
 def test_check_rejects_unsuitable_teachers_and_missing_layers(tmp_path):
     model = make_bert()
-    with pytest.raises(ValueError, match='has 2 classes, the model 3'):
+    with pytest.raises(ValueError, match='has 2 classes, but the model has 3'):
         SalLM(make_bert(num_labels=2)).check(model, tokenizer, data, 1)
-    with pytest.raises(ValueError, match='has another vocabulary'):
+    with pytest.raises(ValueError, match='different vocabularies'):
         SalLM(make_bert(vocab_size=99)).check(model, tokenizer, data, 1)
     with pytest.raises(ValueError, match='layers 0 to 2'):
         SalLM(make_bert(), layers=(3,)).check(model, tokenizer, data, 1)
@@ -846,7 +846,7 @@ def test_student_of_a_run_records_saliency_and_target(teacher_run, tmp_path):
 
 def test_teacher_with_another_tokenizer_is_rejected_before_the_folder_exists(teacher_run, tmp_path):
     other = word_tokenizer(texts, 'more', longest=24)
-    with pytest.raises(ValueError, match='has another vocabulary'):
+    with pytest.raises(ValueError, match='different vocabularies'):
         train(make_bert(vocab_size=len(other)), other, raw, SalLM(teacher_run), run_dir=tmp_path/'student', **settings)
     assert not (tmp_path/'student').exists()
 
@@ -1131,7 +1131,7 @@ def test_another_teacher_is_rejected_on_resume_and_nothing_is_lost(whole_student
     before = {p.name: p.read_bytes() for p in sallm_module.parts_of(run, 'explanations')}
     assert len(before) == 1
     with pytest.raises(ValueError,
-                       match='does not have the weights of the one that computed the first explanations of this '
+                       match='does not have the weights that computed the first explanations of this '
                              'run; pass the same teacher'):
         student(tmp_path/'run', make_bert(4), resume=True)
     assert {p.name: p.read_bytes() for p in sallm_module.parts_of(run, 'explanations')} == before
@@ -1431,7 +1431,7 @@ def test_damaged_explanations_are_computed_again_by_the_same_teacher(
     SalLM(make_bert(1), steps=2).prepare(make_trainer(run))
     spoil(run, 'explanations', how)
     with pytest.warns(UserWarning, match='explanations.safetensors is (damaged|missing)'), \
-         pytest.raises(ValueError, match='teacher does not have the weights of the one'):
+         pytest.raises(ValueError, match='teacher does not have the weights that computed'):
         SalLM(make_bert(2), steps=2).prepare(make_trainer(run))
     with pytest.warns(UserWarning, match='explanations.safetensors is (damaged.*|missing); the explanations are '
                                           'computed again'):
@@ -1606,7 +1606,7 @@ def test_resume_rejects_a_teacher_whose_weights_changed(
     SalLM(make_bert(1), steps=2, variant=SalLMVariant(start='teacher')).prepare(first)
     SalLM(make_bert(1), steps=2, variant=SalLMVariant(start='teacher')).prepare(again)
     assert all(torch.equal(v, make_bert(1).state_dict()[k]) for k, v in again.model.state_dict().items())
-    with pytest.raises(ValueError, match='does not have the weights that this run started from'):
+    with pytest.raises(ValueError, match='does not have the weights from which this run started'):
         SalLM(make_bert(2), steps=2,
               variant=SalLMVariant(start='teacher')).prepare(make_trainer(run, steps_per_epoch=2))
     pretend_a_checkpoint(monkeypatch, 2)
@@ -1983,9 +1983,9 @@ def test_options_that_do_not_apply_to_a_task_are_rejected_before_the_folder_exis
         assert not (tmp_path/'no').exists()
     rejects("target='all' is a mean over classes, which regression does not have", 'regression', target='all')
     rejects("target='all_released' is a mean", 'causal_lm', target='all_released')
-    rejects("rows='mean' needs one answer for each text; token_classification", 'token_classification', rows='mean')
-    rejects('unlabelled=.* works for classification and regression only, got causal_lm', 'causal_lm', unlabelled=more)
-    rejects('teacher=False works for classification and regression only', 'token_classification', teacher=False,
+    rejects("rows='mean' requires one prediction for each text", 'token_classification', rows='mean')
+    rejects('unlabelled=.* only works for classification and regression, got causal_lm', 'causal_lm', unlabelled=more)
+    rejects('teacher=False only works for classification and regression', 'token_classification', teacher=False,
             saliency=lambda m, b, c: b['input_ids'])
     rejects('is for classification, but the model is for regression', 'regression',
             teacher=model_of('classification'))
@@ -2000,12 +2000,12 @@ def test_options_that_do_not_apply_to_a_task_are_rejected_before_the_folder_exis
 
 
 @pytest.mark.parametrize('arguments, says', [
-    (dict(unlabelled='a text'), 'unlabelled must be None, a list of texts'), (dict(unlabelled=[]), 'unlabelled must'),
+    (dict(unlabelled='a text'), 'must be None, or a non-empty list of'), (dict(unlabelled=[]), 'unlabelled must'),
     (dict(unlabelled=['a', 3]), 'unlabelled must'), (dict(unlabelled=['a'], unlabelled_ratio=0), 'unlabelled_ratio'),
     (dict(unlabelled=['a'], unlabelled_weight=-1.), 'unlabelled_weight must be a finite'),
-    (dict(unlabelled_ratio=2), 'unlabelled_ratio and unlabelled_weight apply'),
+    (dict(unlabelled_ratio=2), 'unlabelled_ratio and unlabelled_weight require'),
     (dict(ranking='size'), "ranking must be one of None, 'signed'"),
-    (dict(teacher=False), 'teacher=False needs a function as saliency'),
-    (dict(teacher=False, refresh=1, saliency=lambda m, b, c: c), 'teacher=False needs a function as saliency')])
+    (dict(teacher=False), 'teacher=False requires a function as saliency'),
+    (dict(teacher=False, refresh=1, saliency=lambda m, b, c: c), 'teacher=False requires a function as saliency')])
 def test_arguments_for_texts_without_labels_and_without_teacher_are_checked_in_the_constructor(arguments, says):
     with pytest.raises(ValueError, match=f'SalLM: {says}'): SalLM.from_args(arguments)

@@ -160,7 +160,7 @@ def test_answers_within_raises_for_invalid_arguments(data, tokenizer):
         with pytest.raises(ValueError, match='a DatasetDict of questions with contexts'):
             _answers_within(other, tokenizer)
 
-bad = [(lambda d: d.remove_columns('text_pair'), 'needs the context of each question in a column text_pair'),
+bad = [(lambda d: d.remove_columns('text_pair'), 'requires the context of each question in a column text_pair'),
        (lambda d: d.map(lambda r: dict(answer=[3, 900])), r'in the context .text_pair., got \[3, 900\] in row 0'),
        (lambda d: d.map(lambda r: dict(answer=[5, 5])), 'answers must be'),
        (lambda d: d.map(lambda r: dict(answer=[])), 'answers must be')]

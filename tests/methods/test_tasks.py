@@ -220,7 +220,7 @@ def test_methods_together_give_the_evidence_and_the_terms_of_each(task, kind, na
 
 bad_sums = [(lambda: ADDrop() + ADDrop(), 'ADDrop occurs more than once'),
            (lambda: FineTuning() + ADDrop(), 'every method already includes plain fine-tuning'),
-           (lambda: ADDrop() + 3, 'only a method can be added')]
+           (lambda: ADDrop() + 3, 'methods can only be combined with other methods')]
 
 @pytest.mark.parametrize('make, message', bad_sums)
 def test_invalid_combinations_raise(make, message):
@@ -229,7 +229,7 @@ def test_invalid_combinations_raise(make, message):
 def test_two_targets_for_one_head_raise(tmp_path, tiny_data, tokens):
     model = small_model('classification', tokens, layers=2, heads=4, hidden=32, num_labels=2)
     both = AttentionGuidance(patterns={'first': [0]}, alpha=1.) + SalLM(teacher=model, steps=2)
-    with pytest.raises(ValueError, match='AttentionGuidance and SalLM both give head 0 of layer 1 a target'):
+    with pytest.raises(ValueError, match='AttentionGuidance and SalLM both set a target for the attention'):
         train(model, tokens, tiny_data, both, run_dir=tmp_path/'run', **quick)
     apart = AttentionGuidance(patterns={'first': [0]}, layers=[0], alpha=1.) + SalLM(teacher=model, steps=2)
     assert train(model, tokens, tiny_data, apart, run_dir=tmp_path/'run', **quick).finished

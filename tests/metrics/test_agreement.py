@@ -166,10 +166,10 @@ def test_fewer_than_three_ordinary_tokens_have_no_rank_correlation():
     (lambda s: compare_snapshots(s, s, keys='words'), ValueError, "keys must be 'all' or 'ordinary'"),
     (lambda s: compare_snapshots(s, look(text='another')), ValueError,
      "the same sentence and tokens can be compared, got 'a sentence' and 'another'"),
-    (lambda s: compare_snapshots(s, look(n=10)), ValueError, '9 and 10 different tokens'),
+    (lambda s: compare_snapshots(s, look(n=10)), ValueError, 'split differently into 9 and 10 tokens'),
     (lambda s: pattern_distance(np.ones(3), np.ones((3, 3))), ValueError, r'attention must be \[..., n, n\]'),
     (lambda s: compare_methods(dict(one=[[1., 2.]])), ValueError, 'at least two methods, got one'),
-    (lambda s: compare_attributions([1., 2.], [1., 2.]), ValueError, 'pass a single one as a list'),
+    (lambda s: compare_attributions([1., 2.], [1., 2.]), ValueError, 'pass a single attribution in a list'),
     (lambda s: compare_attributions([[1., 2.]], [[1., 2., 3.]]), ValueError, 'of one shape in example 0'),
     (lambda s: compare_attributions([[1., 2.]], [[1., 2.]], [[True]*2]*2), ValueError, 'got 1, 1 and 2')])
 def test_invalid_comparisons_raise(call, error, message):

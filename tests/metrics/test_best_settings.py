@@ -64,9 +64,10 @@ def test_tied_settings_are_listed_and_the_first_is_taken():
 
 def test_invalid_selection_metrics_give_a_short_error(tmp_path):
     frame = grid()
-    for options, says in ((dict(by='validation_f1'), "by has 'validation_f1'"), (dict(report='test_f1'), 'report has'),
-                          (dict(by='test_accuracy'), 'metric of the validation split'),
-                          (dict(by='validation_loss', report='validation_loss'), 'metric of the validation split')):
+    for options, says in ((dict(by='validation_f1'), "unknown metric by='validation_f1'"),
+                          (dict(report='test_f1'), 'unknown metric report='),
+                          (dict(by='test_accuracy'), 'metric on the validation split'),
+                          (dict(by='validation_loss', report='validation_loss'), 'metric on the validation split')):
         with pytest.raises(ValueError, match=says): best_settings(frame, **options)
     named = frame.rename(columns=dict(validation_accuracy='validation_points', test_accuracy='test_points'))
     with pytest.raises(ValueError, match='better direction of validation_points'):

@@ -152,7 +152,7 @@ def test_rationale_size_in_both_readings():
     rationales = [[1, 0, 0, 0], [1, 1, 0], None, [0, 0]]
     assert rationale_size(rationales) == pytest.approx((1/4 + 2/3)/2)  # an empty rationale does not count
     assert rationale_size(rationales, 'length') == 2
-    with pytest.raises(ValueError, match='no rationale marks anything'): rationale_size([[0, 0], None])
+    with pytest.raises(ValueError, match='no token is marked in any rationale'): rationale_size([[0, 0], None])
     with pytest.raises(ValueError, match="reading must be 'share' or 'length'"): rationale_size(rationales, 'mean')
 
 

@@ -411,7 +411,7 @@ def test_invalid_tables_raise(options, message):
     with pytest.raises(ValueError, match=re.escape(message)): result_table(grid_frame(), **options)
 
 def test_runs_without_a_seed_or_duplicates_raise():
-    with pytest.raises(ValueError, match='needs a column seed'):
+    with pytest.raises(ValueError, match='must have a column seed'):
         result_table(pd.DataFrame([dict(method='a', accuracy=1.)]))
     with pytest.raises(ValueError, match='seed 0 occurs twice'):
         result_table(pd.DataFrame([dict(method='a', seed=0, accuracy=1.)]*2))
@@ -529,7 +529,7 @@ def test_average_over_tasks_is_per_seed_without_missing_tasks():
     found = result_table(frame, columns='task', measure='test_mcc', average=True).frame.set_index(['method', 'task'])
     assert found.loc[('FineTuning', 'average'), ['n', 'undefined']].tolist() == [4, 1]
     with pytest.raises(ValueError, match='requires a setting'): result_table(glue(), ['method', 'task'], average=True)
-    with pytest.raises(ValueError, match='already is a column named \'average\''):
+    with pytest.raises(ValueError, match='is already a column named \'average\''):
         result_table(glue().replace('CoLA', 'average'), columns='task', measure='test_mcc', average=True)
 
 def test_each_task_may_have_its_own_metric():

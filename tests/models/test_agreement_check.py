@@ -109,7 +109,7 @@ def test_a_model_without_class_names_gets_those_of_the_data_and_saves_them(tmp_p
 
 
 def test_classes_with_other_names_or_another_number_are_rejected_with_both_lists(tmp_path):
-    for names, message in ((('bad', 'fine'), 'the model are bad, fine, those of the data bad, good'),
+    for names, message in ((('bad', 'fine'), 'the model are bad, fine, the classes of the data bad, good'),
                            (('bad', 'so', 'good'), 'has 2 classes .bad, good. but .* head has 3 .bad, so, good')):
         with pytest.raises(ValueError, match=message):
             train(bert(*names), words_tokenizer(), splits(), run_dir=tmp_path/'run', **quick)
@@ -188,7 +188,7 @@ def alone(model, tokenizer, target=1):
         return torch.stack([model(tokenizer(t, return_tensors='pt')['input_ids']).logits[0, target] for t in TEXTS])
 
 
-@pytest.mark.parametrize('pad, says', [(1, 'padded with the one of the model'), (None, 'had no padding token'),
+@pytest.mark.parametrize('pad, says', [(1, 'padded with the token of the model'), (None, 'had no padding token'),
                                        (-1, 'had no padding token'), (99, 'had no padding token')])
 def test_a_text_scores_the_same_alone_and_in_a_batch_whatever_the_padding_token_of_the_config(pad, says):
     tokenizer = words_tokenizer() # which pads with 2
@@ -213,7 +213,7 @@ def test_a_batch_padded_with_another_token_is_read_at_its_last_real_token():
 
 def test_a_tokenizer_without_a_padding_token_pads_with_that_of_the_model():
     tokenizer = words_tokenizer(pad_token=None)
-    with pytest.warns(UserWarning, match='the tokenizer has the id None, that of the model 2'):
+    with pytest.warns(UserWarning, match='the tokenizer has the id None, the padding token of the model 2'):
         score = explain(llama(2), TEXTS, 'input_x_gradient', target=1, tokenizer=tokenizer).score
     assert alike(score, alone(llama(2), tokenizer), size=4096)
     with pytest.raises(ValueError, match=r'no usable padding token.*\(id None\).*has the id None'):
@@ -233,7 +233,7 @@ def test_tokens_that_the_model_does_not_embed_are_rejected_before_a_run_exists(t
 
 def test_training_sets_the_padding_token_of_the_model_and_reports_it(tmp_path):
     model, tokenizer = llama(1), words_tokenizer()
-    with pytest.warns(UserWarning, match="config of the model had the id 1; it was set to that of the tokenizer"):
+    with pytest.warns(UserWarning, match="had the id 1; it was set to the padding token of the tokenizer"):
         run = train(model, tokenizer, splits(), run_dir=tmp_path/'run', **quick)
     assert model.config.pad_token_id == 2 == load_model(run)[0].config.pad_token_id
     assert len(run.config['agreement']) == 1 and 'class_order' not in run.config

@@ -640,7 +640,7 @@ def test_observed_attention_has_second_derivatives():
                                 decoder_attention_heads=2, decoder_ffn_dim=16, attention_window=4)), 'LEDModel',
      'does not go through .*BART'),
     (lambda: Gemma2Model(Gemma2Config(**sizes, num_key_value_heads=2, head_dim=4)), 'Gemma2Model',
-     'other values than a softmax of masked scores .because of softcap'),
+     'differs from a softmax of masked scores .because of softcap'),
 ], ids=['funnel', 'longformer', 'mpnet', 'fnet', 'led', 'gemma2'])
 def test_unsupported_models_are_rejected_by_name_with_the_reason(build, name, reason):
     model = build().eval()

@@ -573,7 +573,7 @@ def test_load_model_for_classification_equals_load_classifier():
     (dict(task='image_classification'), 'has no image classification head .model types with one: vit, deit, beit.'),
     (dict(task='series_classification'),
      "no head for task='series_classification'; available: classification, .*salviz.models.nets"),
-    (dict(task='masked_lm', labels=['a', 'b']), 'masked_lm has no classes; leave num_labels and labels out'),
+    (dict(task='masked_lm', labels=['a', 'b']), 'masked_lm has no classes; omit num_labels and labels'),
     (dict(task='regression', num_labels=2), 'regression has no classes'),
     (dict(task='token_classification'), 'has no trained head for tokens; name the tags with labels=')])
 def test_an_unsupported_task_raises_an_error_that_lists_supported_ones(arguments, reason):

@@ -382,7 +382,8 @@ def test_packed_rows_equal_a_loop_over_texts(kind, form, prefix, block):
         assert found == rows and ' '.join(found).split() == ' '.join(given).split()
         assert [str(w.message)
                 for w in said] == ([f'pack_texts: {long} of 60 texts {"has" if long == 1 else "have"} more than '
-                                    f'block={block} tokens; they are split at blanks and spread over rows']*(long > 0))
+                                    f'block={block} tokens; they are split at spaces and spread over '
+                                    'several rows']*(long > 0))
         assert long or ' '.join(found) == ' '.join(given)
     assert long or block > 7
     lengths = [len(x) for x in reader(found, verbose=False)['input_ids']]
@@ -411,7 +412,7 @@ def test_a_single_word_that_is_too_long_is_not_split(tokenizer):
 @pytest.mark.parametrize('block', [0, -1, 2, 65, 12.5, True, None, '64'])
 def test_invalid_block_sizes_are_rejected(block, tokenizer):
     with pytest.raises(ValueError,
-                       match=r'block must be an int from 3 \(one token and the special ones\) to 64') as e:
+                       match=r'block must be an int from 3 \(one token and the special tokens\) to 64') as e:
         pack_texts(texts, tokenizer, block)
     assert '\n' not in str(e.value) and str(e.value).endswith(f'got {block!r}')
 

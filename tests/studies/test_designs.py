@@ -169,7 +169,7 @@ wrong = [('x.json', {**table, 'seed': 1}, 'x.json has unknown keys seed; availab
          ('x.json', {**table, 'data': dict(name='rows.jsonl', txt='a')}, 'data has unknown keys txt; available: text'),
          ('x.json', {**table, 'settings': dict(r=[1])}, 'train, methods, model and data have no argument r'),
          ('x.json', {**table, 'train': dict(epoch=1)}, 'train has no argument epoch; available:'),
-         ('x.toml', 'model = tiny', 'x.toml cannot be read'), ('x.py', 'x = 1', 'x.py creates no Study'),
+         ('x.toml', 'model = tiny', 'x.toml cannot be read'), ('x.py', 'x = 1', 'x.py does not create a Study'),
          ('x.yaml', '', 'loaded from .py, .toml, .json')]
 
 @pytest.mark.parametrize('name,text,message', wrong)
@@ -215,11 +215,11 @@ def test_slurm_options_are_passed_to_submitit(monkeypatch, tmp_path):
     asked.clear()
     with engine(slurm=dict(max_num_timeout=9, time='4:00:30'), logs=tmp_path): pass
     assert asked == dict(folder=tmp_path, cluster='slurm', slurm_max_num_timeout=9, timeout_min=241)
-    with pytest.raises(ValueError, match='does not accept one of the options nonsense'):
+    with pytest.raises(ValueError, match='rejects the name or value of one of the options nonsense'):
         with engine(slurm=dict(nonsense=1)): pass
-    for given, message in [(dict(gpus_per_node=1), 'needs a time limit for a trial'),
-                           (dict(time='x'), 'time must have a format of Slurm'),
-                           (dict(time=1, timeout_min=1), 'has both time and'),
+    for given, message in [(dict(gpus_per_node=1), 'requires a time limit for a trial'),
+                           (dict(time='x'), 'time must be in one of Slurm.s formats'),
+                           (dict(time=1, timeout_min=1), 'contains both time and'),
                            (dict(max_num_timeout='many', timeout_min=1), 'an integer of at least 0')]:
         with pytest.raises(ValueError, match=message), engine(slurm=given): pass
 

@@ -158,5 +158,5 @@ def test_every_batch_size_of_a_grid_must_be_divisible(made, tmp_path):
 def test_devices_are_grouped_by_worker(made, tmp_path, monkeypatch):
     study = made(tmp_path/'s')
     assert study._grouped(['0', '1', '2', '3']) == ['0,1', '2,3'] and study._grouped(()) == []
-    with pytest.raises(ValueError, match='3 devices cannot be divided among workers of 2 processes each'):
+    with pytest.raises(ValueError, match='3 devices cannot be divided among workers with 2 processes each'):
         study.run(executor=object(), devices=['0', '1', '2'])

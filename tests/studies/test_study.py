@@ -194,7 +194,7 @@ def test_design_older_than_an_argument_of_a_method_is_the_same_design(made, whol
 def test_study_grows_only_with_extend_and_only_by_adding(made, whole):
     more = dict(methods={'FineTuning': FineTuning, 'AD-DROP': ADDrop, 'guided': AttentionGuidance(alpha=1.)},
                 seeds=(0, 1, 2))
-    with pytest.raises(ValueError, match='extend=True lets a study grow'): made['study'](whole.folder, **more)
+    with pytest.raises(ValueError, match='extend=True allows new'): made['study'](whole.folder, **more)
     for less in (dict(seeds=(1, 2)), dict(methods={'FineTuning': FineTuning}), dict(epochs=3)):
         with pytest.raises(ValueError, match='another design'): made['study'](whole.folder, extend=True, **less)
     before = (whole.folder/'study.json').read_bytes()
@@ -262,7 +262,7 @@ def test_measure_version_distinguishes_the_values_of_a_function(tmp_path, make):
     versions = [_measure_version(make(x), run) for x in values]
     assert versions == [_measure_version(make(x), run) for x in values] and len(set(versions)) == len(versions)
     for x in (np.arange(3), torch.ones(2), pd.DataFrame(), {1, 2}, [object()], run):
-        with pytest.raises(ValueError, match='created with values that have no short text form; give it a version'):
+        with pytest.raises(ValueError, match='created with values that have no short text form; set a version'):
             _measure_version(make(x), run)
 
 def test_measure_without_source_needs_a_version_which_alone_counts(tmp_path):
@@ -270,7 +270,7 @@ def test_measure_without_source_needs_a_version_which_alone_counts(tmp_path):
     run.finish()
     exec('def m(run): return helper()', around)
     for f in (around['m'], len):
-        match = "the source of measure '(m|len)' cannot be read; give it a version: measure"
+        match = "the source of measure '(m|len)' cannot be read; set a version, such as measure"
         with pytest.raises(ValueError, match=match):
             _measure_version(f, run)
     around['m'].version = '1'
@@ -292,9 +292,9 @@ def test_result_of_another_version_is_not_shown(made, whole):
 
 @pytest.mark.parametrize('measures,said',
                          [(['test_acc', 'acuracy'], "unknown measure 'acuracy'; available: gap, average_loss"),
-    ([], 'at least one'), ([lambda run: 0], 'needs a name'), (dict(a=3), 'must be a name or a function'),
+    ([], 'at least one'), ([lambda run: 0], 'requires a name'), (dict(a=3), 'must be a name or a function'),
     (dict(a=lambda net: 0), 'has unknown arguments net; allowed: run, model, tokenizer, data'),
-    (dict(seed='gap'), 'column already')])
+    (dict(seed='gap'), 'column with this name already')])
 def test_invalid_measures_raise(measures, said):
     with pytest.raises(ValueError, match=said): _named_measures(measures)
 
@@ -408,7 +408,7 @@ def test_trials_with_equal_folder_names_raise():
     (dict(seeds=3), 'seeds must be a list of integers'), (dict(seeds=()), 'distinct integers'),
     (dict(settings=dict(p=.3)), r"settings\['p'\] must be a list"),
     (dict(settings=dict(pp=[1])), 'train, methods, model and data have no argument pp'),
-    (dict(settings=dict(seed=[1])), 'use seeds='), (dict(settings=dict(epochs=[2, 3])), 'epochs given twice'),
+    (dict(settings=dict(seed=[1])), 'use seeds='), (dict(settings=dict(epochs=[2, 3])), 'epochs must not be both'),
     (dict(epoch=3), 'train has no argument epoch; available: probes'),
     (dict(run_dir='x'), 'train has no argument run_dir'), (dict(weights='last'), "'best', 'all' or 'none'"),
     (dict(model=lambda size: 0), 'the model requires size; available: seed'),
@@ -423,13 +423,13 @@ def test_invalid_arguments_raise_before_anything_is_written(made, tmp_path, chan
 
 def test_folders_without_a_study_are_not_changed(made, tmp_path):
     (tmp_path/'mine.txt').write_text('x')
-    with pytest.raises(FileExistsError, match='contains no study'): made['study'](tmp_path)
+    with pytest.raises(FileExistsError, match='does not contain a study'): made['study'](tmp_path)
     with pytest.raises(FileNotFoundError, match='no study in'): Study.open(tmp_path)
     with pytest.raises(ValueError, match='is not JSON'): (tmp_path/'study.json').write_text('{'), Study.open(tmp_path)
     study = made['study'](tmp_path/'s')
     with pytest.raises(ValueError, match='no finished run yet'): study.table()
     assert study.results().columns.tolist()[:3] == ['method', 'seed', 'run'] and len(study.results()) == 0
-    with pytest.raises(ValueError, match='returns results only'): Study.open(tmp_path/'s').run()
+    with pytest.raises(ValueError, match='only returns results'): Study.open(tmp_path/'s').run()
 
 # what a study can express
 

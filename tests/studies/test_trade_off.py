@@ -114,7 +114,7 @@ def test_next_value_waits_for_all_trials(made, tmp_path, monkeypatch):
         return RationaleGuided(weight=weight)
     study = made['study'](tmp_path/'failing', methods=dict(guided=fails_at))
     with pytest.warns(UserWarning, match='1 of 4 trials failed'), \
-            pytest.raises(RuntimeError, match='1 of 4 runs are not finished, .* guided.weight=1.0?.seed=0 .*luck'):
+            pytest.raises(RuntimeError, match='1 of 4 runs are not finished; .* guided.weight=1.0?.seed=0 .*luck'):
         pareto(study, 'right', 'plausible', start=3, budget=5)
     assert len(study.settings['weight']) == 4
 
@@ -126,7 +126,7 @@ def test_next_value_waits_for_measures_of_another_process(home, made, whole, tmp
     cell = study.cells[-1]
     (tmp_path/'busy/cells'/f'{cell.name}.json').unlink() # trained, and not measured
     with Lease(tmp_path/"busy/locks"/cell.name), pytest.warns(UserWarning, match='another process'), \
-            pytest.raises(RuntimeError, match='1 of 6 runs are not finished, the first is .* .not measured'):
+            pytest.raises(RuntimeError, match='1 of 6 runs are not finished; the first is .* .not measured'):
         pareto(study, 'right', 'plausible', start=3, budget=7)
     assert len(study.settings['weight']) == 6
 
@@ -222,9 +222,9 @@ def test_invalid_arguments_of_pareto_raise_before_training(made, tmp_path, kw, m
 
 
 @pytest.mark.parametrize('kw, match', [
-    (dict(weight=[1]), 'must have two different values above 0'),
-    (dict(weight=[0, 1]), 'must have two different values above 0'),
-    (dict(settings=dict(weight=[0, 1, 2], per_head=[True, False])), 'per_head also have several values'),
+    (dict(weight=[1]), 'must contain two different values above 0'),
+    (dict(weight=[0, 1]), 'must contain two different values above 0'),
+    (dict(settings=dict(weight=[0, 1, 2], per_head=[True, False])), 'per_head: only weight may have several values'),
     (dict(methods=dict(a=RationaleGuided, b=RationaleGuided(layers=(0,)))), 'several methods take weight .a, b.'),
 ])
 def test_study_without_a_front_raises_before_training(made, tmp_path, kw, match):
@@ -236,5 +236,5 @@ def test_study_without_a_front_raises_before_training(made, tmp_path, kw, match)
 def test_opened_study_has_a_front_but_is_not_trained(home, whole):
     opened = Study.open(home/'whole')
     assert front_of(opened, 'right', 'plausible').values == whole.values
-    with pytest.raises(ValueError, match='for the existing front of an opened study, use front_of'):
+    with pytest.raises(ValueError, match='for a study from Study.open, use front_of'):
         pareto(opened, 'right', 'plausible')

@@ -118,6 +118,6 @@ def test_compiled_training_does_not_affect_the_next_training(tmp_path, tiny_bert
 
 def test_inductor_without_a_compiler_raises(tmp_path, tiny_bert, tiny_tokenizer, tiny_data, monkeypatch):
     monkeypatch.setattr(code.shutil, 'which', lambda name: None)
-    with pytest.raises(ValueError, match=r'torch_compile needs a C\+\+ compiler .* which was not found'):
+    with pytest.raises(ValueError, match=r'torch_compile requires a C\+\+ compiler .* which was not found'):
         train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', args=dict(torch_compile=True), **quick)
     assert not (tmp_path/'run').exists()

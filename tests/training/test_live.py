@@ -351,7 +351,7 @@ def test_second_training_in_the_process_raises(start, block, tiny_bert, tmp_path
     training = start(model=model)
     training.pause()
     for other in (model, tiny_bert()):
-        with pytest.raises(RuntimeError, match='a training in .*run is running in this process'):
+        with pytest.raises(RuntimeError, match='a training run in .*run is in progress in this process'):
             start(model=other, run_dir='second')
         with pytest.raises(RuntimeError, match='random numbers'): block(model=other, run_dir='second')
     assert not (tmp_path/'second').exists()

@@ -48,10 +48,10 @@ def test_bf16_without_hardware_support_raises(tmp_path, monkeypatch, tiny_bert, 
             train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', **{**quick, **kwargs})
         assert not (tmp_path/'run').exists()
     monkeypatch.setattr(job, 'has_bf16', lambda device: False)
-    refused("precision='bf16' needs hardware support for bf16 .* use precision='fp32'", precision='bf16')
+    refused("precision='bf16' requires hardware support for bf16 .* use precision='fp32'", precision='bf16')
     monkeypatch.setattr(job, 'has_bf16', lambda device: True)
     refused("precision must be 'fp32' or 'bf16', got 'half'", precision='half')
-    refused('args has bf16, which duplicates precision=.bf16.', precision='bf16', args=dict(bf16=True))
+    refused('args contains bf16, which duplicates precision=.bf16.', precision='bf16', args=dict(bf16=True))
     refused(r"attention_kernel must be 'sdpa' \(fused\), 'eager', or None, got 'flash'", attention_kernel='flash')
 
 

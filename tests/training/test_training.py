@@ -242,7 +242,7 @@ def test_saliency_is_recorded_at_fewer_steps_and_views_report_it(tmp_path, tiny_
         assert {*whole} - {*s.arrays} == (set() if s.step in chosen else {'saliency'})
         assert all(np.array_equal(x, whole[k]) for k, x in s.arrays.items())
     without = few.snapshot(3, 0)
-    assert 'the last step before it with saliency is 2' in without.info['awaited']
+    assert 'the last earlier step with saliency is 2' in without.info['awaited']
     assert 'awaited' not in few.snapshot(2, 0).info and 'saliency  only at steps' in repr(few)
     with pytest.raises(ValueError, match='Saliency was not recorded at this step'): attention_beside_saliency(without)
     assert number_over_steps(few).frame.step.tolist() == chosen and telling_snapshot(few).step == 10
@@ -407,7 +407,7 @@ bad = dict(
     unsupported=(dict(args=dict(label_smoothing_factor=.1)), 'label_smoothing_factor'),
     positions=(dict(max_length=65), 'must be None or an integer of at most 64'),
     empty_probe=(dict(probes=['  ']), 'empty'),
-    arguments=(dict(args=dict(learning_ratio=1)), 'learning_ratio, which TrainingArguments does not have'),
+    arguments=(dict(args=dict(learning_ratio=1)), 'learning_ratio, which is not an argument of TrainingArguments'),
     classes=(dict(num_labels=3), "data has 2 classes .* head has 3"),
     resume=(dict(resume=True), 'no run in'),
     saliency=(dict(saliency='lime'), "train: saliency must be one of .*'gradient_norm'.* for input_ids, got 'lime'"),
@@ -453,7 +453,7 @@ def test_empty_texts_splits_and_invalid_labels_raise(tmp_path, tiny_bert, tiny_t
     for texts in (['fine', ' '], ['fine', None]):
         hollow = datasets.DatasetDict({**tiny_data,
                                        'validation': datasets.Dataset.from_dict(dict(text=texts, label=[0, 1]))})
-        with pytest.raises(ValueError, match='1 texts of the validation split are empty .first: row 1'):
+        with pytest.raises(ValueError, match='1 texts in the validation split are empty .first: row 1'):
             train(tiny_bert(), tiny_tokenizer, hollow, run_dir=tmp_path/'run', **quick)
     for label in (None, .5, 'good'):
         odd = datasets.DatasetDict({**tiny_data,

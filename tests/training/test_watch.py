@@ -151,7 +151,7 @@ def test_watching_transformers_trainer_changes_nothing(watching, tmp_path, tiny_
 def test_the_trainer_must_train_the_watched_model(watching, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     watcher = watching(tiny_bert())
     trainer = trainer_of(tiny_bert(), tiny_tokenizer, tiny_data, tmp_path/'out', [watcher])
-    with pytest.raises(ValueError, match='trains another BertForSequenceClassification than the one that'):
+    with pytest.raises(ValueError, match='trains a different BertForSequenceClassification than the watched'):
         trainer.train()
 
 
@@ -323,14 +323,14 @@ def test_bad_input_raises_at_the_start_and_leaves_nothing(tmp_path, tiny_bert, t
     fails('has no num_labels|contains no transformers model|no head', model=torch.nn.Linear(2, 2))
     fails('steps must be a positive integer', steps=[-1])
     fails('saliency must be one of', saliency='guesswork')
-    fails('needs its tokenizer, got None', tokenizer=None)
+    fails('requires its tokenizer, got None', tokenizer=None)
     with torch.device('meta'): empty = copy.deepcopy(tiny_bert()).to('meta')
     fails('has parameters on the meta device', model=empty)
     sharded = tiny_bert()
     sharded.bert.pooler.dense.weight.ds_id = 0
     fails('sharded by DeepSpeed ZeRO stage 3, so this process cannot run the model', model=sharded)
     watcher = watch(tiny_bert(), tiny_tokenizer, probes, run_dir=tmp_path/'run', saliency=False)
-    with pytest.raises(ValueError, match=r'step: loss must be one number, .* got a tensor of shape \[2\]'):
+    with pytest.raises(ValueError, match=r'step: loss must be a single number, .* got a tensor of shape \[2\]'):
         watcher.step(loss=torch.ones(2))
     watcher.finish()
 
@@ -345,7 +345,7 @@ def test_only_the_first_process_records(tmp_path, monkeypatch, tiny_bert, tiny_t
 def test_lightning_is_an_optional_import(watching, tiny_bert, monkeypatch):
     watcher = watching(tiny_bert(), saliency=False)
     for name in ('lightning', 'lightning.pytorch', 'pytorch_lightning'): monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match='this needs the package lightning'): watcher.lightning()
+    with pytest.raises(ImportError, match='the package lightning is required'): watcher.lightning()
     monkeypatch.setitem(sys.modules, 'lightning.pytorch', types.SimpleNamespace(Callback=object))
     monkeypatch.setitem(sys.modules, 'lightning', types.ModuleType('lightning'))
     callback = watcher.lightning()

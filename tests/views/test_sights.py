@@ -261,7 +261,7 @@ def test_several_views_can_share_their_scales():
     (lambda s: pattern_residual(s, 0, 3), 'layer 0, head 3 is not guided; guided heads of layer 0: 0, 1'),
     (lambda s: triptych(s, beside='gradient'), "beside must be 'attribution', 'saliency' or None, got 'gradient'"),
     (lambda s: compared(s, invent(9)),
-     r'compared: step 120, probe 3 has other tokens \(9\) than step 120, probe 3 \(8\)'),
+     r'compared: step 120, probe 3 has different tokens \(9\) from step 120, probe 3 \(8\)'),
     (lambda s: evolution([]), 'evolution: no snapshots to show'),
     (lambda s: head_grid(s, scale='row'), "head_grid: scale must be 'shared' or 'own', got 'row'"),
     (lambda s: head_grid(s, layers=[]),

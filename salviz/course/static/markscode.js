@@ -152,12 +152,12 @@ export function marksReadCode(set, text, source = '') {
   const typed = match[3].toUpperCase().replace(/[^0-9A-Z]/g, '').replace(/O/g, '0').replace(/[IL]/g, '1');
   const body = typed.slice(0, -7), length = 6 + marksPayloadLength(set) + 7;
   if (![...typed].every(c => marksSigns.includes(c)) || typed.slice(-7) !== marksCheckSigns(match[2], body)) {
-    const cut = typed.length === length ? '' : ` (${typed.length} signs; a code of this class has ${length})`;
-    throw new Error(`does not match its checksum: a sign or the nickname is mistyped, or a part is missing${cut}`);
+    const cut = typed.length === length ? '' : ` (${typed.length} characters; codes of this class have ${length})`;
+    throw new Error(`does not match its checksum: a character or nickname is wrong, or a part is missing${cut}`);
   }
   marksCheckVersion(marksVersion, set, body.slice(0, 6));
   if (typed.length !== length)
-    throw new Error(`does not match its checksum: it has ${typed.length} signs instead of ${length}`);
+    throw new Error(`does not match its checksum: it has ${typed.length} characters instead of ${length}`);
   let number = 0n;
   for (const c of body.slice(6)) number = number << 5n | BigInt(marksSigns.indexOf(c));
   const states = marksStates(set), marks = [];

@@ -80,7 +80,7 @@ function appMissing(panels, fitting, {probe}) {
   if (isText && maps) return 'This model has no attention, so there are no maps.';
   if (isText) return others ? '' : `This example is a sentence; the ‘${signals}’ panel shows only images and series.`;
   const what = probe.modality === 'series' ? 'a series' : 'an image';
-  return `This example is ${what}, without tokens or head maps: use the panel ‘${signals}’ `
+  return `This example is ${what}, without tokens or head maps: use the ‘${signals}’ panel `
     + `instead of ${without.map(({name}) => `‘${name}’`).join(', ')}.`;
 }
 

@@ -52,7 +52,7 @@ function courseCompareChoice({options}, marks) {
 
 export const courseChoice = {
   kind: 'choice',
-  missing: 'First choose an option.',
+  missing: 'Choose an option first.',
   how: () => '',
   ask: (options, context) => new CourseChoice(options, context),
   compare: courseCompareChoice,

@@ -123,7 +123,7 @@ function courseCompareNumber(options, {first, second, truth, class: of}) {
 
 export const courseNumberKind = {
   kind: 'number',
-  missing: 'First choose a number.',
+  missing: 'Choose a number first.',
   how: () => 'Drag the slider, type a number, or use the arrow keys.',
   ask: (options, context) => new CourseNumberField(options, context),
   compare: courseCompareNumber,

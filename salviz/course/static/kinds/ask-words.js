@@ -100,7 +100,7 @@ function courseCompareWords(options, marks) {
 
 export const courseWords = {
   kind: 'words',
-  missing: 'First choose a word.',
+  missing: 'Choose a word first.',
   how: ({most}) => `${most === 1 ? 'Click one word' : `Click up to ${most} words`}, or use the arrow keys and space.`,
   ask: (options, context) => new CourseWordList(options, context),
   compare: courseCompareWords,

@@ -4,7 +4,7 @@ import {buttonOf, elementOf} from './controls.js';
 
 // Keys that work wherever the focus is within the explorer.
 export const commonKeys = [
-  ['Tab', 'next control'], ['[ ]', 'previous, next recorded step'], ['{ }', 'previous, next sentence'],
+  ['Tab', 'next control'], ['[ ]', 'previous or next recorded step'], ['{ }', 'previous or next sentence'],
   ['?', 'show this list'], ['Esc', 'close help, this list or the tour'],
 ];
 

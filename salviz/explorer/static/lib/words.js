@@ -105,8 +105,9 @@ const oldMeanings = {gradient: 'slope', gradient_norm: 'size', gradient_abs: 'si
 // Explains the colours of a saliency map, by the meaning of its numbers that was recorded with it.
 export function signWords(info, signal = false) {
   const {saliency_method: method, saliency_says: says = oldMeanings[method], words: {score, sign}} = info;
-  if (says === 'size') return `the stronger the colour, the more ${score} changes with it.`;
-  if (says === 'weight') return 'the stronger the colour, the more attention it gets.';
+  const what = signal ? 'value' : 'token';
+  if (says === 'size') return `the stronger the colour, the more ${score} depends on the ${what}.`;
+  if (says === 'weight') return `the stronger the colour, the more attention the ${what} receives.`;
   if (says === 'chance') return 'the values are random, so the colours have no meaning.';
   if (says === 'slope' || says === 'attention_slope') {
     const raised = says === 'attention_slope' ? 'attention to it' : signal ? 'the value' : 'the embedding';

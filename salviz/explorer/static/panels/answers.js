@@ -94,7 +94,7 @@ function tokenOutcome(rows) {
 function rareOutcome({words: {usual: common, rare_one: name}, gold, predicted}) {
   if (!gold.includes(common)) return '';
   const {right, of} = answerCounts(gold.map(g => g === common ? null : g), predicted);
-  return of ? ` The model finds ${right} of ${countWords(of, name)}.` : ` There is no ${name} among them.`;
+  return of ? ` The model finds ${right} of ${countWords(of, name)}.` : ` The sentence contains no ${name}.`;
 }
 
 // ---- translation
@@ -150,7 +150,8 @@ function targetOutcome({target_tokens: target, predicted_tokens: predicted}, p) 
   const mean = finite.length
     ? ` Mean probability of the target tokens: ${numberWords(sum / finite.length)}.` : '';
   return elementOf('p', 'sv-outcome',
-    `Given the preceding target tokens, the model predicts ${right} of ${countWords(of, 'target token')}.${mean}`);
+    `Given the preceding target tokens, the model predicts ${right} of ${countWords(of, 'target token')} `
+    + `correctly.${mean}`);
 }
 
 // ---- regression

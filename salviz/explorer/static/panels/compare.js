@@ -126,7 +126,7 @@ class Compare {
       [a, b] = this.sides;
     const steps = `A step ${a.frame.step}, B step ${b.frame.step}`,
       where = `${entryTitle(this.ctx.state.entry)}, ${steps}, ${query} → ${key}`;
-    if (!Number.isFinite(this.difference[k])) return `${where}: left out on one side`;
+    if (!Number.isFinite(this.difference[k])) return `${where}: no value on one side`;
     const half = a.half(k) + b.half(k);
     const text = side => valueWithStep(side.values[k], side.half(k));
     return `${where}: A ${text(a)}, B ${text(b)}, B − A ${valueWithStep(this.difference[k], half)}`;
@@ -137,7 +137,7 @@ class Compare {
     const count = this.units.length,
       rows = this.units.map((_, r) => this.difference.subarray(r * count, (r + 1) * count));
     if (this.ctx.state.what === 'attribution')
-      return 'Attributions are gradients: their size depends on the model on each side.';
+      return 'Attributions are gradients, so their sizes depend on the model: compare patterns, not sizes.';
     const moved = rows.map(row => row.reduce((sum, v) => sum + (Number.isFinite(v) ? Math.abs(v) : 0), 0) / 2);
     const most = moved.indexOf(Math.max(...moved));
     const mean = moved.reduce((a, b) => a + b, 0) / count;

@@ -139,7 +139,7 @@ class Continuation {
       + `${numberWords(probability[g], 2)}${instead ? `. Alternatives: ${instead}` : ''}.`);
     const by = frame.info?.saliency_method?.replaceAll('_', ' ');
     const what = `Saliency (${by ? `${by}, ` : ''}for the logit of ${quoted(tokens[g])} after ${quoted(before)}): `
-      + 'orange is evidence for it, blue against it; the colours are scaled to this token. '
+      + 'orange is evidence for the token, blue is evidence against it; the colours are scaled to this token. '
       + 'Dashed: later tokens, which cannot influence it.';
     setText(this.legend, this.values ? what : frame.info?.awaited ?? 'No saliency was recorded.');
     if (this.speak) this.ctx.announce(this.about.textContent);
@@ -161,8 +161,8 @@ export const continuationPanel = {
   name: 'continuation', title: 'Continuation', order: 62, shows: 'text', image: 'continuation', page: 'below',
   help: {says: [
     'The text that the model generated. Earlier tokens are coloured by their influence on the chosen token’s logit.',
-    'Each token has its own scale: a strong colour does not mean that the model was confident.'],
-  keys: [['← →', 'previous, next generated token'], ['Home End', 'first, last generated token']]},
+    'The colours are scaled separately for each token, so a strong colour does not mean that the model was confident.'],
+  keys: [['← →', 'previous or next generated token'], ['Home End', 'first or last generated token']]},
   fits: hasContinuation, absent: 'No continuation was generated in this run.',
   view: Continuation,
 };

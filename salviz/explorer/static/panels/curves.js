@@ -507,7 +507,7 @@ class Curves {
 
 function curveNote(curves, run, log) {
   const notes = [];
-  if (run.cross_tuning) notes.push(`Shaded epochs use ${run.cross_tuning}; the others are plain fine-tuning.`);
+  if (run.cross_tuning) notes.push(`Shaded epochs use ${run.cross_tuning}; the others use plain fine-tuning.`);
   if (curves.some(isMeaned))
     notes.push('Lines are moving averages; the faint lines show every step.');
   if (log) notes.push('The losses differ widely, so their axis is logarithmic.');

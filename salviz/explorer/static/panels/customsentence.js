@@ -13,7 +13,7 @@ import {pairOf} from './sentencepair.js';
 export const lateAfter = 4000;
 const customCached = 8;
 const customColours = [['saliency', 'saliency'], ['attention', 'attention']];
-const customNoKernel = 'This needs a model in a running kernel. In a notebook, use '
+const customNoKernel = 'This panel needs a model in a running kernel. In a notebook, use '
   + 'Explorer(run, model=(model, tokenizer)) or explore(model, tokenizer).';
 export const lateWords = 'No answer yet. The kernel may be busy; if it has stopped, run the cell again.';
 
@@ -261,7 +261,7 @@ class CustomSentence {
     const {of, attribution, sides: [a, b]} = this.pair, name = attribution.replaceAll('_', ' ');
     const score = alike ? `for ${a.explains}` : `A for ${a.explains || 'nothing'}, B for ${b.explains || 'nothing'}`;
     const saliency = a.frame.get('saliency') ? ` Saliency: ${name}, ${score}.` : '';
-    const apart = alike || !saliency ? '' : ' The explained scores differ, so saliency is not subtracted.';
+    const apart = alike || !saliency ? '' : ' A and B explain different scores, so their saliency is not subtracted.';
     return `A and B were computed just now by ${of}; neither was recorded.${saliency}${apart} ${note}`.trim();
   }
 

@@ -156,7 +156,7 @@ class EvidencePanel {
     this.shownName = name;
     if (unknown)
       return `${quotedToken(name)} has the axes ${axes.join(', ')}, which cannot be drawn; `
-        + `its numbers are in the snapshot.${more}`;
+        + `its values are in the snapshot.${more}`;
     Object.assign(this, {tensor, form, inside, places: evidencePlace(tensor, outer, state.entry)});
     this.slice = evidenceSlice(tensor, this.places, inside);
     const signed = tensor.spec.low < 0, whole = state.scale !== 'map' && !this.slice.truth;
@@ -363,8 +363,8 @@ class EvidencePanel {
 export const evidencePanel = {
   name: 'evidence', title: 'Evidence', order: 80, shows: 'anything', image: 'evidence', page: 'below',
   help: {says: [
-    'Data recorded by a custom method at this step, as a map, as tokens with numbers or as a table.',
-    'The method defines their unit and sign; a strong colour means a large number, not an important one.'],
+    'Numbers that a custom method recorded at this step, as a map, as coloured tokens or as a table.',
+    'The method defines their units and signs; a strong colour means a large number, not an important one.'],
   keys: [['← ↑ ↓ →', 'in a map: move between cells']]},
   fits: hasCustomEvidence, absent: 'This run recorded no evidence of a custom method.',
   view: EvidencePanel,

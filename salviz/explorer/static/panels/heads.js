@@ -143,9 +143,9 @@ class HeadsGrid {
       sorted = scores.filter(Number.isFinite).sort((a, b) => direction * (a - b));
     const many = sorted.filter(score => tied.has(score)).length;
     const who = many === sorted.length && tied.size === 1 ? `all heads have the same ${name}`
-      : `${many} of ${sorted.length} heads share their ${name} with another head (=)`;
-    const cut = filter && sorted[filter - 1] === sorted[filter] ? ` The first ${filter} end within a tie.` : '';
-    return `Ties: ${who}; tied heads are in the order of layers and heads.${cut}`;
+      : `${many} of ${sorted.length} heads have the same ${name} as another head (=)`;
+    const cut = filter && sorted[filter - 1] === sorted[filter] ? ` The limit of ${filter} heads splits a tie.` : '';
+    return `Ties: ${who}; tied heads are ordered by layer and head.${cut}`;
   }
 
   scored() { return headScores(this.ctx.store, this.ctx.state, this.ctx.state.sort); }

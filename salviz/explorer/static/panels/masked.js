@@ -70,7 +70,7 @@ function tiedAtBorder(words, frame) {
 export function copySentence(words, frame) {
   const {replaced, of} = copyCount(words), tied = tiedAtBorder(words, frame);
   const ties = tied ? ` Ties: ${tied} words tie at the threshold; which of them are replaced is arbitrary.` : '';
-  return `${replaced} of ${of} words, those with the lowest saliency, are replaced by a kept neighbour.${ties}`;
+  return `${replaced} of ${of} words, those with the lowest saliency, are replaced by an unmasked neighbour.${ties}`;
 }
 
 export function divergenceOf(frame) {
@@ -126,7 +126,7 @@ export function classBars(frame, classes) {
   const text = `Filled: sentence X; hatched: masked copy X̃. KL(f(X) ‖ f(X̃)) = ${shortNumber(divergenceOf(frame))}${
     words?.several ? ' (mean over classes)' : ''}`;
   if (q) el.append(elementOf('p', 'sv-note', text));
-  const threshold = 'Each class has its own probability and is predicted above 0.5 (the line).';
+  const threshold = 'Each class has an independent probability; a class is predicted above 0.5 (the line).';
   if (words?.several) el.append(elementOf('p', 'sv-note', threshold));
   return el;
 }

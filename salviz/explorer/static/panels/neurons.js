@@ -114,8 +114,8 @@ class Neurons {
     if (answer.error) return void this.rest(answer.error, true);
     const {tokens} = this.probe;
     if (JSON.stringify(answer.tokens) !== JSON.stringify(tokens))
-      return void this.rest(`${answer.of} splits this sentence into other tokens than those in view `
-        + `(${chipText(answer.tokens.join(' '), 60)}), so its queries and keys do not match them.`, true);
+      return void this.rest(`${answer.of} splits this sentence into different tokens `
+        + `(${chipText(answer.tokens.join(' '), 60)}), so its queries and keys do not match those in view.`, true);
     const numbers = new HeadProducts(decodeFrame(answer.frames[0]));
     this.answers.set(this.requested, {of: answer.of, numbers, recorded: this.recorded(), compared: {}});
     if (this.answers.size > neuronsCached) this.answers.delete(this.answers.keys().next().value);

@@ -116,7 +116,7 @@ class PatchesPanel {
   // Large patch grids are stored as thumbnails; the full map of a chosen head is requested.
   missingFull() {
     const {state, request} = this.ctx, {run, probe, step} = this.frame, {kind, layer, head} = state.entry;
-    if (kind !== 'head') return 'This many patches are shown as thumbnails; choose a single head.';
+    if (kind !== 'head') return 'The maps of this image are stored as thumbnails; choose a single head.';
     const key = JSON.stringify([run, probe, step, layer, head]);
     if (this.requested !== key) request({kind: 'map', run, probe, step, layer, head});
     this.requested = key;
@@ -263,12 +263,12 @@ class PatchesPanel {
     const others = Array.from({length: grid.first}, (_, k) => `${this.nameOf(k)} ${this.valueOf(k)}`);
     const notes = others.length
       ? [`Attention from ${this.nameOf(query)} to tokens that are not patches: ${others.join(', ')}.`] : [];
-    if (map.note) notes.push(`Rollout goes ${map.note}; its precision is not known.`);
+    if (map.note) notes.push(`Attention rollout is computed ${map.note}; its rounding error is unknown.`);
     if (candidates) notes.push(`${total(candidates)} of ${row.length} keys of this query are in the discard region; `
       + `${total(discarded ?? [])} are discarded (patches among them are crossed out).`);
     notes.push(...this.guidanceWords());
     notes.push('Colours show the square root of attention, scaled to the largest patch of this query.');
-    if (this.over.checked) notes.push('They are blended with the image, so they differ from the scale.');
+    if (this.over.checked) notes.push('The colours are blended with the image, so they look different from the scale.');
     return notes.join(' ');
   }
 

@@ -236,7 +236,7 @@ class Rationale {
       ? `Bar below a ${unit}: the fraction of annotators who marked it; filled bars (at least one half) `
         + `count as marked (${k} of ${countWords(n, unit)}).`
       : `Underlined: marked by the rationale (${k} of ${countWords(n, unit)}).`);
-    if (chosen) notes.push(`Framed: the ${k === 1 ? 'highest value' : `${k} highest values`}, as many as marked.`);
+    if (chosen) notes.push(`Framed: the ${k === 1 ? 'highest value' : `${k} highest values`} (${k} marked).`);
     if (this.unit === 'word') notes.push('A word’s value is the sum over its pieces; it is marked if any piece is.');
     return notes.join(' ');
   }
@@ -308,7 +308,7 @@ export const rationalePanel = {
   help: {says: [
     'The sentence coloured by an explanation, underlined where people marked it, with their agreement over the steps.',
     'Agreement shows that an explanation looks plausible, not that it is faithful to the model.'],
-  keys: [['← →', 'move between words'], ['Home End', 'first, last word']]},
+  keys: [['← →', 'move between words'], ['Home End', 'first or last word']]},
   fits: hasRationale, absent: 'The data of this run contain no rationales.',
   view: Rationale,
 };

@@ -386,7 +386,7 @@ export const sentencePanel = {
     'The model’s input tokens, coloured by saliency, by the attention of the chosen row, by their difference or by the '
       + 'rationale.',
     'The note below the scale explains the colours; saliency describes the model’s prediction, not the sentence.'],
-  keys: [['← →', 'move between tokens'], ['Home End', 'first, last token'], ['Enter', 'choose the row'],
+  keys: [['← →', 'move between tokens'], ['Home End', 'first or last token'], ['Enter', 'choose the row'],
     ['Space', 'add to the chosen tokens'], ['click', 'choose the row'], ['Shift-click', 'add to the chosen tokens'],
     ['Esc', 'clear the selection']]},
   tour: 'the input tokens and the prediction. Choose a token to see where it attends.',

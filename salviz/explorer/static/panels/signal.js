@@ -421,7 +421,7 @@ export const signalPanel = {
   name: 'signal', title: 'Signal', order: 70, shows: 'signals', image: 'signal', page: 'below',
   help: {says: [
     'The input, its saliency and, if training masks it, the masked copy; each has its scale below.',
-    'Saliency shows what the score reacts to; the informative region is outlined if it is known.'],
+    'Saliency shows which inputs change the score; the informative region is outlined if it is known.'],
   keys: [['← ↑ ↓ →', 'move between cells'], ['Enter', 'choose the feature of a series'],
     ['← →', 'in the distribution: move between bins']]},
   tour: 'the input and its saliency. Point at a cell, or use the arrow keys, to read its values.',

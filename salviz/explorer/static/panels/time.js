@@ -259,7 +259,7 @@ export const timePanel = {
   help: {says: [
     'Recorded steps (dots) and the training losses and scores on the same axis; all panels show the chosen step.',
     'Results of one run with one seed may not generalise, however smooth its curves.'],
-  keys: [['← →', 'previous, next recorded step'], ['Home End', 'first, last step'], ['Space', 'play or pause'],
+  keys: [['← →', 'previous or next recorded step'], ['Home End', 'first or last step'], ['Space', 'play or pause'],
     ['← → ⇞ ⇟', 'on the curves: read values step by step'],
     ['Enter', 'on the curves: go to the nearest recorded step; on a name: show or hide the curve']]},
   tour: 'the recorded steps. Drag the slider, press play, or use [ and ] to show all panels at an earlier step.',

@@ -228,6 +228,6 @@ export const tradeoffPanel = {
   help: {says: [
     'Each point is one value of the setting, averaged over seeds; bars are the intervals over seeds.',
     'Points below the staircase are dominated in both metrics; a hollow point may still be on the front.'],
-  keys: [['← ↑ ↓ →', 'move between values'], ['Enter', 'open the run of the value']]},
+  keys: [['← ↑ ↓ →', 'move between values'], ['Enter', 'open the run with this value']]},
   view: TradeOff,
 };

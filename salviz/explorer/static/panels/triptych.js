@@ -256,7 +256,7 @@ class Triptych {
     const r = spearman(a.map(v => v || 0), b.map(v => v || 0), counts);
     const what = this.kind === 'attribution' ? 'attribution' : `the magnitude of ${this.saliencyName}`;
     const how = this.kind === 'attribution'
-      ? 'The difference compares ranks within each row (0 to 1), since the two have no common unit.'
+      ? 'The difference compares ranks within each row (0 to 1), since attention and attribution have no common unit.'
       : 'For the difference, attention rows and |saliency| are normalised over ordinary tokens.';
     const text = Number.isFinite(r) ? r.toFixed(2).replace('-', '−') : 'undefined';
     const where = this.row < 0 ? 'of the mean row' : 'in this row';
@@ -269,7 +269,7 @@ export const triptychPanel = {
   name: 'triptych', title: 'Triptych', order: 30, tab: true, shows: 'maps', image: 'triptych',
   help: {says: [
     'Attention, an explanation of the same tokens and their signed difference; each has its scale below.',
-    'The difference compares ranks or fractions within a row; it does not show which of the two is right.'],
+    'The difference compares ranks or fractions within a row; it does not show which of the two is correct.'],
   keys: [['← ↑ ↓ →', 'move between cells, in all three maps'], ['Enter', 'choose the row']]},
   view: Triptych,
 };

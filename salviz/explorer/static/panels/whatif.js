@@ -48,7 +48,7 @@ class WhatIfMask extends WhatIfGroup {
     const lowest = now.ranking === 'signed' ? 'most negative saliency' : 'saliency closest to 0';
     setText(this.lesson,
       `The ${k} of ${of} words with the ${lowest} (mask fraction ${now.maskedShare.toFixed(2)}, rounded down) `
-        + 'are replaced by the kept word before them. Training penalises a change of the prediction.');
+        + 'are replaced by the nearest unmasked word before them. Training penalises a change in the prediction.');
     setText(this.counts, this.sayCounts());
     this.lines.replaceChildren(maskLine('recorded', this.was, null), maskLine('what-if', this.recomputed, this.was));
   }
@@ -170,7 +170,7 @@ class WhatIf {
 export const whatIfPanel = {
   name: 'whatif', title: 'What-if settings', order: 50, tab: true, shows: 'text', image: 'whatif',
   help: {says: [
-    'Recomputes what a method chooses at this step with other settings, next to the recorded choice.',
+    'Recomputes a method’s choice at this step with other settings, next to the recorded choice.',
     'No model is retrained, so this does not show how a model trained with these settings would behave.'],
   keys: [['← →', 'move a slider'], ['Enter', 'open or close a method'],
     ['← ↑ ↓ →', 'in a map: move between cells']]},

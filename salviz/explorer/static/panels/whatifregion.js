@@ -79,7 +79,7 @@ export class WhatIfRegion extends WhatIfGroup {
       + (many ? `the ${many} with the ${side} attribution.` : 'none.');
     const draw = many
       ? ` Each candidate is dropped with probability q (${percent(q)}), with the random numbers of the training step: `
-      + 'a larger q only drops more, and no query loses all its keys.' : '';
+      + 'a larger q drops the same keys and more, and no query loses all its keys.' : '';
     const marks = this.small ? `Colour: candidates are ${darker}, dropped keys ${darker === 'darker' ? 'darkest'
       : 'lightest'}.`
       : `Outlines: candidates; crosses: dropped; ${darker} colours: higher attribution ranks in the row.`;
