@@ -510,8 +510,8 @@ def _reproduce_options(arg):
     "Add the options of `salviz reproduce`"
     arg('claims', nargs='*', metavar='CLAIM', help='claims to test, such as D2 G1 (default: all claims of the budget)')
     arg('--budget', choices=('quick', 'small', 'tuned', 'full'), default='small',
-        help='quick: takes minutes, gives no verdicts; small: takes hours on two cores; tuned: about 16 hours, with tuned settings and '
-        "sequential tests; full: uses the papers' setup, "
+        help='quick: takes minutes, gives no verdicts; small: takes hours on two cores; tuned: takes about 16 hours, with '
+        "tuned settings and sequential tests; full: uses the papers' setup, "
         'which needs a GPU and the Hugging Face Hub (default %(default)s)')
     arg('--list', action='store_true', help='list the claims, their cost and the existing rows')
     arg('--report', action='store_true',
