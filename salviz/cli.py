@@ -510,15 +510,15 @@ def _reproduce_options(arg):
     "Add the options of `salviz reproduce`"
     arg('claims', nargs='*', metavar='CLAIM', help='claims to test, such as D2 G1 (default: all claims of the budget)')
     arg('--budget', choices=('quick', 'small', 'tuned', 'full'), default='small',
-        help='quick: takes minutes, gives no verdicts; small: takes hours on two cores; tuned: takes about 16 hours, with '
-        "tuned settings and sequential tests; full: uses the papers' setup, "
+        help='quick: takes minutes, gives no verdicts; small: takes hours on two cores; tuned: takes about 16 hours, '
+        "with tuned settings and sequential tests; full: uses the papers' setup, "
         'which needs a GPU and the Hugging Face Hub (default %(default)s)')
     arg('--list', action='store_true', help='list the claims, their cost and the existing rows')
     arg('--report', action='store_true',
         help='write the report from the existing or the bundled rows, without training')
     arg('--archive', action='store_true',
-        help='write the report, and an archive with rows, registry, settings, verdicts and versions to deposit and cite; '
-        'train nothing')
+        help='write the report, and an archive with rows, registry, settings, verdicts and versions '
+        'to deposit and cite; train nothing')
     arg('--processes', type=_whole(1), default=1, help='number of workers, with one thread each (default %(default)s)')
     arg('--out', type=_named, help='folder for the studies and the report (default reproduce-BUDGET)')
     arg('--rows', type=_named, help='file with existing rows, to which new rows are added (default: rows.jsonl in the '

@@ -96,8 +96,8 @@ def antecedent_sentences(
     and third noun phrase"""
     problem = ''
     if type(n) is not int or n < 1 or not kinds or n % (3*len(kinds)):
-        problem = (f'n must be a multiple of {3*len(kinds)} (three antecedent positions for each type of mention), '
-                   f'got {n!r}')
+        problem = (f'n must be a multiple of {3*len(kinds)} (three antecedent positions '
+                   f'for each type of mention), got {n!r}')
     if isinstance(kinds, str) or not kinds or not {*kinds} <= {*_mention_kinds}:
         problem = f'kinds must be a non-empty list of {", ".join(map(repr, _mention_kinds))}, got {kinds!r}'
     if problem: raise ValueError(problem)

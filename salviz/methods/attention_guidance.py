@@ -514,8 +514,8 @@ class AttentionGuidance(_Checking):
         for name, pattern in (self.custom or {}).items():
             taken = 'in the paper' if name in named or is_one_delimiter(name) else 'for patches'
             self.require(name not in (*named, *patch_patterns) and not is_one_delimiter(name),
-                         f'custom contains {name!r}, which is already the name of a pattern {taken}; choose another '
-                         'name')
+                         f'custom contains {name!r}, which is already the name of a pattern {taken}; '
+                         'choose another name')
             self.require(name in used,
                          f'custom pattern {name!r} is not assigned to any head; add it to patterns, '
                          f'such as patterns={{{name!r}: [0]}}')

@@ -189,8 +189,8 @@ class Facts(_TaskFields):
         return self.metrics(labels, predictions, **named)
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #mt14
-_every_token_answers = ('Every token has an answer in this task, and each answer would have to be explained in every '
-                        'step')
+_every_token_answers = ('Every token has an answer in this task, and each answer would have to be explained '
+                        'in every step')
 
 tasks = {t.name: t for t in (
     Facts('classification'),

@@ -106,6 +106,8 @@ def _claim_words(
 # %% ../../nbs/15_replication/09_report.ipynb #rt-8
 def _number(x, digits=3): return number_words(x, digits, '–')
 
+def _percent(x): return f'{digits_of(100*x, 5)} %'
+
 def _places(width) -> int:
     "Return the number of decimals, two to four, that shows two significant digits of `width`"
     if 0 < width < math.inf: return max(2, min(4, 1 - math.floor(math.log10(width))))
@@ -311,7 +313,9 @@ def _strip(finding) -> Markup:
     v, e, d = finding.verdict, finding.effect, finding.d
     if not len(d): return Markup()
     edge, values, last = _edge(e), [], 'mean'
-    if finding.has_interval: values, last = [v.low, v.high, math.copysign(v.detectable, edge)], f'all, {_percent(finding.confidence)}'
+    if finding.has_interval:
+        values = [v.low, v.high, math.copysign(v.detectable, edge)]
+        last = f'all, {_percent(finding.confidence)}'
     if 'd' in d: values += list(d.d)
     axis = Axis([0, edge, v.mean, *values])
     lanes = _pair_lanes(finding, axis) if 'd' in d else _spread_lanes(finding)
@@ -808,8 +812,6 @@ def _effect_part(finding, rows) -> dict:
         gates=list(dict.fromkeys(_gate_words(e))), learnt=_learnt_words(e, rows))
 
 def _p_words(p): return '< 0.001' if p < .001 else _number(p)
-
-def _percent(x): return f'{digits_of(100*x, 5)} %'
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-27bd
 def _section(

@@ -79,15 +79,16 @@ expectations = { # by paper
     'ad_drop': Expectation(
         {'Is it more accurate?': ('D2',), 'And on other domains?': ('D8',), 'With fewer examples?': ('D7',)},
         ('AD', 'FT', 'GA'),
-        ('With at most a few hundred sentences and few epochs, some runs never leave the accuracy of a constant answer; '
-         'plain fine-tuning does so less often. More epochs and a warm-up avoid it.',
+        ('With at most a few hundred sentences and few epochs, some runs never leave the accuracy of a constant '
+         'answer, more often than with plain fine-tuning. More epochs and a warm-up avoid this.',
          'With gold labels instead of predicted ones, such runs stay at that level even after more epochs.')),
     'attention_guidance': Expectation(
         {'Is the loss on unseen text lower?': ('G2',), 'Are translations as good?': ('G9b',),
          'Does it help deep models more?': ('G3',)},
         ('MLM', 'plain', 'AG'),
-        ('If the guidance loss outweighs the loss of the task tenfold, the model learns the patterns instead of the task. '
-         'Training then prints a warning. The option alpha=None selects a weight at which guidance is about a tenth of the loss.',)),
+        ('If the guidance loss outweighs the loss of the task tenfold, the model learns the patterns instead of the '
+         'task. Training then prints a warning. The option alpha=None selects a weight at which guidance is about a '
+         'tenth of the loss.',)),
     'saliency_guided': Expectation(
         {'Is accuracy maintained?': ('S1 digits', 'S1 text', 'S1 series'),
          'Are explanations more faithful?': ('S4a', 'S4b'), 'Does saliency find informative cells?': ('S5a', 'S5b')},
@@ -196,7 +197,8 @@ def _claim_changes(first, now) -> list: # of phrases
     for f in now:
         if (old := before.get(f.effect.name)) is None: continue
         if old.effect.smallest != f.effect.smallest:
-            out.append(f'threshold of {f.effect.name} {digits_of(old.effect.smallest)} → {digits_of(f.effect.smallest)}')
+            ends = digits_of(old.effect.smallest), digits_of(f.effect.smallest)
+            out.append(f'threshold of {f.effect.name} {ends[0]} → {ends[1]}')
         out.append(f'pairs of {f.effect.name} {old.verdict.pairs} → {f.verdict.pairs}')
     return out
 
@@ -247,8 +249,8 @@ def tuned_headline(findings) -> str:
     "Return the outcome in one sentence"
     words = [f.word for f in findings if f.word != 'not run']
     counts = ', '.join(f'{words.count(word)} {word}' for word in groups if word in words) or 'none yet'
-    return (f'{len(words)} of {len(findings)} effects of {len(tuned_effects)} claims were tested with tuned settings: '
-            f'{counts}.')
+    return (f'{len(words)} of {len(findings)} effects of {len(tuned_effects)} claims were tested '
+            f'with tuned settings: {counts}.')
 
 def effects_frame(findings) -> pd.DataFrame: # one row per effect
     "Return all verdicts with the numbers that they follow from"
@@ -258,7 +260,8 @@ def effects_frame(findings) -> pd.DataFrame: # one row per effect
         numbers = {k: getattr(v, k) if f.has_interval else math.nan for k in ('mean', 'low', 'high', 'p', 's')}
         out.append(dict(claim=f.claim.name, effect=f.effect.name, paper=f.claim.paper, claimed=f.claim.title,
                         title=f.effect.title, rule=f.effect.rule, smallest=f.effect.smallest, verdict=f.word, **numbers,
-                        confidence=f.confidence, pairs=v.pairs, look=s.look if s else 0, finished=bool(s and s.finished),
+                        confidence=f.confidence, pairs=v.pairs, look=s.look if s else 0,
+                        finished=bool(s and s.finished),
                         paper_effect=f.effect.paper_effect, below_paper=bool(s and s.below_paper),
                         heterogeneity=s.heterogeneity if s else math.nan, left_out=', '.join(f.left_out),
                         by_domain='; '.join(f'{k}: {x.word}' for k, x in s.by_task.items()) if s else ''))

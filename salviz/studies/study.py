@@ -307,8 +307,7 @@ class _Design(_TrialParts):
         if callable(self.model):
             net = self._load(self.cells[0])[0]
             model = _described(self.model, {'class': type(net).__name__, 'weights': weights_checksum(net)})
-        return dict(methods=methods, seeds=list(self.seeds),
-                    settings=_shown_values(self.settings), model=model,
+        return dict(methods=methods, seeds=list(self.seeds), settings=_shown_values(self.settings), model=model,
                     data=_described(self.data, facts) if callable(self.data) else facts,
                     train=plain(self.train), **(dict(processes=self.processes) if self.processes > 1 else {}))
 
@@ -338,8 +337,8 @@ class _Design(_TrialParts):
                                  'To continue the study, pass the same design; otherwise choose another folder'
                                  + ('' if extend else ' (extend=True allows new methods, seeds and values)'))
         elif self.folder.exists() and any(self.folder.iterdir()):
-            raise FileExistsError(f'Study: {self.folder} is not empty, but does not contain a study; choose another '
-                                  'folder')
+            raise FileExistsError(f'Study: {self.folder} is not empty, but does not contain a study; '
+                                  'choose another folder')
         write_whole(file, sealed(self.manifest, indent=2).encode())
 
     def _complete(self, was, name, methods):

@@ -287,8 +287,8 @@ def start_training(
     You can pause, resume, stop, wait for and await the `Training`."""
     fault = ''
     if int(os.environ.get('WORLD_SIZE', 1)) > 1:
-        fault = ('this is one of several processes (WORLD_SIZE), which must train in lockstep; use train in each '
-                 'process')
+        fault = ('this is one of several processes (WORLD_SIZE), which must train in lockstep; '
+                 'use train in each process')
     if 'progress' in kwargs:
         fault = 'progress is an argument of train; omit it, since the returned Training reports its progress'
     if fault: raise ValueError(f'start_training: {fault}')

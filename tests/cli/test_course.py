@@ -111,7 +111,7 @@ def test_a_usb_stick_has_wheels_for_the_systems_of_students(package, tmp_path, m
 @pytest.mark.parametrize('words,told', [
     ([], 'course: expected one new folder'), (['a', 'b'], 'got 2'),
     (['a', '--check'], 'course --check: takes no folder'),
-    (['a', '--out', 'b'], '--out is an option of'), (['class'], 'course class: name the files'),
+    (['a', '--out', 'b'], '--out is an option of'), (['class'], 'course class: pass the files'),
     (['grade'], 'course grade: expected one folder'), (['grade', 'nowhere'], 'no folder nowhere'),
     (['grade', 'a', '--pages'], '--pages is not an option'),
     (['class', 'a', '--teacher'], '--teacher is not an option'),

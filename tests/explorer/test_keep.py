@@ -59,7 +59,7 @@ def test_another_kind_uses_the_head_in_view_and_rejects_a_step(run):
     explorer = Explorer(run, state=chosen)
     assert 'layer 1, head 2' in explorer.figure('evolution').caption.lower()
     assert explorer.figure('loss_curves').caption
-    with pytest.raises(ValueError, match='drop step=, or pass its run'): figure(explorer, step=0)
+    with pytest.raises(ValueError, match='omit step=, or pass its run'): figure(explorer, step=0)
     with pytest.raises(ValueError, match="unknown kind 'heat'"): explorer.figure('heat')
 
 def test_an_image_has_a_figure_but_no_arrays_of_tokens():

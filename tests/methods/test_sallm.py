@@ -2000,7 +2000,8 @@ def test_options_that_do_not_apply_to_a_task_are_rejected_before_the_folder_exis
 
 
 @pytest.mark.parametrize('arguments, says', [
-    (dict(unlabelled='a text'), 'must be None, or a non-empty list of'), (dict(unlabelled=[]), 'unlabelled must'),
+    (dict(unlabelled='a text'), 'unlabelled must be None, or a non-empty list'),
+    (dict(unlabelled=[]), 'unlabelled must'),
     (dict(unlabelled=['a', 3]), 'unlabelled must'), (dict(unlabelled=['a'], unlabelled_ratio=0), 'unlabelled_ratio'),
     (dict(unlabelled=['a'], unlabelled_weight=-1.), 'unlabelled_weight must be a finite'),
     (dict(unlabelled_ratio=2), 'unlabelled_ratio and unlabelled_weight require'),

@@ -45,8 +45,8 @@ def write_invented(
     chosen = [e for e in every if effects is None or e.name in effects]
     for study, condition in dict.fromkeys((t.study, t.arm) for e in chosen for t in e.terms):
         append_line(file, to_json(dict(
-            kind='choice', study=study, condition=condition, metric='validation_score', settings=dict(learning_rate=3e-4),
-            score=.8, scores=[.7, .8], rows=4, fingerprint='0', time='2026-01-01T00:00:00+00:00', version='0')))
+            kind='choice', study=study, condition=condition, metric='validation_score',
+            settings=dict(learning_rate=3e-4), score=.8, scores=[.7, .8], rows=4, fingerprint='0', time='2026-01-01T00:00:00+00:00', version='0')))
     cells = {str(c): c for e in chosen for c in cells_of(e, range(first_seed, first_seed + e.seeds))}
     for study, condition, settings, seed in cells.values():
         metric, _, constant = tuned_studies[study].learns
@@ -62,7 +62,8 @@ def write_invented(
                 sign = -1 if e.name in opposed and settings.get('task') == 'movie' else 1
                 measures[t.measure] += sign*_offset(e, word, (settings, seed), 1.)
         if (study, condition, settings.get('task')) in lost: measures[metric] = .5 if measures[metric] < 1 else 5.2
+        seconds = math.exp(.1*_noise(seed)) + (condition not in ('FT', 'plain'))
         row = dict(kind='row', study=study, budget='tuned', method=condition, settings=settings, seed=seed,
-                   measures=measures, seconds=math.exp(.1*_noise(seed)) + (condition not in ('FT', 'plain')), machine='a1')
+                   measures=measures, seconds=seconds, machine='a1')
         append_line(file, to_json(row))
     return file
