@@ -133,7 +133,7 @@ def _check_better(better, measures):
     "Raise for invalid directions in `better`, and for columns that none of `measures` can have"
     for k in better or {}:
         if not _is_column(k, measures):
-            raise ValueError(f'Study: better contains an unknown measure {k!r}; available: {", ".join(measures)}')
+            raise ValueError(f'Study: better has {k!r}, which is unknown; available: {", ".join(measures)}')
     checked_better(better, who='Study: ')
 
 # %% ../../nbs/07_studies/03_study.ipynb #018b

@@ -46,7 +46,8 @@ def write_invented(
     for study, condition in dict.fromkeys((t.study, t.arm) for e in chosen for t in e.terms):
         append_line(file, to_json(dict(
             kind='choice', study=study, condition=condition, metric='validation_score',
-            settings=dict(learning_rate=3e-4), score=.8, scores=[.7, .8], rows=4, fingerprint='0', time='2026-01-01T00:00:00+00:00', version='0')))
+            settings=dict(learning_rate=3e-4), score=.8, scores=[.7, .8], rows=4,
+            fingerprint='0', time='2026-01-01T00:00:00+00:00', version='0')))
     cells = {str(c): c for e in chosen for c in cells_of(e, range(first_seed, first_seed + e.seeds))}
     for study, condition, settings, seed in cells.values():
         metric, _, constant = tuned_studies[study].learns
