@@ -8,6 +8,7 @@ __all__ = ['Controls', 'png', 'Explorer']
 # %% ../../nbs/12_explorer/09_widget.ipynb #003
 import asyncio
 import base64
+import inspect
 import json
 import os
 import re
@@ -17,12 +18,15 @@ import uuid
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import ipywidgets as W
 from annotated_types import Ge, Gt, Le, MinLen
 
+from ..core.attention_arrays import attention_maps, maps_by_model
+from ..core.snapshots import Snapshot
 from ..core.validation import Names, validated
 from .assets import check_panels, needs_plotly, static_text
 from .custom_sentences import ModelSource
@@ -33,10 +37,11 @@ from .transfer import ThrottledWorker
 from .view import ExplorerView
 
 if TYPE_CHECKING:
+    import numpy as np
+    import torch
     from matplotlib.figure import Figure
 
     from salviz.core.runs import Run
-    from salviz.core.snapshots import Snapshot
     from salviz.explorer.static_images import Selection
     from salviz.explorer.view_export import ViewArrays
     from salviz.figures.drawing import Picture
@@ -444,16 +449,50 @@ class _Export(_TrainingEnd):
         from salviz.figures.kinds import figure
         return figure(self, kind, **options)
 
+# %% ../../nbs/12_explorer/09_widget.ipynb #7aa9a599
+_of_maps, _Init = inspect.signature(attention_maps).parameters, TypeVar('_Init')
+
+def _is_maps(args, kwargs) -> bool:
+    "Return True if the arguments of `Explorer` are attention weights and tokens instead of runs"
+    first = args[0] if args else kwargs.get('run')
+    if first is None: return any(name in kwargs for name in _of_maps if name.endswith('attention'))
+    if isinstance(first, dict) or hasattr(first, '__array__') or hasattr(first, 'detach'): return True
+    if not isinstance(first, (list, tuple)): return False
+    has_tokens = len(args) > 1 or bool(kwargs.keys() & _of_maps.keys())
+    return has_tokens and not any(isinstance(one, Snapshot) for one in first)
+
+def _takes_maps(init:_Init) -> _Init:
+    "Let `init` of the explorer take the arguments of `attention_maps` instead of runs"
+    @wraps(init)
+    def with_maps(self, *args, **kwargs):
+        if not _is_maps(args, kwargs): return init(self, *args, **kwargs)
+        of_maps = {name: value for name, value in kwargs.items() if name in _of_maps}
+        others = {name: value for name, value in kwargs.items() if name not in _of_maps}
+        return init(self, attention_maps(*args, **of_maps), **others)
+    return with_maps
+
+def _by_model(run) -> list: # of runs
+    "Return `run` in a list, or the snapshots of `attention_maps` of several models as one list for each"
+    is_list = isinstance(run, (list, tuple)) and all(isinstance(one, Snapshot) for one in run)
+    groups = list(maps_by_model(run).values()) if is_list else []
+    places = [(snapshot.step, snapshot.probe) for snapshot in run] if is_list else []
+    return groups if len({*places}) < len(places) else [run]
+
 # %% ../../nbs/12_explorer/09_widget.ipynb #047
 class Explorer(_Export):
     """An interactive view of a run: attention, attribution [layers, heads, query, key], saliency [tokens], regions
 
-    Example: `Explorer('runs/ad-drop', compare='runs/plain', panels=['heads', 'saliency'])`"""
+    Instead of a run, it takes attention maps from elsewhere with the arguments of `attention_maps`.
+
+    Example: `Explorer('runs/ad-drop', compare='runs/plain', panels=['heads', 'saliency'])`,
+    `Explorer(model(**batch, output_attentions=True).attentions, tokens)`"""
+    @_takes_maps
     @validated
     def __init__(self,
         # a `Run`, its path, the name of a bundled run ('plain', 'sallm', 'saliency-guided', 'ad-drop',
-        # 'attention-guidance'), a training from `start_training` or `watch`, a list of `Snapshot`, or a `Front`
-        run:'Run|str|os.PathLike|Training|Watcher|Sequence[Snapshot]|Front',
+        # 'attention-guidance'), a training from `start_training` or `watch`, a list of `Snapshot`, or a `Front`; or
+        # attention weights, followed by their tokens
+        run:'Run|str|os.PathLike|Training|Watcher|Sequence[Snapshot]|Front|Sequence|dict|np.ndarray|torch.Tensor',
         # another run, to compare with
         compare:'Run|str|os.PathLike|Training|Watcher|Sequence[Snapshot]|Front|None'=None,
         probes:_Numbers|None=None,      # numbers of the examples to show; None: all
@@ -471,7 +510,8 @@ class Explorer(_Export):
         training = None
         if hasattr(run, 'subscribe') and hasattr(run, 'run'): training = run
         panels = check_panels(panels)
-        self.front, described, runs = None, None, [r for r in (run, compare) if r is not None]
+        self.front, described = None, None
+        runs = [one for r in (run, compare) if r is not None for one in _by_model(r)]
         if is_front(run): self.front, runs, described, state = run, *_of_front(run, compare, state)
         self.runs = [_opened(r) for r in runs]
         self.training, self._display_id, self._loop = training, None, None
