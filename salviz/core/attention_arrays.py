@@ -161,8 +161,9 @@ def _size_fault(what, shape, queries, keys, i):
                       for axis, size, n in sizes if size != n)
     if not wrong: return ''
     if any(size > n for _, size, n in sizes):
-        return (f'{wrong}; if the maps contain padding, pass attention_mask=, or cut both: '
-                f'attention[..., :{sizes[0][2]}, :{sizes[1][2]}]')
+        with_mask = 'pass attention_mask=, or '*(what == 'attention')
+        return (f'{wrong}; if the maps contain padding, {with_mask}cut both axes: '
+                f'{what}[..., :{sizes[0][2]}, :{sizes[1][2]}]')
     return f'{wrong}; pass one token per position'
 
 def _per_token(name, x, n, i):
@@ -292,7 +293,7 @@ def _series(attention, saliency, steps, model='', step=0): # generator of (model
 def _parts(attention, tokens, key_tokens, encoder_decoder, options) -> list: # of `_Part`
     "Return the kinds of attention among the arguments of `attention_maps`"
     if attention is not None:
-        if key_tokens is not None and list(key_tokens) == list(tokens or ()): key_tokens = None
+        if key_tokens is not None and list(key_tokens) == list([] if tokens is None else tokens): key_tokens = None
         note = 'Rows are the query tokens, columns the key tokens.'*(key_tokens is not None)
         return [_Part('attention', attention, tokens, key_tokens, options, 0, note)]
     names = dict(encoder=('encoder', None), decoder=('decoder', None), cross=('decoder', 'encoder'))
