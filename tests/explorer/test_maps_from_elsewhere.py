@@ -52,7 +52,7 @@ def test_positional_arguments_of_other_viewers_mean_the_same(call):
 
 
 def test_the_output_of_a_model_is_accepted(tiny_bert, tiny_tokenizer):
-    model = tiny_bert()
+    model = tiny_bert().eval()
     model.set_attn_implementation('eager')
     batch = tiny_tokenizer(['a good film', 'bad'], padding=True, return_tensors='pt')
     out = model(**batch, output_attentions=True)
