@@ -165,7 +165,7 @@ def test_saved_maps_open_as_a_run(tmp_path):
     assert figure(tmp_path/'maps', 'head_grid').caption and Explorer(run).to_html(tmp_path/'a.html').stat().st_size
     from salviz.cli import main
     main(['show', str(tmp_path/'maps'), '--out', str(tmp_path/'b.html')])
-    assert 'charming' in Explorer(run).selection().snapshot.words and (tmp_path/'b.html').stat().st_size > 1e5
+    assert 'charming' in Explorer(run).selected().snapshot.words and (tmp_path/'b.html').stat().st_size > 1e5
 
 
 def test_what_needs_a_model_says_why_it_cannot_be_used(tmp_path):
@@ -188,5 +188,5 @@ def test_functions_of_bertviz_take_its_arguments():
         assert ours == [parameter for parameter in theirs if parameter not in ('html_action', 'include_heads')]
     explorer = drop_in.head_view(tuple(maps[:, None]), tokens, 4, layer=1, heads=[2])
     assert explorer.state['entry'] == dict(kind='head', layer=1, head=2)
-    page = bertviz_view(explorer.selection().snapshot)._repr_html_()
+    page = bertviz_view(explorer.selected().snapshot)._repr_html_()
     assert 'charm' in page
