@@ -41,7 +41,8 @@ def head_view(
     maps = {name: _selected(x, include_layers) for name, x in maps.items() if x is not None}
     labels = tokens if not prettify_tokens and attention is not None else None
     return Explorer(**maps, tokens=tokens, sentence_b_start=sentence_b_start, labels=labels,
-                    encoder_tokens=encoder_tokens, decoder_tokens=decoder_tokens, state=_first_view(layer, heads) or None)
+                    encoder_tokens=encoder_tokens, decoder_tokens=decoder_tokens,
+                    state=_first_view(layer, heads) or None)
 
 def model_view(
     attention:Any=None, tokens:Sequence[str]|None=None, sentence_b_start:int|None=None, prettify_tokens:bool=True,

@@ -365,6 +365,17 @@ class _Display(_Pages):
         from IPython.display import update_display
         if self._display_id: update_display(self._repr_mimebundle_(), raw=True, display_id=self._display_id)
 
+    def _display_(self):
+        "Return the output for marimo, which shows the view but no widgets of ipywidgets"
+        import marimo
+        if self.controls is None: return self.view
+        training, self._buttons = self.training, []
+        def button(label, act): self._buttons.append(marimo.ui.button(label=label, on_click=lambda _: act()))
+        if self.controls.pausable:
+            button('Pause or resume', lambda: training.resume() if training.state in _held else training.pause())
+        button('Stop', training.stop)
+        return marimo.vstack([marimo.hstack(self._buttons, justify='start'), self.view])
+
     def _ipython_display_(self, **kw):
         from IPython.display import display
         self._display_id = self._display_id or f'salviz-{uuid.uuid4().hex}'

@@ -81,7 +81,8 @@ def test_the_attention_of_generation_is_joined():
 
 
 @pytest.mark.parametrize('call, message', [
-    (lambda: (maps, tokens[:4]), r'axis query of attention has size 6 and sentence 0 has 4 tokens, axis key .* 4 tokens'),
+    (lambda: (maps, tokens[:4]),
+     r'axis query of attention has size 6 and sentence 0 has 4 tokens, axis key .* 4 tokens'),
     (lambda: (maps, [*tokens, '[PAD]']), 'has size 6 and sentence 0 has 7 tokens.*one token per position'),
     (lambda: (maps[..., :5], tokens), 'axis key of attention has size 5 and sentence 0 has 6 tokens'),
     (lambda: (maps, [tokens, tokens]), 'axis batch of attention has size 1, but there are 2 lists of tokens'),
@@ -137,12 +138,14 @@ def test_cross_attention_is_a_block_of_a_square_map():
     assert (attention[..., :4, :] == 0).all() and (attention[..., 4:] == 0).all()
     assert cross.texts == ('une femme lit', 'a woman reads') and cross.info['second_start'] == 4
     assert 'rows are decoder tokens' in figure(cross, 'attention_map').caption
-    with pytest.raises(ValueError, match=r'axis query of decoder_attention has size 5 and .* decoder_attention\[..., :3, :3\]'):
+    message = r'axis query of decoder_attention has size 5 and .* decoder_attention\[..., :3, :3\]'
+    with pytest.raises(ValueError, match=message):
         attention_maps(**encoder_decoder() | dict(decoder_tokens=target[:3]))
 
 
 def test_steps_and_models_become_recordings():
-    series = attention_maps({'first': {0: maps, 20: weights(2, 3, 6, 6, seed=1)}, 'second': {0: maps, 20: maps}}, tokens)
+    by_model = {'first': {0: maps, 20: weights(2, 3, 6, 6, seed=1)}, 'second': {0: maps, 20: maps}}
+    series = attention_maps(by_model, tokens)
     explorer = Explorer(series)
     assert repr(explorer) == ('Explorer of first (1 sentence, 2 recorded steps) and second (1 sentence, 2 recorded '
                               'steps)')
