@@ -217,18 +217,18 @@ def _of_sentence(part, i, layers, queries, keys, start):
     mask, labels, words, saliency = (None if x is None else x[i] for x in part.options)
     n = values.shape[-1]
     if mask is not None:
-        kept = np.flatnonzero(_per_token('attention_mask', mask, n, i))
-        if len(queries) == n: queries = [queries[k] for k in kept]
-        if start is not None: start = int((kept < start).sum())
-        values = values[..., kept, :][..., kept]
-    def kept_of(name, x):
-        if mask is not None and x is not None and len(x) == n != len(queries): x = [x[k] for k in kept]
+        places = np.flatnonzero(_per_token('attention_mask', mask, n, i))
+        if len(queries) == n: queries = [queries[k] for k in places]
+        if start is not None: start = int((places < start).sum())
+        values = values[..., places, :][..., places]
+    def of_token(name, x):
+        if mask is not None and x is not None and len(x) == n != len(queries): x = [x[k] for k in places]
         return _per_token(name, x, len(queries), i)
     _checked(_size_fault(part.what, values.shape, queries, queries if keys is None else keys, i),
              next(_value_faults(values, list(layers)), ''), start is not None and not 0 < start < len(queries) and
              f'sentence_b_start must be between 1 and {len(queries) - 1}, the last position, got {start}')
-    text = _text(queries, kept_of('labels', labels), kept_of('words', words))
-    return values, text, start, kept_of('saliency', saliency)
+    text = _text(queries, of_token('labels', labels), of_token('words', words))
+    return values, text, start, of_token('saliency', saliency)
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa023
 def _nested(x, batch):

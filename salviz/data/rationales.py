@@ -246,8 +246,8 @@ def _placed(text, start, end, marked=None) -> list: # [start, end] in characters
     converted = [len(units[:2*k].decode('utf-16-le', 'ignore')) for k in (start, end)]
     for a, b in ([start, end], converted):
         if marked is None or plain(text[a:b]) == plain(marked): return [a, b]
-    raise ValueError(f'the span from {start} to {end} is {text[start:end]!r:.40} in the text and {marked!r:.40} in the '
-                     'export')
+    found = f'{text[start:end]!r:.40} in the text and {marked!r:.40} in the export'
+    raise ValueError(f'the span from {start} to {end} is {found}')
 
 def _combined(texts, people, annotators):
     "Return the rationale that `people`, each with spans [segment, start, end], marked in `texts`, as `_marked` does"

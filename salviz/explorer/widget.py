@@ -523,6 +523,16 @@ def _state_of(place) -> dict:
 class _WithSelection(_Export):
     "The selection as a trait that other cells observe and set"
     selection = T.Instance(dict, ())
+    # the current view as a dict, for `Explorer(run, state=…)`; can be set
+    state = property(lambda self: self._view_state(), lambda self, state: self._show_state(state))
+
+    def __repr__(self):
+        def words(run):
+            steps = {step for _, step in run['recorded']}
+            recorded = ''
+            if steps != {0}: recorded = f', {len(steps)} recorded step{"s"*(len(steps) != 1)}'
+            return f'{run["name"]} ({example_count_text(run["probes"])}{recorded})'
+        return f'Explorer of {" and ".join(map(words, self._metas()))}'
 
     def _shown_run(self) -> tuple: # (state, metadata of the run in view)
         state, metas = self._state(), self._metas()
@@ -646,14 +656,3 @@ class Explorer(_WithSelection):
             self._unsubscribe = training.subscribe(lambda _: self._worker.call() if training.state in _over else None)
             if trained: self._forget_end = training.at_end(self._end)
             if training.state in _over: self._worker.call()
-
-    # the current view as a dict, for `Explorer(run, state=…)`; can be set
-    state = property(lambda self: self._view_state(), lambda self, state: self._show_state(state))
-
-    def __repr__(self):
-        def words(run):
-            steps = {step for _, step in run['recorded']}
-            recorded = ''
-            if steps != {0}: recorded = f', {len(steps)} recorded step{"s"*(len(steps) != 1)}'
-            return f'{run["name"]} ({example_count_text(run["probes"])}{recorded})'
-        return f'Explorer of {" and ".join(map(words, self._metas()))}'

@@ -16,7 +16,7 @@ app = marimo.App()
 @app.cell
 def _():
     import marimo as mo
-    from salviz import *
+    from salviz import ADDrop, Explorer, load_classifier, load_text, start_training, subset
     {setup}
     explorer = Explorer({source})
     get, put = mo.state(None)
@@ -79,8 +79,7 @@ def test_a_run_and_its_selection_work_in_marimo(browser, tmp_path):
         page.get_by_role('button', name='choose', exact=True).click()
         page.wait_for_selector('.sv-map >> text=/layer 1, head 2/', timeout=60000)
         page.wait_for_selector("text=/selected: .*'layer': 1, 'head': 2/", timeout=60000)
-        box = page.locator('.sv-heads canvas').first.bounding_box()
-        page.mouse.click(box['x'] + box['width']*.3, box['y'] + box['height']*.3)
+        page.locator('.sv-heads canvas').first.click(position=dict(x=200, y=100))
         page.wait_for_function("""() => { const text = document.body.innerText.match(/selected: .*/)?.[0];
             return text && !text.includes("'layer': 1, 'head': 2"); }""", timeout=60000)
 
