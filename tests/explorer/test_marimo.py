@@ -49,7 +49,8 @@ def marimo_app(folder, **values):
     with socket.socket() as s: s.bind(('127.0.0.1', 0)); port = s.getsockname()[1]
     with open(folder/'log.txt', 'w') as log:
         command = [sys.executable, '-m', 'marimo', 'run', 'app.py', '--headless', '--no-token', f'--port={port}']
-        server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env={**os.environ, 'HOME': str(folder)})
+        settings = {**os.environ, 'XDG_CONFIG_HOME': str(folder)}
+        server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=settings)
     try:
         until = time.monotonic() + 90
         while True:
