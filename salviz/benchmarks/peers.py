@@ -284,7 +284,7 @@ def _time(kinds, results, rounds, clock, say, agree=False):
 def _looked_at(rounds) -> dict:
     "Return the bytes of each page and the seconds until it is drawn"
     from salviz.explorer.widget import Explorer
-    snapshot = Explorer('ad-drop').selection().snapshot
+    snapshot = Explorer('ad-drop').selected().snapshot
     with tempfile.TemporaryDirectory() as folder:
         files = _looking(snapshot, folder)
         painted = _seconds_to_paint(files, rounds)

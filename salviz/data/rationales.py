@@ -238,6 +238,136 @@ def _eraser_folder(folder, annotators='any'):
     return {split: _examples(rows, lambda row, _: _eraser(row, tokens, query), annotators, split)
             for split, rows in tables.items()}
 
+# %% ../../nbs/02_data/02_rationales.ipynb #7bf80a5b
+def _placed(text, start, end, marked=None) -> list: # [start, end] in characters
+    "Return a span of `text` in characters; `marked` is its text according to the export, None if unknown"
+    def plain(x): return ''.join(x.replace('\\n', ' ').split())
+    units = text.encode('utf-16-le')
+    converted = [len(units[:2*k].decode('utf-16-le', 'ignore')) for k in (start, end)]
+    for a, b in ([start, end], converted):
+        if marked is None or plain(text[a:b]) == plain(marked): return [a, b]
+    found = f'{text[start:end]!r:.40} in the text and {marked!r:.40} in the export'
+    raise ValueError(f'the span from {start} to {end} is {found}')
+
+def _combined(texts, people, annotators):
+    "Return the rationale that `people`, each with spans [segment, start, end], marked in `texts`, as `_marked` does"
+    spans = [[segment, *span] for mine in people for segment, *span in mine]
+    _checked_spans(texts, [span if len(texts) == 2 else span[1:] for span in spans])
+    sides = []
+    for segment, text in enumerate(texts):
+        here = [[(a, b) for s, a, b in mine if s == segment] for mine in people]
+        edges = sorted({0, len(text), *(edge for mine in here for span in mine for edge in span)})
+        pieces = list(zip(edges, edges[1:]))
+        def fraction(start, end): return sum(any(a <= start and end <= b for a, b in mine) for mine in here)/len(people)
+        sides.append((text, pieces, [fraction(*piece) for piece in pieces]))
+    return _marked(sides, annotators)
+
+# %% ../../nbs/02_data/02_rationales.ipynb #486bde3c
+def _majority(classes):
+    "Return the class that more than half of `classes` name, None if there is none"
+    label, count = Counter(classes).most_common(1)[0]
+    return label if count > len(classes)/2 else None
+
+def _of_people(texts, people, classes, annotators):
+    "Return an example from the spans of `people` (none: not annotated) and the `classes` that they chose"
+    if not classes: raise ValueError('there is no class; name the field with the class with label=')
+    label, rationale = _majority(classes), None
+    if label is None: return None
+    if people: rationale = _combined(texts, people, annotators)
+    return dict(zip(('text', 'text_pair'), texts)) | dict(label=label, rationale=rationale)
+
+def _only(x):
+    "Return the only item of a list, and anything else unchanged"
+    return x[0] if isinstance(x, (list, tuple)) and len(x) == 1 else x
+
+# %% ../../nbs/02_data/02_rationales.ipynb #08c55a74
+def _regions(result, texts, names, span_labels) -> tuple: # (spans [segment, start, end], {name of the choice: class})
+    "Return the spans and choices in the `result` of one annotation of Label Studio; `names`: fields of the texts"
+    spans, choices = [], {}
+    for item in result:
+        value = item.get('value') or {}
+        if 'choices' in value: choices[item.get('from_name')] = _only(value['choices'])
+        if not {'start', 'end'} <= set(value): continue
+        if span_labels is not None and not {*value.get('labels', ())} & {*span_labels}: continue
+        segment = names.index(item['to_name']) if len(names) == 2 else 0
+        spans.append([segment, *_placed(texts[segment], value['start'], value['end'], value.get('text'))])
+    return spans, choices
+
+def _label_studio(columns, span_labels, _):
+    "Return a function that reads the tasks of Label Studio's JSON export"
+    text, text_pair, label, _ = columns
+    names = [name for name in (text, text_pair) if name]
+    def read(row, annotators):
+        texts = [row['data'][name] for name in names]
+        done = [one for one in row['annotations'] if not one.get('was_cancelled')]
+        people = [_regions(one['result'], texts, names, span_labels) for one in done]
+        classes = [choices.get(label, next(iter(choices.values()), None)) for _, choices in people]
+        classes = [one for one in classes if one is not None]
+        if not classes and row['data'].get(label) is not None: classes = [row['data'][label]]
+        return _of_people(texts, [spans for spans, _ in people], classes, annotators)
+    return read
+
+# %% ../../nbs/02_data/02_rationales.ipynb #283fe979
+def _grouped(rows, text) -> list:
+    "Return the rows of each text in one row, {'rows': [...]}, as the export has one row per person"
+    groups = {}
+    for row in rows: groups.setdefault((row.get('id'), row[text]), []).append(row)
+    return [dict(rows=group) for group in groups.values()]
+
+def _json_min(columns, span_labels, _):
+    "Return a function that reads Label Studio's JSON-MIN export, one annotation per row"
+    text, text_pair, label, _ = columns
+    names = [name for name in (text, text_pair) if name]
+    def read(group, annotators):
+        rows, people = group['rows'], []
+        texts = [rows[0][name] for name in names]
+        for row in rows:
+            marks = [one for value in row.values() if isinstance(value, list) for one in value]
+            regions = [dict(value=one, to_name=text) for one in marks if isinstance(one, dict)]
+            people.append(_regions(regions, texts, names, span_labels)[0])
+        return _of_people(texts, people, [_only(row[label]) for row in rows if label in row], annotators)
+    return read
+
+# %% ../../nbs/02_data/02_rationales.ipynb #5a0a404a
+def _doccano_spans(marks) -> list: # of (person, start, end, name)
+    "Return the spans in one row of Doccano, which are [start, end, name] or dictionaries"
+    names = 'user', 'start_offset', 'end_offset', 'label'
+    return [tuple(one.get(name) for name in names) if isinstance(one, dict) else (None, *one) for one in marks]
+
+def _doccano(columns, span_labels, spans):
+    "Return a function that reads Doccano's JSONL export, whose column `spans` has the spans"
+    text, _, label, _ = columns
+    if label == spans: label = 'cats'
+    def read(group, annotators):
+        rows, people = group['rows'], []
+        for row in rows:
+            if not isinstance(row.get(spans), list): continue # not annotated
+            by_person = {}
+            for person, start, end, name in _doccano_spans(row[spans]):
+                mine = by_person.setdefault(person, [])
+                if span_labels is None or name in span_labels: mine.append([0, start, end])
+            people += list(by_person.values()) or [[]]
+        classes = [_only(row.get(label, row.get('cats'))) for row in rows]
+        classes = [one for one in classes if isinstance(one, (str, int))]
+        return _of_people([rows[0][text]], people, classes, annotators)
+    return read
+
+# %% ../../nbs/02_data/02_rationales.ipynb #47efef06
+def _is_span(one):
+    "Return whether `one` is a span as Doccano writes it"
+    return isinstance(one, dict) and 'start_offset' in one or (
+        isinstance(one, (list, tuple)) and len(one) == 3 and isinstance(one[2], str) and isinstance(one[0], int))
+
+def _export_of(rows, text) -> tuple: # (rows, function that makes their reader, column of the spans); None: no export
+    "Recognise the export of an annotation tool by its columns"
+    names = set(rows[0])
+    if {'data', 'annotations'} <= names: return rows, _label_studio, None
+    if {'annotation_id', 'annotator', text} <= names: return _grouped(rows, text), _json_min, None
+    for spans in ('entities', 'label', 'labels', 'annotations'):
+        marks = [one for row in rows if isinstance(row.get(spans), list) for one in row[spans]]
+        if marks and all(map(_is_span, marks)): return _grouped(rows, text), _doccano, spans
+    return rows, None, None
+
 # %% ../../nbs/02_data/02_rationales.ipynb #023
 def _in_the_form(example, annotators):
     "With 'share', convert spans in `example` to fractions per word; readers for a single annotator return spans"
@@ -276,9 +406,19 @@ _shapes = { # columns that identify a published format: its reader
     ('review', 'evidences', 'label'): _movies, ('passage', 'query_and_answer', 'evidences', 'label'): _multirc}
 
 # %% ../../nbs/02_data/02_rationales.ipynb #028
+def _json_rows(path):
+    "Return the list of objects in the JSON file at `path` as a table"
+    try: rows = json.loads(read_utf8(path))
+    except ValueError as e: raise ValueError(f'{path} is not JSON ({e})') from None
+    if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows): return pd.DataFrame(rows)
+    raise ValueError(f'{path} must contain a list of objects, as Label Studio exports')
+
+_files = {**readers, '.json': _json_rows}
+
 def _rows(part, label):
     "Convert a table to (rows as dictionaries, {column: class names}); `label` is the column with the classes"
-    part = one_table(part, readers)
+    if isinstance(part, (list, tuple)): return [row for one in part for row in _rows(one, label)[0]], {}
+    part = one_table(part, _files)
     if isinstance(part, pd.DataFrame):
         checked_header('the table', list(part.columns))
         if label in part and part.attrs.get('as_written'):
@@ -333,10 +473,10 @@ def _shape_of(rows, columns, split):
     return reader or _generic(*columns)
 
 # %% ../../nbs/02_data/02_rationales.ipynb #029
-def _parts(source, columns, config, revision, annotators):
+def _parts(source, columns, config, revision, annotators, span_labels):
     "Load ({split: examples}, class names or None) from any `source`"
-    kinds = str, Path, dict, pd.DataFrame, Dataset
-    if not isinstance(source, kinds) or isinstance(source, (str, dict)) and not source:
+    kinds = str, Path, dict, list, pd.DataFrame, Dataset
+    if not isinstance(source, kinds) or isinstance(source, (str, dict, list)) and not source:
         raise ValueError('source must be a name, a folder, a file, a data frame, a Dataset or a dict of splits '
                          f'with at least a train split, got {source!r:.80}')
     path = Path(source).expanduser() if isinstance(source, (str, Path)) else None
@@ -356,6 +496,11 @@ def _parts(source, columns, config, revision, annotators):
     tables = {split: _rows(part, columns[2]) for split, part in source.items()}
     check_splits({split: rows for split, (rows, _) in tables.items()})
     first, named = tables['train']
+    exported = {split: _export_of(rows, columns[0]) for split, (rows, _) in tables.items()}
+    if make := exported['train'][1]:
+        reader = make(columns, span_labels, exported['train'][2])
+        return {split: _examples(rows, reader, annotators, split) for split, (rows, *_) in exported.items()}, None
+    if span_labels is not None: raise ValueError('span_labels applies to exports of Label Studio and Doccano only')
     read, column = _shape_of(first, columns, 'train'), columns[2]
     if read in (_movies, _multirc): column = 'label'
     names = {_hatexplain: list(_hate)}.get(read, named.get(column))
@@ -363,17 +508,18 @@ def _parts(source, columns, config, revision, annotators):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #029x
 def load_rationales(
-    # name in `_rationale_sources` or on the Hub, folder (ERASER, HateXplain), file, data frame, Dataset, or a dict
-    # {split: source}
-    source:str|PathLike|pd.DataFrame|Dataset|dict,
+    # name in `_rationale_sources` or on the Hub, folder (ERASER, HateXplain), file (also an export of Label Studio or
+    # Doccano), list of files with one per annotator, frame, Dataset, or {split: one of those}
+    source:str|PathLike|list|pd.DataFrame|Dataset|dict,
     *,
     text:str='text',           # column with the texts (or lists of tokens), unless the data has a published format
     text_pair:str|None=None,   # column with second texts
-    label:str='label',         # column with the classes
+    label:str='label',         # column with the classes; in Label Studio also the name of the choice
     rationale:str='rationale', # column with flags per word, character spans, fractions of annotators per word, or None
     # how to combine several annotators: a word is marked if 'any' or a 'majority' (half of them or more) marked it;
     # 'share': return the fraction of annotators who marked each word
     annotators:Literal['any', 'majority', 'share']='any',
+    span_labels:abc.Sequence[str]|None=None, # names of the spans of an export that are the rationale; None: all
     config:str|None=None,               # configuration of a data set on the Hub
     revision:str|None=None,             # of a data set on the Hub
     splits:Splits=(.8, .1, .1),         # fractions of train, validation and test, for cutting missing splits
@@ -383,7 +529,7 @@ def load_rationales(
     """Load texts with a class and a human rationale: character spans [start, end] ([segment, start, end] in pairs) or,
     with 'share', a number from 0 to 1 per word (those of `find_words`); None for unannotated texts"""
     check_choice('annotators', annotators, _readings)
-    parts, names = _parts(source, (text, text_pair, label, rationale), config, revision, annotators)
+    parts, names = _parts(source, (text, text_pair, label, rationale), config, revision, annotators, span_labels)
     examples, frames, numbers = [], {}, {name: i for i, name in enumerate(names or ())}
     for split, rows in parts.items():
         for side in ('text', 'text_pair'):

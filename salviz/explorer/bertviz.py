@@ -165,7 +165,7 @@ def bertviz_view(
     layers, heads = (choose(have, layers, 'layers', from_end=True),
                      choose(range(all_heads), heads, 'heads', from_end=True))
     start = None
-    if is_pair: start = _second_start(s.is_special)
+    if is_pair: start = s.info.get('second_start') or _second_start(s.is_special)
     lines = len(heads)*n*n*(len(layers) if kind == 'model' else 1)
     if lines > _most_lines and not force:
         size = len(layers)*len(heads)*n*n*7/1e6*(1 if start is None else 2)

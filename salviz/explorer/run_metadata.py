@@ -31,10 +31,12 @@ def _run_of_snapshots(snapshots):
     if got: raise ValueError(f'a run must be a Run, its path, or a list of at least one Snapshot, got {got}')
     by_place, first = {(s.step, s.probe): s for s in snapshots}, snapshots[0]
     attention = first.arrays.get('attention')
-    size = {}
+    size, name = {}, 'snapshots'
     if attention is not None: size = dict(layers=len(attention), heads=attention.shape[1])
+    if first.info.get('source') == 'arrays': name = first.info.get('model', name)
     config = dict(method=dict(name=first.info.get('method') or first.info.get('model') or 'Snapshots',
                               args=first.info.get('args', {})), model=dict(name=first.info.get('model', ''), **size),
+                  source=first.info.get('source'),
                   seed=first.info.get('seed'))
     def snapshot(step=-1, probe=0):
         steps = sorted(s for s, p in by_place if p == probe)
@@ -46,7 +48,7 @@ def _run_of_snapshots(snapshots):
     def subscribe(fn):
         listeners[(key := object())] = fn
         return lambda: listeners.pop(key, None)
-    return SimpleNamespace(path=Path('snapshots'), config=config, recorded=sorted(by_place), metrics=[], train_rows=[],
+    return SimpleNamespace(path=Path(name), config=config, recorded=sorted(by_place), metrics=[], train_rows=[],
                            summary={}, finished=True, damaged=[],
                            steps=sorted({s for s, _ in by_place}), probes=sorted({p for _, p in by_place}),
                            snapshot=snapshot, put=put, subscribe=subscribe)
@@ -192,7 +194,7 @@ def run_meta(
     same = {same_probe(one): one['id'] for one in (matches or dict(probes=sentences.values()))['probes']}
     for one in sentences.values(): one['matches'] = same.get(same_probe(one))
     method, model = run.config.get('method') or {}, run.config.get('model') or {}
-    name, args = method.get('name', '?'), method.get('args') or {}
+    name, args = method.get('name') or model.get('name') or '?', method.get('args') or {}
     parts = args if ' + ' in name else {name: args}   # `A + B` writes {A: arguments, B: arguments}
     total, an_epoch = _planned_steps(run)
     return dict(name=Path(run.path).name, title=methods_words(name),

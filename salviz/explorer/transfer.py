@@ -6,10 +6,17 @@
 __all__ = ['ThrottledWorker', 'TransferPlan', 'thin_rows']
 
 # %% ../../nbs/12_explorer/05_transfer.ipynb #co03
+import sys
 import threading
 import time
 
 import numpy as np
+
+# %% ../../nbs/12_explorer/05_transfer.ipynb #289bb8a3
+def _in_marimo():
+    "Return the module marimo if this process runs a marimo notebook, else None"
+    marimo = sys.modules.get('marimo')
+    return marimo if marimo and marimo.running_in_notebook() else None
 
 # %% ../../nbs/12_explorer/05_transfer.ipynb #006
 class ThrottledWorker:
@@ -17,6 +24,13 @@ class ThrottledWorker:
     def __init__(self, act, rate=10):
         self.act, self.gap, self.error = act, 1/rate, None
         self._turn, self._due, self._last, self._thread = threading.Condition(), None, -np.inf, None
+        self._is_acting, self._marimo = False, _in_marimo()
+        if self._marimo: self._start() # here, in the thread of a cell, which can communicate with the page
+
+    def _start(self):
+        kind = self._marimo.Thread if self._marimo else threading.Thread
+        self._thread = kind(target=self._work, name='salviz-worker', daemon=True)
+        self._thread.start()
 
     def call(self, after=0.): # seconds
         "Request a call of `act`, now or `after` some seconds; return immediately"
@@ -24,26 +38,32 @@ class ThrottledWorker:
             due = time.monotonic() + after
             if self._due is None: self._due = due
             else: self._due = min(self._due, due)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name='salviz-worker', daemon=True)
-                self._thread.start()
+            if self._thread is None: self._start()
             self._turn.notify_all()
+
+    def _stays(self) -> bool:
+        "Wait for the next call in a thread of marimo; return False if the thread ends instead"
+        if not self._marimo or self._thread.should_exit: return False
+        self._turn.wait(1.)
+        return True
 
     def _work(self):
         while True:
             with self._turn:
-                while self._due is not None and (wait := max(self._due, self._last + self.gap) - time.monotonic()) > 0:
-                    self._turn.wait(wait)
+                self._is_acting = False
+                self._turn.notify_all()
+                while self._due is None and self._stays(): pass
                 if self._due is None:
                     self._thread = None
                     return self._turn.notify_all()
-                self._due, self._last = None, time.monotonic()
+                while (wait := max(self._due, self._last + self.gap) - time.monotonic()) > 0: self._turn.wait(wait)
+                self._due, self._last, self._is_acting = None, time.monotonic(), True
             try: self.act()
             except Exception as e: self.error = e
 
     def flush(self, timeout=30.):
         "Wait for all requested calls; raise an exception of `act` again"
-        with self._turn: done = self._turn.wait_for(lambda: self._thread is None, timeout)
+        with self._turn: done = self._turn.wait_for(lambda: self._due is None and not self._is_acting, timeout)
         if not done: raise TimeoutError(f'the requested calls did not finish within {timeout:g} seconds')
         if self.error is not None: error, self.error = self.error, None; raise error
 

@@ -372,6 +372,12 @@ def _check_table(name, kind, source):
         raise ValueError(f'figure: {name} needs a table ({kind.needs}), got {type(source).__name__}; studies and '
                          'metrics return such tables')
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #eb4ba331
+def _snapshots_of_steps(kind, source) -> list:
+    "Return the snapshots in `source` if it is a list of several, for a `kind` that shows the steps of one run; else []"
+    is_list = isinstance(source, (list, tuple)) and len(source) > 1 and all(isinstance(one, Snapshot) for one in source)
+    return list(source) if is_list and kind.takes == 'run' else []
+
 # %% ../../nbs/11_figures/05_kinds.ipynb #029s
 def _content_of_runs(name, kind, source, step, probe, options):
     "Return the `Content` for a kind that is drawn from runs or from a table"
@@ -382,6 +388,10 @@ def _content_of_runs(name, kind, source, step, probe, options):
         if about and about not in view.caption: view = replace(view, caption=f'{view.caption} {about}')
         return Content([view], [[]], (), kind, [''], about)
     runs = _runs_in(source)
+    snapshots = _snapshots_of_steps(kind, source)
+    if snapshots:
+        seen = [Seen(snapshot, None) for snapshot in snapshots]
+        return _finished(kind, [(kind.make(snapshots, **options), seen)], [], [options])
     if not runs:
         raise ValueError(f'figure: {name} needs runs ({kind.needs}); pass a run, the folder of a run, a list of '
                          'them, or a study')

@@ -59,6 +59,7 @@ def _units_of(
     if not shown.any():
         raise ValueError(f'all {len(labels)} tokens of probe {snapshot.probe} are special; do not pass special=False')
     if not shown.all(): notes.append('Special tokens are left out, so rows may not sum to 1.')
+    notes += snapshot.info.get('map_notes', ())
     return Units(tuple(cut_name(l) for l, k in zip(labels, shown) if k), of_none[shown], ids, shown, tuple(notes))
 
 # %% ../../nbs/10_views/02_maps.ipynb #008c
@@ -330,6 +331,7 @@ def _numbers_of(values, what):
     "Describe maps by their key numbers for a subtitle"
     if what == 'attribution': return f'largest magnitude: {np.nanmax(np.abs(values), initial=0.):.2g}'
     largest, spread = f'largest weight: {number_words(np.nanmax(values, initial=0.))}', entropy(np.nan_to_num(values))
+    spread = spread[np.isfinite(values).any(-1)] # rows between two texts have no values in the other direction
     if not np.isfinite(spread).all(): return largest
     return f'{largest}   entropy, mean over rows: {number_words(np.nanmean(spread))} nats'
 
@@ -574,7 +576,7 @@ class Compared(MapPanels):
 def _parts(snapshot):
     "Describe method, seed, step and probe of `snapshot`; '' for an unknown seed"
     seed = snapshot.info.get('seed')
-    who = [*(method_title(snapshot) or ['no method']), f'seed {seed}'*(seed is not None)]
+    who = [*(method_title(snapshot) or [snapshot.info.get('model') or 'no method']), f'seed {seed}'*(seed is not None)]
     return [*who, f'step {snapshot.step}', f'probe {snapshot.probe}']
 
 # %% ../../nbs/10_views/02_maps.ipynb #035b
@@ -760,12 +762,13 @@ def head_grid(
     on_scale, of_scale = 'on one scale', 'All heads share one scale.'
     if scale == 'own': on_scale, of_scale = 'each on its own scale', 'Each head has its own scale.'
     framed = ' Framed: heads that are guided towards a pattern.'*(guided is not None and bool(guided.any()))
+    about = ''.join(f' {note}' for note in snapshot.info.get('map_notes', ()))
     return HeadGrid(
         title=title_of(snapshot),
         subtitle=f'{unit} of {len(numbers)*len(heads)} heads, {on_scale}{class_words(snapshot)}',
         caption=f'{unit.capitalize()} of every head: layers from top to bottom, heads from left to right; in each map, '
                 f'rows are queries and columns keys, both in the order of the sentence ({n} tokens). '
-                f'{of_scale}{framed}',
+                f'{of_scale}{framed}{about}',
         labels=_units_of(snapshot).labels, is_special=fixed(snapshot.is_special), maps=fixed(small), layers=numbers,
         heads=heads, kind=kind, limit=float(limit), unit=unit, guided=fixed(guided),
         notes=(*notes, *not_finite(**{unit: chosen})))

@@ -59,7 +59,7 @@ def test_every_causal_step_has_a_plain_loop_that_trains_the_model(tiny_tokenizer
 
 def test_pages_are_written_and_not_timed_without_a_browser(tmp_path, monkeypatch):
     from salviz.explorer.widget import Explorer
-    files = _looking(Explorer('ad-drop').selection().snapshot, tmp_path)
+    files = _looking(Explorer('ad-drop').selected().snapshot, tmp_path)
     assert all(path.stat().st_size > 10_000 for path, _ in files.values())
     monkeypatch.setattr(code, '_browser', lambda: None)
     assert _seconds_to_paint(files) == {}

@@ -72,7 +72,7 @@ def test_the_explorer_waits_for_the_saliency_of_the_continuation(writer):
     model, tokenizer = writer
     explorer = explore(model, tokenizer, 'a good film', generate=4, steps=3)
     explorer.settle(120)
-    assert 'continuation_saliency' in explorer.selection().snapshot.arrays
+    assert 'continuation_saliency' in explorer.selected().snapshot.arrays
     explorer.close()
 
 # --- on the page

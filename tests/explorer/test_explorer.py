@@ -346,20 +346,20 @@ def test_every_panel_of_every_method_has_a_picture(tmp_path, method):
 def test_other_tasks_and_modalities_have_a_picture(make):
     explorer = Explorer([make(s, p) for s in (0, 10) for p in (0, 1)])
     found = explorer._repr_mimebundle_()
-    assert drawn(base64.b64decode(found['image/png'])) > 20 and explorer.selection().snapshot.step == 10
-    assert explorer.selection().other.probe == 0 and len(explorer.view.get_state('index')['index']) == 4
+    assert drawn(base64.b64decode(found['image/png'])) > 20 and explorer.selected().snapshot.step == 10
+    assert explorer.selected().other.probe == 0 and len(explorer.view.get_state('index')['index']) == 4
 
 def test_the_picture_shows_what_is_chosen_in_the_browser(run):
     explorer = Explorer(run)
     explorer.view.ui = json.dumps(dict(probe=1, step=10, entry=dict(kind='head', layer=0, head=2), what='attention',
                                        compare=dict(run=0, step=20)))
-    selection = explorer.selection()
+    selection = explorer.selected()
     assert (selection.snapshot.probe, selection.snapshot.step, selection.entry,
             selection.other.step) == (1, 10, dict(kind='head', layer=0, head=2), 20)
     explorer.view.ui = json.dumps(dict(probe=77, step=5, run=3, entry=dict(kind='head', layer=9, head=0)))
-    selection = explorer.selection()
+    selection = explorer.selected()
     assert (selection.snapshot.probe, selection.snapshot.step, selection.entry['layer']) == (0, 30, 1)
-    with pytest.warns(DeprecationWarning, match='selection'): assert explorer.look().entry == selection.entry
+    with pytest.warns(DeprecationWarning, match='selected'): assert explorer.look().entry == selection.entry
 
 def test_in_a_picture_too_the_later_step_is_b_whichever_is_in_view(run, monkeypatch):
     from salviz.explorer import static_images
@@ -370,7 +370,7 @@ def test_in_a_picture_too_the_later_step_is_b_whichever_is_in_view(run, monkeypa
     monkeypatch.setattr(static_images, 'compared', seen)
     for shown, other in ((10, 30), (30, 10)):
         explorer = Explorer(run, state=dict(step=shown, compare=dict(run=0, step=other)))
-        selection = explorer.selection()
+        selection = explorer.selected()
         assert (selection.snapshot.step, selection.other.step) == (shown, other)
         explorer.picture('compare')
     assert sides == [(10, 30, ['step 10', 'step 30'])]*2

@@ -226,6 +226,26 @@ def test_training_is_watched_paused_and_stopped_with_all_cells_queued_and_the_fa
     t.page.wait_for_selector('.jp-OutputArea >> text=/the <b>method<.b> broke/', timeout=120000)
     assert t.page.locator('.salviz').count() == 2
 
+selecting = """import ipywidgets as W
+label, button = W.Label('nothing yet'), W.Button(description='choose')
+explorer.observe(lambda change: setattr(label, 'value', f'selected {dict(change.new)}'), names='selection')
+button.on_click(lambda _: setattr(explorer, 'selection', dict(step=explorer.runs[0].steps[0], layer=1, head=2)))
+W.VBox([label, button])"""
+
+@pytest.mark.slow
+def test_other_cells_observe_and_set_the_selection(tab):
+    t = tab('selection.ipynb', "from salviz import Explorer\nexplorer = Explorer('run')\nexplorer", selecting)
+    t.run_all(); t.drawn(); t.drawn('map'); t.ended()
+    box = t.page.locator('.sv-heads canvas').first.bounding_box()
+    t.page.mouse.click(box['x'] + box['width']*.3, box['y'] + box['height']*.3)
+    t.page.wait_for_selector("text=/selected {'sentence': 0, 'step': \\d+, 'layer': \\d+, 'head': \\d+/", timeout=30000)
+    t.page.click('.jp-OutputArea button:text-is("choose")')
+    t.page.wait_for_selector('.sv-map >> text=/layer 1, head 2/', timeout=30000)
+    assert t.step() == t.run.steps[0]
+    t.page.wait_for_selector(f"text=/selected .*'step': {t.run.steps[0]}, 'layer': 1, 'head': 2/", timeout=30000)
+    t.scrub('End')
+    t.page.wait_for_selector(f"text=/selected .*'step': {t.run.steps[-1]}, 'layer': 1, 'head': 2/", timeout=30000)
+
 custom = ('own.ipynb', "from salviz import *\nexplorer = Explorer('run')\nexplorer",
        'import time\nfor _ in range(60): time.sleep(.1)')
 

@@ -178,7 +178,7 @@ assert 'torch' not in sys.modules
 def test_the_explorer_follows_a_watched_training(watching, tiny_bert, tiny_tokenizer, tiny_data):
     watcher = watching(tiny_bert())
     explorer = Explorer(watcher)
-    assert explorer.controls is None and explorer.selection().snapshot.step == 0
+    assert explorer.controls is None and explorer.selected().snapshot.step == 0
     watcher.step(loss=1.)
     watcher.step(loss=torch.tensor(.5))
     explorer.view.settle()

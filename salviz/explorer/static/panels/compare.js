@@ -1,5 +1,5 @@
 // Panel 'compare': the same sentence and entry in two runs or at two steps, side by side, and their difference.
-import {entryTitle, mapOf, pooledRow} from '../state/derive.js';
+import {attentionName, entryTitle, mapOf, pooledRow} from '../state/derive.js';
 import {attentionLimit, colourScaleOf, percent, valueWithStep} from '../lib/colour.js';
 import {quotedToken} from '../lib/canvas.js';
 import {blankBlocked, largestOf, readingKey, scaleLimit, shownUnits, unitMap} from './tokenmap.js';
@@ -109,7 +109,8 @@ class Compare {
     const sides = this.sides.map(side => {
       const marks = this.units.some(u => u.block) ? null : overlaysOf(side.frame, asRecorded, state.entry, probe,
         this.units);
-      return {title: side.name, values: side.values, scale, scaleTitle: what, over: (context, grid) => grid.pitch >= 12
+      const scaleTitle = what === 'attention' ? attentionName(side.frame) : what;
+      return {title: side.name, values: side.values, scale, scaleTitle, over: (context, grid) => grid.pitch >= 12
         && drawOverlays(context, grid, marks, state.overlays, state.theme)};
     });
     this.items = [...sides, {title: 'B − A', values: this.difference,

@@ -1,6 +1,7 @@
 // Panel 'map': the map of the chosen entry with its tokens. Pointer and keys read cells and choose rows and tokens; the
 // wheel zooms.
-import {targetRow, entryTitle, layersOf, mapOf, pooledRow, ranksOfHead, saliencyOf} from '../state/derive.js';
+import {attentionName, targetRow, entryTitle, layersOf, mapOf} from '../state/derive.js';
+import {pooledRow, ranksOfHead, saliencyOf} from '../state/derive.js';
 import {attentionLimit, colourScale, colourScaleOf, cssColour, scaleColour, shortNumber} from '../lib/colour.js';
 import {ordinal, valueWithStep} from '../lib/colour.js';
 import {CellGrid, CellPainter, doubleStroke, inksOf, labelWidth, overlayInks, quotedToken} from '../lib/canvas.js';
@@ -307,7 +308,8 @@ class MapPanel {
 
   drawScales(inks) {
     const {context} = this.sharp, {grid, scaleY, width} = this.place;
-    const names = {attention: 'attention', attribution: 'attention attribution', residual: 'attention − pattern'};
+    const names = {attention: attentionName(this.frame), attribution: 'attention attribution',
+      residual: 'attention − pattern'};
     const space = width - 32, both = Boolean(this.saliency), part = Math.min(280, both ? (space - 36) / 2 : space);
     const start = Math.min(grid.x, Math.max(16, width - (both ? 2 * part + 36 : part) - 16));
     colourScale(context, this.colours,

@@ -7,8 +7,8 @@ import {buttonOf, choiceOf, elementOf, labelled, tallest} from '../lib/controls.
 import {patternEverywhere, patternWords} from './overlays.js';
 import {codeStrengths, codeValues, GridMeans, TilePainter} from './tiles.js';
 import {coloursOf, frameLimit, largestOf} from './tokenmap.js';
-import {entryTitle, headScores, layersOf, lossFractions, mapNames, mapOf, namedPattern} from '../state/derive.js';
-import {patternFractions, pooledRow, scoreLabels, visibleTokens} from '../state/derive.js';
+import {attentionName, entryTitle, headScores, layersOf, lossFractions, mapNames, mapOf} from '../state/derive.js';
+import {namedPattern, patternFractions, pooledRow, scoreLabels, visibleTokens} from '../state/derive.js';
 
 const gridKeys = ['run', 'probe', 'step', 'entry', 'what', 'hideSpecial', 'scale', 'palette', 'sort', 'filter', 'theme',
   'frames', 'meta', 'size',
@@ -449,7 +449,7 @@ class HeadsGrid {
       : [['0', 0], [`head maximum, ≥ ${shortNumber(this.visibleLimit(0))}`, 1]];
     const ticks = perMap ? ends : null;
     colourScale(context, scale, {x, y: foot + 20, width: Math.min(260, Math.max(90, space)),
-      title: `${signed ? 'attention attribution' : 'attention'} (square-root scale)`, ticks, inks});
+      title: `${signed ? 'attention attribution' : attentionName(this.frame)} (square-root scale)`, ticks, inks});
   }
 
   drawChosenTile(inks) {

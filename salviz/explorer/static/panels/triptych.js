@@ -1,6 +1,7 @@
 // Panel 'triptych': attention, saliency or attribution, and their signed difference for the same tokens; below, the
 // chosen row of each with its tokens.
-import {entryTitle, layersOf, mapOf, pooledRow, ranksOfHead, rowOrMean, saliencyOf} from '../state/derive.js';
+import {attentionName, entryTitle, layersOf, mapOf} from '../state/derive.js';
+import {pooledRow, ranksOfHead, rowOrMean, saliencyOf} from '../state/derive.js';
 import {ranksOf, spearman, tiedRows} from '../lib/maths.js';
 import {attentionLimit, colourScaleOf, cssColour, scaleColour, shortNumber, valueWithStep} from '../lib/colour.js';
 import {CellGrid, columnLabels, inksOf, labelWidth, quotedToken, SharpCanvas} from '../lib/canvas.js';
@@ -125,7 +126,7 @@ class Triptych {
     const limit = attentionLimit(scaleLimit(frame, 'attention', this.attention.values, this.ctx.state),
       this.units.length);
     return {title: 'attention', values: this.attention.values, scale: this.scale(null, false, limit),
-      scaleTitle: 'attention',
+      scaleTitle: attentionName(frame),
       half: this.attention.half};
   }
 

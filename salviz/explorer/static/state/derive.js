@@ -109,6 +109,10 @@ function entryMap(frame, entry, what) {
   return meanMaps(thumbs(frame, name, entryPairs(tensor, entry)));
 }
 
+// How attention is called on scales; maps from elsewhere may have rows that do not sum to 1.
+export function attentionName(frame) {
+  return frame?.info?.not_normalised ? 'attention (not normalised)' : 'attention'; }
+
 const missingWords = {
   attention: 'attention', attribution: 'attention attribution', rank: 'attribution rank', target: 'pattern target',
     residual: 'pattern target',

@@ -1,0 +1,195 @@
+"""Attention maps that were computed elsewhere: what is accepted, what is rejected, and where they are shown"""
+import inspect
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from salviz import Explorer, attention_maps, bertviz_view, figure, save_maps
+from salviz.explorer import drop_in
+from salviz.explorer.payload import pack_frame, unpack_frame
+
+tokens = ['[CLS]', 'a', 'charm', '##ing', 'film', '[SEP]']
+source, target = ['▁une', '▁femme', '▁lit', '</s>'], ['<pad>', '▁a', '▁woman', '▁reads', '</s>']
+
+
+def weights(*shape, seed=0):
+    "Random attention whose rows sum to one"
+    return np.random.default_rng(seed).dirichlet(np.ones(shape[-1]), shape[:-1])
+
+
+maps = weights(2, 3, 6, 6)
+
+
+def encoder_decoder():
+    "The arguments for the three kinds of attention of an encoder-decoder model"
+    return dict(encoder_attention=weights(2, 3, 4, 4), decoder_attention=weights(2, 3, 5, 5),
+                cross_attention=weights(2, 3, 5, 4), encoder_tokens=source, decoder_tokens=target)
+
+
+@pytest.mark.parametrize('as_tensor', [
+    lambda x: x, lambda x: x.bfloat16(), lambda x: x.half(), lambda x: x.double(),
+    lambda x: x.requires_grad_(), lambda x: (2*x.requires_grad_())/2])
+def test_tensors_of_any_kind_are_accepted(as_tensor):
+    x = as_tensor(torch.tensor(maps, dtype=torch.float32))
+    for form in (x, x[:, None], tuple(x[:, None]), list(x)):
+        snapshot, = attention_maps(form, tokens)
+        np.testing.assert_allclose(snapshot.arrays['attention'], maps, atol=4e-3)
+        assert not snapshot.info['notes']
+
+
+@pytest.mark.parametrize('call', [
+    lambda: (maps, tokens), lambda: (tokens, maps), lambda: (maps, tokens, 4), lambda: (maps, tokens, tokens),
+    lambda: (maps.tolist(), tokens), lambda: (maps, np.array(tokens)), lambda: (maps[:, None], [tokens]),
+    lambda: (maps, (tokens[:4], tokens[4:]))])
+def test_positional_arguments_of_other_viewers_mean_the_same(call):
+    snapshot, = attention_maps(*call())
+    np.testing.assert_allclose(snapshot.arrays['attention'], maps, atol=1e-6)
+    assert snapshot.tokens == tokens
+
+
+def test_the_output_of_a_model_is_accepted(tiny_bert, tiny_tokenizer):
+    model = tiny_bert().eval()
+    model.set_attn_implementation('eager')
+    batch = tiny_tokenizer(['a good film', 'bad'], padding=True, return_tensors='pt')
+    out = model(**batch, output_attentions=True)
+    lists = [tiny_tokenizer.convert_ids_to_tokens(ids) for ids in batch['input_ids']]
+    first, second = attention_maps(out.attentions, lists, attention_mask=batch['attention_mask'])
+    n = int(batch['attention_mask'][1].sum())
+    assert len(second.tokens) == n < len(first.tokens) and not second.info['notes']
+    np.testing.assert_allclose(second.arrays['attention'][-1], out.attentions[-1][1, :, :n, :n].detach(), atol=1e-6)
+    stripped = attention_maps(out.attentions, [lists[0], lists[1][:n]], attention_mask=batch['attention_mask'])
+    assert stripped[1].tokens == second.tokens
+
+
+def test_sentences_of_different_lengths_are_a_list():
+    pair = attention_maps([maps, weights(2, 3, 4, 4)], [tokens, tokens[:4]])
+    assert [(s.probe, len(s.tokens)) for s in pair] == [(0, 6), (1, 4)]
+    per_layer = attention_maps([tuple(maps[:, None]), tuple(weights(2, 1, 3, 4, 4))], [tokens, tokens[:4]])
+    assert [s.arrays['attention'].shape for s in per_layer] == [(2, 3, 6, 6), (2, 3, 4, 4)]
+
+
+def test_the_attention_of_generation_is_joined():
+    steps = [[weights(1, 2, 3, 3)]*2, [weights(1, 2, 1, 4)]*2, [weights(1, 2, 1, 5)]*2]
+    snapshot, = attention_maps(steps, ['a', 'b', 'c', 'd', 'e'])
+    attention = snapshot.arrays['attention']
+    assert attention.shape == (2, 2, 5, 5) and not snapshot.info['notes']
+    assert (attention[..., :3, 3:] == 0).all() and (attention[..., 3, 4] == 0).all()
+
+
+@pytest.mark.parametrize('call, message', [
+    (lambda: (maps, tokens[:4]),
+     r'axis query of attention has size 6 and sentence 0 has 4 tokens, axis key .* 4 tokens'),
+    (lambda: (maps, [*tokens, '[PAD]']), 'has size 6 and sentence 0 has 7 tokens.*one token per position'),
+    (lambda: (maps[..., :5], tokens), 'axis key of attention has size 5 and sentence 0 has 6 tokens'),
+    (lambda: (maps, [tokens, tokens]), 'axis batch of attention has size 1, but there are 2 lists of tokens'),
+    (lambda: ([maps[0], maps[1, :2]], tokens), 'axis heads has size 3 in layer 0 and 2 in layer 1'),
+    (lambda: (np.where(maps == maps[1, 2, 3, 4], np.nan, maps), tokens),
+     'NaN or infinite values, first at layer 1, head 2, query 3, key 4'),
+    (lambda: (np.where(maps == maps[0, 1, 0, 0], np.inf, maps), tokens), 'layer 0, head 1, query 0, key 0: inf'),
+    (lambda: (maps - .5, tokens), 'negative values, first at layer 0, head 0'),
+    (lambda: (7*maps, tokens), 'values above 1'),
+    (lambda: ((), tokens), "attention is empty.*attn_implementation='eager'"),
+    (lambda: (None, tokens), 'attention is missing'), (lambda: (maps, None), 'tokens are missing'),
+    (lambda: (maps, [101, 102, 103, 104, 105, 106]), 'convert_ids_to_tokens'),
+    (lambda: (np.zeros(3), tokens), r'must have the axes \[layers, heads, query, key\].*shape \[3\]'),
+    (lambda: ('attention', tokens), 'must be an array of numbers'),
+    (lambda: (maps, tokens, 6), 'sentence_b_start must be between 1 and 5')])
+def test_what_does_not_fit_is_rejected_with_axis_and_size(call, message):
+    with pytest.raises(ValueError, match=message): attention_maps(*call())
+
+
+@pytest.mark.parametrize('options, message', [
+    (dict(saliency=[1, 2]), 'saliency of sentence 0 must have one entry for each of 6 tokens, got 2'),
+    (dict(words=[0, 1]), 'words of sentence 0 must have'), (dict(labels=['a']), 'labels of sentence 0 must have'),
+    (dict(steps=[1, 2, 3]), 'axis 0 of attention has size 2, but there are 3 steps')])
+def test_wrong_sizes_of_further_arguments_are_rejected(options, message):
+    with pytest.raises(ValueError, match=message): attention_maps(maps, tokens, **options)
+
+
+def test_rows_that_do_not_sum_to_one_are_marked_and_kept():
+    snapshot, = attention_maps(maps/2, tokens)
+    note, = snapshot.info['notes']
+    assert note == 'Not normalised: 36 of 36 rows of attention do not sum to 1 (0.5 to 0.5).'
+    np.testing.assert_allclose(snapshot.arrays['attention'], maps/2, atol=1e-6)
+    header = unpack_frame(pack_frame(snapshot))
+    assert header['info']['not_normalised'] and header['info']['notes'] == [note]
+    for kind in ('attention_map', 'head_grid'): assert note in figure(snapshot, kind).caption
+
+
+def test_words_labels_and_saliency_reach_the_snapshot():
+    saliency = torch.arange(6.).requires_grad_()
+    snapshot, = attention_maps(maps, tokens, saliency=saliency, labels=list('abcdef'), words=[None, 0, 1, 1, 1, None])
+    assert snapshot.words == ['b', 'cde'] and snapshot.labels == list('abcdef')
+    assert snapshot.is_special.tolist() == [True, False, False, False, False, True]
+    assert snapshot.arrays['saliency'].tolist() == [0, 1, 2, 3, 4, 5]
+    default, = attention_maps(maps, tokens)
+    assert default.words == ['a', 'charming', 'film']
+
+
+def test_cross_attention_is_a_block_of_a_square_map():
+    encoder, decoder, cross = attention_maps(**encoder_decoder())
+    assert [len(s.tokens) for s in (encoder, decoder, cross)] == [4, 5, 9]
+    attention = cross.arrays['attention']
+    np.testing.assert_allclose(attention[..., 4:, :4], encoder_decoder()['cross_attention'], atol=1e-6)
+    assert (attention[..., :4, :] == 0).all() and (attention[..., 4:] == 0).all()
+    assert cross.texts == ('une femme lit', 'a woman reads') and cross.info['second_start'] == 4
+    assert 'rows are decoder tokens' in figure(cross, 'attention_map').caption
+    message = r'axis query of decoder_attention has size 5 and .* decoder_attention\[..., :3, :3\]'
+    with pytest.raises(ValueError, match=message):
+        attention_maps(**encoder_decoder() | dict(decoder_tokens=target[:3]))
+
+
+def test_steps_and_models_become_recordings():
+    by_model = {'first': {0: maps, 20: weights(2, 3, 6, 6, seed=1)}, 'second': {0: maps, 20: maps}}
+    series = attention_maps(by_model, tokens)
+    explorer = Explorer(series)
+    assert repr(explorer) == ('Explorer of first (1 sentence, 2 recorded steps) and second (1 sentence, 2 recorded '
+                              'steps)')
+    assert repr(Explorer(np.stack([maps, maps]), tokens, steps=[0, 5])).endswith('(1 sentence, 2 recorded steps)')
+    caption = figure([series[0], series[2]], 'compared').caption
+    assert 'A is first, (b) B is second' in caption
+    assert 'at steps (a) 0, (b) 20' in figure(series[:2], 'evolution').caption
+
+
+@pytest.mark.parametrize('kind', ['attention_map', 'head_grid', 'triptych', 'coloured_sentences', None])
+def test_figures_of_all_kinds_of_maps_are_drawn(kind):
+    snapshot, = attention_maps(maps, tokens, saliency=np.arange(6.) - 2)
+    fig = figure(snapshot) if kind is None else figure(snapshot, kind)
+    assert fig.caption and fig.axes
+
+
+def test_saved_maps_open_as_a_run(tmp_path):
+    run = save_maps(attention_maps(maps, tokens), tmp_path/'maps')
+    np.testing.assert_allclose(run.snapshot().arrays['attention'], maps, atol=1e-3)
+    assert figure(tmp_path/'maps', 'head_grid').caption and Explorer(run).to_html(tmp_path/'a.html').stat().st_size
+    from salviz.cli import main
+    main(['show', str(tmp_path/'maps'), '--out', str(tmp_path/'b.html')])
+    assert 'charming' in Explorer(run).selected().snapshot.words and (tmp_path/'b.html').stat().st_size > 1e5
+
+
+def test_what_needs_a_model_says_why_it_cannot_be_used(tmp_path):
+    for run in (Explorer(maps, tokens), Explorer(save_maps(attention_maps(maps, tokens), tmp_path/'maps'))):
+        offer, = json.loads(run.view.get_state('own')['own'])
+        assert offer['needs'].startswith('These attention maps were passed as arrays, so there is no model to run.')
+
+
+def test_arrays_need_no_torch():
+    code = ('import sys, numpy as np\nfrom salviz import Explorer, attention_maps, figure\n'
+            'x = np.full((1, 2, 3, 3), 1/3)\nExplorer(x, list("abc")).picture()\n'
+            'figure(attention_maps(x, list("abc")), "head_grid")\nassert "torch" not in sys.modules')
+    subprocess.run([sys.executable, '-c', code], check=True)
+
+
+def test_functions_of_bertviz_take_its_arguments():
+    import bertviz
+    for name in ('head_view', 'model_view'):
+        theirs, ours = (list(inspect.signature(getattr(module, name)).parameters) for module in (bertviz, drop_in))
+        assert ours == [parameter for parameter in theirs if parameter not in ('html_action', 'include_heads')]
+    explorer = drop_in.head_view(tuple(maps[:, None]), tokens, 4, layer=1, heads=[2])
+    assert explorer.state['entry'] == dict(kind='head', layer=1, head=2)
+    page = bertviz_view(explorer.selected().snapshot)._repr_html_()
+    assert 'charm' in page

@@ -1,0 +1,99 @@
+"""The explorer in marimo in a real Chromium: a run, a live training with its buttons, and the selection as a trait"""
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+
+from browser import knows_the_tour
+
+app = '''import marimo
+app = marimo.App()
+@app.cell
+def _():
+    import marimo as mo
+    from salviz import ADDrop, Explorer, load_classifier, load_text, start_training, subset
+    {setup}
+    explorer = Explorer({source})
+    get, put = mo.state(None)
+    explorer.observe(lambda change: put(dict(change.new)), names='selection')
+    explorer
+    return explorer, get, mo
+@app.cell
+def _(get, mo):
+    mo.md(f'selected: {{get()}}')
+    return
+@app.cell
+def _(explorer, mo):
+    choose = mo.ui.button(label='choose', on_click=lambda _: setattr(explorer, 'selection', dict(layer=1, head=2)))
+    choose
+    return
+if __name__ == '__main__':
+    app.run()
+'''
+training = '''data = subset(load_text('movie-sentences'), 40, validation_size=10, test_size=10)
+    names = data['train'].features['label'].names
+    model, tokenizer = load_classifier('minilm', num_labels=5, labels=names, seed=0)
+    training = start_training(model, tokenizer, data, method=ADDrop(p=.3, q=.3, cross_tuning=False),
+        probes=['a gorgeous , witty , seductive movie .'], epochs=20, snapshots=60, batch_size=4, run_dir='run')'''
+
+@contextmanager
+def marimo_app(folder, **values):
+    "Serve the notebook `app` with these `values` from `folder`, and give its address"
+    import marimo # noqa: F401, from the extra of this name
+    (folder/'app.py').write_text(app.format(**values))
+    with socket.socket() as s: s.bind(('127.0.0.1', 0)); port = s.getsockname()[1]
+    with open(folder/'log.txt', 'w') as log:
+        command = [sys.executable, '-m', 'marimo', 'run', 'app.py', '--headless', '--no-token', f'--port={port}']
+        settings = {**os.environ, 'XDG_CONFIG_HOME': str(folder)}
+        server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=settings)
+    try:
+        until = time.monotonic() + 90
+        while True:
+            try: urllib.request.urlopen(f'http://127.0.0.1:{port}/health', timeout=2); break
+            except OSError:
+                assert server.poll() is None and time.monotonic() < until, (folder/'log.txt').read_text()
+                time.sleep(.2)
+        yield f'http://127.0.0.1:{port}'
+    finally: server.terminate(); server.wait(20)
+
+@contextmanager
+def opened(browser, url):
+    "A page of the app, with a drawn explorer; at its end nothing may have gone wrong"
+    page, errors = browser.new_page(viewport=dict(width=1280, height=1000)), []
+    page.add_init_script(knows_the_tour)
+    page.on('pageerror', lambda e: errors.append(str(e)))
+    page.goto(url)
+    page.wait_for_selector('.sv-heads canvas', timeout=240000)
+    page.wait_for_selector('.sv-map >> text=/layer \\d+, head \\d+/', timeout=60000)
+    yield page
+    page.close()
+    assert errors == []
+
+@pytest.mark.slow
+def test_a_run_and_its_selection_work_in_marimo(browser, tmp_path):
+    with marimo_app(tmp_path, setup='', source="'ad-drop'") as url, opened(browser, url) as page:
+        page.get_by_role('button', name='choose', exact=True).click()
+        page.wait_for_selector('.sv-map >> text=/layer 1, head 2/', timeout=60000)
+        page.wait_for_selector("text=/selected: .*'layer': 1, 'head': 2/", timeout=60000)
+        page.locator('.sv-heads canvas').first.click(position=dict(x=200, y=100))
+        page.wait_for_function("""() => { const text = document.body.innerText.match(/selected: .*/)?.[0];
+            return text && !text.includes("'layer': 1, 'head': 2"); }""", timeout=60000)
+
+@pytest.mark.slow
+def test_a_training_is_followed_and_paused_in_marimo(browser, tmp_path):
+    with marimo_app(tmp_path, setup=training, source='training') as url, opened(browser, url) as page:
+        where = "([before]) => document.querySelector('.sv-where').innerText !== before"
+        page.wait_for_function(where, arg=[page.inner_text('.sv-where')], timeout=120000)
+        page.get_by_role('button', name='Pause or resume').click()
+        page.wait_for_timeout(6000) # the current step ends
+        paused = page.inner_text('.sv-where')
+        page.wait_for_timeout(6000)
+        assert page.inner_text('.sv-where') == paused
+        page.get_by_role('button', name='Pause or resume').click()
+        page.wait_for_function(where, arg=[paused], timeout=120000)
+        page.get_by_role('button', name='Stop').click()
