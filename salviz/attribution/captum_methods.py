@@ -186,7 +186,7 @@ def _of_pixels(score, values, is_repeated) -> torch.Tensor: # [rows, height, wid
         cells = values[..., 0] if is_repeated else values.sum(-1)
         if cells.shape[1] == first + rows*columns: grid = cells[:, first:].unflatten(1, (rows, columns))
     if grid is None: raise ValueError(f'the layer has values {list(values.shape)}, without axes for pixels or patches')
-    pixels = nn.functional.interpolate(grid[:, None].float(), (height, width))[:, 0]
+    pixels = nn.functional.interpolate(grid[:, None], (height, width))[:, 0]
     return pixels * grid[0].numel() / (height * width * channels)
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #031
@@ -412,8 +412,8 @@ def _option_fault(recipe, score, x, options) -> str: # '' if there is none
     if recipe.name != 'ShapleyValues': return ''
     count = int(_features(score.reading, x, options['window']).max()) + 1
     if count <= _most_features: return ''
-    return (f'enumerates all orders of {count} features, {count}! × {count} passes; it is limited to {_most_features}; '
-            'use ShapleyValueSampling')
+    return (f'ShapleyValues enumerates all orders of {count} features and is limited to {_most_features}; use '
+            'ShapleyValueSampling')
 
 @contextmanager
 def _restored(model):
@@ -496,8 +496,7 @@ class CaptumAttribution(Attribution):
         "Compute the values for the examples in `reading`"
         options, recipe = {**self.settled, **options}, self.recipe
         _check_object(recipe, reading.model)
-        if fault := '' if reading.name in self.trains_on else f'supports {" and ".join(self.trains_on)} only':
-            raise ValueError(f'{self.name} {fault}, got {reading.name}')
+        if reading.name not in self.trains_on: raise ValueError(f'{self.name} {_input_fault(self)}, got {reading.name}')
         seed = options.get('seed') if options.get('seed') is not None else reading.seed
         each = [reading] if recipe.facts.is_batched else [reading.one(i) for i in range(len(reading))]
         def values_of(one, t):
@@ -506,7 +505,7 @@ class CaptumAttribution(Attribution):
         try: values = torch.stack([torch.cat([values_of(one, t) for one in each]) for t in range(len(reading.targets))])
         except (AssertionError, NotImplementedError, RuntimeError, TypeError, ValueError) as e:
             if isinstance(e, torch.OutOfMemoryError): raise
-            raise ValueError(f'{self.name} does not support {type(reading.model).__name__} with these inputs: {e}') from e
+            raise ValueError(f'{self.name} failed for {type(reading.model).__name__}: {e}') from e
         return values, self._gain(reading, options)
 
     def _gain(self, reading, options): # a function, or None
@@ -519,6 +518,12 @@ class CaptumAttribution(Attribution):
         return gain
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #052
+def _input_fault(attribution) -> str:
+    "Return which inputs `attribution` supports, and why not others"
+    why = 'units of a layer do not belong to features of a series'
+    if attribution.trains_on == ('pixel_values',): why = 'it averages the gradient over the pixels of a channel'
+    return f'supports {" and ".join(attribution.trains_on)} only ({why})'
+
 def _check_object(recipe, model):
     "Raise a `ValueError` if `recipe` is of an object that was constructed on another model than `model`"
     if recipe.model is None: return

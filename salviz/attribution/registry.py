@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['readings', 'meanings', 'attributions', 'Attribution', 'attribution', 'registered_attributions', 'attribution_named',
-           'attribution_name', 'is_attribution']
+           'attribution_name', 'is_attribution', 'methods_by_name']
 
 # %% ../../nbs/04_attribution/00_registry.ipynb #003
 import inspect
@@ -141,3 +141,13 @@ def is_attribution(method:object, name=None) -> bool: # as in `attribution_named
     if not is_one: return isinstance(method, str) and (method in registered_attributions(name) or method in _passed)
     found = attribution_named(method)
     return name is None or name in found.trains_on
+
+def methods_by_name(methods:object) -> dict: # {name: name of an attribution, or whatever else was passed for the name}
+    "Return `methods` (one, several, or {name: method or dict(method=…)}) with the names of objects"
+    def named(how):
+        if isinstance(how, dict) and 'method' in how: return {**how, 'method': named(how['method'])}
+        if isinstance(how, (str, dict)) or not is_attribution(how): return how
+        return attribution_name(how)
+    if isinstance(methods, str) or not isinstance(methods, dict) and is_attribution(methods): methods = [methods]
+    if not isinstance(methods, dict): return {m: m for m in map(named, methods)}
+    return {name: named(how) for name, how in methods.items()}

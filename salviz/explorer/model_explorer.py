@@ -51,7 +51,8 @@ def explore(
     target:'str|int|Callable[..., torch.Tensor]|Sequence|None'=None,
     # token whose output is explained, for heads with an output per token; or a list with one per text
     position:int|Sequence[int]|None=None,
-    saliency:str|None='integrated_gradients', # name of an attribution, see `registered_attributions`, or None
+    # attribution, see `list_attributions`, such as 'captum.Lime' or a `CaptumAttribution`; or None
+    saliency:'str|Attribution|captum.attr.Attribution|None'='integrated_gradients',
     steps:int=20,                    # number of steps of integrated gradients
     attribution:bool=True,           # also compute attention attribution?
     # number of tokens that a causal language model generates after each text (greedily), or a dict of arguments of
