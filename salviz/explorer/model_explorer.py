@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
+    from salviz.attribution.registry import Attribution
+
 # %% ../../nbs/12_explorer/14_model_explorer.ipynb #me06
 _shown_texts = ('One of the best movies of the year.', 'One of the worst movies of the year.',
                'The film is not bad, but it never surprises.', 'Very well written and very well acted.')
