@@ -61,7 +61,7 @@ _at_the_input = dict(
                                is_complete=True),
     GradientShap=_Facts('Lundberg & Lee 2017', 'n_samples', 'lundberg2017unified', is_random=True),
     DeepLift=_Facts('Shrikumar et al. 2017', '2', 'shrikumar2017learning', is_batched=True, is_complete=True),
-    DeepLiftShap=_Facts('Lundberg & Lee 2017', '2 × backgrounds', 'lundberg2017unified'),
+    DeepLiftShap=_Facts('Lundberg & Lee 2017', '2 × backgrounds', 'lundberg2017unified', is_random=True),
     Deconvolution=_Facts('Zeiler & Fergus 2014', '1', says='slope', is_batched=True),
     GuidedBackprop=_Facts('Springenberg et al. 2015', '1', says='slope', is_batched=True),
     LRP=_Facts('Bach et al. 2015', '1', is_batched=True),
@@ -89,7 +89,7 @@ _of_layers = dict(
     InternalInfluence=_Facts('Leino et al. 2018', 'n_steps', says='slope', is_batched=True, inputs=_tokens_and_images),
     LayerDeepLift=_Facts('Shrikumar et al. 2017', '2', 'shrikumar2017learning', is_batched=True, is_complete=True,
                          inputs=_tokens_and_images),
-    LayerDeepLiftShap=_Facts('Lundberg & Lee 2017', '2 × backgrounds', 'lundberg2017unified',
+    LayerDeepLiftShap=_Facts('Lundberg & Lee 2017', '2 × backgrounds', 'lundberg2017unified', is_random=True,
                              inputs=_tokens_and_images),
     LayerGradientShap=_Facts('Lundberg & Lee 2017', 'n_samples', 'lundberg2017unified', is_random=True,
                              inputs=_tokens_and_images),
@@ -178,7 +178,10 @@ def _layer_of(score, layer):
 # %% ../../nbs/04_attribution/10_captum.ipynb #025
 def _of_tokens(score, values, is_repeated) -> torch.Tensor: # [rows, n]
     "Sum the `values` of a layer over its units"
-    tokens = score.reading.x.shape[1] if score.real is None else int(score.real.sum())
+    tokens, real = score.reading.x.shape[1], score.real
+    if real is not None:
+        if values.dim() > 1 and values.shape[1] == tokens: values = values[:, real[0]] # without padding
+        tokens = int(real.sum())
     if values.dim() < 2 or values.shape[1] != tokens:
         raise ValueError(f'the layer has values {list(values.shape)}, without an axis for the {tokens} tokens')
     values = values.flatten(2) if values.dim() > 2 else values[..., None]
@@ -509,10 +512,10 @@ class CaptumAttribution(Attribution):
         options, recipe = {**self.settled, **options}, self.recipe
         _check_object(recipe, reading.model)
         if reading.name not in self.trains_on: raise ValueError(f'{self.name} {_input_fault(self)}, got {reading.name}')
-        seed = options.get('seed') if options.get('seed') is not None else reading.seed
+        if options.get('seed') is not None: reading.seed = options['seed']
         each = [reading] if recipe.facts.is_batched else [reading.one(i) for i in range(len(reading))]
         def values_of(one, t):
-            with forked_random(seed) if recipe.facts.is_random else nullcontext():
+            with forked_random(one.seed) if recipe.facts.is_random else nullcontext():
                 return _values(recipe, one, t, options)
         try: values = torch.stack([torch.cat([values_of(one, t) for one in each]) for t in range(len(reading.targets))])
         except (AssertionError, NotImplementedError, RuntimeError, TypeError, ValueError) as e:
