@@ -345,11 +345,14 @@ class _Recipe:
 # %% ../../nbs/04_attribution/10_captum.ipynb #043b
 _unwritten = [] # options without a text, in the order in which they were first used
 
+def _is_literal(x) -> bool:
+    "Return whether `x` can be read from its text"
+    try: return ast.literal_eval(repr(x)) == x
+    except (SyntaxError, ValueError): return False
+
 def _written(x) -> str:
     "Return the text of an option"
-    try: is_literal = ast.literal_eval(repr(x)) == x
-    except (SyntaxError, ValueError): is_literal = False
-    if is_literal: return repr(x)
+    if _is_literal(x): return repr(x)
     def name_of(y): return getattr(y, '__name__', type(y).__name__)
     if not any(x is y for y in _unwritten): _unwritten.append(x)
     same = [y for y in _unwritten if name_of(y) == name_of(x)]
@@ -495,6 +498,12 @@ class CaptumAttribution(Attribution):
     def options(self) -> dict:
         "The options of the attribution and their values"
         return dict(self.settled)
+
+    @property
+    def is_found_by_name(self) -> bool:
+        "Whether `attribution_named` finds an equal attribution by the name alone"
+        kinds = [r for r in (self.recipe, self.recipe.inner) if r is not None]
+        return all(map(_is_literal, self.settled.values())) and all(r.kind is _class_named(r.name) for r in kinds)
 
     def copies_of(self, options:dict): # a function of the number of tokens
         "Return how many copies of every example are read with `options`"

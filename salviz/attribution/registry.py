@@ -50,6 +50,11 @@ class Attribution:
         parameters = inspect.signature(self.function).parameters.values()
         return {p.name: p.default for p in parameters if p.kind == p.KEYWORD_ONLY}
 
+    @property
+    def is_found_by_name(self) -> bool:
+        "Whether `attribution_named` finds an equal attribution by the name alone"
+        return attributions.get(self.name) is self
+
     def copies_of(self, options:dict): # a number, or a function of the number of tokens of a text
         "Return how many copies of every example are read with `options`"
         if isinstance(self.copies, str): return {**self.options, **options}[self.copies]
@@ -132,7 +137,7 @@ def attribution_name(method:object) -> str: # as in `attribution_named`
     "Return the name of `method`; an object is found by its name afterwards"
     if isinstance(method, str): return method
     found = attribution_named(method)
-    if found.name not in attributions: _passed[found.name] = found
+    if not found.is_found_by_name: _passed[found.name] = found
     return found.name
 
 def is_attribution(method:object, name=None) -> bool: # as in `attribution_named`

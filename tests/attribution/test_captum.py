@@ -1,7 +1,7 @@
 "Attributions of Captum by name, against Captum called directly"
 import copy
 import inspect
-import math
+from types import SimpleNamespace
 
 import captum.attr
 import numpy as np
@@ -9,14 +9,14 @@ import pytest
 import torch
 from captum._utils.models.linear_model import SkLearnRidge
 from torch import nn
-from transformers import (BertConfig, BertForSequenceClassification, BertForTokenClassification, GPT2Config,
-                          GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, ViTConfig, ViTForImageClassification)
+from transformers import (BertConfig, BertForSequenceClassification, BertForTokenClassification, ViTConfig,
+                          ViTForImageClassification)
 
 from helpers import word_tokenizer
 from test_explanations import alone, next_is_nine, seeded, sentences, signal, tiny
 import salviz
 from salviz import (CaptumAttribution, RationaleGuided, SaliencyGuided, SalLM, explain, explain_data, explain_generated,
-                    explore, faithfulness_table, input_saliency, list_attributions)
+                    explore, faithfulness_table, list_attributions)
 from salviz.attribution.captum_methods import _supported, _unsupported
 from salviz.attribution.registry import attribution_name, attribution_named, is_attribution, methods_by_name
 from salviz.models.corruption import small_model
@@ -188,7 +188,6 @@ class Plain(nn.Module):
         super().__init__()
         self.conv, self.act, self.pool, self.head = nn.Conv2d(2, 4, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Linear(36, 3)
     def forward(self, pixel_values):
-        from types import SimpleNamespace
         return SimpleNamespace(logits=self.head(self.pool(self.act(self.conv(pixel_values))).flatten(1)))
 
 
@@ -377,3 +376,110 @@ def test_too_many_orders_and_layers_of_series_are_rejected():
         explain(net, batch, 'captum.ShapleyValues', 1)
     with pytest.raises(ValueError, match='units of a layer do not belong to features of a series'):
         explain(net, batch, 'captum.LayerConductance', 1)
+
+
+# where a saliency is named
+
+quick = dict(probes=2, snapshots=2, epochs=1, batch_size=8, learning_rate=1e-3, seed=0, progress=False)
+
+def test_training_records_an_attribution_of_captum_with_its_seed(tiny_data, tiny_tokenizer, tiny_bert, tmp_path):
+    lime = CaptumAttribution('Lime', n_samples=6, seed=3)
+    run = salviz.train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', saliency=lime, **quick)
+    assert run.config['settings']['saliency'] == lime.name == 'captum.Lime(n_samples=6, seed=3)'
+    last = run.snapshot(run.steps[-1], 0)
+    assert last.info['saliency_method'] == lime.name and last.info['saliency_seed'] == 3
+    model, tokenizer = salviz.load_model(run)
+    e = explain(model, [last.texts[0]], lime, tokenizer=tokenizer)
+    np.testing.assert_allclose(last.arrays['saliency'], e.examples()[0], atol=1e-6)
+    with pytest.raises(ValueError, match="train: saliency='captum.LRP'.*has no rule|no rule defined"):
+        salviz.train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'lrp', saliency='captum.LRP', **quick)
+
+
+def test_methods_take_attributions_of_captum_as_their_saliency(tiny_data, tiny_tokenizer, tiny_bert, tmp_path):
+    teacher = tiny_bert(1)
+    taught = SalLM(teacher, saliency=captum.attr.Occlusion(teacher))
+    assert taught.args()['saliency'] == 'captum.Occlusion'
+    run = salviz.train(tiny_bert(), tiny_tokenizer, tiny_data, taught, run_dir=tmp_path/'sallm', **quick)
+    found = run.load_arrays('explanations')
+    assert np.isfinite(found['saliency']).all()
+    guided = SaliencyGuided(saliency='captum.InputXGradient')
+    salviz.train(tiny_bert(), tiny_tokenizer, tiny_data, guided, run_dir=tmp_path/'guided', **quick)
+    with pytest.raises(ValueError, match="explanation='captum.InputXGradient' has no gradient to train with"):
+        RationaleGuided('captum.InputXGradient')
+    with pytest.raises(ValueError, match="an attribution of Captum such as 'captum.Lime', or a function"):
+        SalLM(saliency='lime')
+
+
+def test_tables_and_the_explorer_take_names_and_objects(tiny_data, tiny_tokenizer, tiny_bert):
+    model = tiny_bert().eval()
+    shap = CaptumAttribution('ShapleyValueSampling', n_samples=2)
+    table = faithfulness_table(model, tiny_data['test'].select(range(4)), [shap, 'captum.FeatureAblation'],
+                               tiny_tokenizer, flips=False, progress=False)
+    assert [*table.index] == [shap.name, 'captum.FeatureAblation', 'random']
+    texts = list(tiny_data['test']['text'][:2])
+    explorer = explore(model, tiny_tokenizer, texts, saliency=shap, attribution=False).settle()
+    for i, values in enumerate(explain_data(model, texts, shap, tokenizer=tiny_tokenizer, progress=False)):
+        snapshot = explorer.run.snapshot(0, i)
+        assert snapshot.info['saliency_method'] == shap.name
+        np.testing.assert_allclose(snapshot.arrays['saliency'], values, atol=1e-6)
+    explorer.close()
+    heads = salviz.head_table(model, texts, tiny_tokenizer, saliency='captum.Saliency', progress=False)
+    assert heads['agreement'].notna().any() and heads.attrs['saliency'] == 'captum.Saliency'
+    flags = [np.arange(len(v)) == 0 for v in explain_data(model, texts, shap, tokenizer=tiny_tokenizer, words='sum',
+                                                          progress=False)]
+    measure = salviz.RationalePlausibility(shap)
+    assert measure.attribution == shap.name and len(flags) == 2
+
+
+def test_watching_records_an_attribution_of_captum(tiny_data, tiny_tokenizer, tiny_bert, tmp_path):
+    model = tiny_bert()
+    watcher = salviz.watch(model, tiny_tokenizer, ['the film and a fine story'], run_dir=tmp_path/'run', steps=1,
+                           saliency=captum.attr.FeatureAblation(model))
+    watcher.step(loss=1.)
+    watcher.finish()
+    assert watcher.run.snapshot(watcher.run.steps[-1], 0).info['saliency_method'] == 'captum.FeatureAblation'
+
+
+# generated text
+
+sentences_of = ['the film was good', 'a good film', 'the film was bad', 'a story']
+speller = word_tokenizer(sentences_of, longest=24)
+
+@pytest.mark.parametrize('inner', ['FeatureAblation', 'ShapleyValueSampling', 'Lime', 'KernelShap'])
+def test_generated_text_equals_captum(inner):
+    writer = small_model('causal_lm', speller, layers=1, hidden=16, max_length=24)
+    options = {} if inner == 'FeatureAblation' else dict(n_samples=6)
+    table = explain_generated(writer, speller, 'the film', f'captum.LLMAttribution({inner})', 'was good', seed=5,
+                              **options)
+    assert [*table.columns] == ['[CLS]', 'the', 'film']
+    prompt = captum.attr.TextTokenInput('the film', speller, 0)
+    prompt.inp_tensor = prompt.itp_tensor = prompt.inp_tensor[:, :-1]
+    prompt.values, prompt.n_itp_features = prompt.values[:-1], 3
+    with forked_random(5), torch.no_grad():
+        llm = captum.attr.LLMAttribution(getattr(captum.attr, inner)(writer), speller)
+        expected = llm.attribute(prompt, torch.tensor(speller('was good', add_special_tokens=False)['input_ids']),
+                                 forward_in_tokens=False, **options)
+    values = expected.seq_attr[None] if expected.token_attr is None else expected.token_attr
+    np.testing.assert_allclose(table, values, atol=1e-6)
+
+
+@pytest.mark.parametrize('inner', ['LayerIntegratedGradients', 'LayerGradientXActivation', 'LayerGradientShap'])
+def test_gradients_of_generated_text(inner):
+    writer = small_model('causal_lm', speller, kind='llama', layers=1, hidden=16, max_length=24)
+    before = torch.get_rng_state()
+    tables = [explain_generated(writer, speller, 'the film', f'captum.LLMGradientAttribution({inner})',
+                                max_new_tokens=2, seed=1) for _ in range(2)]
+    assert tables[0].shape == (2, 3) and tables[0].equals(tables[1]) and torch.equal(before, torch.get_rng_state())
+    assert all(p.requires_grad for p in writer.parameters())
+
+
+def test_next_tokens_have_shapley_values_and_a_gpt2_explains_its_continuation():
+    writer = small_model('causal_lm', speller, layers=1, hidden=16, max_length=24)
+    e = explain(writer, ['the film'], 'captum.ShapleyValueSampling', tokenizer=speller, n_samples=2)
+    assert e.completeness_error.max() < 1e-3
+    explorer = explore(writer, speller, 'the film', generate=2, saliency='captum.FeatureAblation', attribution=False)
+    values = explorer.settle().run.snapshot(0, 0).arrays['continuation_saliency']
+    assert len(values) == 2 and np.isfinite(values).all()
+    explorer.close()
+    with pytest.raises(ValueError, match='explains generated text; use `explain_generated`'):
+        explain(writer, ['the film'], 'captum.LLMAttribution(FeatureAblation)', tokenizer=speller)
