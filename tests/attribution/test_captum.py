@@ -417,9 +417,10 @@ def test_tables_and_the_explorer_take_names_and_objects(tiny_data, tiny_tokenize
                                tiny_tokenizer, flips=False, progress=False)
     assert [*table.index] == [shap.name, 'captum.FeatureAblation', 'random']
     texts = list(tiny_data['test']['text'][:2])
-    explorer = explore(model, tiny_tokenizer, texts, saliency=shap, attribution=False).settle()
+    explorer = explore(model, tiny_tokenizer, texts, saliency=shap, attribution=False)
+    explorer.settle()
     for i, values in enumerate(explain_data(model, texts, shap, tokenizer=tiny_tokenizer, progress=False)):
-        snapshot = explorer.run.snapshot(0, i)
+        snapshot = explorer.runs[0].snapshot(0, i)
         assert snapshot.info['saliency_method'] == shap.name
         np.testing.assert_allclose(snapshot.arrays['saliency'], values, atol=1e-6)
     explorer.close()
@@ -478,7 +479,8 @@ def test_next_tokens_have_shapley_values_and_a_gpt2_explains_its_continuation():
     e = explain(writer, ['the film'], 'captum.ShapleyValueSampling', tokenizer=speller, n_samples=2)
     assert e.completeness_error.max() < 1e-3
     explorer = explore(writer, speller, 'the film', generate=2, saliency='captum.FeatureAblation', attribution=False)
-    values = explorer.settle().run.snapshot(0, 0).arrays['continuation_saliency']
+    explorer.settle()
+    values = explorer.runs[0].snapshot(0, 0).arrays['continuation_saliency']
     assert len(values) == 2 and np.isfinite(values).all()
     explorer.close()
     with pytest.raises(ValueError, match='explains generated text; use `explain_generated`'):
