@@ -10,6 +10,7 @@ import ast
 import inspect
 import math
 import warnings
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -471,7 +472,32 @@ def _product(passes:str, options, tokens) -> int:
         return tokens if part == 'tokens' else options[part]
     return math.prod(map(factor, passes.split(' × ')))
 
-class CaptumAttribution(Attribution):
+class _CaptumProperties(Attribution):
+    "The properties of an attribution of Captum with `recipe` and the options `settled`"
+    @property
+    def options(self) -> dict:
+        "The options of the attribution and their values"
+        return dict(self.settled)
+
+    @property
+    def is_found_by_name(self) -> bool:
+        "Whether `attribution_named` finds an equal attribution by the name alone"
+        kinds = [r for r in (self.recipe, self.recipe.inner) if r is not None]
+        return all(map(_is_literal, self.settled.values())) and all(r.kind is _class_named(r.name) for r in kinds)
+
+    def copies_of(self, options:dict) -> Callable[[int], int]: # of the number of tokens
+        "Return how many copies of every example are read with `options`"
+        options, inner = {**self.settled, **options}, self.recipe.inner
+        passes = self.recipe.facts.passes + (f' × {inner.facts.passes}' if inner else '')
+        return lambda tokens: _product(passes, options, tokens)
+
+    def in_a_run(self) -> dict:
+        "Return the properties that a viewer needs, as entries of a snapshot"
+        seed = dict(saliency_seed=self.settled['seed'] or 0) if self.recipe.facts.is_random else {}
+        return super().in_a_run() | seed
+
+# %% ../../nbs/04_attribution/10_captum.ipynb #051b
+class CaptumAttribution(_CaptumProperties):
     """An attribution of Captum, for all functions that take the name of an attribution
 
     Example: `explain(model, texts, CaptumAttribution('GradientShap', n_samples=20), tokenizer=tokenizer)`"""
@@ -493,28 +519,6 @@ class CaptumAttribution(Attribution):
                          trains_on=inner.facts.inputs)
         # the fields of an `Attribution` are frozen
         for name, x in dict(recipe=recipe, settled=defaults | changed).items(): object.__setattr__(self, name, x)
-
-    @property
-    def options(self) -> dict:
-        "The options of the attribution and their values"
-        return dict(self.settled)
-
-    @property
-    def is_found_by_name(self) -> bool:
-        "Whether `attribution_named` finds an equal attribution by the name alone"
-        kinds = [r for r in (self.recipe, self.recipe.inner) if r is not None]
-        return all(map(_is_literal, self.settled.values())) and all(r.kind is _class_named(r.name) for r in kinds)
-
-    def copies_of(self, options:dict): # a function of the number of tokens
-        "Return how many copies of every example are read with `options`"
-        options, inner = {**self.settled, **options}, self.recipe.inner
-        passes = self.recipe.facts.passes + (f' × {inner.facts.passes}' if inner else '')
-        return lambda tokens: _product(passes, options, tokens)
-
-    def in_a_run(self) -> dict:
-        "Return the properties that a viewer needs, as entries of a snapshot"
-        seed = dict(saliency_seed=self.settled['seed'] or 0) if self.recipe.facts.is_random else {}
-        return super().in_a_run() | seed
 
     def _attribute(self, reading, **options) -> tuple: # (values [targets, rows, ...], function or None)
         "Compute the values for the examples in `reading`"

@@ -8,6 +8,7 @@ __all__ = ['readings', 'meanings', 'attributions', 'Attribution', 'attribution',
 
 # %% ../../nbs/04_attribution/00_registry.ipynb #003
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -55,7 +56,7 @@ class Attribution:
         "Whether `attribution_named` finds an equal attribution by the name alone"
         return attributions.get(self.name) is self
 
-    def copies_of(self, options:dict): # a number, or a function of the number of tokens of a text
+    def copies_of(self, options:dict) -> int|Callable[[int], int]: # a function of the number of tokens of a text
         "Return how many copies of every example are read with `options`"
         if isinstance(self.copies, str): return {**self.options, **options}[self.copies]
         return self.copies
@@ -66,7 +67,7 @@ class Attribution:
                     **({} if self.cite is None else dict(saliency_cite=self.cite)))
 
     # (values [targets, rows, ...], function that returns their expected sum, or None)
-    def __call__(self, reading, /, **options) -> tuple:
+    def __call__(self, reading:object, /, **options) -> tuple:
         "Compute the values for the examples in `reading`"
         result = self.function(reading, **options)
         if isinstance(result, tuple): return result
@@ -127,15 +128,15 @@ def attribution_named(
         found = import_module('salviz.attribution.captum_methods').CaptumAttribution(method)
     if found is not None and (name is None or name in found.trains_on): return found
     of = f' for {name}' if name else ''
-    raise ValueError(f'{argument} must be one of {", ".join(map(repr, allowed))}{of}, an attribution of Captum such as '
-                     f"'captum.Lime'{or_else}, got {method!r}")
+    raise ValueError(f'{argument} must be one of {", ".join(map(repr, allowed))}, an attribution of Captum such as '
+                     f"'captum.Lime'{of}{or_else}, got {method!r}")
 
 # %% ../../nbs/04_attribution/00_registry.ipynb #36ef2996
 _passed = {} # {name: `Attribution`}, those that were passed as objects
 
-def attribution_name(method:object) -> str: # as in `attribution_named`
-    "Return the name of `method`; an object is found by its name afterwards"
-    if isinstance(method, str): return method
+def attribution_name(method:object) -> object: # a name; anything that is no attribution, such as a function, as it is
+    "Return the name of an attribution; an object is found by its name afterwards"
+    if isinstance(method, str) or not is_attribution(method): return method
     found = attribution_named(method)
     if not found.is_found_by_name: _passed[found.name] = found
     return found.name
@@ -151,8 +152,7 @@ def methods_by_name(methods:object) -> dict: # {name: name of an attribution, or
     "Return `methods` (one, several, or {name: method or dict(method=…)}) with the names of objects"
     def named(how):
         if isinstance(how, dict) and 'method' in how: return {**how, 'method': named(how['method'])}
-        if isinstance(how, (str, dict)) or not is_attribution(how): return how
-        return attribution_name(how)
+        return how if isinstance(how, dict) else attribution_name(how)
     if isinstance(methods, str) or not isinstance(methods, dict) and is_attribution(methods): methods = [methods]
     if not isinstance(methods, dict): return {m: m for m in map(named, methods)}
     return {name: named(how) for name, how in methods.items()}

@@ -437,7 +437,7 @@ class SaliencyGuided(_Prepared):
         # further options, or the name of a preset
         variant:SaliencyGuidedVariant|Literal['paper', 'released', 'released_colour']='paper',
     ):
-        if is_attribution(saliency): saliency = attribution_name(saliency)
+        saliency = attribution_name(saliency)
         self.mask_fraction, self.weight, self.saliency, self.ranking = mask_fraction, weight, saliency, ranking
         self.target, self.fill, self.unit = target, fill, unit
         self.variant = self.as_variant(variant)

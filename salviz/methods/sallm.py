@@ -1045,17 +1045,15 @@ class SalLM(_Checking):
         teacher:torch.nn.Module|Run|str|PathLike|Literal[False]|None=None,
         weight:float=1.,            # lambda: weight of the attention loss
         top_fraction:float=.1,      # k: fraction of the tokens that a binarised explanation marks
-        # of the teacher, see `_class_saliency`
-        saliency:'str|Callable[..., torch.Tensor]|captum.attr.Attribution'='integrated_gradients',
+        saliency:'str|Callable|captum.attr.Attribution'='integrated_gradients', # of the teacher, see `_class_saliency`
         steps:int=20,               # m: nodes of integrated gradients
         layers:Sequence[int]=(-1,), # layers whose attention is regularised; the loss is the mean over them
         # a SalLM run or its path: reuse its explanations, without a teacher
         explanations:Run|str|PathLike|None=None,
         variant:SalLMVariant|Literal['paper', 'released']='paper', # further options, or the name of a preset
     ):
-        if is_attribution(saliency): saliency = attribution_name(saliency)
-        self.teacher, self.weight, self.top_fraction, self.saliency = teacher, weight, top_fraction, saliency
-        self.steps, self.layers, self.source = steps, layers, explanations
+        self.teacher, self.weight, self.top_fraction = teacher, weight, top_fraction
+        self.saliency, self.steps, self.layers, self.source = attribution_name(saliency), steps, layers, explanations
         self.variant = self.as_variant(variant)
         self.explanations, self.explained_epoch, self._loaded = None, 1, None # in use, and the epoch they are from
         self._more = None # (encoded texts without labels, their `Collator`)
@@ -1068,8 +1066,7 @@ class SalLM(_Checking):
         names, is_function = registered_attributions('input_ids'), callable(self.saliency)
         self.require(is_function or is_attribution(self.saliency, 'input_ids'),
                      f"saliency must be one of {', '.join(map(repr, names))}, an attribution of Captum such as "
-                     "'captum.Lime', or a function of "
-                     f'(model, batch, classes), got {self.saliency!r}')
+                     f"'captum.Lime', or a function of (model, batch, classes), got {self.saliency!r}")
         alone = is_function and self.variant.start == 'pretrained' and self.variant.refresh is None
         self.require(self.teacher is not False or alone, 'teacher=False needs a function as saliency, '
                                                          "start='pretrained' and refresh=None")

@@ -59,8 +59,8 @@ class RationalePlausibility:
     ):
         chosen = attribution_named(attribution, 'input_ids', 'RationalePlausibility: attribution')
         check_allowed(f'RationalePlausibility: {chosen.name} has no option', options, chosen.options)
-        self.attribution, self.target, self.splits, self.ranking = attribution_name(attribution), target, tuple(splits), ranking
-        self.most, self.options = most, options
+        self.attribution, self.target, self.ranking = attribution_name(attribution), target, ranking
+        self.splits, self.most, self.options = tuple(splits), most, options
 
     @property
     def version(self) -> str:

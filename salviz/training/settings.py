@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ..attribution.registry import Attribution, attribution_name, is_attribution
+from ..attribution.registry import Attribution, attribution_name
 from ..core.runs import Run
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Settings:
         for name, (fits, allowed) in _allowed.items():
             x = getattr(self, name)
             if not fits(x): raise ValueError(f'train: {name} must be {allowed}, got {x!r}')
-        if is_attribution(self.saliency): object.__setattr__(self, 'saliency', attribution_name(self.saliency))
+        object.__setattr__(self, 'saliency', attribution_name(self.saliency)) # the fields are frozen
 
 # %% ../../nbs/06_training/01_settings.ipynb #s012
 def in_config(settings:Settings) -> dict:

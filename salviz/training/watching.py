@@ -24,7 +24,7 @@ import torch
 from annotated_types import Ge, Le
 from transformers import TrainerCallback
 
-from ..attribution.registry import Attribution, attribution_name, is_attribution
+from ..attribution.registry import Attribution, attribution_name
 from ..core.locks import Held
 from ..core.runs import Run
 from ..core.validation import Count, PositiveInt, Seed
@@ -456,8 +456,7 @@ def watch(
     Pass the result to `callbacks=` of a Trainer, or call its `step(loss=loss)` after each step of your own loop and
     `finish()` at the end. `Explorer(watcher)` shows the training live."""
     _check_steps(steps)
-    if saliency is True: saliency = None
-    if is_attribution(saliency): saliency = attribution_name(saliency)
+    saliency = None if saliency is True else attribution_name(saliency)
     spacing = Spacing(budget, steps)
     _check_whole(model)
     if not _is_first(): return Watcher(None, None, None, None, spacing)
