@@ -20,6 +20,8 @@ from .models.checkpoints import load_model as load_model
 from .attribution.saliency import input_saliency as input_saliency
 from .attribution.attention import attention_attribution as attention_attribution
 from .attribution.explanations import explain as explain, explain_data as explain_data, explainers as explainers
+from .attribution.captum_methods import (CaptumAttribution as CaptumAttribution, explain_generated as explain_generated,
+                                         list_attributions as list_attributions)
 from .methods import *
 from .training.trainer import train as train
 from .training.live import start_training as start_training, Training as Training

@@ -643,7 +643,7 @@ def _train_options(arg):
     arg('--probes', default='8',
         help="number of probe examples to record, or a split such as 'test[:8]' (default %(default)s)")
     arg('--saliency', metavar='NAME', help='attribution to record for the probe examples, such as gradient_norm '
-        '(default integrated_gradients)')
+        'or captum.Lime (default integrated_gradients)')
     for name, kind, default, what in (('epochs', _whole(1), 3, 'passes over the data'),
                                       ('batch-size', _whole(1), 16, 'examples per step'),
                                       ('learning-rate', _amount, 2e-5, 'peak learning rate'),

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from ..attribution.questions import encoded_for, head_task, score_target
 from ..attribution.reading import check_counts, what_is_read
-from ..attribution.registry import registered_attributions
+from ..attribution.registry import attribution_name, is_attribution, registered_attributions
 from ..attribution.saliency import input_saliency
 from ..core.names import measured_words
 from ..core.validation import PositiveInt, check_choice
@@ -212,8 +212,10 @@ def head_table(
     if isinstance(saliency, str) and not callable(target) and head_task(model) is None:
         problem = (f'{type(model).__name__} has no head with a score to explain; pass saliency=None, or '
                    'target=function of (outputs, rows)')
-    if saliency is not None and not callable(saliency) and saliency not in names:
-        problem = (f'saliency must be one of {", ".join(map(repr, names))}, a function (model, batch) or None, got '
+    if is_attribution(saliency): saliency = attribution_name(saliency)
+    elif saliency is not None and not callable(saliency):
+        problem = (f'saliency must be one of {", ".join(map(repr, names))}, an attribution of Captum such as '
+                   "'captum.Lime', a function (model, batch) or None, got "
                    f'{saliency!r}')
     if problem: raise ValueError(problem)
     source, (data, collate, _) = data, encoded_for(model, data, tokenizer, max_length, target)

@@ -21,6 +21,7 @@ from .corpus import check_has_column
 from ..attribution.explanations import Explanation, explain_data
 from ..attribution.questions import as_batch, encoded_for, target_rows
 from ..attribution.reading import check_counts, embeddings_replaced, real_tokens, source_stack, what_is_read
+from ..attribution.registry import Attribution, methods_by_name
 from ..core.names import measured_words
 from ..core.part_cache import PartCache, digest
 from ..core.validation import PositiveInt, Seed, check_choice
@@ -367,9 +368,7 @@ def decision_flip(
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036
 def _named(methods, target) -> dict: # {name: name of an attribution, its options, or arrays}
     "Return `methods` (names, or a dictionary with names, options or arrays) as a dictionary that includes 'random'"
-    if isinstance(methods, str): methods = [methods]
-    if not isinstance(methods, dict): methods = {m: m for m in methods}
-    named = dict(methods)
+    named = methods_by_name(methods)
     named.setdefault('random', 'random')
     if isinstance(target, str) and target == 'each':
         raise ValueError("target='each' gives one attribution per class, but faithfulness needs one per example: pass "
@@ -419,7 +418,7 @@ def _requested(named, count, target, **question) -> tuple: # ({name: its request
 def faithfulness_data(
     model,
     data,               # one split of `load_text`, an encoded split, or a list of texts
-    # names of attributions, see `registered_attributions`; or {name: name, dict(method=…, its options) or arrays}
+    # attributions, see `list_attributions`; or {name: attribution, dict(method=…, its options) or arrays}
     methods,
     tokenizer,
     target='predicted', # class for the attributions and the probability
@@ -498,7 +497,7 @@ def perturbation_frame(
 def faithfulness_table(
     model:torch.nn.Module,
     data:'Dataset|Sequence',
-    methods:str|Sequence[str]|dict,
+    methods:'str|Sequence|dict|Attribution|captum.attr.Attribution', # as in `faithfulness_data`
     tokenizer:'PreTrainedTokenizerBase|None',
     **settings, # as for `faithfulness_data`
     # index method; comprehensiveness, sufficiency (areas over the perturbation curve), decision_flip (fraction): means
@@ -559,7 +558,8 @@ def _signals(model, data):
 def accuracy_drop(
     model:torch.nn.Module,
     data:'Dataset',                 # one split of `load_images` (or `load_series`), with labels
-    methods:str|Sequence[str]|dict, # as in `faithfulness_data`; 'random' is always added
+    # as in `faithfulness_data`; 'random' is always added
+    methods:'str|Sequence|dict|Attribution|captum.attr.Attribution',
     fractions:Sequence[float]=tuple(i/10 for i in range(10)),
     # replacement for pixels, after normalisation; None: see `background_of`
     background:float|np.ndarray|torch.Tensor|None=None,

@@ -13,6 +13,7 @@ from datasets import Dataset, DatasetDict
 
 from .faithfulness import background_of, replace_top
 from ..attribution.explanations import explain_data
+from ..attribution.registry import methods_by_name
 from ..core.validation import check_choice
 
 # %% ../../nbs/09_analysis/06_roar.ipynb #ro-6
@@ -42,7 +43,7 @@ class RemovedData:
         if not isinstance(data, dict) or not all({'pixel_values', 'values'} & {*d.column_names} for d in data.values()):
             raise ValueError('data must be a DatasetDict of images or series with all splits, '
                              'as returned by load_images')
-        named = dict(methods) if isinstance(methods, dict) else {m: m for m in methods}
+        named = methods_by_name(methods)
         named.setdefault('random', 'random')
         self.model, self.data, self.methods, self.target, self.ranking = model, data, named, target, ranking
         self.background = background_of(data) if background is None else background

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from .questions import TargetQuery, as_batch, encoded_for, settled_targets, words_of
 from .reading import real_tokens, what_is_read
-from .registry import attribution_named, registered_attributions
+from .registry import Attribution, attribution_named, registered_attributions
 from .saliency import channels_of, completeness, read_in_packs
 from ..core.maths import keyed_uniform
 from ..core.text import pool_words
@@ -86,14 +86,14 @@ class Explanation:
         return tables
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #057
-def _method_options(method:str) -> dict:
+def _method_options(method) -> dict:
     "Return the options of `method` and their defaults"
     return attribution_named(method).options
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #057b
-def _settled_options(method:str, options:dict) -> dict:
+def _settled_options(method, options:dict) -> dict:
     "Return all options of `method`: the values in `options`, and defaults for all other options"
-    defaults = _method_options(method)
+    method, defaults = attribution_named(method).name, _method_options(method)
     settled, fault = {**defaults, **options}, ''
     is_sampled = method != 'deep_shap' or settled['baselines'] is None # otherwise all baselines are used
     if unknown := [k for k in options if k not in defaults]:
@@ -104,6 +104,10 @@ def _settled_options(method:str, options:dict) -> dict:
     if not is_sampled: del settled['samples']
     return settled
 
+def _with_seed(options:dict, seed:int) -> dict:
+    "Return `options` with the seed that was used: that of the attribution's name, else `seed`"
+    return options | dict(seed=seed if options.get('seed') is None else options['seed'])
+
 # %% ../../nbs/04_attribution/09_explanations.ipynb #060
 @validated
 def explain(
@@ -111,7 +115,8 @@ def explain(
     # a batch from a collator; or, with `tokenizer`, one text, a list of texts or of pairs (tuples), or a split, see
     # `as_batch`
     inputs:'dict|str|Sequence|Dataset',
-    method:str='integrated_gradients', # name of an attribution, see `registered_attributions`
+    # name of an attribution, see `list_attributions`, such as 'captum.Lime'; or a `CaptumAttribution`
+    method:'str|Attribution|captum.attr.Attribution'='integrated_gradients',
     # 'predicted', 'gold', 'each', a class, int64 [batch], or a function of (outputs, rows)
     target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted',
     *,
@@ -127,10 +132,11 @@ def explain(
     are restored afterwards
 
     Example: `explain(model, 'a truly moving film', tokenizer=tokenizer).words()[0]`"""
-    model, options = unwrapped(model), _settled_options(method, options)
+    model, chosen = unwrapped(model), attribution_named(method)
+    method, options = chosen.name, _settled_options(chosen, options)
     if isinstance(inputs, str): inputs = [inputs]
     batch = as_batch(model, inputs, tokenizer, target)
-    chosen, name = attribution_named(method), what_is_read(batch)
+    name = what_is_read(batch)
     with undisturbed(model):
         for p in model.parameters(): p.requires_grad_(False)
         if chosen.is_one_pass: questions, score = TargetQuery(model, batch, target, batch_size), None
@@ -146,7 +152,7 @@ def explain(
     else:
         settled, values, score = questions[0], values[0], score[0]
         if error is not None: error = error[0]
-    return Explanation(method, values, settled, score, error, dict(options, seed=seed), real, word_ids,
+    return Explanation(method, values, settled, score, error, _with_seed(options, seed), real, word_ids,
                        words_of(model, inputs, tokenizer))
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #063
@@ -210,7 +216,8 @@ def _in_order(parts, order):
 def explain_data(
     model:torch.nn.Module,
     data:'Sequence|Dataset',           # texts, pairs, or a split, loaded or encoded: see `encoded_for`
-    method:str='integrated_gradients', # this and further arguments as in `explain`
+    # this and further arguments as in `explain`
+    method:'str|Attribution|captum.attr.Attribution'='integrated_gradients',
     # the order of int64 [len(data)], and of the rows that a function gets, is the order of the data
     target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted',
     *,
@@ -228,13 +235,14 @@ def explain_data(
     "Attribute the score of every example to each token, pixel or cell; return one array per example"
     model = unwrapped(model)
     data, collate, order = encoded_for(model, data, tokenizer, target=target)
+    method = attribution_named(method)
     _settled_options(method, options)
     if isinstance(target, torch.Tensor) and len(target) != len(data):
         raise ValueError(f'target has {len(target)} classes for {len(data)} examples; pass one for each, in the '
                          'order of the data')
     arrays, details_of = [None] * len(data), dict(target=[], score=[], completeness_error=[])
     group_size = batch_size or 32 # examples of similar length
-    for i in tqdm(range(0, len(order), group_size), desc=method, unit='batch', disable=None if progress else True):
+    for i in tqdm(range(0, len(order), group_size), desc=method.name, unit='batch', disable=None if progress else True):
         at = torch.tensor(order[i:i + group_size])
         here = target[at] if isinstance(target, torch.Tensor) else target
         if callable(target): here = lambda outputs, rows, at=at: target(outputs, at.to(rows.device)[rows])
@@ -248,4 +256,4 @@ def explain_data(
     for name, values in details_of.items():
         if isinstance(values[0], torch.Tensor): whole_set[name] = _in_order(list(map(as_array, values)), order)
     if whole_set['target'] is None: whole_set['target'] = target
-    return Explained(arrays, method=method, options=part.options, **whole_set)
+    return Explained(arrays, method=method.name, options=part.options, **whole_set)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
+    from salviz.attribution.registry import Attribution
+
 # %% ../../nbs/12_explorer/14_model_explorer.ipynb #me06
 _shown_texts = ('One of the best movies of the year.', 'One of the worst movies of the year.',
                'The film is not bad, but it never surprises.', 'Very well written and very well acted.')
@@ -51,7 +53,8 @@ def explore(
     target:'str|int|Callable[..., torch.Tensor]|Sequence|None'=None,
     # token whose output is explained, for heads with an output per token; or a list with one per text
     position:int|Sequence[int]|None=None,
-    saliency:str|None='integrated_gradients', # name of an attribution, see `registered_attributions`, or None
+    # attribution, see `list_attributions`, such as 'captum.Lime' or a `CaptumAttribution`; or None
+    saliency:'str|Attribution|captum.attr.Attribution|None'='integrated_gradients',
     steps:int=20,                    # number of steps of integrated gradients
     attribution:bool=True,           # also compute attention attribution?
     # number of tokens that a causal language model generates after each text (greedily), or a dict of arguments of

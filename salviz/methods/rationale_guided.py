@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..attribution.reading import Reading, real_tokens
-from ..attribution.registry import attribution_named, registered_attributions
+from ..attribution.registry import attribution_named, is_attribution, registered_attributions
 from ..attribution.saliency import begin, path_gradients, reduced
 from ..core.renamed import recorded_settings
 from ..data.texts import model_inputs
@@ -460,7 +460,7 @@ def check_trainable(
     "Raise an error if a loss cannot train the `explanation` of `method`"
     names = list(dict.fromkeys(['attention', 'rollout', *teachable(reads)]))
     name = method.explanation
-    untrainable = isinstance(name, str) and name in registered_attributions() and name not in names
+    untrainable = is_attribution(name) and name not in names
     method.require(not untrainable, f'explanation={name!r} cannot be trained, because it has no gradient; '
                                     f'use one of {", ".join(map(repr, names))}')
     check_method_choice(method, 'explanation', names)

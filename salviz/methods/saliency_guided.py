@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from ..attribution.reading import real_tokens, score_by, target_scores, what_is_read
-from ..attribution.registry import attribution_named, registered_attributions
+from ..attribution.registry import attribution_name, attribution_named, is_attribution, registered_attributions
 from ..attribution.saliency import input_saliency
 from ..data.texts import model_inputs
 from .base import Method, Plan, Term, Variant, check_method_choice, is_count, is_fraction, is_weight
@@ -270,7 +270,7 @@ class _FitsInputs(Method):
         self.require(self.variant.first == 'next',
                      f'first={self.variant.first!r} only applies to text; '
                      'for images and series, use fill to choose the replacement')
-        self.require(self.saliency is None or self.saliency in registered_attributions(name),
+        self.require(self.saliency is None or is_attribution(self.saliency, name),
                      f"saliency={self.saliency!r} only applies to text; for images and series, use 'gradient' (with "
                      "ranking='magnitude' to rank by absolute value), 'input_x_gradient' or 'integrated_gradients'")
         x = torch.as_tensor(np.asarray(row[name]), dtype=next(model.parameters()).dtype, device=device_of(model))
@@ -426,7 +426,7 @@ class SaliencyGuided(_Prepared):
         mask_fraction:float=.3, # k: fraction of words, pixels or series values to mask, rounded down
         weight:float=1.,        # λ: weight of the consistency term
         # name of an attribution, see `registered_attributions`; None: chosen by `default_saliency`
-        saliency:str|None=None,
+        saliency:'str|captum.attr.Attribution|None'=None,
         # lowest features: 'signed' (most negative first) or 'magnitude' (closest to zero first)
         ranking:Literal['signed', 'magnitude']='signed',
         target:Literal['gold', 'predicted']='gold', # class that the saliency explains
@@ -437,12 +437,13 @@ class SaliencyGuided(_Prepared):
         # further options, or the name of a preset
         variant:SaliencyGuidedVariant|Literal['paper', 'released', 'released_colour']='paper',
     ):
+        saliency = attribution_name(saliency)
         self.mask_fraction, self.weight, self.saliency, self.ranking = mask_fraction, weight, saliency, ranking
         self.target, self.fill, self.unit = target, fill, unit
         self.variant = self.as_variant(variant)
         self.mask_token_id, self.chosen = None, {} # {class of the model: result of `default_saliency`}
         self.recorded = None # default saliency of a resumed run
-        check_method_choice(self, 'saliency', (None, *registered_attributions()))
+        if not is_attribution(saliency): check_method_choice(self, 'saliency', (None, *registered_attributions()))
         is_background = (isinstance(fill, (int, float, torch.Tensor)) and not isinstance(fill, bool)
                          and torch.as_tensor(fill).isfinite().all())
         self.require(is_background or isinstance(fill, str) and fill in ('uniform', 'mean'),

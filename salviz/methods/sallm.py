@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from ..attribution.attention import attention_attribution
 from ..attribution.reading import real_tokens
-from ..attribution.registry import attribution_named, registered_attributions
+from ..attribution.registry import attribution_name, attribution_named, is_attribution, registered_attributions
 from ..attribution.saliency import input_saliency
 from ..core.renamed import recorded_settings
 from ..core.runs import Run
@@ -1052,15 +1052,15 @@ class SalLM(_Checking):
         teacher:torch.nn.Module|Run|str|PathLike|Literal[False]|None=None,
         weight:float=1.,            # lambda: weight of the attention loss
         top_fraction:float=.1,      # k: fraction of the tokens that a binarised explanation marks
-        saliency:str|Callable[..., torch.Tensor]='integrated_gradients', # teacher's saliency, see `_class_saliency`
+        saliency:'str|Callable|captum.attr.Attribution'='integrated_gradients', # teacher's saliency, see `_class_saliency`
         steps:int=20,               # m: nodes of integrated gradients
         layers:Sequence[int]=(-1,), # layers whose attention is regularised; the loss is the mean over them
         # a SalLM run, or its path, whose explanations are reused without a teacher
         explanations:Run|str|PathLike|None=None,
         variant:SalLMVariant|Literal['paper', 'released']='paper', # further options, or the name of a preset
     ):
-        self.teacher, self.weight, self.top_fraction, self.saliency = teacher, weight, top_fraction, saliency
-        self.steps, self.layers, self.source = steps, layers, explanations
+        self.teacher, self.weight, self.top_fraction = teacher, weight, top_fraction
+        self.saliency, self.steps, self.layers, self.source = attribution_name(saliency), steps, layers, explanations
         self.variant = self.as_variant(variant)
         self.explanations, self.explained_epoch, self._loaded = None, 1, None # current explanations and their epoch
         self._more = None # (encoded texts without labels, their `Collator`)
@@ -1071,9 +1071,9 @@ class SalLM(_Checking):
     def _check_arguments(self):
         "Raise an error if arguments contradict each other"
         names, is_function = registered_attributions('input_ids'), callable(self.saliency)
-        self.require(is_function or isinstance(self.saliency, str) and self.saliency in names,
-                     f'saliency must be one of {", ".join(map(repr, names))}, or a function of '
-                     f'(model, batch, classes), got {self.saliency!r}')
+        self.require(is_function or is_attribution(self.saliency, 'input_ids'),
+                     f"saliency must be one of {', '.join(map(repr, names))}, an attribution of Captum such as "
+                     f"'captum.Lime', or a function of (model, batch, classes), got {self.saliency!r}")
         alone = is_function and self.variant.start == 'pretrained' and self.variant.refresh is None
         self.require(self.teacher is not False or alone, 'teacher=False requires a function as saliency, '
                                                          "start='pretrained' and refresh=None")

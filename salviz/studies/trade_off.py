@@ -15,7 +15,7 @@ from annotated_types import Ge, MinLen
 from datasets import DatasetDict
 
 from ..attribution.explanations import explain_data
-from ..attribution.registry import registered_attributions
+from ..attribution.registry import Attribution, attribution_name, attribution_named
 from ..core.runs import Run
 from ..core.text import pool_words
 from ..core.validation import PositiveInt, check_choice, validated
@@ -47,7 +47,8 @@ class RationalePlausibility:
     "Study measure that compares an attribution with the rationales of each split (SPLIT_token_f1, SPLIT_auprc)"
     @validated
     def __init__(self,
-        attribution:str='input_x_gradient',              # name of an attribution, see `registered_attributions`
+        # an attribution, see `list_attributions`
+        attribution:'str|Attribution|captum.attr.Attribution'='input_x_gradient',
         target:Literal['predicted', 'gold']='predicted', # class to explain
         # splits with rationales
         splits:Annotated[Sequence[str], MinLen(1)]=('validation', 'test'),
@@ -56,11 +57,10 @@ class RationalePlausibility:
         most:PositiveInt|None=None,                      # use only the first `most` examples of a split; None: all
         **options,                                       # options of the attribution, such as steps
     ):
-        available = registered_attributions('input_ids')
-        check_choice('RationalePlausibility: attribution', attribution, available)
-        check_allowed(f'RationalePlausibility: {attribution} has no option', options, available[attribution].options)
-        self.attribution, self.target, self.splits, self.ranking = attribution, target, tuple(splits), ranking
-        self.most, self.options = most, options
+        chosen = attribution_named(attribution, 'input_ids', 'RationalePlausibility: attribution')
+        check_allowed(f'RationalePlausibility: {chosen.name} has no option', options, chosen.options)
+        self.attribution, self.target, self.ranking = attribution_name(attribution), target, ranking
+        self.splits, self.most, self.options = tuple(splits), most, options
 
     @property
     def version(self) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ..attribution.registry import Attribution, attribution_name
 from ..core.runs import Run
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Settings:
     args:dict|None=None         # further `TrainingArguments`, such as bf16=True or report_to='tensorboard'
     # name of the attribution recorded for probe examples, see `registered_attributions`; None: integrated gradients
     # for text, the gradient for images and series
-    saliency:str|None=None
+    saliency:'str|Attribution|captum.attr.Attribution|None'=None
     # weights that the model has after training, and that are scored: those with the 'best' validation score, or the
     # 'last' ones. Use 'last' if the validation score does not measure what you train for
     returns:Literal['best', 'last']='best'
@@ -106,6 +107,7 @@ class Settings:
         for name, (fits, allowed) in _allowed.items():
             x = getattr(self, name)
             if not fits(x): raise ValueError(f'train: {name} must be {allowed}, got {x!r}')
+        object.__setattr__(self, 'saliency', attribution_name(self.saliency)) # the fields are frozen
 
 # %% ../../nbs/06_training/01_settings.ipynb #s012
 def in_config(settings:Settings) -> dict:

@@ -55,8 +55,10 @@ def _affordable(job, recorder) -> int:
 
     Costs are counted in forward passes over tokens: a training step costs three, a gradient at the input costs two."""
     copies = recorder.saliency.copies_of(dict(steps=recorder.steps))
+    lengths = lengths_of(job.probe_set).tolist()
+    of_probes = sum(n*(copies(n) if callable(copies) else copies) for n in lengths)
     of_training = 3*job.settings.epochs*int(lengths_of(job.encoded['train']).sum())
-    return int(saliency_fraction*of_training/(2*copies*int(lengths_of(job.probe_set).sum())))
+    return int(saliency_fraction*of_training/(2*of_probes))
 
 # %% ../../nbs/06_training/08_trainer.ipynb #060b
 def _recorder(job, steps) -> Recorder:

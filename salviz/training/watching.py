@@ -24,6 +24,7 @@ import torch
 from annotated_types import Ge, Le
 from transformers import TrainerCallback
 
+from ..attribution.registry import Attribution, attribution_name
 from ..core.locks import Held
 from ..core.runs import Run
 from ..core.validation import Count, PositiveInt, Seed
@@ -440,7 +441,7 @@ def watch(
     score:str|int|Callable|None=None,
     # attribution, see `registered_attributions`; None: integrated gradients for text (the gradient norm for a model
     # without a padding token), the gradient for images and series; False: no saliency
-    saliency:str|bool|None=None,
+    saliency:'str|bool|Attribution|captum.attr.Attribution|None'=None,
     # steps to record at any cost, or n for every n-th step; None: as often as `budget` allows. The first and the last
     # step are always recorded
     steps:int|Sequence[int]|None=None,
@@ -455,7 +456,7 @@ def watch(
     Pass the result to `callbacks=` of a Trainer, or call its `step(loss=loss)` after each step of your own loop and
     `finish()` at the end. `Explorer(watcher)` shows the training live."""
     _check_steps(steps)
-    if saliency is True: saliency = None
+    saliency = None if saliency is True else attribution_name(saliency)
     spacing = Spacing(budget, steps)
     _check_whole(model)
     if not _is_first(): return Watcher(None, None, None, None, spacing)

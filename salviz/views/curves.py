@@ -518,8 +518,8 @@ def _fraction_curves(frame, view, value, label, title, better, band, subject):
 
 # %% ../../nbs/10_views/01_curves.ipynb #051b1
 def plain_series_name(name):
-    "Return `name` with spaces instead of underscores"
-    return str(name).replace('_', ' ')
+    "Return `name` with spaces instead of underscores; names of Captum, such as captum.Lime(n_samples=20), as they are"
+    return str(name) if str(name).startswith('captum.') else str(name).replace('_', ' ')
 
 def about(frame) -> str: # '' or a space and the sentence
     "Return the description of model, data and seeds in `frame.attrs['about']` for a caption"

@@ -102,6 +102,9 @@ export function paintToken(node, packed) {
 // Older runs name the attribution but not the meaning of its numbers.
 const oldMeanings = {gradient: 'slope', gradient_norm: 'size', gradient_abs: 'size'};
 
+// The name of an attribution for readers; names of Captum, such as captum.Lime(n_samples=20), stay as they are.
+export const attributionName = method => method?.startsWith('captum.') ? method : method?.replaceAll('_', ' ');
+
 // Explains the colours of a saliency map, by the meaning of its numbers that was recorded with it.
 export function signWords(info, signal = false) {
   const {saliency_method: method, saliency_says: says = oldMeanings[method], words: {score, sign}} = info;

@@ -1,7 +1,8 @@
 // Panel 'continuation': text that the model generated. Choose a generated token to see its saliency, its probability
 // and the alternatives.
 import {colourScaleOf, scaleColour, shortNumber} from '../lib/colour.js';
-import {chipText, directionOf, numberWords, paintToken, quoted, scaleBar, visibleText} from '../lib/words.js';
+import {attributionName, chipText, directionOf, numberWords, paintToken, quoted} from '../lib/words.js';
+import {scaleBar, visibleText} from '../lib/words.js';
 import {elementOf, setText} from '../lib/controls.js';
 
 const continuationKeys = ['frames', 'meta', 'run', 'probe', 'step', 'row', 'palette', 'theme'];
@@ -137,7 +138,7 @@ class Continuation {
     const before = this.probe.labels[start + g - 1];
     setText(this.about, `${quoted(tokens[g])}, generated after ${quoted(before)}: probability `
       + `${numberWords(probability[g], 2)}${instead ? `. Alternatives: ${instead}` : ''}.`);
-    const by = frame.info?.saliency_method?.replaceAll('_', ' ');
+    const by = attributionName(frame.info?.saliency_method);
     const what = `Saliency (${by ? `${by}, ` : ''}for the logit of ${quoted(tokens[g])} after ${quoted(before)}): `
       + 'orange is evidence for the token, blue is evidence against it; the colours are scaled to this token. '
       + 'Dashed: later tokens, which cannot influence it.';

@@ -4,8 +4,8 @@ import {colourScaleOf, percent, scaleColour, shortNumber} from '../lib/colour.js
 import {entryTitle, mapOf, pooledRow, rowOrMean, saliencyOf, unitsOf} from '../state/derive.js';
 import {copyNode, copySentence, paintCopy, recordedCopy} from './masked.js';
 import {LabelLines, labelRows, outcomeOf, targetLine} from './answers.js';
-import {chipText, countWords, directionOf, isCut, listWords, numberWords, paintToken, quoted} from '../lib/words.js';
-import {repeatNames, scaleBar, signWords, visibleText, wordGroups} from '../lib/words.js';
+import {attributionName, chipText, countWords, directionOf, isCut, listWords, numberWords} from '../lib/words.js';
+import {paintToken, quoted, repeatNames, scaleBar, signWords, visibleText, wordGroups} from '../lib/words.js';
 import {choiceOf, elementOf, labelled, setText, tickBox} from '../lib/controls.js';
 
 const colourChoices = [
@@ -85,7 +85,7 @@ export function rowName(frame, probe, pieces) {
 }
 
 export function saliencyWords(frame, values) {
-  const {saliency_method: by, words} = frame.info ?? {}, method = by?.replaceAll('_', ' ');
+  const {saliency_method: by, words} = frame.info ?? {}, method = attributionName(by);
   const isMethods = values.name !== 'saliency', explained = frame.info?.explains ?? words?.explained;
   const of = isMethods ? 'of the method' : `${method ? `${method}, ` : ''}for ${explained}`;
   return `Saliency (${of}): ${signWords(isMethods ? {words} : frame.info)}`;

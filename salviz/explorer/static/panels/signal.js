@@ -10,7 +10,7 @@ import {densityBins, densityCount, densityText, drawDensity} from './density.js'
 import {drawFeature} from './feature.js';
 import {signalOf, timeTicks} from '../state/signaldata.js';
 import {largestOf} from './tokenmap.js';
-import {chipText, quoted, signWords} from '../lib/words.js';
+import {attributionName, chipText, quoted, signWords} from '../lib/words.js';
 import {elementOf, labelled, tickBox} from '../lib/controls.js';
 
 const signalKeys = ['run', 'probe', 'step', 'row', 'overlays', 'palette', 'theme', 'frames', 'meta', 'size'];
@@ -344,7 +344,7 @@ class SignalPanel {
   sayWords() {
     const {shown, frame} = this, notes = [],
       {saliency_method: method, words, explains: explained = words?.explained} = frame.info ?? {};
-    const how = method ? ` (${method.replaceAll('_', ' ')}, for ${explained})` : '';
+    const how = method ? ` (${attributionName(method)}, for ${explained})` : '';
     if (shown.saliency) notes.push(`Saliency${how}: ${signWords(frame.info, true)}`);
     if (shown.colours)
       notes.push('Each colour channel ranges from black (lowest value) to full colour (highest value).');
