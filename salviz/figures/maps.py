@@ -17,7 +17,7 @@ from .drawing import (Body, Sheet, arrow_to, attention_scale, beyond, colour_bar
                                     figure_kind, fitted, flow, grey, ink, ink_on, label_width, least_cell, legend,
                                     legend_height, map_axes, map_ticks, mark_below, mark_cells, mark_inside, mark_ties,
                                     middle, minus_sample, no_regions, of_words, panel_title, patch, power_of_ten,
-                                    region_sample, replaced_style, signed, signed_scale, text_width, thinned_note,
+                                    region_sample, replaced_style, signed_map, signed_scale, text_width, thinned_note,
                                     ties_sample, unmarked, vermilion, word_box, wrapped)
 from ..views.base import is_negative
 from ..views.maps import (attention_map, coloured_sentences, compared, continuation, evolution, head_grid,
@@ -90,7 +90,7 @@ def _edge_bands(sheet, x, y, side, saliency, limit):
     "Draw the `saliency` of the keys above the map at (`x`, `y`) and of the queries to its right"
     for ax, image in ((sheet.axes(x, y - 9, side, 6), saliency[None]),
                       (sheet.axes(x + side + 3, y, 6, side), saliency[:, None])):
-        ax.imshow(image, cmap=signed, norm=Normalize(-limit, limit))
+        ax.imshow(image, cmap=signed_map(), norm=Normalize(-limit, limit))
         ax.set(xticks=[], yticks=[])
 
 # %% ../../nbs/11_figures/02_maps.ipynb #012b
@@ -168,7 +168,7 @@ def _lying_bars(bars, grid, width, from_left):
 def _map_panels(view, width):
     "Draw one map with its colour bar at the side, or rows of maps with their colour bars below"
     bars, count = _bars(view), len(view.values)
-    bands = [(Normalize(-view.saliency_limit, view.saliency_limit), signed, np.array([-1, 0, 1])*view.saliency_limit,
+    bands = [(Normalize(-view.saliency_limit, view.saliency_limit), signed_map(), np.array([-1, 0, 1])*view.saliency_limit,
               'saliency', 'neither')]*(view.saliency is not None)
     upright = _columns(count, width) == 1 and width >= 2.6 # narrower: a vertical bar would crowd the maps
     grid = _grid(view, width, _columns(count, width), 62 if upright else 8)

@@ -9,8 +9,8 @@ __all__ = []
 import numpy as np
 from matplotlib.colors import Normalize
 
-from .drawing import (Body, Sheet, beyond, colour_bar, faint, figure_kind, filled_box, fitted, flow, grey,
-                                    ink_on, sequential, signed_scale, text_width, unmarked, vermilion, wrapped)
+from .drawing import (Body, Sheet, beyond, colour_bar, faint, figure_kind, filled_box, fitted, flow,
+                                    fraction_map, grey, ink_on, signed_scale, text_width, unmarked, vermilion, wrapped)
 from .maps import underline
 from ..views.base import is_negative
 from ..views.saliency_grid import saliency_grid
@@ -19,7 +19,7 @@ from ..views.saliency_grid import saliency_grid
 def _colours(view):
     "Return the norm, the colour map and the values to print for the scale of `view`"
     if view.is_signed: return signed_scale(view.limit)
-    return Normalize(0, view.limit), sequential, np.array([0, .5, 1])*view.limit
+    return Normalize(0, view.limit), fraction_map(), np.array([0, .5, 1])*view.limit
 
 def _beyond(view):
     "Return which ends of the scale are exceeded"

@@ -24,11 +24,11 @@ from ..core.words import digits_of, letter, number_words, roman
 from .drawing import (Body, Sheet, arrow_to, attention_scale, beyond, beyond_page, blue, bodies,
                                     colour_bar, cross_sample, cut_labels, cut_texts, denser, drawable_view, ends,
                                     enlarged, faint, figure_kind, figure_kinds, figure_style, filled_box, fitted, flow,
-                                    font_named, grey, ink, ink_on, label_width, least_cell, legend, legend_height,
-                                    lightness, map_axes, map_ticks, mark_below, mark_cells, mark_inside, mark_ties,
-                                    middle, minus_sample, narrowest, nice_below, no_regions, of_words, orange,
-                                    page_of_sheets, panel_title, patch, power_of_ten, region_sample, replaced_style,
-                                    sequential, signed_number, signed_scale, text_width, thinned_note, ties_sample,
+                                    font_named, fraction_map, grey, ink, ink_on, label_width, least_cell, legend,
+                                    legend_height, lightness, map_axes, map_ticks, mark_below, mark_cells, mark_inside,
+                                    mark_ties, middle, minus_sample, narrowest, nice_below, no_regions, of_words,
+                                    orange, page_of_sheets, panel_title, patch, power_of_ten, region_sample,
+                                    replaced_style, signed_number, signed_scale, text_width, thinned_note, ties_sample,
                                     token_ticks, unmarked, upright_bar_width, vermilion, weight_of, word_boxes, wrapped)
 from ..views.base import (attention_beside_saliency, discard_region, evidence_view, explanation_beside_rationale,
                                guided_heads, is_negative, masked_sentence, multi_label_sentence, outline,
@@ -304,23 +304,24 @@ def _guided_heads(view, width):
                 name = fitted(f'{view.heads[i]}: {view.patterns[i]}', side + gap - 2, 7, 'bold')
             sheet.text(x + side/2, y - 4, name, ha='center', **panel_title)
             for row, values in enumerate((view.attention[i], view.target[i])):
-                ax = map_axes(sheet, x, y + row*(side + gap), side, values, norm, sequential, ticks_x, ticks_y,
+                ax = map_axes(sheet, x, y + row*(side + gap), side, values, norm, fraction_map(), ticks_x, ticks_y,
                               show_x=row == 1, show_y=i % across == 0)
                 if i % across == 0:
                     sheet.text(sheet.margin + 4, y + row*(side + gap) + side/2, ('attention', 'pattern')[row],
                                fontsize=7, weight='bold',
                                rotation=90, ha='center', va='center')
             ax.set_xlabel('key')
-        colour_bar(sheet, left + across*(side + gap), 12, 7, min(2*side + gap, 170), norm, sequential, ticks, bar_label)
+        colour_bar(sheet, left + across*(side + gap), 12, 7, min(2*side + gap, 170), norm, fraction_map(), ticks,
+                   bar_label)
     return Body(blocks*block, draw, thinned_note(ticks_x))
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #025
 def _fraction_table(ax, fractions, guided, layers, pitch):
     "Draw a table [layers, heads] on `ax` with cells `pitch` points wide and frames where `guided`"
-    ax.imshow(fractions, cmap=sequential, norm=Normalize(0, 1))
+    ax.imshow(fractions, cmap=fraction_map(), norm=Normalize(0, 1))
     for (i, h), x in np.ndenumerate(fractions):
         if pitch >= 13 and np.isfinite(x):
-            ax.text(h, i, f'{100*x:.0f}', size=6, color=ink_on(sequential(x)), **middle)
+            ax.text(h, i, f'{100*x:.0f}', size=6, color=ink_on(fraction_map()(x)), **middle)
         if guided[i, h]:
             ax.add_patch(Rectangle((h - .44, i - .44), .88, .88, fill=False, edgecolor=vermilion, linewidth=1.1))
     every = max(1, int(np.ceil(9/pitch)))
@@ -353,7 +354,7 @@ def _pattern_tables(view, width):
             _fraction_table(ax, view.fractions[i], view.guided[i], view.layers, pitch)
             if i % across == 0: ax.set_ylabel('layer')
         x = left + across*wide + (across - 1)*gap + 8
-        colour_bar(sheet, x, 14, 7, max(min(high, 120), 40), Normalize(0, 100), sequential, [0, 50, 100],
+        colour_bar(sheet, x, 14, 7, max(min(high, 120), 40), Normalize(0, 100), fraction_map(), [0, 50, 100],
                    'attention on the pattern, %')
         if view.guided.any(): legend(sheet, left, rows*block - 4, width*72 - left, entries)
     notes = tuple(f'{pattern}: every position belongs to it, so the fraction is undefined.'
@@ -740,11 +741,11 @@ def _evidence_scale(view):
     "Return the norm, the colour map, the values to print and the label of the colour bar"
     label = 'linear scale'
     if view.kind == 'signed': return *signed_scale(view.limit), label
-    return Normalize(0, view.limit), sequential, np.array([0, .5, 1])*view.limit, label
+    return Normalize(0, view.limit), fraction_map(), np.array([0, .5, 1])*view.limit, label
 
 def _evidence_entries(view):
     "Return the entries of the legend"
-    marks = [(patch(facecolor=sequential(1.)), 'true'),
+    marks = [(patch(facecolor=fraction_map()(1.)), 'true'),
              (patch(facecolor='white', edgecolor=grey, linewidth=.4), 'false')]*(view.kind == 'region')
     return marks + [(patch(facecolor=faint), 'not finite')]*bool(np.isnan(view.values).any())
 
