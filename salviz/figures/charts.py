@@ -15,10 +15,10 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from ..core.words import number_words
-from .drawing import (Body, Sheet, blue, colour_bar, current_limits, draws_in_axes, faint, figure_kind,
-                                    fitted, fraction_map, grey, in_lines, ink, ink_on, legend, legend_height, middle,
-                                    patch, power_of_ten, raised, series_colours, signed_map, spaced, text_width,
-                                    vermilion, weight_of, widened, wrapped)
+from .drawing import (Body, Sheet, blue, colour_bar, current_limits, ends, faint, figure_kind, fitted,
+                                    fraction_map, grey, in_lines, ink, ink_on, legend, legend_height, middle, patch,
+                                    power_of_ten, raised, series_colours, signed_map, spaced, text_width, vermilion,
+                                    weight_of, widened, wrapped)
 from ..metrics.statistics import result_table
 from ..views.base import is_negative
 from ..views.curves import (accuracy_drop_curves, gradient_boxes, head_map, loss_curves, metric_table,
@@ -228,10 +228,15 @@ def _bar_width(norm, label, height):
     return 8 + 7 + 6 + max(text_width(text, 6) for text in texts) + 8.5*len(lines) + 6, lines
 
 # %% ../../nbs/11_figures/03_charts.ipynb #023c
-def _scale_bar(sheet, x, y, height, norm, cmap, lines):
+def _beyond_scale(view):
+    "Return which ends of the colour scale of `view` its values exceed, if the user has limited it"
+    values = np.nan_to_num(view.values, nan=view.limits[0])
+    return ends[bool(values.min() < view.limits[0]) + 2*bool(values.max() > view.limits[1])]
+
+def _scale_bar(sheet, x, y, height, norm, cmap, lines, extend):
     "Draw a vertical colour bar over the range of `norm`, with a label of `lines`"
     ticks, texts, _ = _bar_ticks(norm, height)
-    bar = colour_bar(sheet, x, y, 7, height, norm, cmap, list(ticks), '')
+    bar = colour_bar(sheet, x, y, 7, height, norm, cmap, list(ticks), '', extend)
     bar.set_ticks(list(ticks), labels=texts)
     bar.set_label('\n'.join(lines))
 
@@ -247,22 +252,22 @@ def _negative_cells(view, texts):
     return np.nonzero(is_negative(view.values, view.limits[1]) & (view.is_signed and not texts))
 
 # %% ../../nbs/11_figures/03_charts.ipynb #024b
-def _draw_cells(ax, view, texts, norm, cmap, cell_height):
-    "Draw the colours, numbers and marks of the cells"
+def _draw_cells(ax, view, texts, norm, cmap, cell_height, s=1.):
+    "Draw the colours, numbers and marks of the cells, in letters `s` times as large as usual"
     ax.imshow(view.values, cmap=cmap, norm=norm)
     ties = getattr(view, 'ties', np.zeros(view.values.shape, bool))
     for (i, j), v in np.ndenumerate(view.values):
         if np.isnan(v):
             ax.add_patch(Rectangle((j - .5, i - .5), 1, 1, facecolor=faint, edgecolor='#a8a8a8', hatch='//////',
                                    linewidth=0))
-            if texts: ax.text(j, i, '–', size=7, **middle)
-        elif ties[i, j] and not texts: ax.text(j, i, '=', size=min(7, .8*cell_height), color=ink, **middle)
+            if texts: ax.text(j, i, '–', size=7*s, **middle)
+        elif ties[i, j] and not texts: ax.text(j, i, '=', size=s*min(7, .8*cell_height), color=ink, **middle)
         elif texts:
             (number, deviation), size = texts[0][i][j], texts[1]
             if ties[i, j]: number = '='
             colour, apart = ink_on(cmap(norm(v))), 4/cell_height if deviation else 0
-            ax.text(j, i - apart, number, size=size, color=colour, weight=weight_of(view.best[i, j]), **middle)
-            if deviation: ax.text(j, i + apart, deviation, size=5, color=colour, **middle)
+            ax.text(j, i - apart, number, size=s*size, color=colour, weight=weight_of(view.best[i, j]), **middle)
+            if deviation: ax.text(j, i + apart, deviation, size=5*s, color=colour, **middle)
     below = _negative_cells(view, texts)
     if len(below[0]): # cells without numbers
         ax.scatter(*below[::-1], s=(.4*min(cell_height, 12))**2, marker='_', linewidth=.6,
@@ -332,7 +337,7 @@ def _grid(view, width):
         ax.tick_params(length=0)
         ax.set_xlabel(view.x)
         ax.set_ylabel(view.y)
-        _scale_bar(sheet, left + wide + 8, 2, high, norm, cmap, lines)
+        _scale_bar(sheet, left + wide + 8, 2, high, norm, cmap, lines, _beyond_scale(view))
         legend(sheet, Sheet.margin, below, width*72 - 2*Sheet.margin, entries)
     return Body(below + legend_height(entries, width*72 - 2*Sheet.margin), draw, notes)
 

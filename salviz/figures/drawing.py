@@ -5,17 +5,17 @@
 # %% auto #0
 __all__ = ['ink', 'grey', 'faint', 'blue', 'vermilion', 'orange', 'replaced_style', 'sequential', 'signed', 'panel_title',
            'middle', 'raised', 'Body', 'ends', 'of_words', 'least_cell', 'no_regions', 'unmarked', 'bodies', 'denser',
-           'narrowest', 'axes_drawings', 'followed', 'choices', 'drawing_options', 'Option', 'figure_style',
-           'user_settings', 'lightness', 'ink_on', 'weight_of', 'Look', 'drawn_with', 'current_limits', 'fraction_map',
-           'signed_map', 'series_colours', 'chosen_maps', 'font_named', 'drawable', 'Math', 'drawable_view',
-           'text_width', 'fitted', 'cut_texts', 'wrapped', 'in_lines', 'cut_labels', 'nice_below', 'power_of_ten',
-           'widened', 'spaced', 'TokenTicks', 'token_ticks', 'label_width', 'map_ticks', 'thinned_note', 'Picture',
-           'small_png', 'rendered', 'Sheet', 'page_of_sheets', 'beyond_page', 'enlarged', 'colour_bar',
-           'upright_bar_width', 'signed_scale', 'attention_scale', 'beyond', 'flow', 'signed_number', 'word_box',
-           'filled_box', 'word_boxes', 'arrow_to', 'legend_height', 'legend', 'patch', 'map_axes', 'mark_cells',
-           'mark_below', 'mark_ties', 'mark_inside', 'region_sample', 'cross_sample', 'minus_sample', 'ties_sample',
-           'caption_files', 'stamped', 'save_figure', 'Kind', 'of_view', 'draws_in_axes', 'Kinds', 'figure_kinds',
-           'figure_kind']
+           'narrowest', 'axes_drawings', 'followed', 'choices', 'drawing_options', 'Option', 'own_style',
+           'figure_style', 'user_settings', 'lightness', 'ink_on', 'weight_of', 'Look', 'drawn_with', 'current_limits',
+           'fraction_map', 'signed_map', 'series_colours', 'chosen_maps', 'fraction_map_of', 'font_named', 'drawable',
+           'Math', 'drawable_view', 'text_width', 'fitted', 'cut_texts', 'wrapped', 'in_lines', 'cut_labels',
+           'nice_below', 'power_of_ten', 'widened', 'spaced', 'TokenTicks', 'token_ticks', 'label_width', 'map_ticks',
+           'thinned_note', 'Picture', 'small_png', 'rendered', 'Sheet', 'rows_of_sheets', 'page_of_sheets',
+           'put_sheets', 'beyond_page', 'enlarged', 'enlarge_artists', 'colour_bar', 'upright_bar_width',
+           'signed_scale', 'attention_scale', 'beyond', 'flow', 'signed_number', 'word_box', 'filled_box', 'word_boxes',
+           'arrow_to', 'legend_height', 'legend', 'patch', 'map_axes', 'fill_map', 'mark_cells', 'mark_below',
+           'mark_ties', 'mark_inside', 'region_sample', 'cross_sample', 'minus_sample', 'ties_sample', 'caption_files',
+           'stamped', 'save_figure', 'Kind', 'of_view', 'draws_in_axes', 'Kinds', 'figure_kinds', 'figure_kind']
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #003
 import inspect
@@ -81,6 +81,21 @@ _sizes = {'font.size': 7, 'axes.labelsize': 6.5, 'xtick.labelsize': 6, 'ytick.la
           'lines.linewidth': 1.1} # points
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #006b
+@contextmanager
+def own_style(
+    style=None, # style sheet of matplotlib, see `user_settings`; None: current settings
+):
+    "Draw with the settings of the user, and with plain texts, in a `with` block"
+    for fault in _style_faults(() if style is None else style): raise ValueError(f'figure: {fault}')
+    with _borrowed, matplotlib.rc_context():
+        if style is not None: style_sheets.use(style)
+        families = list(dict.fromkeys([get_font(font_manager.findfont(FontProperties())).family_name, _font]))
+        token = _in_force.set(families)
+        matplotlib.rcParams.update({'text.parse_math': False, 'image.interpolation': 'nearest', 'image.aspect': 'auto',
+                                    'font.family': list(families)})
+        try: yield
+        finally: _in_force.reset(token)
+
 def _scaled(settings, scale):
     "Return `settings` of matplotlib with widths of lines multiplied by `scale`"
     return {k: x*scale if k.endswith('linewidth') else x for k, x in settings.items()}
@@ -261,6 +276,12 @@ def chosen_maps(
     for fault in _map_faults(names): raise ValueError(f'figure: {fault}')
     maps = [_map_named(name).with_extremes(bad=faint) for name in names]
     return {'signed' if _is_diverging(found) else 'sequential': found for found in maps}
+
+def fraction_map_of(settings) -> dict: # {'sequential': colour map}, or {}
+    "Return the colour map in `settings` of matplotlib, if it suits fractions"
+    name = settings.get('image.cmap')
+    if name is None or not _is_sequential(matplotlib.colormaps[name]): return {}
+    return chosen_maps(name)
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #012
 _named_fonts = dict(sans=_font, serif='STIXGeneral')
@@ -507,6 +528,10 @@ class TokenTicks:
             label.set_color(self.colours[i])
             if self.upright: label.set(rotation=90, rotation_mode='default')
 
+    def scaled(self, s):
+        "Return the same labels in letters that are `s` times as large"
+        return replace(self, size=s*self.size, reach=s*self.reach)
+
 # %% ../../nbs/11_figures/00_drawing.ipynb #027s
 def token_ticks(
     labels, is_special,
@@ -673,24 +698,33 @@ class Sheet:
         return ax
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #034
+def rows_of_sheets(sheets, columns):
+    "Return rows of `sheets` with bodies that start at the same height, and the height of each row in points"
+    rows = [sheets[i:i + columns] for i in range(0, len(sheets), columns)]
+    for row in rows:
+        head = max(sheet.head for sheet in row)
+        for sheet in row: sheet.height, sheet.head = sheet.height + (head - sheet.head), head
+    return rows, [max(sheet.height for sheet in row) for row in rows]
+
 def page_of_sheets(
     sheets,    # from left to right, then from top to bottom
     columns=1, # sheets per row
 ):
     "Return a figure of `sheets` of equal width"
-    rows = [sheets[i:i + columns] for i in range(0, len(sheets), columns)]
-    for row in rows:
-        head = max(sheet.head for sheet in row)
-        for sheet in row: sheet.height, sheet.head = sheet.height + (head - sheet.head), head
-    def height_of(row): return max(sheet.height for sheet in row)
-    wide, whole, top = sheets[0].width, sum(map(height_of, rows)), 0
+    rows, heights = rows_of_sheets(sheets, columns)
+    wide, whole = sheets[0].width, sum(heights)
     fig = Picture(figsize=(columns*wide/72, whole/72), facecolor='white')
     FigureCanvasAgg(fig)
     fig.families = tuple(_in_force.get())
-    for row in rows:
-        for i, sheet in enumerate(row): sheet.put(fig, top, whole, i*wide, columns*wide)
-        top += height_of(row)
+    put_sheets(fig, rows, heights, whole)
     return fig
+
+def put_sheets(fig, rows, heights, whole):
+    "Write the headings and notes of `rows` of sheets on `fig`, which is `whole` points high"
+    top, wide, columns = 0, rows[0][0].width, max(map(len, rows))
+    for row, height in zip(rows, heights):
+        for i, sheet in enumerate(row): sheet.put(fig, top, whole, i*wide, columns*wide)
+        top += height
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #034b
 def _unclipped(fig):
@@ -766,16 +800,21 @@ def _enlarge(artist, s):
 def enlarged(fig, s):
     "Enlarge the page of `fig` and everything on it by the factor `s`, and return it"
     if s == 1: return fig
-    fig.draw_without_rendering() # creates the ticks
-    of_ticks = set()
-    for axis in (a for ax in fig.axes for a in (ax.xaxis, ax.yaxis)):
+    enlarge_artists(fig, s)
+    fig.set_size_inches(s*fig.get_size_inches())
+    fig.scale *= s
+    return fig
+
+def enlarge_artists(fig, s, existing=frozenset()):
+    "Enlarge everything on `fig`, which may be a SubFigure, by the factor `s`, except artists with ids in `existing`"
+    fig.get_figure(root=True).draw_without_rendering() # creates the ticks
+    of_ticks = set(existing)
+    axes = [ax for ax in fig.axes if id(ax) not in existing]
+    for axis in (a for ax in axes for a in (ax.xaxis, ax.yaxis)):
         for t in [*axis.get_major_ticks(), *axis.get_minor_ticks()]: of_ticks |= {id(artist) for artist in t.findobj()}
         _enlarge_ticks(axis, s)
     for artist in fig.findobj():
         if id(artist) not in of_ticks: _enlarge(artist, s)
-    fig.set_size_inches(s*fig.get_size_inches())
-    fig.scale *= s
-    return fig
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #040
 def _numbered(ticks):
@@ -914,6 +953,11 @@ def patch(**style):
 def map_axes(sheet, x, y, side, values, norm, cmap, ticks_x, ticks_y, show_x=True, show_y=True):
     "Draw the square map `values` [query, key], a cell per weight, and return its axes"
     ax = sheet.axes(x, y, side, side)
+    fill_map(ax, side, values, norm, cmap, ticks_x, ticks_y, show_x, show_y)
+    return ax
+
+def fill_map(ax, side, values, norm, cmap, ticks_x, ticks_y, show_x=True, show_y=True):
+    "Draw the map `values` [query, key] into `ax`, which is `side` points wide"
     ax.imshow(values, cmap=cmap, norm=norm)
     ticks_x.put(ax.xaxis, show_x)
     ticks_y.put(ax.yaxis, show_y)
@@ -923,7 +967,6 @@ def map_axes(sheet, x, y, side, values, norm, cmap, ticks_x, ticks_y, show_x=Tru
         lines = [((-.5, i), (n - .5, i)) for i in between] + [((i, -.5), (i, n - .5)) for i in between]
         ax.add_collection(LineCollection(lines, colors='#d8d8d8', linewidths=.3), autolim=False)
     ax.set(xlim=(-.5, n - .5), ylim=(n - .5, -.5))
-    return ax
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #047b
 least_cell = 2.2 # points; in smaller cells, boxes and crosses merge into a grey mesh
@@ -1054,15 +1097,18 @@ def _save_pgf(fig, path):
 # %% ../../nbs/11_figures/00_drawing.ipynb #056
 def caption_files(
     fig, path,
+    length='short', # of the caption; 'long': with the notes
 ) -> dict: # {file: its text, or '' if the file is not needed}
-    "Return the files that `save_figure(fig, path, caption=True)` writes in addition to the figure"
-    path, caption = Path(path), getattr(fig, 'caption', '')
+    "Return the files that `save_figure(fig, path, caption=length)` writes in addition to the figure"
+    path, caption, notes = Path(path), getattr(fig, 'caption', ''), ' '.join(getattr(fig, 'notes', ()))
+    if length == 'long': caption, notes = ' '.join(filter(None, [caption, notes])), ''
     strange = ' '.join(c if c.isprintable() else f'U+{ord(c):04X}' for c in beyond_latin(caption)[:8])
     hint = ''
     if strange: hint = f'% {strange}: boxes in pdfLaTeX; XeLaTeX and LuaLaTeX print them if the font has them\n'
     facts, citations = '\n'.join(getattr(fig, 'facts', ())), '\n\n'.join(getattr(fig, 'citations', ()))
     latex = f'{hint}\\caption{{{latex_text(caption, prose=True)}}}'*bool(caption)
-    files = {path.with_suffix('.txt'): '\n\n'.join(filter(None, [caption, facts])) or '\n',
+    notes = f'Notes: {notes}'*bool(notes)
+    files = {path.with_suffix('.txt'): '\n\n'.join(filter(None, [caption, notes, facts])) or '\n',
              path.with_name(f'{path.stem}-caption.tex'): latex, path.with_suffix('.bib'): citations}
     return {file: for_file(words and words.rstrip('\n') + '\n') for file, words in files.items()}
 
@@ -1083,8 +1129,9 @@ def stamped(
 def save_figure(
     fig:Figure,
     path:str|PathLike,                     # ends in .pdf, .svg, .png or .pgf; an existing file is replaced
-    # also write the caption (.txt, and -caption.tex for LaTeX) and the papers that it cites (.bib)
-    caption:bool=False,
+    # also write the caption (.txt, and -caption.tex for LaTeX) and the papers that it cites (.bib); 'long': the caption
+    # with its notes
+    caption:bool|Literal['short', 'long']=False,
     text:Literal['paths', 'text']='paths', # text of an SVG: 'paths', or 'text' in fonts that the reader must have
 ) -> Path:
     "Write `fig` to `path`, with the same bytes every time, and return the path"
@@ -1100,7 +1147,7 @@ def save_figure(
         raise FileNotFoundError(f'save_figure: the folder {path.parent} does not exist; create it, '
                                 'or choose another path')
     others = {}
-    if caption: others = {file: words.encode() for file, words in caption_files(fig, path).items()}
+    if caption: others = {file: words.encode() for file, words in caption_files(fig, path, caption).items()}
     if kind == 'pgf': _save_pgf(fig, path)
     else: write_whole(path, stamped(fig, path, text))
     if caption:
@@ -1121,7 +1168,7 @@ followed = {}
 choices = ('names', 'order', 'colours', 'cmap', 'limits')
 _kinds = {}     # name: `Kind`, of all imported modules
 _drawing_modules = ('salviz.figures.maps', 'salviz.figures.sheet', 'salviz.figures.charts',
-                    'salviz.figures.effects', 'salviz.figures.saliency_grid')
+                    'salviz.figures.effects', 'salviz.figures.saliency_grid', 'salviz.figures.own_axes')
 
 # sources that `salviz.figures.sheet.figure` accepts
 drawing_options = ('columns', 'font', 'heading', 'titles', 'share', 'page_height')

@@ -96,8 +96,7 @@ def _edge_bands(sheet, x, y, side, saliency, limit):
 # %% ../../nbs/11_figures/02_maps.ipynb #012b
 def _draw_map(sheet, view, i, x, y, grid, show_x, show_y):
     "Draw panel `i` of `view` at (`x`, `y`)"
-    pitch, (norm, cmap, _) = grid.side/len(view.labels), _scale_of(view.kinds[i], view.limits[i])
-    marked, tied = pitch >= least_cell, _tied_in(view, i)
+    norm, cmap, _ = _scale_of(view.kinds[i], view.limits[i])
     ax = map_axes(sheet, x, y, grid.side, view.values[i], norm, cmap, *grid.ticks, show_x=show_x, show_y=show_y)
     x_label, y_label = 'key', 'query'
     if grid.side > 70: x_label, y_label = 'key (attended to)', 'query (attends)'
@@ -106,14 +105,20 @@ def _draw_map(sheet, view, i, x, y, grid, show_x, show_y):
     lines = _name_lines(_panel_names(view)[i], grid.side + grid.gap)
     for k, line in enumerate(lines):
         sheet.text(x, y - 4 - 10*(view.saliency is not None) - 9*(len(lines) - 1 - k), line, **panel_title)
-    if marked and tied is not None: mark_ties(ax, np.repeat(tied[:, None], len(view.labels), 1))
-    if marked and view.ties is not None: mark_ties(ax, view.ties[i])
-    if marked and view.candidates is not None: mark_inside(ax, view.candidates[i], pitch)
-    if marked and view.kinds[i] == 'signed': mark_below(ax, view.values[i], view.limits[i], pitch)
-    if marked and view.discarded is not None: mark_cells(ax, *np.nonzero(view.discarded[i])[::-1], pitch)
+    _mark_panel(ax, view, i, grid.side/len(view.labels))
     if view.saliency is not None: _edge_bands(sheet, x, y, grid.side, np.asarray(view.saliency), view.saliency_limit)
 
 # %% ../../nbs/11_figures/02_maps.ipynb #012s
+def _mark_panel(ax, view, i, pitch):
+    "Draw the marks of panel `i` of `view` on its cells, which are `pitch` points wide"
+    if pitch < least_cell: return
+    tied = _tied_in(view, i)
+    if tied is not None: mark_ties(ax, np.repeat(tied[:, None], len(view.labels), 1))
+    if view.ties is not None: mark_ties(ax, view.ties[i])
+    if view.candidates is not None: mark_inside(ax, view.candidates[i], pitch)
+    if view.kinds[i] == 'signed': mark_below(ax, view.values[i], view.limits[i], pitch)
+    if view.discarded is not None: mark_cells(ax, *np.nonzero(view.discarded[i])[::-1], pitch)
+
 def _tied_in(view, i):
     "Return which rows of panel `i` have no ranks, bool [n]; None if all have ranks"
     tied = getattr(view, 'tied', None)
