@@ -16,15 +16,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
 from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from ..core.words import latex_text
 from . import charts, effects, maps, sheet
-from .drawing import (Math, axes_drawings, cut_labels, cut_texts, drawable_view, draws_in_axes,
+from .drawing import (Math, _numbered, axes_drawings, cut_labels, cut_texts, drawable_view, draws_in_axes,
                                     enlarge_artists, figure_kinds, figure_style, fill_map, fitted, followed, font_named,
                                     grey, in_lines, map_ticks, of_view, own_style, put_sheets, rows_of_sheets, spaced,
-                                    user_settings, vermilion, weight_of)
+                                    user_settings, vermilion, weight_of, wrapped)
 from ..views.base import (AttentionBesideSaliency, DiscardRegion, EvidenceView, ExplanationBesideRationale,
                                GuidedHeads, MaskedSentence, MultiLabelSentence, PatternShares, SaliencyDistribution,
                                ScoredSentence, SignalView, TokenLabels, TranslationView)
@@ -40,12 +41,19 @@ def _points_of(ax):
     box, dpi = ax.get_window_extent(), ax.figure.dpi
     return box.width*72/dpi, box.height*72/dpi
 
-def _scale(): return FontProperties(size=matplotlib.rcParams['xtick.labelsize']).get_size_in_points()/6
+def _size_of(setting): return FontProperties(size=matplotlib.rcParams[setting]).get_size_in_points()
+
+def _scale(): return _size_of('xtick.labelsize')/6
+
+def _in_lines(label, length):
+    "Return the `label` of an axis in lines that are at most `length` points long"
+    return '\n'.join(wrapped(label, max(length, 60), _size_of('axes.labelsize')))
 
 def _label(ax, x='', y=''):
     "Label the axes of `ax` where they have no label"
-    if x and not ax.get_xlabel(): ax.set_xlabel(x)
-    if y and not ax.get_ylabel(): ax.set_ylabel(y)
+    wide, high = _points_of(ax)
+    if x and not ax.get_xlabel(): ax.set_xlabel(_in_lines(x, wide))
+    if y and not ax.get_ylabel(): ax.set_ylabel(_in_lines(y, high))
 
 def handles_of(entries) -> tuple: # (handles, labels)
     "Return the entries of a legend (function that draws a sample on a canvas, text) for matplotlib's `legend`"
@@ -53,8 +61,10 @@ def handles_of(entries) -> tuple: # (handles, labels)
     for sample, _ in entries:
         before = set(map(id, ax.get_children()))
         sample(ax)
-        handles.append(tuple(artist for artist in ax.get_children() if id(artist) not in before
-                             and not isinstance(artist, Text)))
+        new = tuple(artist for artist in ax.get_children() if id(artist) not in before and not isinstance(artist, Text))
+        for line in new:
+            if isinstance(line, Line2D) and len(line.get_xdata()) == 1: line.set_linestyle('none')
+        handles.append(new)
     return handles, [words for _, words in entries]
 
 def _legend(ax, entries):
@@ -90,13 +100,20 @@ def _boxes(view, axes):
     _name_rows(ax, range(len(names)), names)
     ax.set(xlim=charts._boxes_range(view), ylim=(len(names) - .5, -.5))
     _label(ax, view.y_label + ' (logarithmic axis)'*view.log)
-    _legend(ax, charts._boxes_entries(view))
+    return charts._boxes_entries(view)
 
 def _name_rows(ax, at, names):
     "Label rows at `at` with `names`, in lines of at most two fifths of the width of the figure"
     wide = .4*ax.figure.bbox.width*72/ax.figure.dpi
     ax.set_yticks(list(at), ['\n'.join(in_lines(name, wide, 6*_scale())) for name in names])
     ax.tick_params(axis='y', length=0)
+
+def _legend_above(ax, handles, names):
+    "Draw a legend in `ax` above its rows, which become lower"
+    high, needed = _points_of(ax)[1], 1.6*_size_of('legend.fontsize')*len(names) + 6
+    (bottom, top), space = ax.get_ylim(), min(needed/high, .5)
+    ax.set_ylim(bottom, top - (bottom - top)*space/(1 - space))
+    ax.legend(handles, names, loc='upper right')
 
 # %% ../../nbs/11_figures/11_own_axes.ipynb #cf9f6aa5
 @draws_in_axes(Grid, follows=('names', 'cmap', 'limits'))
@@ -114,7 +131,8 @@ def _grid(view, axes):
     ax.set_yticks(shown, [view.rows[i] for i in shown])
     ax.tick_params(length=0)
     _label(ax, view.x, view.y)
-    ax.figure.colorbar(ax.images[-1], ax=ax, label=view.value_label, extend=charts._beyond_scale(view))
+    ax.figure.colorbar(ax.images[-1], ax=ax, label=_in_lines(view.value_label, _points_of(ax)[1]),
+                       extend=charts._beyond_scale(view))
     return [(charts._grid_samples[what], words) for what, words in getattr(view, 'entries', ())]
 
 # %% ../../nbs/11_figures/11_own_axes.ipynb #457d6ed3
@@ -147,8 +165,8 @@ def _pairs(view, axes):
         ax.set_xlim(ends)
         _name_rows(ax, range(len(view.names)), view.names)
         _label(ax, view.x_label)
-        return _legend(ax, [(effects._side_sample(style), side)
-                            for style, side in zip(effects._side_styles(view), view.sides)])
+        return _legend_above(ax, *handles_of([(effects._side_sample(style), side) for style, side
+                                              in zip(effects._side_styles(view), view.sides)]))
     colours, high, s = effects._draw_slopes(ax, view), _points_of(ax)[1], _scale()
     ax.set_ylim(ends)
     values = (view.frame['second'].to_numpy(float) - ends[0])/(ends[1] - ends[0])*high
@@ -166,7 +184,8 @@ def _bars(view, axes):
     _name_rows(ax, step*(np.arange(len(view.groups)) + .5), view.groups)
     _label(ax, view.x_label)
     if len(view.names) > 1:
-        ax.legend([Rectangle((0, 0), 1, 1, **style) for style in effects._bar_styles(view).values()], view.names)
+        styles = effects._bar_styles(view).values()
+        _legend_above(ax, [Rectangle((0, 0), 1, 1, **style) for style in styles], view.names)
 
 # %% ../../nbs/11_figures/11_own_axes.ipynb #e9e9e64d
 def _square_map(ax, view, values, scale, show_y=True):
@@ -180,9 +199,12 @@ def _square_map(ax, view, values, scale, show_y=True):
     return pitch
 
 def _colour_bar(axes, image, label, ticks, extend='neither'):
-    "Draw the colour bar of `axes` next to them"
-    bar = axes[0].figure.colorbar(image, ax=axes, label=label, extend=extend)
-    bar.set_ticks(list(ticks))
+    "Draw the colour bar of `axes` next to them, with those of `ticks` that do not touch"
+    bar, high, s = axes[0].figure.colorbar(image, ax=axes, extend=extend), _points_of(axes[0])[1], _scale()
+    texts, unit = _numbered(ticks)
+    shown = spaced([float(image.norm(tick))*high/s for tick in ticks], texts, flat=False, gap=5)
+    bar.set_ticks([ticks[i] for i in shown], labels=[texts[i] for i in shown])
+    bar.set_label(_in_lines(label + unit, high))
     bar.minorticks_off()
 
 # %% ../../nbs/11_figures/11_own_axes.ipynb #44a04fa3
