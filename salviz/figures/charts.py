@@ -7,6 +7,7 @@ __all__ = ['most_ticks', 'axis_ticks', 'line_properties', 'line_sample', 'with_m
 
 # %% ../../nbs/11_figures/03_charts.ipynb #003
 import inspect
+from itertools import groupby
 
 import matplotlib
 import numpy as np
@@ -454,13 +455,25 @@ def _split(columns, space, gap):
     return blocks
 
 # %% ../../nbs/11_figures/03_charts.ipynb #033s
+_group_height = 11 # points
+
+def _draw_groups(sheet, top, x, columns, gap, size):
+    "Write the upper level of the heads of `columns`, from `x`, with a rule below each group that ends at `top`"
+    for title, part in groupby(columns, key=lambda c: c['group']):
+        wide = sum(c['width'] + gap for c in part) - gap
+        sheet.text(x + wide/2, top - 6, fitted(title, wide + gap - 2, size, 'bold'), fontsize=size, weight='bold',
+                   ha='center', va='center_baseline')
+        if title: sheet.canvas(x, top - 1, wide, 2).axhline(1, color=ink, linewidth=.5)
+        x += wide + gap
+
 def _draw_block(sheet, y, names, heads, widths, columns, gap, size):
     "Draw a block of the table from `y` downwards, and return its height"
-    lines = max(len(c['lines']) for c in columns)
-    top, right = y + 3, Sheet.margin + sum(w + gap for w in widths) + sum(c['width'] + gap for c in columns) - gap
+    lines, grouped = max(len(c['lines']) for c in columns), any(c['group'] for c in columns)
+    top, right = y + 3 + _group_height*grouped, Sheet.margin + sum(w + gap for w in widths) + sum(c['width'] + gap for c in columns) - gap
     def rule(y, width):
         sheet.canvas(Sheet.margin, y - 1, right - Sheet.margin, 2).axhline(1, color=ink, linewidth=width)
     rule(y, 1)
+    if grouped: _draw_groups(sheet, top, right - sum(c['width'] + gap for c in columns) + gap, columns, gap, size)
     body = top + 9.5*lines + 3
     rule(body, .5)
     x = Sheet.margin
@@ -487,7 +500,9 @@ def _table_layout(view, space, size, gap):
     """Return names and heads of the rows, their widths, and blocks of columns, in a font of `size` points with `gap`
     points between two columns"""
     parts = zip(view.heads, zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T)
-    columns = [_column(size, head, *map(list, numbers)) for head, *numbers in parts]
+    groups = view.groups or ['']*len(view.heads)
+    columns = [_column(size, head, *map(list, numbers)) | dict(group=group) for group, (head, *numbers)
+               in zip(groups, parts)]
     free = space - sum(c['width'] + gap for c in columns) - gap*(len(view.row_heads) - 1)
     most = max(.45*space, free)/len(view.row_heads)
     def cut(titles, weight='normal'): return [fitted(part, most, size, weight) for part in titles]
@@ -509,7 +524,9 @@ def _table(view, width):
                for size, gap in ((7, 12), (7, 6), (6, 6), (5.8, 3))]
     def cost(layout): return len(layout[3]) + 100*(len(layout[3]) > 1 and layout[-1] < 7)
     names, heads, widths, blocks, gap, size = min(layouts, key=cost)
-    def height_of(block): return 3 + 9.5*max(len(c['lines']) for c in block) + 3 + 11*len(names) + 4
+    def height_of(block):
+        upper = _group_height*any(c['group'] for c in block)
+        return 3 + upper + 9.5*max(len(c['lines']) for c in block) + 3 + 11*len(names) + 4
     heights = list(map(height_of, blocks))
     def draw(sheet):
         for y, block in zip(np.cumsum([0, *heights[:-1]]) + 9*np.arange(len(blocks)), blocks):

@@ -689,6 +689,8 @@ def figure(
     venue, _ = _venue_of(6.75 if width is None else width)
     if names is not None and not isinstance(names, dict): names, options = None, options | dict(names=names)
     choices = dict(names=names, order=None if order is None else _listed(order), colours=colours, cmap=cmap, limits=limits)
+    if kind == 'metric_table' and not isinstance(options.get('columns', 1), int): # heads, not panels
+        options['measures'] = options.pop('columns')
     drawing = {k: options.pop(k) for k in drawing_options if k in options}
     settings = {}
     if venue is None or style is not None: settings = user_settings(style)

@@ -26,7 +26,7 @@ from ..core.runs import Run, open_run
 from ..core.validation import Names, check_choice
 from ..core.words import digits_of
 from ..metrics.scores import attention_agreement
-from ..metrics.statistics import ResultTable, better_of, result_table
+from ..metrics.statistics import ResultTable, better_of, id_columns, result_table
 from ..metrics.tasks import facts_of
 from .base import View, as_list, counted, fixed, range_words, which_snapshot
 
@@ -868,6 +868,7 @@ class MetricTable(Chart):
     deviations:tuple # likewise; None without a deviation
     stars:tuple      # likewise: significance marks
     best:np.ndarray  # bool [rows, columns]
+    groups:tuple=()  # upper level of each heading; (): headings have one level
 
 # %% ../../nbs/10_views/01_curves.ipynb #070b
 def _table_faults(source, has_options) -> Iterator[str]:
@@ -886,9 +887,10 @@ def _table_of(source, measures, by, kwargs):
     frame, by_names = source, as_list(by)
     if not set(by_names) & set(frame.columns): frame = frame.rename_axis(by_names).reset_index()
     if 'seed' in frame: return result_table(frame, rows=by, columns=measures, **kwargs)
-    if frame.duplicated(by_names).any():
+    keys = [k for k in [*by_names, *as_list(measures or ())] if k in id_columns(frame)]
+    if frame.duplicated(keys).any():
         raise ValueError('metric_table: several rows for '
-                         f'{frame[frame.duplicated(by_names)].iloc[0][by_names].tolist()}; select one setting, '
+                         f'{frame[frame.duplicated(keys)].iloc[0][keys].tolist()}; select one setting, '
                          'or identify repetitions with a column seed')
     table = result_table(frame.assign(seed=0), rows=by, columns=measures, **kwargs)
     others = [sentence for sentence in table.sentences if not sentence.startswith('One seed')]
@@ -897,14 +899,17 @@ def _table_of(source, measures, by, kwargs):
 # %% ../../nbs/10_views/01_curves.ipynb #071
 def metric_table(
     source, # a `ResultTable`, a tidy frame (method, seed, metrics), or a frame with methods as its index
-    measures:Names|None=None, # numeric columns, in order; None: all. For frames only, like the following arguments
-    by:Names='method',        # column or columns that name the rows
+    # numeric columns, in order; one setting, or two for heads of two levels, with `measure`; None: all numbers. For
+    # frames only, like the following arguments
+    measures:Names|None=None,
+    by:Names='method',        # column or columns that name the rows; 'measure': a row for each of `measure`
     title:str='Results',      # title of the figure
     **kwargs,                 # for `result_table`: compare_to, test, correction, better, digits, percent, titles, …
 ) -> MetricTable:
     "Return a table of methods x metrics: mean ± standard deviation over seeds, best in bold, significance marks"
     table = _table_of(source, measures, by, kwargs)
-    rows, (row_heads, heads) = table.grid(), table.heads()
+    rows, row_heads = table.grid(), table.heads()[0]
+    heads, groups = table.lower_heads(), [title for title, count in table.groups() for _ in range(count)]
     if not rows: raise ValueError('metric_table: the table has no rows')
     def of_cells(get): return tuple(tuple(map(get, cells)) for _, cells in rows)
     # explanations of arrows and marks
@@ -913,7 +918,7 @@ def metric_table(
     bold = '   Bold: the best mean of its column.'*bool(table.sentences and table.frame['best'].any())
     return MetricTable(title=title, subtitle=first + bold,
         caption=f'{title}. {table.caption}', notes=(' '.join(explained),)*bool(explained), frame=table.frame,
-        row_heads=tuple(row_heads), heads=tuple(heads),
+        row_heads=tuple(row_heads), heads=tuple(heads), groups=tuple(groups),
         names=tuple(tuple(map(plain_series_name, titles)) for titles, _ in rows),
         means=of_cells(lambda c: c.mean.replace('-', '−') or None), deviations=of_cells(lambda c: c.std or None),
         stars=of_cells(lambda c: c.mark or None),
