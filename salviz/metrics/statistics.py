@@ -782,9 +782,11 @@ def _filled(cells, rows, column, compared, levels, fewest):
 def _mark_best(table, by_group=False):
     "Set `best` for the best means of each column, or of each row (or its groups of columns) if metrics are rows"
     columns, means = [_plain_value(x) for x in table.frame[table.column]], table.frame['mean']
-    if 'measure' in table.rows and table.column != 'measure':
+    across_rows = 'measure' in table.rows and table.column != 'measure'
+    if across_rows or by_group and all(isinstance(c, tuple) for c in columns):
         rows = list(zip(*(table.frame[r] for r in table.rows)))
-        at, measures = [(row, c[0] if by_group else '') for row, c in zip(rows, columns)], list(table.frame['measure'])
+        at, measures = [(row, c[0] if by_group else '') for row, c in zip(rows, columns)], columns
+        if across_rows: measures = list(table.frame['measure'])
     else: at, measures = columns, columns
     for place in dict.fromkeys(at):
         here = [i for i, x in enumerate(at) if x == place and not math.isnan(means.iloc[i])]
@@ -988,7 +990,8 @@ def result_table(
     if across and not ways_of_rows: sentences[1] = _shown_sentence(table, measure, better[measure], average)
     if change: sentences.append(f'x → y: mean of {table.title(compare_to)}, then of the row.')
     place = 'column'
-    if ways_of_rows and across: place = 'row in its group of columns' if best == 'group' else 'row'
+    if ways_of_rows and across: place = 'row'
+    if best == 'group' and across: place = 'row in its group of columns'
     if table.frame['best'].any(): sentences.append(f'Bold: the best mean of its {place}.')
     if compare_to is not None:
         sentences += _test_sentences(table, table.title(compare_to), test, correction, levels, fewest)
