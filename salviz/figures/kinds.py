@@ -30,7 +30,7 @@ from ..core.runs import Run, open_run
 from ..core.snapshots import Snapshot
 from ..core.validation import Names, PositiveFloat, validated
 from . import sheet
-from .arranging import arranged, check_followed, scale_faults
+from .arranging import arranged, check_followed, scale_faults, with_other_colours
 from .captions import sentences_of, short_caption
 from .drawing import (Kind, Look, chosen_maps, drawing_options, drawn_with, figure_kinds, fraction_map_of,
                                     user_settings)
@@ -578,7 +578,7 @@ def _look_of(content, choices, settings): # (content, `Look`)
     arrangement = {k: choices[k] for k in ('names', 'order', 'colours', 'limits')}
     for view in content.views:
         view, of_names, of_axes = arranged(view, **arrangement)
-        views.append(view)
+        views.append(with_other_colours(view, maps))
         colours, limits = colours | of_names, limits | of_axes
     cycle = tuple(re.findall(r'#[0-9a-f]{6}', settings.get('axes.prop_cycle', '')))
     maps = fraction_map_of(settings) | maps
