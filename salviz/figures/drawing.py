@@ -241,8 +241,10 @@ def _is_sequential(cmap):
     return bool(abs(steps.sum()) > .2 and ((steps > -.02).all() or (steps < .02).all()))
 
 def _is_diverging(cmap):
-    "Return whether the lightness of `cmap` rises up to its middle and falls from there, or the reverse"
-    light = _lightness_along(cmap)
+    """Return whether the lightness of `cmap` rises up to a pale or dark middle and falls from there, or the reverse; a
+    rainbow is not diverging"""
+    light, middle = _lightness_along(cmap), to_rgb(cmap(.5))
+    if max(middle) - min(middle) > .35: return False
     if light[16] < light[0]: light = -light
     halves = light[:17], light[:15:-1]
     return all(half[-1] - half[0] > .15 and (np.diff(half) > -.03).all() for half in halves)

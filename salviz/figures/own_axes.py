@@ -19,6 +19,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
+from matplotlib.ticker import FixedLocator
 
 from ..core.words import latex_text
 from . import charts, effects, maps, sheet
@@ -315,7 +316,11 @@ def _axes_in(target, views):
 
 # %% ../../nbs/11_figures/11_own_axes.ipynb #a24f9129
 def _finished_texts(axes, existing):
-    "Escape the new texts of `axes` where LaTeX sets them, and parse none of them as a formula"
+    "Escape the new texts of `axes` where LaTeX sets them, and parse no label of a tick as a formula"
+    for axis in (axis for ax in axes for axis in (ax.xaxis, ax.yaxis)):
+        is_fixed = isinstance(axis.get_major_locator(), FixedLocator) # other labels, such as powers of ten, are formulas
+        for label in axis.get_ticklabels():
+            if id(label) not in existing: label.set_parse_math(not is_fixed)
     for text in (text for ax in axes for text in ax.findobj(Text) if id(text) not in existing):
         if text.get_usetex(): text.set_text(latex_text(text.get_text()))
 
@@ -325,7 +330,7 @@ def draw_in_axes(
 ) -> list: # entries of the legend of their marks
     "Draw `views` into `axes`"
     entries, axes = [], list(axes)
-    existing = {id(text) for ax in axes for text in ax.findobj(Text)}
+    existing = {id(text) for ax in axes for text in (ax.findobj(Text) if ax.has_data() else (ax.title,))}
     every = list(axes)
     for view, title in zip(map(drawable_view, views), titles):
         names = panel_names(view)
