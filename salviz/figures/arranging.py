@@ -53,7 +53,8 @@ def _name_faults(argument, names, existing):
     "Yield which of `names` a figure does not show"
     for name in names:
         if _found(name, existing) is None:
-            yield f'{argument} has {shown(name)}, which the figure does not show; names: {", ".join(existing) or "none"}'
+            yield (f'{argument} has {shown(name)}, which the figure does not show; names: '
+                   f'{", ".join(existing) or "none"}')
 
 def _check_shown(argument, names, existing):
     for fault in _name_faults(argument, names, existing): raise ValueError(f'figure: {fault}')
@@ -162,7 +163,8 @@ def _values_along(view, axis):
         return np.r_[frame['value'].to_numpy(float), [] if raw is None else raw['value'].to_numpy(float)]
     if isinstance(view, TradeOff): return frame[axis].to_numpy(float)
     if isinstance(view, Pairs): return frame[['first', 'second']].to_numpy(float).ravel()
-    if isinstance(view, Boxes): return (frame[['lowest', 'highest']] if raw is None else raw[['value']]).to_numpy(float).ravel()
+    if isinstance(view, Boxes) and raw is None: return frame[['lowest', 'highest']].to_numpy(float).ravel()
+    if isinstance(view, Boxes): return raw['value'].to_numpy(float)
     return frame['value'].to_numpy(float)
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #67f3c1d3
@@ -184,7 +186,8 @@ def _beyond_note(values, ends, axis):
     values = values[np.isfinite(values)]
     lost = int(((values < ends[0]) | (values > ends[1])).sum())
     if not lost: return ()
-    return f'{lost} of {len(values)} values lie beyond the {axis} axis, which is limited to {ends[0]:g} to {ends[1]:g}.',
+    where = f'the {axis} axis, which is limited to {ends[0]:g} to {ends[1]:g}'
+    return f'{lost} of {len(values)} values lie beyond {where}.',
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #6d1e9ef9
 def _limited_grid(view, limits):
@@ -217,7 +220,8 @@ def limited(
 def _colour_faults(view, colours):
     "Yield what is wrong with `colours` {name: colour} for `view`"
     for name, colour in colours.items():
-        if not is_color_like(colour): yield f"colours[{name!r}] must be a colour such as 'C0', 'red' or '#d55e00', got {shown(colour)}"
+        if not is_color_like(colour):
+            yield f"colours[{name!r}] must be a colour such as 'C0', 'red' or '#d55e00', got {shown(colour)}"
     if not all(map(is_color_like, colours.values())): return
     of_names = [(name, np.array(to_rgb(colour))) for name, colour in colours.items()]
     alike = [f'{a} and {b}' for i, (a, x) in enumerate(of_names) for b, y in of_names[:i] if np.abs(x - y).max() < .08]
@@ -287,7 +291,8 @@ def arranged(
     return view, of_names, ends
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #8b7c9d34
-_colour_words = {r'\borange\b': 'the upper end of the scale', r'\bblue\b': 'the lower end', r'\bdarker is larger\b': 'see the colour bar'}
+_colour_words = {r'\borange\b': 'the upper end of the scale', r'\bblue\b': 'the lower end',
+                 r'\bdarker is larger\b': 'see the colour bar'}
 
 def with_other_colours(view, maps):
     "Return `view` with a caption that names ends of the scale instead of colours, if `maps` replaces them"

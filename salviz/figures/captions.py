@@ -24,9 +24,15 @@ def sentences_of(text:str) -> list:
     return [*out, *filter(None, [text[start:].strip()])]
 
 # %% ../../nbs/11_figures/12_captions.ipynb #077d2af0
-_warnings = re.compile('|'.join((
-    'square.root', 'logarithmic', 'no ranks', r'\bties?\b', 'tied', 'equal to the baseline', 'are equal', 'barely learned', 'learned nothing', 'untrained', 'not trained', 'largest class', 'one value per', 'one seed', 'One seed', 'One value', 'without a band', 'no deviation', 'no band', 'clipped',
-    'lie beyond', 'beyond the axis', 'biased', 'not imply', 'not normalised', 'not from zero', 'do not sum', 'not measured', 'left out', 'Not counted', 'replication', 'as printed', 'none of ours', '[Ii]nvented', 'differs? only', 'Caution', 'undefined', 'Undefined', 'too few', 'No marks', 'divided by its largest', 'own scale', 'interpolated', 'linear scale', 'not finite', 'are missing')))
+_of_scales = ('square.root|logarithmic|linear scale|own scale|not from zero|divided by its largest|lie beyond|'
+              'beyond the axis|clipped')
+_of_models = ('barely learned|learned nothing|untrained|not trained|largest class|replication|as printed|'
+              'none of ours|[Ii]nvented')
+_of_ties = r'no ranks|\bties?\b|tied|equal to the baseline|are equal|own height'
+_of_seeds = ('[Oo]ne value|[Oo]ne seed|without a band|no deviation|no band|interpolated|biased|not imply|Caution|'
+             'too few|No marks')
+_of_gaps = 'not normalised|do not sum|not measured|left out|Not counted|[Uu]ndefined|not finite|are missing'
+_warnings = re.compile('|'.join((_of_scales, _of_models, _of_ties, _of_seeds, _of_gaps)))
 
 def is_warning(sentence:str) -> bool:
     "Return whether a caption must keep `sentence`, because a figure would look like a finding without it"

@@ -469,11 +469,12 @@ def _draw_groups(sheet, top, x, columns, gap, size):
 def _draw_block(sheet, y, names, heads, widths, columns, gap, size):
     "Draw a block of the table from `y` downwards, and return its height"
     lines, grouped = max(len(c['lines']) for c in columns), any(c['group'] for c in columns)
-    top, right = y + 3 + _group_height*grouped, Sheet.margin + sum(w + gap for w in widths) + sum(c['width'] + gap for c in columns) - gap
+    top, wide = y + 3 + _group_height*grouped, sum(c['width'] + gap for c in columns) - gap
+    right = Sheet.margin + sum(w + gap for w in widths) + wide
     def rule(y, width):
         sheet.canvas(Sheet.margin, y - 1, right - Sheet.margin, 2).axhline(1, color=ink, linewidth=width)
     rule(y, 1)
-    if grouped: _draw_groups(sheet, top, right - sum(c['width'] + gap for c in columns) + gap, columns, gap, size)
+    if grouped: _draw_groups(sheet, top, right - wide, columns, gap, size)
     body = top + 9.5*lines + 3
     rule(body, .5)
     x = Sheet.margin

@@ -125,8 +125,8 @@ def figure_style(
     finally: _in_force.reset(token)
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #d1c7db76
-_followed = re.compile(r'axes\.(linewidth|edgecolor|labelcolor|axisbelow)|lines\.linewidth|grid\..+|hatch\.color|path\.sketch|'
-                       r'[xy]tick\.(color|labelcolor|direction)|text\.color|font\.size|image\.cmap')
+_followed = re.compile(r'axes\.(linewidth|edgecolor|labelcolor|axisbelow)|lines\.linewidth|grid\..+|hatch\.color|'
+                       r'path\.sketch|[xy]tick\.(color|labelcolor|direction)|text\.color|font\.size|image\.cmap')
 
 def _is_pale(name, x):
     "Return whether the setting `name` is a colour of text or lines that is hardly visible on white"
@@ -138,7 +138,7 @@ def _style_faults(style):
     names = [style] if isinstance(style, (str, PathLike)) else style
     if isinstance(names, dict): names = ()
     for name in names:
-        if isinstance(name, dict) or name in style_sheets.available or Path(name).is_file() or name == 'default': continue
+        if isinstance(name, dict) or name in (*style_sheets.available, 'default') or Path(name).is_file(): continue
         near = get_close_matches(str(name), style_sheets.available, 5, .3) or style_sheets.available[:5]
         yield (f'style must be a style sheet of matplotlib, the path of one, or a dict of settings, got {name!r}; '
                f'available: {", ".join(near)}, … (matplotlib.style.available)')

@@ -604,7 +604,8 @@ def _in_own_figure(ax, content, drawing, look, style):
     titles, views = drawing.pop('titles', None), content.views
     heading = drawing.pop('heading', 'none')
     if drawing: raise ValueError(f'figure: {next(iter(drawing))}= sets a page; drop it with ax=')
-    if titles is None: titles = content.distinctions if len(views) > 1 else [view.title*(heading != 'none') for view in views]
+    if titles is None and len(views) > 1: titles = content.distinctions
+    if titles is None: titles = [view.title*(heading != 'none') for view in views]
     titles = _listed(titles)
     if len(titles) != len(views):
         raise ValueError(f'figure: titles must have one entry per view ({len(views)}), got {len(titles)}')
@@ -642,6 +643,51 @@ def _content_to_draw(source, kind, step, probe, options):
     else: content, source = _views_to_draw(opened, kind, step, probe, options)
     return content, opened, source, kind, probe, options, differ
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #3030f0ed
+def _settings_for(call, drawing, style, ax, interactive): # (settings, call, drawing)
+    "Return the settings of matplotlib that a figure follows, and the `call` and `drawing` with their font and size"
+    venue, _ = _venue_of(6.75 if call['width'] is None else call['width'])
+    settings = {}
+    if venue is None or style is not None: settings = user_settings(style)
+    if interactive or ax is not None: return settings, call, drawing
+    size, family = _size_in(settings), settings.pop('font.family', None)
+    if venue is None and call['font_size'] is None: call = call | dict(font_size=size)
+    if family: drawing = dict(font=family) | drawing
+    return settings, call, dict(page_height=venue.height if venue else 9.) | drawing
+
+def _arguments_of(call, drawing, options, choices, settings, caption) -> dict:
+    "Return the arguments of `figure` that draw the same figure again"
+    arguments = call | drawing | options
+    arguments |= {k: x for k, x in dict(**choices, style=settings or None).items() if x is not None}
+    return arguments | (dict(caption=caption) if caption != 'short' else {})
+
+# %% ../../nbs/11_figures/05_kinds.ipynb #c9dc4fb0
+def _drawn_figure(source, kind, call, choices, ax, caption, style, interactive, options):
+    "Draw a figure with the arguments of `figure`"
+    own_drawing = {k: options.pop(k) for k in drawing_options if k in options}
+    settings, call, drawing = _settings_for(call, own_drawing, style, ax, interactive)
+    content, opened, source, kind, probe, options, differ = _content_to_draw(source, kind, call['step'], call['probe'],
+                                                                             options)
+    call = call | dict(probe=probe)
+    content, look = _look_of(content, choices, settings)
+    heading, kept, sizes = drawing.get('heading'), [], dict(width=call['width'], font_size=call['font_size'])
+    if interactive: fig = _pointed_at(content, look, **sizes, ax=ax, cmap=choices['cmap'], **drawing)
+    elif ax is not None:
+        heading = 'none'
+        fig, kept = _in_own_figure(ax, content, dict(drawing), look, style)
+    else:
+        width = 6.75 if call['width'] is None else call['width']
+        fig, kept = _printed(content, width, call['font_size'], drawing, look, settings)
+        stated = {k: x for k, x in drawing.items() if k in own_drawing or k == 'font'}
+        arguments = _arguments_of(call, stated, options, choices, settings, caption)
+        fig.recipe = recipe_of(opened, kind, arguments, _custom_code(content.kind), fig.families)
+        if differ: fig.recipe['cannot'] = 'it shows several explorers with different heads or sentences'
+    text, notes = _set_caption(fig, content, caption, kept, heading)
+    about = dict(caption=text, notes=notes, citations=_citations_of(content, options, _named_in(source)))
+    if ax is not None: return replace(fig, **about)
+    for name, x in about.items(): setattr(fig, name, x)
+    return fig
+
 # %% ../../nbs/11_figures/05_kinds.ipynb #031fb
 @validated
 def figure(
@@ -671,7 +717,7 @@ def figure(
     names:dict|Names|None=None,
     # (lowest, highest) of the axis of values, {'x' or 'y': limits}, or those of the colour scale of a grid
     limits:dict|Sequence[float]|None=None,
-    caption:str='short',               # 'short': a title and two sentences; 'long': everything; or a caption of your own
+    caption:str='short',               # 'short': a title and two sentences; 'long': everything; or your own caption
     # style sheet of matplotlib, its path, or a dict of settings, used instead of your current settings
     style:str|dict|os.PathLike|Sequence|None=None,
     # draw curves, grids, boxes and tables of numbers with plotly, for a notebook
@@ -680,40 +726,16 @@ def figure(
     # `about`: sentences about a table, for its caption
     **options,
 ) -> 'Picture|Interactive|Drawn':
-    """Draw a figure for a paper and return it, with `.caption`, `.notes` (what the caption leaves out), `.facts` (how it
-    was made) and `.citations` (BibTeX)
+    """Draw a figure for a paper and return it, with `.caption`, `.notes` (what the caption leaves out), `.facts` (how
+    it was made) and `.citations` (BibTeX)
 
     `figure_kinds()` lists all kinds with an example call and their options, `figure_kinds()['head_map']` one kind; the
     gallery of figures in the documentation shows a picture of each. With `ax`, the figure is drawn into your own, in
     your style, and nothing else of it changes."""
-    venue, _ = _venue_of(6.75 if width is None else width)
+    if order is not None: order = _listed(order)
     if names is not None and not isinstance(names, dict): names, options = None, options | dict(names=names)
-    choices = dict(names=names, order=None if order is None else _listed(order), colours=colours, cmap=cmap, limits=limits)
+    call = dict(step=step, probe=probe, width=width, font_size=font_size)
+    choices = dict(names=names, order=order, colours=colours, cmap=cmap, limits=limits)
     if kind == 'metric_table' and not isinstance(options.get('columns', 1), int): # heads, not panels
         options['measures'] = options.pop('columns')
-    drawing = {k: options.pop(k) for k in drawing_options if k in options}
-    settings = {}
-    if venue is None or style is not None: settings = user_settings(style)
-    if not interactive and ax is None:
-        if venue is None: font_size = font_size or _size_in(settings)
-        if family := settings.pop('font.family', None): drawing.setdefault('font', family)
-    content, opened, source, kind, probe, options, differ = _content_to_draw(source, kind, step, probe, options)
-    content, look = _look_of(content, choices, settings)
-    arguments = dict(step=step, probe=probe, width=width, font_size=font_size, **drawing, **options)
-    arguments |= {k: x for k, x in dict(**choices, style=settings or None).items() if x is not None}
-    if caption != 'short': arguments['caption'] = caption
-    heading, kept = drawing.get('heading'), []
-    if interactive: fig = _pointed_at(content, look, width=width, font_size=font_size, ax=ax, cmap=cmap, **drawing)
-    elif ax is not None:
-        heading = 'none'
-        fig, kept = _in_own_figure(ax, content, dict(drawing), look, style)
-    else:
-        limits_of_page = dict(page_height=venue.height if venue else 9.)
-        fig, kept = _printed(content, 6.75 if width is None else width, font_size, limits_of_page | drawing, look, settings)
-        fig.recipe = recipe_of(opened, kind, arguments, _custom_code(content.kind), fig.families)
-        if differ: fig.recipe['cannot'] = 'it shows several explorers with different heads or sentences'
-    text, notes = _set_caption(fig, content, caption, kept, heading)
-    about = dict(caption=text, notes=notes, citations=_citations_of(content, options, _named_in(source)))
-    if ax is not None: return replace(fig, **about)
-    for name, x in about.items(): setattr(fig, name, x)
-    return fig
+    return _drawn_figure(source, kind, call, choices, ax, caption, style, interactive, options)

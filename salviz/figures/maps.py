@@ -173,8 +173,8 @@ def _lying_bars(bars, grid, width, from_left):
 def _map_panels(view, width):
     "Draw one map with its colour bar at the side, or rows of maps with their colour bars below"
     bars, count = _bars(view), len(view.values)
-    bands = [(Normalize(-view.saliency_limit, view.saliency_limit), signed_map(), np.array([-1, 0, 1])*view.saliency_limit,
-              'saliency', 'neither')]*(view.saliency is not None)
+    bands = [(Normalize(-view.saliency_limit, view.saliency_limit), signed_map(),
+              np.array([-1, 0, 1])*view.saliency_limit, 'saliency', 'neither')]*(view.saliency is not None)
     upright = _columns(count, width) == 1 and width >= 2.6 # narrower: a vertical bar would crowd the maps
     grid = _grid(view, width, _columns(count, width), 62 if upright else 8)
     entries = _entries(view, grid.side/len(view.labels))

@@ -318,7 +318,7 @@ def _axes_in(target, views):
 def _finished_texts(axes, existing):
     "Escape the new texts of `axes` where LaTeX sets them, and parse no label of a tick as a formula"
     for axis in (axis for ax in axes for axis in (ax.xaxis, ax.yaxis)):
-        is_fixed = isinstance(axis.get_major_locator(), FixedLocator) # other labels, such as powers of ten, are formulas
+        is_fixed = isinstance(axis.get_major_locator(), FixedLocator) # other labels can be powers of ten
         for label in axis.get_ticklabels():
             if id(label) not in existing: label.set_parse_math(not is_fixed)
     for text in (text for ax in axes for text in ax.findobj(Text) if id(text) not in existing):

@@ -893,12 +893,19 @@ def _shown_sentence(table, measure, way, average):
     last = ' Average: over the columns, seed by seed.'*average
     return f'Shown: {table.title(measure).replace("_", " ")}{better}.{last}'
 
+def _cell_sentences(table, place) -> list:
+    "Return sentences on what cells print: changes, and bold for the best mean of its `place`"
+    words = []
+    if table.change_from is not None: words.append(f'x → y: mean of {table.title(table.change_from)}, then of the row.')
+    return words + [f'Bold: the best mean of its {place}.']*bool(table.frame['best'].any())
+
 # %% ../../nbs/08_metrics/03_statistics.ipynb #063wb
 def _with_two_levels(frame, columns):
     "Return the frame with a column of pairs if `columns` are two settings, and the name of that column"
     if isinstance(columns, str) or columns is None or not {*columns} <= {*id_columns(frame)}: return frame, columns
     if len(columns) == 1: return frame, columns[0]
-    if len(columns) != 2: raise ValueError(f'columns takes one setting, or two for heads of two levels, got {columns!r}')
+    if len(columns) != 2:
+        raise ValueError(f'columns takes one setting, or two for heads of two levels, got {columns!r}')
     name, attrs = ' and '.join(columns), frame.attrs
     frame = frame.copy()
     frame.insert(0, name, list(zip(*([_plain_value(x) for x in frame[c]] for c in columns))))
@@ -923,6 +930,28 @@ def _measure_of_each_column(frame, columns, measure, better, titles):
     frame, way = _with_score(frame, columns, measure, better)
     heads = {c: f'{c} ({m.replace("_", " ")})' for c, m in measure.items()}
     return frame, 'score', {**(better or {}), 'score': way}, {**heads, **(titles or {})}
+
+# %% ../../nbs/08_metrics/03_statistics.ipynb #20d15530
+def _arranged(frame, rows, columns, measure, better, titles):
+    "Return (frame, columns, measure, better, titles, {metric: better direction} if metrics are rows)"
+    frame, columns = _with_two_levels(frame, columns)
+    frame, measure, ways = _with_metrics_as_rows(frame, rows, measure, better)
+    if ways: better = None
+    frame, measure, better, titles = _measure_of_each_column(frame, columns, measure, better, titles)
+    return frame, columns, measure, better, titles, ways
+
+def _table_faults(cells, across, compare_to, average, p_values, change):
+    "Yield which arguments of `result_table` do not go together"
+    if average and not across: yield 'average requires a setting along the columns, such as columns="task"'
+    for name, is_set in dict(p_values=p_values, change=change).items():
+        if is_set and compare_to is None: yield f'{name} requires compare_to, the baseline to compare with'
+    if p_values and isinstance(next(iter(cells))[1], tuple): yield 'p_values needs heads of one level'
+
+def _of_columns(cells, across, measure, better, ways_of_rows, percent):
+    "Return the better direction of each column, or of each metric in the rows, and the columns in per cent"
+    if not across: return better, tuple(percent)
+    shown = list(dict.fromkeys(c for _, c in cells))
+    return ways_of_rows or dict.fromkeys(shown, better[measure]), tuple(shown)*(measure in percent)
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #064
 @validated
@@ -956,43 +985,31 @@ def result_table(
 ) -> ResultTable:
     "Return a table of means and deviations over seeds, with the best values and paired comparisons with a baseline"
     origin = {k: frame.attrs[k] for k in ('origin',) if k in frame.attrs}
-    frame, columns = _with_two_levels(frame, columns)
-    frame, measure, ways_of_rows = _with_metrics_as_rows(frame, rows, measure, better)
-    if ways_of_rows: better = None
-    frame, measure, better, titles = _measure_of_each_column(frame, columns, measure, better, titles)
-    rows, across, measures = _table_axes(frame, rows, columns, measure)
-    percent = _checked_format(frame, percent, titles, levels)
-    stated_ways = checked_better(better, _measures_in(frame))
     names = tuple(frame.attrs.get('names', ()))
     if about is None: about = frame.attrs.get('about', '')
+    frame, columns, measure, better, titles, ways = _arranged(frame, rows, columns, measure, better, titles)
+    rows, across, measures = _table_axes(frame, rows, columns, measure)
+    percent = _checked_format(frame, percent, titles, levels)
+    stated = checked_better(better, _measures_in(frame))
     (frame, chosen), levels = _chosen(frame, where), levels or {'†': .05, '‡': .01}
     if fewest is None: fewest = _fewest_pairs[test]
     cells = _cells(frame, rows, across, measures)
-    problem = ''
-    if average and not across: problem = 'average requires a setting along the columns, such as columns="task"'
-    if (p_values or change) and compare_to is None:
-        problem = f'{"p_values" if p_values else "change"} requires compare_to, the baseline to compare with'
-    if p_values and isinstance(next(iter(cells))[1], tuple): problem = 'p_values needs heads of one level'
-    if problem: raise ValueError(problem)
+    for fault in _table_faults(cells, across, compare_to, average, p_values, change): raise ValueError(fault)
     if average: _add_average(cells)
-    better = {m: stated_ways.get(m, better_of(m)) for m in measures}
-    shown = list(dict.fromkeys(c for _, c in cells))
-    ways, in_percent, compared, column = better, tuple(percent), {}, across or 'measure'
-    if across: ways, in_percent = dict.fromkeys(shown, better[measure]), tuple(shown)*(measure in percent)
-    if ways_of_rows: ways = ways_of_rows
+    better, compared, place = {m: stated.get(m, better_of(m)) for m in measures}, {}, 'column'
     if compare_to is not None: compared = _compare_all(cells, compare_to, test, correction, bool(across))
-    table = ResultTable(_filled(cells, rows, column, compared, levels, fewest), rows, column, [], ways, digits,
-                        in_percent, dict(titles or {}), about, names, bool(p_values), compare_to if change else None)
+    if across and ways: place = 'row'
+    if across and best == 'group': place = 'row in its group of columns'
+    is_one_metric, way = bool(across and not ways), better.get(measure if isinstance(measure, str) else None)
+    ways, percent = _of_columns(cells, across, measure, better, ways, percent)
+    table = ResultTable(_filled(cells, rows, across or 'measure', compared, levels, fewest), rows, across or 'measure',
+                        [], ways, digits, percent, dict(titles or {}), about, names, bool(p_values),
+                        compare_to if change else None)
     table.frame.attrs = dict(about=about, names=list(names), **origin)
     if best and not change: _mark_best(table, best == 'group')
-    sentences = [_seeds_sentence(table.frame, sorted(set(frame['seed']))), _way_sentence(ways), *chosen,
-                 _undefined_sentence(table)]
-    if across and not ways_of_rows: sentences[1] = _shown_sentence(table, measure, better[measure], average)
-    if change: sentences.append(f'x → y: mean of {table.title(compare_to)}, then of the row.')
-    place = 'column'
-    if ways_of_rows and across: place = 'row'
-    if best == 'group' and across: place = 'row in its group of columns'
-    if table.frame['best'].any(): sentences.append(f'Bold: the best mean of its {place}.')
+    first = _shown_sentence(table, measure, way, average) if is_one_metric else _way_sentence(ways)
+    sentences = [_seeds_sentence(table.frame, sorted(set(frame['seed']))), first, *chosen, _undefined_sentence(table),
+                 *_cell_sentences(table, place)]
     if compare_to is not None:
         sentences += _test_sentences(table, table.title(compare_to), test, correction, levels, fewest)
     table.sentences = [sentence for sentence in [*sentences, about] if sentence]

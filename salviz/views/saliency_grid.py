@@ -256,7 +256,8 @@ def _inputs_view(kind, items):
     if kind == 'text': words = tuple(w for _, shown in items.values() for w in shown)
     names = tuple(name for name, _ in items.values())
     return SaliencyGrid(
-        title=title, subtitle='', caption=f'{title}: {listed(names)}.' + ' Time runs from left to right.'*(kind == 'series'),
-        modality=kind, labels=words, is_special=fixed(np.zeros(len(words), bool)), items=names, columns=(), limit=1.,
+        title=title, subtitle='', modality=kind,
+        caption=f'{title}: {listed(names)}.' + ' Time runs from left to right.'*(kind == 'series'),
+        labels=words, is_special=fixed(np.zeros(len(words), bool)), items=names, columns=(), limit=1.,
         inputs=tuple(shown for _, shown in items.values()), wrong=fixed(np.zeros((count, 0), bool)),
         maps=((),)*count, is_signed=False, unit='', page=1, pages=1)
