@@ -6,8 +6,8 @@
 __all__ = ['ink', 'grey', 'faint', 'blue', 'vermilion', 'orange', 'replaced_style', 'sequential', 'signed', 'panel_title',
            'middle', 'raised', 'Body', 'ends', 'of_words', 'least_cell', 'no_regions', 'unmarked', 'bodies', 'denser',
            'narrowest', 'axes_drawings', 'followed', 'choices', 'drawing_options', 'Option', 'own_style',
-           'figure_style', 'user_settings', 'lightness', 'ink_on', 'weight_of', 'Look', 'drawn_with', 'current_limits',
-           'fraction_map', 'signed_map', 'series_colours', 'chosen_maps', 'fraction_map_of', 'font_named', 'drawable',
+           'figure_style', 'lightness', 'ink_on', 'weight_of', 'Look', 'drawn_with', 'current_limits', 'fraction_map',
+           'signed_map', 'series_colours', 'chosen_maps', 'fraction_map_of', 'font_named', 'user_settings', 'drawable',
            'Math', 'drawable_view', 'text_width', 'fitted', 'cut_texts', 'wrapped', 'in_lines', 'cut_labels',
            'nice_below', 'power_of_ten', 'widened', 'spaced', 'TokenTicks', 'token_ticks', 'label_width', 'map_ticks',
            'thinned_note', 'Picture', 'small_png', 'rendered', 'Sheet', 'rows_of_sheets', 'page_of_sheets',
@@ -123,51 +123,6 @@ def figure_style(
             matplotlib.rcParams.update(_scaled(settings or {}, scale))
             yield
     finally: _in_force.reset(token)
-
-# %% ../../nbs/11_figures/00_drawing.ipynb #d1c7db76
-_followed = re.compile(r'axes\.(linewidth|edgecolor|labelcolor|axisbelow)|lines\.linewidth|grid\..+|hatch\.color|'
-                       r'path\.sketch|[xy]tick\.(color|labelcolor|direction)|text\.color|font\.size|image\.cmap')
-
-def _is_pale(name, x):
-    "Return whether the setting `name` is a colour of text or lines that is hardly visible on white"
-    is_colour = name.endswith('color') and x not in ('inherit', 'none')
-    return is_colour and lightness(x) > (.97 if name == 'grid.color' else .6)
-
-def _style_faults(style):
-    "Yield why matplotlib has no style sheet `style`"
-    names = [style] if isinstance(style, (str, PathLike)) else style
-    if isinstance(names, dict): names = ()
-    for name in names:
-        if isinstance(name, dict) or name in (*style_sheets.available, 'default') or Path(name).is_file(): continue
-        near = get_close_matches(str(name), style_sheets.available, 5, .3) or style_sheets.available[:5]
-        yield (f'style must be a style sheet of matplotlib, the path of one, or a dict of settings, got {name!r}; '
-               f'available: {", ".join(near)}, … (matplotlib.style.available)')
-
-# %% ../../nbs/11_figures/00_drawing.ipynb #7943b060
-def user_settings(
-    style=None, # style sheet of matplotlib, its path, a dict of settings, or a list of these; None: current settings
-) -> dict: # {setting: value}, for `figure_style`; also 'font.family'
-    "Return the settings of matplotlib that figures follow, where they differ from its defaults"
-    for fault in _style_faults(() if style is None else style): raise ValueError(f'figure: {fault}')
-    defaults = matplotlib.rcParamsDefault
-    with _borrowed, matplotlib.rc_context():
-        if style is not None:
-            matplotlib.rcdefaults()
-            style_sheets.use(style)
-        current = matplotlib.rcParams
-        settings = {k: current[k] for k in current if _followed.fullmatch(k) and current[k] != defaults[k]
-                    and not _is_pale(k, current[k])}
-        cycle, family = current['axes.prop_cycle'].by_key().get('color', []), _user_family()
-    if cycle != defaults['axes.prop_cycle'].by_key()['color']:
-        settings['axes.prop_cycle'] = f"cycler('color', {[to_hex(colour) for colour in cycle]!r})"
-    if family != _font: settings['font.family'] = family
-    return settings
-
-def _user_family():
-    "Return the font that matplotlib uses now; DejaVu Sans if a PDF cannot embed it"
-    family = get_font(font_manager.findfont(FontProperties())).family_name
-    if family in {font.name for font in fontManager.ttflist} and not _is_postscript(family): return family
-    return _font
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #009
 _blues = ['#ffffff', '#c6dbef', '#6baed6', '#2171b5', '#08306b']
@@ -325,6 +280,51 @@ def font_named(name:str) -> str: # its family
         raise ValueError(f'font: {family} has PostScript outlines, which cannot be embedded in a PDF as Type 42, '
                          'which publishers require; use a TrueType font')
     return family
+
+# %% ../../nbs/11_figures/00_drawing.ipynb #d1c7db76
+_followed = re.compile(r'axes\.(linewidth|edgecolor|labelcolor|axisbelow)|lines\.linewidth|grid\..+|hatch\.color|'
+                       r'path\.sketch|[xy]tick\.(color|labelcolor|direction)|text\.color|font\.size|image\.cmap')
+
+def _is_pale(name, x):
+    "Return whether the setting `name` is a colour of text or lines that is hardly visible on white"
+    is_colour = name.endswith('color') and x not in ('inherit', 'none')
+    return is_colour and lightness(x) > (.97 if name == 'grid.color' else .6)
+
+def _style_faults(style):
+    "Yield why matplotlib has no style sheet `style`"
+    names = [style] if isinstance(style, (str, PathLike)) else style
+    if isinstance(names, dict): names = ()
+    for name in names:
+        if isinstance(name, dict) or name in (*style_sheets.available, 'default') or Path(name).is_file(): continue
+        near = get_close_matches(str(name), style_sheets.available, 5, .3) or style_sheets.available[:5]
+        yield (f'style must be a style sheet of matplotlib, the path of one, or a dict of settings, got {name!r}; '
+               f'available: {", ".join(near)}, … (matplotlib.style.available)')
+
+# %% ../../nbs/11_figures/00_drawing.ipynb #7943b060
+def user_settings(
+    style=None, # style sheet of matplotlib, its path, a dict of settings, or a list of these; None: current settings
+) -> dict: # {setting: value}, for `figure_style`; also 'font.family'
+    "Return the settings of matplotlib that figures follow, where they differ from its defaults"
+    for fault in _style_faults(() if style is None else style): raise ValueError(f'figure: {fault}')
+    defaults = matplotlib.rcParamsDefault
+    with _borrowed, matplotlib.rc_context():
+        if style is not None:
+            matplotlib.rcdefaults()
+            style_sheets.use(style)
+        current = matplotlib.rcParams
+        settings = {k: current[k] for k in current if _followed.fullmatch(k) and current[k] != defaults[k]
+                    and not _is_pale(k, current[k])}
+        cycle, family = current['axes.prop_cycle'].by_key().get('color', []), _user_family()
+    if cycle != defaults['axes.prop_cycle'].by_key()['color']:
+        settings['axes.prop_cycle'] = f"cycler('color', {[to_hex(colour) for colour in cycle]!r})"
+    if family != _font: settings['font.family'] = family
+    return settings
+
+def _user_family():
+    "Return the font that matplotlib uses now; DejaVu Sans if a PDF cannot embed it"
+    family = get_font(font_manager.findfont(FontProperties())).family_name
+    if family in {font.name for font in fontManager.ttflist} and not _is_postscript(family): return family
+    return _font
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #015
 _never = re.compile(r'cm(b|ex|mi|r|ss|sy|ti|tt)10$|STIX(Non|Size)|Last Resort|DejaVu \w+ Display$')

@@ -440,9 +440,9 @@ class _TableFields:
     p_values:bool = False # whether each compared column is followed by a column of p-values
     change_from:object = None # value of a row; other cells print its mean and theirs, as in 2.99 → 7.74
 
-# %% ../../nbs/08_metrics/03_statistics.ipynb #047c
-class ResultTable(_TableFields):
-    "Means over seeds with standard deviations and comparisons; prints as text, HTML and LaTeX"
+# %% ../../nbs/08_metrics/03_statistics.ipynb #8f44e5aa
+class _Titled(_TableFields):
+    "Numbers and titles of a `ResultTable` as texts"
     @property
     def columns(self) -> list:
         "Values along the columns; pairs of two levels are grouped by the first one"
@@ -476,6 +476,9 @@ class ResultTable(_TableFields):
         if x in self.columns: return str(x).replace('_', ' ')
         return str(x)
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #047c
+class ResultTable(_Titled):
+    "Means over seeds with standard deviations and comparisons; prints as text, HTML and LaTeX"
     def heads(self) -> tuple: # (of the rows, of the columns)
         "Return the titles of the columns, with arrows for the better direction"
         return _heads(self)
@@ -912,6 +915,14 @@ def _with_two_levels(frame, columns):
     frame.attrs = attrs
     return frame, name
 
+def _in_order_of(frame, rows):
+    "Return the frame with those rows next to each other that agree in the columns before 'measure' in `rows`"
+    before = rows[:rows.index('measure')]
+    if not before: return frame
+    keys = list(zip(*(frame[k] for k in before)))
+    at = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    return frame.iloc[np.argsort([at[key] for key in keys], kind='stable')].reset_index(drop=True)
+
 def _with_metrics_as_rows(frame, rows, measure, better):
     "Return (frame, measure, {metric: better direction}) with the metrics `measure` below each other, as rows"
     if 'measure' not in _listed(rows): return frame, measure, None
@@ -920,7 +931,7 @@ def _with_metrics_as_rows(frame, rows, measure, better):
     _check_names('measure', measures, have)
     parts = [frame[ids].assign(score=frame[m].to_numpy(float)) for m in measures]
     for m, part in zip(measures, parts): part.insert(0, 'measure', m)
-    frame = pd.concat(parts, ignore_index=True)
+    frame = _in_order_of(pd.concat(parts, ignore_index=True), _listed(rows))
     frame.attrs = attrs
     return frame, 'score', {m: (better or {}).get(m, better_of(m)) for m in measures}
 
@@ -985,8 +996,7 @@ def result_table(
 ) -> ResultTable:
     "Return a table of means and deviations over seeds, with the best values and paired comparisons with a baseline"
     origin = {k: frame.attrs[k] for k in ('origin',) if k in frame.attrs}
-    names = tuple(frame.attrs.get('names', ()))
-    if about is None: about = frame.attrs.get('about', '')
+    names, about = tuple(frame.attrs.get('names', ())), frame.attrs.get('about', '') if about is None else about
     frame, columns, measure, better, titles, ways = _arranged(frame, rows, columns, measure, better, titles)
     rows, across, measures = _table_axes(frame, rows, columns, measure)
     percent = _checked_format(frame, percent, titles, levels)
