@@ -43,14 +43,14 @@ _mark = re.compile(r'\((?:[a-z]{1,2}|[ivx]+)\) ') # of a panel: (a) or (ii)
 
 def short_caption(
     text:str,           # the whole caption
-    kept:Iterable=(),   # sentences that stay
+    retained:Iterable=(),   # sentences that stay
     most:int=3,         # sentences besides these and the warnings
 ) -> tuple: # (caption, tuple of the other sentences)
     "Split a caption into its first sentences with all warnings, and notes"
-    sentences, kept = list(dict.fromkeys(sentences_of(text))), set(kept)
+    sentences, retained = list(dict.fromkeys(sentences_of(text))), set(retained)
     panels = [i for i, sentence in enumerate(sentences) if _mark.match(sentence)]
     chosen = set(range(most))
     if len(panels) > 1: chosen = {*panels, *([0] if panels[0] else [])}
-    stays = [i in chosen or sentence in kept or is_warning(sentence) for i, sentence in enumerate(sentences)]
+    stays = [i in chosen or sentence in retained or is_warning(sentence) for i, sentence in enumerate(sentences)]
     return (' '.join(sentence for sentence, stay in zip(sentences, stays) if stay),
             tuple(sentence for sentence, stay in zip(sentences, stays) if not stay))

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ink', 'grey', 'faint', 'blue', 'vermilion', 'orange', 'replaced_style', 'sequential', 'signed', 'panel_title',
            'middle', 'raised', 'Body', 'ends', 'of_words', 'least_cell', 'no_regions', 'unmarked', 'bodies', 'denser',
-           'narrowest', 'axes_drawings', 'followed', 'choices', 'drawing_options', 'Option', 'own_style',
+           'narrowest', 'axes_drawings', 'followed', 'choices', 'drawing_options', 'Option', 'user_style',
            'figure_style', 'lightness', 'ink_on', 'weight_of', 'Look', 'drawn_with', 'current_limits', 'fraction_map',
            'signed_map', 'series_colours', 'chosen_maps', 'fraction_map_of', 'font_named', 'user_settings', 'drawable',
            'Math', 'drawable_view', 'text_width', 'fitted', 'cut_texts', 'wrapped', 'in_lines', 'cut_labels',
@@ -82,7 +82,7 @@ _sizes = {'font.size': 7, 'axes.labelsize': 6.5, 'xtick.labelsize': 6, 'ytick.la
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #006b
 @contextmanager
-def own_style(
+def user_style(
     style=None, # style sheet of matplotlib, see `user_settings`; None: current settings
 ):
     "Draw with the settings of the user, and with plain texts, in a `with` block"

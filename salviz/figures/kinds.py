@@ -585,21 +585,21 @@ def _look_of(content, choices, settings): # (content, `Look`)
     return content._replace(views=views), Look(colours=colours, cycle=cycle, limits=limits, **maps)
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #7eb2469c
-def _set_caption(fig, content, caption, kept, heading):
-    "Complete the caption of `fig`; `kept`: sentences that the short one keeps"
+def _set_caption(fig, content, caption, retained, heading):
+    "Complete the caption of `fig`; `retained`: sentences that the short one keeps"
     learned = sentences_of(_knowledge_note(content.runs))
     fig_caption = ' '.join([fig.caption, *learned])
     ends = _description(content, heading, fig_caption)
-    if heading == 'none' and ends and not ends[0].startswith('Probe '): kept = [*kept, *sentences_of(ends[0])]
+    if heading == 'none' and ends and not ends[0].startswith('Probe '): retained = [*retained, *sentences_of(ends[0])]
     whole = ' '.join([fig_caption, *ends]).strip()
     about = sentences_of(content.about)[:1]
-    short, notes = short_caption(whole, [*kept, *learned, *about])
+    short, notes = short_caption(whole, [*retained, *learned, *about])
     if caption == 'long': short, notes = whole, ()
     elif caption != 'short': short, notes = caption, tuple(sentences_of(whole))
     return short, notes
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #6fbed604
-def _in_own_figure(ax, content, drawing, look, style):
+def _in_user_figure(ax, content, drawing, look, style):
     "Draw `content` into `ax`, and return it as `Drawn` with the sentences that its caption keeps"
     titles, views = drawing.pop('titles', None), content.views
     heading = drawing.pop('heading', 'none')
@@ -664,25 +664,25 @@ def _arguments_of(call, drawing, options, choices, settings, caption) -> dict:
 # %% ../../nbs/11_figures/05_kinds.ipynb #c9dc4fb0
 def _drawn_figure(source, kind, call, choices, ax, caption, style, interactive, options):
     "Draw a figure with the arguments of `figure`"
-    own_drawing = {k: options.pop(k) for k in drawing_options if k in options}
-    settings, call, drawing = _settings_for(call, own_drawing, style, ax, interactive)
+    stated_drawing = {k: options.pop(k) for k in drawing_options if k in options}
+    settings, call, drawing = _settings_for(call, stated_drawing, style, ax, interactive)
     content, opened, source, kind, probe, options, differ = _content_to_draw(source, kind, call['step'], call['probe'],
                                                                              options)
     call = call | dict(probe=probe)
     content, look = _look_of(content, choices, settings)
-    heading, kept, sizes = drawing.get('heading'), [], dict(width=call['width'], font_size=call['font_size'])
+    heading, retained, sizes = drawing.get('heading'), [], dict(width=call['width'], font_size=call['font_size'])
     if interactive: fig = _pointed_at(content, look, **sizes, ax=ax, cmap=choices['cmap'], **drawing)
     elif ax is not None:
         heading = 'none'
-        fig, kept = _in_own_figure(ax, content, dict(drawing), look, style)
+        fig, retained = _in_user_figure(ax, content, dict(drawing), look, style)
     else:
         width = 6.75 if call['width'] is None else call['width']
-        fig, kept = _printed(content, width, call['font_size'], drawing, look, settings)
-        stated = {k: x for k, x in drawing.items() if k in own_drawing or k == 'font'}
+        fig, retained = _printed(content, width, call['font_size'], drawing, look, settings)
+        stated = {k: x for k, x in drawing.items() if k in stated_drawing or k == 'font'}
         arguments = _arguments_of(call, stated, options, choices, settings, caption)
         fig.recipe = recipe_of(opened, kind, arguments, _custom_code(content.kind), fig.families)
         if differ: fig.recipe['cannot'] = 'it shows several explorers with different heads or sentences'
-    text, notes = _set_caption(fig, content, caption, kept, heading)
+    text, notes = _set_caption(fig, content, caption, retained, heading)
     about = dict(caption=text, notes=notes, citations=_citations_of(content, options, _named_in(source)))
     if ax is not None: return replace(fig, **about)
     for name, x in about.items(): setattr(fig, name, x)
