@@ -31,7 +31,7 @@ _of_models = ('barely learned|learned nothing|untrained|not trained|largest clas
 _of_ties = r'no ranks|\bties?\b|tied|equal to the baseline|are equal|own height'
 _of_seeds = ('[Oo]ne value|[Oo]ne seed|without a band|no deviation|no band|interpolated|biased|not imply|Caution|'
              'too few|No marks')
-_of_gaps = 'not normalised|do not sum|not measured|left out|Not counted|[Uu]ndefined|not finite|are missing'
+_of_gaps = 'not normalised|do not sum|not measured|left out|Not counted|undefined|Undefined|not finite|are missing'
 _warnings = re.compile('|'.join((_of_scales, _of_models, _of_ties, _of_seeds, _of_gaps)))
 
 def is_warning(sentence:str) -> bool:
