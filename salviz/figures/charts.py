@@ -7,16 +7,19 @@ __all__ = ['most_ticks', 'axis_ticks', 'line_properties', 'line_sample', 'with_m
 
 # %% ../../nbs/11_figures/03_charts.ipynb #003
 import inspect
+from itertools import groupby
 
+import matplotlib
 import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from ..core.words import number_words
-from .drawing import (Body, Sheet, blue, colour_bar, faint, figure_kind, fitted, grey, in_lines, ink,
-                                    ink_on, legend, legend_height, middle, patch, power_of_ten, raised, sequential,
-                                    signed, spaced, text_width, vermilion, weight_of, widened, wrapped)
+from .drawing import (Body, Sheet, blue, colour_bar, current_limits, ends, faint, figure_kind, fitted,
+                                    fraction_map, grey, in_lines, ink, ink_on, legend, legend_height, middle, patch,
+                                    power_of_ten, raised, series_colours, signed_map, spaced, text_width, vermilion,
+                                    weight_of, widened, wrapped)
 from ..metrics.statistics import result_table
 from ..views.base import is_negative
 from ..views.curves import (accuracy_drop_curves, gradient_boxes, head_map, loss_curves, metric_table,
@@ -73,7 +76,8 @@ def line_properties(style):
     line, size = '-', 3.2
     if dash: line = 0, tuple(gap/1.1 for gap in dash)
     if mark == 'star': size = 4.4
-    return dict(color=colour, linewidth=1.1, linestyle=line, marker=_marks[mark], markersize=size,
+    width = matplotlib.rcParams['lines.linewidth']
+    return dict(color=colour, linewidth=width, linestyle=line, marker=_marks[mark], markersize=size*width/1.1,
                 markeredgewidth=.4, markeredgecolor='white')
 
 def line_sample(style):
@@ -87,7 +91,8 @@ def with_margin(low, high, fraction, log=False):
     return low - fraction*(high - low), high + fraction*(high - low)
 
 def _range(view):
-    "Return the lowest and highest y that is drawn, with a margin"
+    "Return the lowest and highest y that is drawn, with a margin, or the limits that the user chose"
+    if chosen := current_limits('y', None): return chosen
     drawn = [view.frame[c].to_numpy(float) for c in ('value', 'low', 'high')]
     if view.raw is not None: drawn.append(view.raw.value.to_numpy(float))
     drawn = np.concatenate(drawn)
@@ -98,7 +103,8 @@ def _range(view):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #011c
 def _x_range(view):
-    "Return the lowest and highest x, with a margin"
+    "Return the lowest and highest x, with a margin, or the limits that the user chose"
+    if chosen := current_limits('x', None): return chosen
     x = view.frame[view.x].to_numpy(float)
     if view.raw is not None: x = np.r_[x, view.raw[view.x].to_numpy(float)]
     low, high = x.min(), x.max()
@@ -124,11 +130,22 @@ def _draw_line(ax, view, i, part, style):
     ax.plot(x, part.value.to_numpy(float), markevery=(first, every), zorder=3, **line_properties(style))
 
 # %% ../../nbs/11_figures/03_charts.ipynb #012b
+def _line_styles(view):
+    "Return the style of each line of `view`, in the colours that the user chose"
+    styles = view.styles or styles_of(view.names)
+    return [(colour, *rest) for colour, (_, *rest) in zip(series_colours(view.names, [s[0] for s in styles]), styles)]
+
+def _lines_of(view):
+    "Yield (number, part of the frame, style) of each line"
+    parts = view.frame.groupby('name', sort=False)
+    for i, ((_, part), style) in enumerate(zip(parts, _line_styles(view))): yield i, part, style
+
 def _x_ticks(view, low, high, length):
     """Return the ticks of an axis of `length` points and their texts: the measured positions if there are few, else
     round numbers"""
     measured = np.unique(view.frame[view.x].to_numpy(float))
-    if view.few and len(measured) <= 12:
+    measured = measured[(measured >= low) & (measured <= high)]
+    if view.few and 0 < len(measured) <= 12:
         ticks, places = measured, (measured - low)/(high - low)
         texts = _tick_texts(ticks)
         if view.x == 'share': texts = _tick_texts(100*ticks)
@@ -150,7 +167,7 @@ def _x_ticks(view, low, high, length):
              'rows of metrics', 'runs')
 def _curves(view, width):
     "Draw the axes, with the legend below"
-    styles, (low, high), (first, last) = view.styles or styles_of(view.names), _range(view), _x_range(view)
+    styles, (low, high), (first, last) = _line_styles(view), _range(view), _x_range(view)
     high_points = float(np.clip(.36*width*72, 112, 190))
     label = wrapped(view.y_label, high_points, 6.5)
     ticks, texts, _ = axis_ticks(low, high)
@@ -163,13 +180,12 @@ def _curves(view, width):
     def draw(sheet):
         ax = sheet.axes(left, 0, space, high_points, xlim=(first, last), ylim=(low, high))
         if view.log_x: ax.set_xscale('log')
-        for i, ((_, part), style) in enumerate(zip(view.frame.groupby('name', sort=False), styles)):
-            _draw_line(ax, view, i, part, style)
+        for i, part, style in _lines_of(view): _draw_line(ax, view, i, part, style)
         ax.set_xlim(first, last)
         ax.set_xticks(x_ticks, x_texts)
         ax.minorticks_off()
         ax.set_yticks(ticks, texts)
-        ax.grid(axis='y', color=faint, linewidth=.4)
+        ax.grid(axis='y')
         ax.set_axisbelow(True)
         ax.spines[['top', 'right']].set_visible(False)
         sheet.text(left + space/2, high_points + 13, '\n'.join(x_label), fontsize=6.5, ha='center', va='top')
@@ -213,18 +229,23 @@ def _bar_width(norm, label, height):
     return 8 + 7 + 6 + max(text_width(text, 6) for text in texts) + 8.5*len(lines) + 6, lines
 
 # %% ../../nbs/11_figures/03_charts.ipynb #023c
-def _scale_bar(sheet, x, y, height, norm, cmap, lines):
+def _beyond_scale(view):
+    "Return which ends of the colour scale of `view` its values exceed, if the user has limited it"
+    values = np.nan_to_num(view.values, nan=view.limits[0])
+    return ends[bool(values.min() < view.limits[0]) + 2*bool(values.max() > view.limits[1])]
+
+def _scale_bar(sheet, x, y, height, norm, cmap, lines, extend):
     "Draw a vertical colour bar over the range of `norm`, with a label of `lines`"
     ticks, texts, _ = _bar_ticks(norm, height)
-    bar = colour_bar(sheet, x, y, 7, height, norm, cmap, list(ticks), '')
+    bar = colour_bar(sheet, x, y, 7, height, norm, cmap, list(ticks), '', extend)
     bar.set_ticks(list(ticks), labels=texts)
     bar.set_label('\n'.join(lines))
 
 def _grid_norm(view):
     "Return the norm and the colour map of `view`"
     norm = Normalize(*widened(*view.limits))
-    if view.is_signed: return norm, signed
-    return norm, sequential
+    if view.is_signed: return norm, signed_map()
+    return norm, fraction_map()
 
 # %% ../../nbs/11_figures/03_charts.ipynb #024
 def _negative_cells(view, texts):
@@ -232,22 +253,22 @@ def _negative_cells(view, texts):
     return np.nonzero(is_negative(view.values, view.limits[1]) & (view.is_signed and not texts))
 
 # %% ../../nbs/11_figures/03_charts.ipynb #024b
-def _draw_cells(ax, view, texts, norm, cmap, cell_height):
-    "Draw the colours, numbers and marks of the cells"
+def _draw_cells(ax, view, texts, norm, cmap, cell_height, s=1.):
+    "Draw the colours, numbers and marks of the cells, in letters `s` times as large as usual"
     ax.imshow(view.values, cmap=cmap, norm=norm)
     ties = getattr(view, 'ties', np.zeros(view.values.shape, bool))
     for (i, j), v in np.ndenumerate(view.values):
         if np.isnan(v):
             ax.add_patch(Rectangle((j - .5, i - .5), 1, 1, facecolor=faint, edgecolor='#a8a8a8', hatch='//////',
                                    linewidth=0))
-            if texts: ax.text(j, i, '–', size=7, **middle)
-        elif ties[i, j] and not texts: ax.text(j, i, '=', size=min(7, .8*cell_height), color=ink, **middle)
+            if texts: ax.text(j, i, '–', size=7*s, **middle)
+        elif ties[i, j] and not texts: ax.text(j, i, '=', size=s*min(7, .8*cell_height), color=ink, **middle)
         elif texts:
             (number, deviation), size = texts[0][i][j], texts[1]
             if ties[i, j]: number = '='
             colour, apart = ink_on(cmap(norm(v))), 4/cell_height if deviation else 0
-            ax.text(j, i - apart, number, size=size, color=colour, weight=weight_of(view.best[i, j]), **middle)
-            if deviation: ax.text(j, i + apart, deviation, size=5, color=colour, **middle)
+            ax.text(j, i - apart, number, size=s*size, color=colour, weight=weight_of(view.best[i, j]), **middle)
+            if deviation: ax.text(j, i + apart, deviation, size=5*s, color=colour, **middle)
     below = _negative_cells(view, texts)
     if len(below[0]): # cells without numbers
         ax.scatter(*below[::-1], s=(.4*min(cell_height, 12))**2, marker='_', linewidth=.6,
@@ -317,13 +338,14 @@ def _grid(view, width):
         ax.tick_params(length=0)
         ax.set_xlabel(view.x)
         ax.set_ylabel(view.y)
-        _scale_bar(sheet, left + wide + 8, 2, high, norm, cmap, lines)
+        _scale_bar(sheet, left + wide + 8, 2, high, norm, cmap, lines, _beyond_scale(view))
         legend(sheet, Sheet.margin, below, width*72 - 2*Sheet.margin, entries)
     return Body(below + legend_height(entries, width*72 - 2*Sheet.margin), draw, notes)
 
 # %% ../../nbs/11_figures/03_charts.ipynb #029
 def _boxes_range(view):
     "Return the limits of the axis, with a margin"
+    if chosen := current_limits('x', None): return chosen
     low, high = view.frame.lowest.min(), view.frame.highest.max()
     if low == high and view.log: low, high = low/2, high*2
     low, high = widened(low, high)
@@ -336,12 +358,12 @@ def _draw_points(ax, y, values):
             zorder=4.5)
 
 # %% ../../nbs/11_figures/03_charts.ipynb #029b
-def _draw_box(ax, y, row):
-    "Draw one box at height `y`"
+def _draw_box(ax, y, row, fill):
+    "Draw one box at height `y`, filled with the colour `fill`"
     ax.plot([row.low, row.q1], [y, y], color=ink, linewidth=.7)
     ax.plot([row.q3, row.high], [y, y], color=ink, linewidth=.7)
     for x in (row.low, row.high): ax.plot([x, x], [y - .16, y + .16], color=ink, linewidth=.7)
-    ax.add_patch(Rectangle((row.q1, y - .28), row.q3 - row.q1, .56, facecolor='#c6dbef', edgecolor=ink, linewidth=.7,
+    ax.add_patch(Rectangle((row.q1, y - .28), row.q3 - row.q1, .56, facecolor=fill, edgecolor=ink, linewidth=.7,
                            zorder=3))
     ax.plot([row['median']]*2, [y - .28, y + .28], color=ink, linewidth=1.6, zorder=4, solid_capstyle='butt')
     ax.plot([row['mean']], [y], marker='x', color=vermilion, markersize=3.6, markeredgewidth=1, zorder=5,
@@ -350,6 +372,21 @@ def _draw_box(ax, y, row):
         if x != end: ax.plot([x], [y], marker='o', color=grey, markersize=1.8, linestyle='none', markeredgewidth=0)
 
 # %% ../../nbs/11_figures/03_charts.ipynb #030
+def _draw_boxes(ax, view):
+    "Draw the boxes of `view` from top to bottom, with their single values if the view has them"
+    fills = series_colours(view.names, [_box_fill]*len(view.names))
+    for y, ((_, row), fill) in enumerate(zip(view.frame.iterrows(), fills)):
+        _draw_box(ax, y, row, fill)
+        if view.raw is None: continue
+        _draw_points(ax, y, view.raw.loc[view.raw['name'] == row['name'], 'value'].to_numpy(float))
+
+def _boxes_entries(view):
+    "Return the entries of the legend"
+    if view.raw is not None: return [(_cross, 'mean'), (_dot, 'single value')]
+    return [(_cross, 'mean'), *[(_dot, 'lowest and highest value')]*(tuple(view.whiskers) != (0, 100))]
+
+_box_fill = '#c6dbef'
+
 def _cross(ax): ax.plot([7], [4.5], marker='x', color=vermilion, markersize=3.6, markeredgewidth=1)
 def _dot(ax): ax.plot([7], [4.5], marker='o', color=grey, markersize=1.8, markeredgewidth=0)
 
@@ -365,27 +402,24 @@ def _boxes(view, width):
     left = Sheet.margin + max(text_width(line, 6.5) for lines in names for line in lines) + 5
     right = max(text_width(text, 6) for text in counts) + 10
     space, high = width*72 - left - right, 17*len(names)
-    (low, top), raw = _boxes_range(view), view.raw
+    low, top = _boxes_range(view)
     ticks, texts, places = axis_ticks(low, top, view.log, most_ticks(space))
     fitting = spaced(places*space, texts, gap=5)
-    entries = [(_cross, 'mean')]
-    if view.raw is not None: entries.append((_dot, 'single value'))
-    elif tuple(view.whiskers) != (0, 100): entries.append((_dot, 'lowest and highest value'))
+    entries = _boxes_entries(view)
     label = wrapped(view.y_label + (' (logarithmic axis)' if view.log else ''), width*72 - 2*Sheet.margin, 6.5)
     below = high + 17 + 8*len(label)
     def draw(sheet):
         ax = sheet.axes(left, 0, space, high, xlim=(low, top), ylim=(len(names) - .5, -.5))
         if view.log: ax.set_xscale('log')
-        for y, (_, row) in enumerate(view.frame.iterrows()):
-            _draw_box(ax, y, row)
-            if raw is not None: _draw_points(ax, y, raw.loc[raw['name'] == row['name'], 'value'].to_numpy(float))
-            sheet.text(left + space + 5, 17*y + 8.5, counts[y], fontsize=6, va='center_baseline', color=grey)
+        _draw_boxes(ax, view)
+        for y, count in enumerate(counts):
+            sheet.text(left + space + 5, 17*y + 8.5, count, fontsize=6, va='center_baseline', color=grey)
         ax.set_xlim(low, top)
         ax.set_xticks(ticks[fitting], [texts[i] for i in fitting])
         ax.minorticks_off()
         ax.set_yticks(np.arange(len(names)), map('\n'.join, names), fontsize=6.5)
         ax.tick_params(axis='y', length=0)
-        ax.grid(axis='x', color=faint, linewidth=.4)
+        ax.grid(axis='x')
         ax.set_axisbelow(True)
         ax.spines[['top', 'right', 'left']].set_visible(False)
         half = max(text_width(line, 6.5) for line in label)/2
@@ -421,13 +455,26 @@ def _split(columns, space, gap):
     return blocks
 
 # %% ../../nbs/11_figures/03_charts.ipynb #033s
+_group_height = 11 # points
+
+def _draw_groups(sheet, top, x, columns, gap, size):
+    "Write the upper level of the heads of `columns`, from `x`, with a rule below each group that ends at `top`"
+    for title, part in groupby(columns, key=lambda c: c['group']):
+        wide = sum(c['width'] + gap for c in part) - gap
+        sheet.text(x + wide/2, top - 6, fitted(title, wide + gap - 2, size, 'bold'), fontsize=size, weight='bold',
+                   ha='center', va='center_baseline')
+        if title: sheet.canvas(x, top - 1, wide, 2).axhline(1, color=ink, linewidth=.5)
+        x += wide + gap
+
 def _draw_block(sheet, y, names, heads, widths, columns, gap, size):
     "Draw a block of the table from `y` downwards, and return its height"
-    lines = max(len(c['lines']) for c in columns)
-    top, right = y + 3, Sheet.margin + sum(w + gap for w in widths) + sum(c['width'] + gap for c in columns) - gap
+    lines, grouped = max(len(c['lines']) for c in columns), any(c['group'] for c in columns)
+    top, wide = y + 3 + _group_height*grouped, sum(c['width'] + gap for c in columns) - gap
+    right = Sheet.margin + sum(w + gap for w in widths) + wide
     def rule(y, width):
         sheet.canvas(Sheet.margin, y - 1, right - Sheet.margin, 2).axhline(1, color=ink, linewidth=width)
     rule(y, 1)
+    if grouped: _draw_groups(sheet, top, right - wide, columns, gap, size)
     body = top + 9.5*lines + 3
     rule(body, .5)
     x = Sheet.margin
@@ -454,7 +501,9 @@ def _table_layout(view, space, size, gap):
     """Return names and heads of the rows, their widths, and blocks of columns, in a font of `size` points with `gap`
     points between two columns"""
     parts = zip(view.heads, zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T)
-    columns = [_column(size, head, *map(list, numbers)) for head, *numbers in parts]
+    groups = view.groups or ['']*len(view.heads)
+    columns = [_column(size, head, *map(list, numbers)) | dict(group=group) for group, (head, *numbers)
+               in zip(groups, parts)]
     free = space - sum(c['width'] + gap for c in columns) - gap*(len(view.row_heads) - 1)
     most = max(.45*space, free)/len(view.row_heads)
     def cut(titles, weight='normal'): return [fitted(part, most, size, weight) for part in titles]
@@ -476,7 +525,9 @@ def _table(view, width):
                for size, gap in ((7, 12), (7, 6), (6, 6), (5.8, 3))]
     def cost(layout): return len(layout[3]) + 100*(len(layout[3]) > 1 and layout[-1] < 7)
     names, heads, widths, blocks, gap, size = min(layouts, key=cost)
-    def height_of(block): return 3 + 9.5*max(len(c['lines']) for c in block) + 3 + 11*len(names) + 4
+    def height_of(block):
+        upper = _group_height*any(c['group'] for c in block)
+        return 3 + upper + 9.5*max(len(c['lines']) for c in block) + 3 + 11*len(names) + 4
     heights = list(map(height_of, blocks))
     def draw(sheet):
         for y, block in zip(np.cumsum([0, *heights[:-1]]) + 9*np.arange(len(blocks)), blocks):
@@ -491,6 +542,7 @@ _standing_words = {'front': 'on the front', 'not distinguished': 'dominated on a
 
 def _front_range(view, axis):
     "Return the range of the points and intervals along `axis`, with a margin"
+    if chosen := current_limits(axis, None): return chosen
     values = view.frame[[axis, f'{axis}_low', f'{axis}_high']].to_numpy(float)
     return with_margin(*widened(np.nanmin(values), np.nanmax(values)), .08)
 
@@ -599,7 +651,7 @@ def _trade_off(view, width):
         _draw_front(ax, view, x_range, y_range)
         ax.set_xticks(x_ticks[fitting], [x_texts[i] for i in fitting])
         ax.set_yticks(ticks, texts)
-        ax.grid(color=faint, linewidth=.4)
+        ax.grid()
         ax.set_axisbelow(True)
         ax.spines[['top', 'right']].set_visible(False)
         for x, y, text, is_knee in named:

@@ -5,15 +5,17 @@
 # %% auto #0
 __all__ = ['ink', 'grey', 'faint', 'blue', 'vermilion', 'orange', 'replaced_style', 'sequential', 'signed', 'panel_title',
            'middle', 'raised', 'Body', 'ends', 'of_words', 'least_cell', 'no_regions', 'unmarked', 'bodies', 'denser',
-           'narrowest', 'drawing_options', 'Option', 'figure_style', 'lightness', 'ink_on', 'weight_of', 'font_named',
-           'drawable', 'Math', 'drawable_view', 'text_width', 'fitted', 'cut_texts', 'wrapped', 'in_lines',
-           'cut_labels', 'nice_below', 'power_of_ten', 'widened', 'spaced', 'TokenTicks', 'token_ticks', 'label_width',
-           'map_ticks', 'thinned_note', 'Picture', 'small_png', 'rendered', 'Sheet', 'page_of_sheets', 'beyond_page',
-           'enlarged', 'colour_bar', 'upright_bar_width', 'signed_scale', 'attention_scale', 'beyond', 'flow',
-           'signed_number', 'word_box', 'filled_box', 'word_boxes', 'arrow_to', 'legend_height', 'legend', 'patch',
-           'map_axes', 'mark_cells', 'mark_below', 'mark_ties', 'mark_inside', 'region_sample', 'cross_sample',
-           'minus_sample', 'ties_sample', 'caption_files', 'stamped', 'save_figure', 'Kind', 'Kinds', 'figure_kinds',
-           'figure_kind']
+           'narrowest', 'axes_drawings', 'followed', 'choices', 'drawing_options', 'Option', 'user_style',
+           'figure_style', 'lightness', 'ink_on', 'weight_of', 'Look', 'drawn_with', 'current_limits', 'fraction_map',
+           'signed_map', 'series_colours', 'chosen_maps', 'fraction_map_of', 'font_named', 'user_settings', 'drawable',
+           'Math', 'drawable_view', 'text_width', 'fitted', 'cut_texts', 'wrapped', 'in_lines', 'cut_labels',
+           'nice_below', 'power_of_ten', 'widened', 'spaced', 'TokenTicks', 'token_ticks', 'label_width', 'map_ticks',
+           'thinned_note', 'Picture', 'small_png', 'rendered', 'Sheet', 'rows_of_sheets', 'page_of_sheets',
+           'put_sheets', 'beyond_page', 'enlarged', 'enlarge_artists', 'colour_bar', 'upright_bar_width',
+           'signed_scale', 'attention_scale', 'beyond', 'flow', 'signed_number', 'word_box', 'filled_box', 'word_boxes',
+           'arrow_to', 'legend_height', 'legend', 'patch', 'map_axes', 'fill_map', 'mark_cells', 'mark_below',
+           'mark_ties', 'mark_inside', 'region_sample', 'cross_sample', 'minus_sample', 'ties_sample', 'caption_files',
+           'stamped', 'save_figure', 'Kind', 'of_view', 'draws_in_axes', 'Kinds', 'figure_kinds', 'figure_kind']
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #003
 import inspect
@@ -30,7 +32,7 @@ from collections import namedtuple
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from importlib import import_module
@@ -41,12 +43,12 @@ from typing import Literal
 
 import matplotlib
 import numpy as np
-from matplotlib import font_manager
+from matplotlib import font_manager, style as style_sheets
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import Collection, LineCollection
-from matplotlib.colors import LinearSegmentedColormap, Normalize, PowerNorm, to_rgb
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, PowerNorm, to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, fontManager, get_font, weight_dict
 from matplotlib.lines import Line2D
@@ -75,15 +77,36 @@ _borrowed = threading.RLock() # all threads share matplotlib's settings
 
 _sizes = {'font.size': 7, 'axes.labelsize': 6.5, 'xtick.labelsize': 6, 'ytick.labelsize': 6, 'axes.linewidth': .5,
           'xtick.major.width': .5, 'ytick.major.width': .5, 'xtick.major.size': 2, 'ytick.major.size': 2,
-          'xtick.major.pad': 2, 'ytick.major.pad': 2, 'axes.labelpad': 2, 'hatch.linewidth': .5} # points
+          'xtick.major.pad': 2, 'ytick.major.pad': 2, 'axes.labelpad': 2, 'hatch.linewidth': .5, 'grid.linewidth': .4,
+          'lines.linewidth': 1.1} # points
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #006b
+@contextmanager
+def user_style(
+    style=None, # style sheet of matplotlib, see `user_settings`; None: current settings
+):
+    "Draw with the settings of the user, and with plain texts, in a `with` block"
+    for fault in _style_faults(() if style is None else style): raise ValueError(f'figure: {fault}')
+    with _borrowed, matplotlib.rc_context():
+        if style is not None: style_sheets.use(style)
+        families = list(dict.fromkeys([get_font(font_manager.findfont(FontProperties())).family_name, _font]))
+        token = _in_force.set(families)
+        matplotlib.rcParams.update({'text.parse_math': False, 'image.interpolation': 'nearest', 'image.aspect': 'auto',
+                                    'font.family': list(families)})
+        try: yield
+        finally: _in_force.reset(token)
+
+def _scaled(settings, scale):
+    "Return `settings` of matplotlib with widths of lines multiplied by `scale`"
+    return {k: x*scale if k.endswith('linewidth') else x for k, x in settings.items()}
+
 @contextmanager
 def figure_style(
     # names of fonts, in the order in which they are tried for a character; DejaVu Sans, which has all symbols in the
     # figures, is always added
     families=(_font,),
     scale=1.,         # factor for all default sizes
+    settings=None,    # settings of matplotlib that replace these, see `user_settings`
 ):
     "Use the style of the figures in a `with` block, and restore matplotlib's settings at the end"
     families = list(dict.fromkeys([*families, _font]))
@@ -96,7 +119,8 @@ def figure_style(
                 'axes.labelcolor': ink, 'xtick.color': ink, 'ytick.color': ink, 'image.interpolation': 'nearest',
                 'image.aspect': 'auto', 'pdf.fonttype': 42, 'ps.fonttype': 42, 'svg.hashsalt': 'salviz',
                 'mathtext.fontset': 'stix' if families[0] == 'STIXGeneral' else 'dejavusans',
-                **{k: scale*v for k, v in _sizes.items()}})
+                'grid.color': faint, **{k: scale*v for k, v in _sizes.items()}})
+            matplotlib.rcParams.update(_scaled(settings or {}, scale))
             yield
     finally: _in_force.reset(token)
 
@@ -124,6 +148,97 @@ def weight_of(is_bold):
     return 'normal'
 
 middle = dict(ha='center', va='center_baseline') # centres a text at its point
+
+# %% ../../nbs/11_figures/00_drawing.ipynb #a22d23fb
+@dataclass(frozen=True)
+class Look:
+    "Choices of a user about colours and axes, for the functions that draw"
+    colours:dict = field(default_factory=dict)  # {name of a line, box or bar: colour}
+    cycle:tuple = ()                            # colours of the others, in order; (): those of the library
+    sequential:Colormap = None                  # for fractions; None: that of the library
+    signed:Colormap = None                      # for values of both signs; None: that of the library
+    limits:dict = field(default_factory=dict)   # {'x' or 'y': (lowest, highest)}
+
+_look = ContextVar('look', default=Look())
+
+@contextmanager
+def drawn_with(look):
+    "Draw with `look` in a `with` block"
+    token = _look.set(look)
+    try: yield look
+    finally: _look.reset(token)
+
+def current_limits(axis, default):
+    "Return the limits that the user chose for `axis`, 'x' or 'y', or else `default`"
+    return _look.get().limits.get(axis, default)
+
+def fraction_map(): return _look.get().sequential or sequential
+def signed_map(): return _look.get().signed or signed
+
+# %% ../../nbs/11_figures/00_drawing.ipynb #b1a30998
+def series_colours(
+    names,    # of lines, boxes or bars; a name may have parts, such as 'AD-DROP, gradient'
+    defaults, # colour of each without choices
+) -> list: # of colours
+    "Return the colour of each of `names` in the current `Look`"
+    look = _look.get()
+    def colour_of(i, name, default):
+        chosen = [look.colours[part] for part in (name, *name.split(', ')) if part in look.colours]
+        if chosen: return chosen[0]
+        if look.cycle and default != grey: return look.cycle[i % len(look.cycle)]
+        return default
+    return [colour_of(i, name, default) for i, (name, default) in enumerate(zip(names, defaults))]
+
+# %% ../../nbs/11_figures/00_drawing.ipynb #f485e1bd
+def _is_sequential(cmap):
+    "Return whether the lightness of `cmap` only rises or only falls"
+    steps = np.diff(_lightness_along(cmap))
+    return bool(abs(steps.sum()) > .2 and ((steps > -.02).all() or (steps < .02).all()))
+
+def _is_diverging(cmap):
+    """Return whether the lightness of `cmap` rises up to a pale or dark middle and falls from there, or the reverse; a
+    rainbow is not diverging"""
+    light, middle = _lightness_along(cmap), to_rgb(cmap(.5))
+    if max(middle) - min(middle) > .35: return False
+    if light[16] < light[0]: light = -light
+    halves = light[:17], light[:15:-1]
+    return all(half[-1] - half[0] > .15 and (np.diff(half) > -.03).all() for half in halves)
+
+def _lightness_along(cmap): return np.array([lightness(cmap(x)) for x in np.linspace(0, 1, 33)])
+
+def _map_named(name):
+    "Return the colour map `name` of matplotlib, or `name` itself if it is a colour map"
+    if isinstance(name, Colormap): return name
+    if name in matplotlib.colormaps: return matplotlib.colormaps[name]
+    return None
+
+# %% ../../nbs/11_figures/00_drawing.ipynb #97ea518b
+def _map_faults(cmap):
+    "Yield why `cmap` is not a colour map for figures"
+    for name in cmap:
+        found = _map_named(name)
+        if found is None:
+            near = get_close_matches(str(name), list(matplotlib.colormaps), 3, .4) or ['viridis', 'RdBu']
+            yield f'cmap must be a colour map of matplotlib, such as {", ".join(near)}, got {name!r}'
+        elif not (_is_sequential(found) or _is_diverging(found)):
+            yield (f'cmap {found.name!r} is neither sequential nor diverging, so readers cannot tell which values are '
+                   'larger; use a map such as viridis or RdBu')
+
+def chosen_maps(
+    cmap, # name of a colour map, a colour map, or a list of them; None: those of the library
+) -> dict: # {'sequential' or 'signed': colour map}
+    "Return the colour maps for a `Look`, by what they suit"
+    if cmap is None: return {}
+    names = list(cmap) if isinstance(cmap, (list, tuple)) else [cmap]
+    for fault in _map_faults(names): raise ValueError(f'figure: {fault}')
+    maps = [_map_named(name).with_extremes(bad=faint) for name in names]
+    return {'signed' if _is_diverging(found) else 'sequential': found for found in maps}
+
+def fraction_map_of(settings) -> dict: # {'sequential': colour map}, or {}
+    "Return the colour map in `settings` of matplotlib, if it suits fractions"
+    name = settings.get('image.cmap')
+    if name is None or not _is_sequential(matplotlib.colormaps[name]): return {}
+    return chosen_maps(name)
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #012
 _named_fonts = dict(sans=_font, serif='STIXGeneral')
@@ -165,6 +280,51 @@ def font_named(name:str) -> str: # its family
         raise ValueError(f'font: {family} has PostScript outlines, which cannot be embedded in a PDF as Type 42, '
                          'which publishers require; use a TrueType font')
     return family
+
+# %% ../../nbs/11_figures/00_drawing.ipynb #d1c7db76
+_followed = re.compile(r'axes\.(linewidth|edgecolor|labelcolor|axisbelow)|lines\.linewidth|grid\..+|hatch\.color|'
+                       r'path\.sketch|[xy]tick\.(color|labelcolor|direction)|text\.color|font\.size|image\.cmap')
+
+def _is_pale(name, x):
+    "Return whether the setting `name` is a colour of text or lines that is hardly visible on white"
+    is_colour = name.endswith('color') and x not in ('inherit', 'none')
+    return is_colour and lightness(x) > (.97 if name == 'grid.color' else .6)
+
+def _style_faults(style):
+    "Yield why matplotlib has no style sheet `style`"
+    names = [style] if isinstance(style, (str, PathLike)) else style
+    if isinstance(names, dict): names = ()
+    for name in names:
+        if isinstance(name, dict) or name in (*style_sheets.available, 'default') or Path(name).is_file(): continue
+        near = get_close_matches(str(name), style_sheets.available, 5, .3) or style_sheets.available[:5]
+        yield (f'style must be a style sheet of matplotlib, the path of one, or a dict of settings, got {name!r}; '
+               f'available: {", ".join(near)}, … (matplotlib.style.available)')
+
+# %% ../../nbs/11_figures/00_drawing.ipynb #7943b060
+def user_settings(
+    style=None, # style sheet of matplotlib, its path, a dict of settings, or a list of these; None: current settings
+) -> dict: # {setting: value}, for `figure_style`; also 'font.family'
+    "Return the settings of matplotlib that figures follow, where they differ from its defaults"
+    for fault in _style_faults(() if style is None else style): raise ValueError(f'figure: {fault}')
+    defaults = matplotlib.rcParamsDefault
+    with _borrowed, matplotlib.rc_context():
+        if style is not None:
+            matplotlib.rcdefaults()
+            style_sheets.use(style)
+        current = matplotlib.rcParams
+        settings = {k: current[k] for k in current if _followed.fullmatch(k) and current[k] != defaults[k]
+                    and not _is_pale(k, current[k])}
+        cycle, family = current['axes.prop_cycle'].by_key().get('color', []), _user_family()
+    if cycle != defaults['axes.prop_cycle'].by_key()['color']:
+        settings['axes.prop_cycle'] = f"cycler('color', {[to_hex(colour) for colour in cycle]!r})"
+    if family != _font: settings['font.family'] = family
+    return settings
+
+def _user_family():
+    "Return the font that matplotlib uses now; DejaVu Sans if a PDF cannot embed it"
+    family = get_font(font_manager.findfont(FontProperties())).family_name
+    if family in {font.name for font in fontManager.ttflist} and not _is_postscript(family): return family
+    return _font
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #015
 _never = re.compile(r'cm(b|ex|mi|r|ss|sy|ti|tt)10$|STIX(Non|Size)|Last Resort|DejaVu \w+ Display$')
@@ -370,6 +530,10 @@ class TokenTicks:
             label.set_color(self.colours[i])
             if self.upright: label.set(rotation=90, rotation_mode='default')
 
+    def scaled(self, s):
+        "Return the same labels in letters that are `s` times as large"
+        return replace(self, size=s*self.size, reach=s*self.reach)
+
 # %% ../../nbs/11_figures/00_drawing.ipynb #027s
 def token_ticks(
     labels, is_special,
@@ -407,7 +571,9 @@ def thinned_note(ticks):
 class Picture(Figure):
     """A matplotlib figure that a notebook shows without pyplot, with its fonts, caption and citations"""
     families, scale = (_font,), 1.   # fonts of its texts; factor by which all sizes are enlarged
-    caption, facts, citations = '', (), ()   # caption; lines on how it was made; BibTeX entries
+    settings = None                  # settings of matplotlib with which it was drawn, see `user_settings`
+    # caption; sentences that it leaves out; lines on how it was made; BibTeX entries
+    caption, notes, facts, citations = '', (), (), ()
     recipe = None                            # metadata to remake it, see `salviz.core.provenance`
 
     def _repr_png_(self):
@@ -432,7 +598,7 @@ def small_png(
 
 def _style_of(fig):
     "Return the `figure_style` with which `fig` was drawn"
-    return figure_style(getattr(fig, 'families', (_font,)), getattr(fig, 'scale', 1.))
+    return figure_style(getattr(fig, 'families', (_font,)), getattr(fig, 'scale', 1.), getattr(fig, 'settings', None))
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #030s
 def rendered(
@@ -534,24 +700,33 @@ class Sheet:
         return ax
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #034
+def rows_of_sheets(sheets, columns):
+    "Return rows of `sheets` with bodies that start at the same height, and the height of each row in points"
+    rows = [sheets[i:i + columns] for i in range(0, len(sheets), columns)]
+    for row in rows:
+        head = max(sheet.head for sheet in row)
+        for sheet in row: sheet.height, sheet.head = sheet.height + (head - sheet.head), head
+    return rows, [max(sheet.height for sheet in row) for row in rows]
+
 def page_of_sheets(
     sheets,    # from left to right, then from top to bottom
     columns=1, # sheets per row
 ):
     "Return a figure of `sheets` of equal width"
-    rows = [sheets[i:i + columns] for i in range(0, len(sheets), columns)]
-    for row in rows:
-        head = max(sheet.head for sheet in row)
-        for sheet in row: sheet.height, sheet.head = sheet.height + (head - sheet.head), head
-    def height_of(row): return max(sheet.height for sheet in row)
-    wide, whole, top = sheets[0].width, sum(map(height_of, rows)), 0
+    rows, heights = rows_of_sheets(sheets, columns)
+    wide, whole = sheets[0].width, sum(heights)
     fig = Picture(figsize=(columns*wide/72, whole/72), facecolor='white')
     FigureCanvasAgg(fig)
     fig.families = tuple(_in_force.get())
-    for row in rows:
-        for i, sheet in enumerate(row): sheet.put(fig, top, whole, i*wide, columns*wide)
-        top += height_of(row)
+    put_sheets(fig, rows, heights, whole)
     return fig
+
+def put_sheets(fig, rows, heights, whole):
+    "Write the headings and notes of `rows` of sheets on `fig`, which is `whole` points high"
+    top, wide, columns = 0, rows[0][0].width, max(map(len, rows))
+    for row, height in zip(rows, heights):
+        for i, sheet in enumerate(row): sheet.put(fig, top, whole, i*wide, columns*wide)
+        top += height
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #034b
 def _unclipped(fig):
@@ -627,16 +802,21 @@ def _enlarge(artist, s):
 def enlarged(fig, s):
     "Enlarge the page of `fig` and everything on it by the factor `s`, and return it"
     if s == 1: return fig
-    fig.draw_without_rendering() # creates the ticks
-    of_ticks = set()
-    for axis in (a for ax in fig.axes for a in (ax.xaxis, ax.yaxis)):
+    enlarge_artists(fig, s)
+    fig.set_size_inches(s*fig.get_size_inches())
+    fig.scale *= s
+    return fig
+
+def enlarge_artists(fig, s, existing=frozenset()):
+    "Enlarge everything on `fig`, which may be a SubFigure, by the factor `s`, except artists with ids in `existing`"
+    fig.get_figure(root=True).draw_without_rendering() # creates the ticks
+    of_ticks = set(existing)
+    axes = [ax for ax in fig.axes if id(ax) not in existing]
+    for axis in (a for ax in axes for a in (ax.xaxis, ax.yaxis)):
         for t in [*axis.get_major_ticks(), *axis.get_minor_ticks()]: of_ticks |= {id(artist) for artist in t.findobj()}
         _enlarge_ticks(axis, s)
     for artist in fig.findobj():
         if id(artist) not in of_ticks: _enlarge(artist, s)
-    fig.set_size_inches(s*fig.get_size_inches())
-    fig.scale *= s
-    return fig
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #040
 def _numbered(ticks):
@@ -677,13 +857,13 @@ def upright_bar_width(ticks, label, height):
     numbers, lines = max(text_width(text, 6) for text in texts), _bar_lines(label + unit, height)
     return 8 + 7 + 6 + numbers + 2 + 8.5*len(lines) + Sheet.margin
 
-def signed_scale(limit): return Normalize(-limit, limit), signed, np.array([-1, -.5, 0, .5, 1])*limit
+def signed_scale(limit): return Normalize(-limit, limit), signed_map(), np.array([-1, -.5, 0, .5, 1])*limit
 
 def attention_scale(limit):
     "Return a square-root scale for attention up to `limit`: its norm, its colour map and the values to print"
     candidates = (0, .01, .05, .1, .25, .5, 1)
     numbered = [x for x in candidates if x <= limit*1.001 and (x == 0 or (x/limit)**.5 > .08)] # not too close together
-    return PowerNorm(.5, 0, limit), sequential, numbered
+    return PowerNorm(.5, 0, limit), fraction_map(), numbered
 
 ends = ('neither', 'min', 'max', 'both')
 
@@ -775,6 +955,11 @@ def patch(**style):
 def map_axes(sheet, x, y, side, values, norm, cmap, ticks_x, ticks_y, show_x=True, show_y=True):
     "Draw the square map `values` [query, key], a cell per weight, and return its axes"
     ax = sheet.axes(x, y, side, side)
+    fill_map(ax, side, values, norm, cmap, ticks_x, ticks_y, show_x, show_y)
+    return ax
+
+def fill_map(ax, side, values, norm, cmap, ticks_x, ticks_y, show_x=True, show_y=True):
+    "Draw the map `values` [query, key] into `ax`, which is `side` points wide"
     ax.imshow(values, cmap=cmap, norm=norm)
     ticks_x.put(ax.xaxis, show_x)
     ticks_y.put(ax.yaxis, show_y)
@@ -784,7 +969,6 @@ def map_axes(sheet, x, y, side, values, norm, cmap, ticks_x, ticks_y, show_x=Tru
         lines = [((-.5, i), (n - .5, i)) for i in between] + [((i, -.5), (i, n - .5)) for i in between]
         ax.add_collection(LineCollection(lines, colors='#d8d8d8', linewidths=.3), autolim=False)
     ax.set(xlim=(-.5, n - .5), ylim=(n - .5, -.5))
-    return ax
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #047b
 least_cell = 2.2 # points; in smaller cells, boxes and crosses merge into a grey mesh
@@ -915,15 +1099,18 @@ def _save_pgf(fig, path):
 # %% ../../nbs/11_figures/00_drawing.ipynb #056
 def caption_files(
     fig, path,
+    length='short', # of the caption; 'long': with the notes
 ) -> dict: # {file: its text, or '' if the file is not needed}
-    "Return the files that `save_figure(fig, path, caption=True)` writes in addition to the figure"
-    path, caption = Path(path), getattr(fig, 'caption', '')
+    "Return the files that `save_figure(fig, path, caption=length)` writes in addition to the figure"
+    path, caption, notes = Path(path), getattr(fig, 'caption', ''), ' '.join(getattr(fig, 'notes', ()))
+    if length == 'long': caption, notes = ' '.join(filter(None, [caption, notes])), ''
     strange = ' '.join(c if c.isprintable() else f'U+{ord(c):04X}' for c in beyond_latin(caption)[:8])
     hint = ''
     if strange: hint = f'% {strange}: boxes in pdfLaTeX; XeLaTeX and LuaLaTeX print them if the font has them\n'
     facts, citations = '\n'.join(getattr(fig, 'facts', ())), '\n\n'.join(getattr(fig, 'citations', ()))
     latex = f'{hint}\\caption{{{latex_text(caption, prose=True)}}}'*bool(caption)
-    files = {path.with_suffix('.txt'): '\n\n'.join(filter(None, [caption, facts])) or '\n',
+    notes = f'Notes: {notes}'*bool(notes)
+    files = {path.with_suffix('.txt'): '\n\n'.join(filter(None, [caption, notes, facts])) or '\n',
              path.with_name(f'{path.stem}-caption.tex'): latex, path.with_suffix('.bib'): citations}
     return {file: for_file(words and words.rstrip('\n') + '\n') for file, words in files.items()}
 
@@ -944,8 +1131,9 @@ def stamped(
 def save_figure(
     fig:Figure,
     path:str|PathLike,                     # ends in .pdf, .svg, .png or .pgf; an existing file is replaced
-    # also write the caption (.txt, and -caption.tex for LaTeX) and the cited papers (.bib)
-    caption:bool=False,
+    # also write the caption (.txt, and -caption.tex for LaTeX) and the cited papers (.bib); 'long': the caption
+    # with its notes
+    caption:bool|Literal['short', 'long']=False,
     text:Literal['paths', 'text']='paths', # text of an SVG: 'paths', or 'text' in fonts that must be installed
 ) -> Path:
     "Write `fig` to `path`, reproducibly to the byte, and return the path"
@@ -961,7 +1149,7 @@ def save_figure(
         raise FileNotFoundError(f'save_figure: the folder {path.parent} does not exist; create it, '
                                 'or choose another path')
     others = {}
-    if caption: others = {file: words.encode() for file, words in caption_files(fig, path).items()}
+    if caption: others = {file: words.encode() for file, words in caption_files(fig, path, caption).items()}
     if kind == 'pgf': _save_pgf(fig, path)
     else: write_whole(path, stamped(fig, path, text))
     if caption:
@@ -976,9 +1164,13 @@ def save_figure(
 bodies = {}    # class of a view: function(view, width in inches) -> `Body`
 denser = {}    # likewise, with a denser body for full pages
 narrowest = {} # class of a view: minimum width of its body in inches
+axes_drawings = {} # class of a view: function(view, axes) that draws into Axes of a user, see `salviz.figures.own_axes`
+# class of a view: those of `choices` that its drawing follows
+followed = {}
+choices = ('names', 'order', 'colours', 'cmap', 'limits')
 _kinds = {}     # name: `Kind`, of all imported modules
 _drawing_modules = ('salviz.figures.maps', 'salviz.figures.sheet', 'salviz.figures.charts',
-                    'salviz.figures.effects', 'salviz.figures.saliency_grid')
+                    'salviz.figures.effects', 'salviz.figures.saliency_grid', 'salviz.figures.own_axes')
 
 # sources that `salviz.figures.sheet.figure` accepts
 drawing_options = ('columns', 'font', 'heading', 'titles', 'share', 'page_height')
@@ -1015,9 +1207,33 @@ class Kind(namedtuple('Kind', 'name about needs make takes cites lists further a
         words = ''.join(f', {name}={x!r}' for name, x in options.items())
         return f'figure({_example_sources[self.takes]}, {self.name!r}{words})'
 
+    @property
+    def choices(self) -> tuple:
+        "Names of the arguments of `figure` about names, colours and axes that the kind follows"
+        return of_view(followed, _view_class_of(self.make)) or ()
+
+    @property
+    def in_axes(self) -> bool:
+        "Whether `figure(ax=)` draws the kind into Axes; a SubFigure is possible for all kinds"
+        return of_view(axes_drawings, _view_class_of(self.make)) is not None
+
     def __repr__(self): return '\n'.join(_kind_lines(self))
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #059kc
+def of_view(table, view_class):
+    "Return the entry of `table` {class of a view: entry} for `view_class` or its closest base class; None without one"
+    return next((table[c] for c in view_class.__mro__ if c in table), None)
+
+def draws_in_axes(
+    *view_classes,
+    follows=(), # names of `choices`
+):
+    "Register function(view, axes) for views of `view_classes`, and the `choices` that their drawings follow"
+    def register(draw):
+        for view_class in view_classes: axes_drawings[view_class], followed[view_class] = draw, tuple(follows)
+        return draw
+    return register
+
 class Kinds(dict):
     "Kinds of figures by name; the printed form describes each, with an example call and its options"
     def __repr__(self): return '\n\n'.join(map(repr, self.values()))
@@ -1060,6 +1276,8 @@ def _kind_lines(kind, width=110) -> list:
         else: first = f'    {start}  '
         lines += [first + line if k == 0 else ' '*column + line
                   for k, line in enumerate(wrap(about, width - column) or [''])]
+    into = 'Axes or a SubFigure' if kind.in_axes else 'a SubFigure'
+    lines.append(f'    in your own figure: ax={into}' + ('; also: ' + ', '.join(kind.choices))*bool(kind.choices))
     return [line.rstrip() for line in lines]
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #05b
@@ -1121,4 +1339,4 @@ def _forget_kind(name):
     "Remove a registered kind"
     view = _view_class_of(_kinds.pop(name).make)
     if not any(_view_class_of(kind.make) is view for kind in _kinds.values()):
-        for table in (bodies, denser, narrowest): table.pop(view, None)
+        for table in (bodies, denser, narrowest, axes_drawings, followed): table.pop(view, None)

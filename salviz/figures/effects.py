@@ -11,8 +11,9 @@ from matplotlib.patches import Rectangle
 
 from ..core.words import number_words
 from .charts import axis_ticks, most_ticks, with_margin
-from .drawing import (Body, Sheet, blue, faint, figure_kind, fitted, grey, in_lines, ink, legend,
-                                    legend_height, patch, spaced, text_width, vermilion, weight_of, widened, wrapped)
+from .drawing import (Body, Sheet, blue, current_limits, figure_kind, fitted, grey, in_lines, ink, legend,
+                                    legend_height, patch, series_colours, spaced, text_width, vermilion, weight_of,
+                                    widened, wrapped)
 from ..views.curves import colours
 from ..views.effects import bars, forest, pairs
 
@@ -70,7 +71,7 @@ def _name_rows(ax, at, names):
     "Write names, each a list of lines, along the left edge at `at`; draw a faint grid and remove the frame"
     ax.set_yticks(at, map('\n'.join, names), fontsize=6.5)
     ax.tick_params(axis='y', length=0)
-    ax.grid(axis='x', color=faint, linewidth=.4)
+    ax.grid(axis='x')
     ax.set_axisbelow(True)
     ax.spines[['top', 'right', 'left']].set_visible(False)
 
@@ -195,14 +196,18 @@ def _forest(view, width, high_row=14., most=4):
     return Body(below + legend_height(entries, full - 2*Sheet.margin), draw)
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-13
-def _side_style(second): return dict(color=vermilion if second else blue, marker='s' if second else 'o')
+def _side_styles(view):
+    "Return the colour and the marker of each side"
+    colours_of_sides = series_colours(view.sides, [blue, vermilion])
+    return [dict(color=colour, marker=mark) for colour, mark in zip(colours_of_sides, 'os')]
 
-def _side_sample(second):
+def _side_sample(style):
     return lambda ax: ax.plot([1, 7, 13], [4.5]*3, markevery=[1], markersize=4, linewidth=.9, markeredgewidth=.4,
-                              markeredgecolor='white', **_side_style(second))
+                              markeredgecolor='white', **style)
 
 def _pairs_range(view):
-    "Return the limits of the axis, with a margin"
+    "Return the limits of the axis, with a margin, or those that the user chose"
+    if chosen := current_limits('y' if view.slopes else 'x', None): return chosen
     columns = [f'{side}{end}' for side in ('first', 'second') for end in ('', '_low', '_high')]
     values = view.frame[columns].to_numpy(float)
     return with_margin(*widened(np.nanmin(values), np.nanmax(values)), .05)
@@ -221,6 +226,20 @@ def _spread_names(at, texts, least):
     return out
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-13s
+def _draw_dots(ax, view):
+    "Draw a pair of dots for each row of `view`, from top to bottom"
+    styles = _side_styles(view)
+    for y, (_, row) in enumerate(view.frame.iterrows()):
+        apart = .14*bool(np.isfinite([row.first_low, row.second_low]).any())
+        ax.plot([row['first'], row.second], [y - apart, y + apart], color=grey, linewidth=.6, zorder=1.5)
+        for side, shift, style in zip(('first', 'second'), (-apart, apart), styles):
+            if np.isfinite(row[f'{side}_low']):
+                ends = row[f'{side}_low'], row[f'{side}_high']
+                ax.plot(ends, [y + shift]*2, color=style['color'], linewidth=.9, zorder=2)
+            ax.plot([row[side]], [y + shift], markersize=4, linestyle='none', markeredgewidth=.4,
+                    markeredgecolor='white', zorder=3, **style)
+    ax.set_ylim(len(view.names) - .5, -.5)
+
 def _dots(view, width):
     "Draw pairs of dots in rows on one axis"
     full = width*72
@@ -232,22 +251,13 @@ def _dots(view, width):
     low, top = _pairs_range(view)
     ticks, texts, at = axis_ticks(low, top, most=most_ticks(space))
     fitting = spaced(at*space, texts, gap=5)
-    entries = [(_side_sample(k), side) for k, side in enumerate(view.sides)]
+    entries = [(_side_sample(style), side) for style, side in zip(_side_styles(view), view.sides)]
     x_label = wrapped(view.x_label, space, 6.5)
     below = high + 18 + 8*len(x_label)
     def draw(sheet):
         ax = sheet.axes(left, 0, space, high)
-        for y, (_, row) in enumerate(view.frame.iterrows()):
-            apart = .14*bool(np.isfinite([row.first_low, row.second_low]).any())
-            ax.plot([row['first'], row.second], [y - apart, y + apart], color=grey, linewidth=.6, zorder=1.5)
-            for k, side in enumerate(('first', 'second')):
-                shift, style = (-apart, apart)[k], _side_style(k)
-                if np.isfinite(row[f'{side}_low']):
-                    ends = row[f'{side}_low'], row[f'{side}_high']
-                    ax.plot(ends, [y + shift]*2, color=style['color'], linewidth=.9, zorder=2)
-                ax.plot([row[side]], [y + shift], markersize=4, linestyle='none', markeredgewidth=.4,
-                        markeredgecolor='white', zorder=3, **style)
-        ax.set(xlim=(low, top), ylim=(len(names) - .5, -.5))
+        _draw_dots(ax, view)
+        ax.set_xlim(low, top)
         ax.set_xticks(ticks[fitting], [texts[i] for i in fitting])
         _name_rows(ax, np.arange(len(names)), names)
         sheet.text(left + space/2, high + 12, '\n'.join(x_label), fontsize=6.5, ha='center', va='top')
@@ -255,6 +265,22 @@ def _dots(view, width):
     return Body(below + legend_height(entries, full - 2*Sheet.margin), draw)
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-14
+def _draw_slopes(ax, view):
+    "Draw a line for each row of `view` from the first to the second side, and return their colours"
+    falling, rising = series_colours(view.sides, [blue, vermilion])
+    colours_of_rows = []
+    for i, (_, row) in enumerate(view.frame.iterrows()):
+        rises, colour = row.second > row['first'], grey
+        if rises: colour = rising
+        elif row.second < row['first']: colour = falling
+        ax.plot([0, 1], [row['first'], row.second], color=colour, linewidth=1, marker='o', markersize=3.2,
+                markeredgewidth=.4, markeredgecolor='white', linestyle='-' if rises else (0, (4, 1.5)), zorder=2)
+        for x, side in ((0, 'first'), (1, 'second')):
+            ax.plot([x, x], [row[f'{side}_low'], row[f'{side}_high']], color=colour, linewidth=.7, alpha=.6)
+        colours_of_rows.append(colour)
+    ax.set_xlim(-.06, 1.06)
+    return colours_of_rows
+
 def _slopes(view, width):
     "Draw two axes with a line per pair, which is labelled at its right end"
     wide = min(width*72, 330.)
@@ -268,21 +294,13 @@ def _slopes(view, width):
     places = _spread_names(ends, names, 7.5)
     def draw(sheet):
         ax = sheet.axes(left, 0, space, high)
-        for i, (_, row) in enumerate(view.frame.iterrows()):
-            rises, falls = row.second > row['first'], row.second < row['first']
-            if falls: colour = blue
-            else: colour = grey
-            if rises: colour = vermilion
-            ax.plot([0, 1], [row['first'], row.second], color=colour, linewidth=1, marker='o', markersize=3.2,
-                    markeredgewidth=.4, markeredgecolor='white', linestyle='-' if rises else (0, (4, 1.5)), zorder=2)
-            for x, side in ((0, 'first'), (1, 'second')):
-                ax.plot([x, x], [row[f'{side}_low'], row[f'{side}_high']], color=colour, linewidth=.7, alpha=.6)
+        for i, colour in enumerate(_draw_slopes(ax, view)):
             ax.text(1 + 6/space, places[i]/high, names[i], size=6, va='center_baseline', parse_math=False,
                     color=colour, transform=ax.transAxes)
-        ax.set(xlim=(-.06, 1.06), ylim=(low, top))
+        ax.set_ylim(low, top)
         ax.set_xticks([0, 1], [fitted(side, .5*space, 6) for side in view.sides])
         ax.set_yticks(ticks, texts)
-        ax.grid(axis='y', color=faint, linewidth=.4)
+        ax.grid(axis='y')
         ax.set_axisbelow(True)
         ax.spines[['top', 'right']].set_visible(False)
         sheet.text(Sheet.margin, high/2, '\n'.join(label), fontsize=6.5, rotation=90, ha='left', va='center',
@@ -301,6 +319,32 @@ def _pairs(view, width):
 _hatches = '', '////', '....', 'xxxx', '----', 'oooo', '++++'
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-18b
+def _bar_styles(view):
+    "Return the colours and hatches of the bars by name"
+    of_names = series_colours(view.names, [colours[k % 7] for k in range(len(view.names))])
+    return {name: dict(facecolor=colour, hatch=_hatches[k % 7], edgecolor='white', linewidth=.3)
+            for k, (name, colour) in enumerate(zip(view.names, of_names))}
+
+def _bars_range(view):
+    "Return the limits of the axis, which include zero"
+    if chosen := current_limits('x', None): return chosen
+    values = view.frame[['value', 'low', 'high']].to_numpy(float)
+    low, top = with_margin(*widened(min(0, np.nanmin(values)), max(0, np.nanmax(values))), .03)
+    return low if np.nanmin(values) < 0 else 0, top if np.nanmax(values) > 0 else 0
+
+def _draw_bars(ax, view, step, edge, thick, gap):
+    """Draw groups of bars `step` apart, each bar `thick` high with a `gap` to the next one; the first bar starts at
+    `edge`"""
+    styles = _bar_styles(view)
+    for _, row in view.frame.iterrows():
+        y = step*view.groups.index(row.group) + edge + thick*view.names.index(row['name'])
+        if np.isfinite(row.value):
+            ax.add_patch(Rectangle((0, y + gap/2), row.value, thick - gap, zorder=2, **styles[row['name']]))
+        if np.isfinite(row.low):
+            ax.plot([row.low, row.high], [y + thick/2]*2, color='white', linewidth=2., zorder=2.5)
+            ax.plot([row.low, row.high], [y + thick/2]*2, color=ink, linewidth=.9, zorder=3)
+    ax.axvline(0, color=ink, linewidth=.6, zorder=3)
+
 @figure_kind('bars', bars, 'a metric as grouped bars from zero with intervals',
              'columns method, task, seed and the metric', 'frame')
 def _bars(view, width):
@@ -311,27 +355,15 @@ def _bars(view, width):
     step = max(thick*len(view.names) + gap, 9*max(map(len, names)))
     edge = (step - thick*len(view.names))/2
     space, high = full - left - 10, step*len(names)
-    values = view.frame[['value', 'low', 'high']].to_numpy(float)
-    low, top = with_margin(*widened(min(0, np.nanmin(values)), max(0, np.nanmax(values))), .03)
-    low, top = (low if np.nanmin(values) < 0 else 0, top if np.nanmax(values) > 0 else 0)
+    low, top = _bars_range(view)
     ticks, texts, at = axis_ticks(low, top, most=most_ticks(space))
     fitting = spaced(at*space, texts, gap=5)
-    styles = {name: (colours[k % 7], _hatches[k % 7]) for k, name in enumerate(view.names)}
-    def style(name): return dict(facecolor=styles[name][0], hatch=styles[name][1], edgecolor='white', linewidth=.3)
-    entries = [(patch(**style(name)), name) for name in view.names]
+    entries = [(patch(**style), name) for name, style in _bar_styles(view).items()]
     x_label = wrapped(view.x_label, space, 6.5)
     below = high + 18 + 8*len(x_label)
     def draw(sheet):
         ax = sheet.axes(left, 0, space, high)
-        for _, row in view.frame.iterrows():
-            y = step*view.groups.index(row.group) + edge + thick*view.names.index(row['name'])
-            if np.isfinite(row.value):
-                ax.add_patch(Rectangle((0, y + .5), row.value, thick - 1, zorder=2, **style(row['name'])))
-            if np.isfinite(row.low):
-                middle_y = y + thick/2
-                ax.plot([row.low, row.high], [middle_y]*2, color='white', linewidth=2., zorder=2.5)
-                ax.plot([row.low, row.high], [middle_y]*2, color=ink, linewidth=.9, zorder=3)
-        ax.axvline(0, color=ink, linewidth=.6, zorder=3)
+        _draw_bars(ax, view, step, edge, thick, 1)
         ax.set(xlim=(low, top), ylim=(high, 0))
         ax.set_xticks(ticks[fitting], [texts[i] for i in fitting])
         _name_rows(ax, step*np.arange(len(names)) + step/2, names)

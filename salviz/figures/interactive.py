@@ -186,7 +186,9 @@ def _table(view):
     align = ['left']*len(names) + ['right']*len(numbers)
     layout = dict(align=align, fill=dict(color=_none), line=dict(color=_line), font=dict(color=_text, size=12),
                   height=26)
-    heads = [f'<b>{_safe(part)}</b>' for part in (*view.row_heads, *view.heads)]
+    above = [f'{group}, ' for group in view.groups] or ['']*len(view.heads)
+    lower = [group + head for group, head in zip(above, view.heads)]
+    heads = [f'<b>{_safe(part)}</b>' for part in (*view.row_heads, *lower)]
     table = go.Table(header=dict(values=heads, **layout), cells=dict(values=[*names, *numbers], **layout))
     return _figure(view, 30*(len(view.names) + 1), [table])
 

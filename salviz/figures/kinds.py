@@ -17,7 +17,9 @@ from importlib import import_module
 from importlib.metadata import version
 from itertools import compress, product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+from matplotlib.colors import Colormap
 
 from ..core.bibliography import bibtex, papers
 from ..core.description import (_Fact, citations_of_facts, different, entry_of, run_facts, sentence_words,
@@ -26,14 +28,19 @@ from ..core.names import folder_names, listed, method_titles, methods_words, run
 from ..core.provenance import recipe_of
 from ..core.runs import Run, open_run
 from ..core.snapshots import Snapshot
-from ..core.validation import validated
+from ..core.validation import Names, PositiveFloat, validated
 from . import sheet
-from .drawing import Kind, drawing_options, figure_kinds
+from .arranging import arranged, check_followed, scale_faults, with_other_colours
+from .captions import sentences_of, short_caption
+from .drawing import (Kind, Look, chosen_maps, drawing_options, drawn_with, figure_kinds, fraction_map_of,
+                                    user_settings)
+from .own_axes import draw_into
 from ..views.base import View, class_words, methods_of, telling_snapshot, view_for
 
 if TYPE_CHECKING:
     from salviz.figures.drawing import Picture
     from salviz.figures.interactive import Interactive
+    from salviz.figures.own_axes import Drawn
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #006
 # widths in inches; font size of captions; height of the text area in inches
@@ -483,17 +490,17 @@ def _without_heading(content, caption) -> list: # of sentences
     return [*[f'{", ".join(left)}.']*bool(left), *(sentences if len(texts) <= _most_sentences else [])]
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031dc
-def _description(content, heading, caption) -> str: # '' or sentences
+def _description(content, heading, caption) -> list: # of sentences
     "Return the end of a `caption`: the content of a missing heading, and the model, data and seeds"
     sentences = []
     if heading == 'none': sentences = _without_heading(content, caption)
     if content.kind is None or content.kind.takes != 'runs': # captions of runs already contain it
         sentences.append(runs_words(dict(runs=[*map(_Described, _configs_of(content))])))
-    return ' '.join(filter(None, sentences))
+    return list(filter(None, sentences))
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031ds
-def _printed(content, width, font_size, drawing):
-    "Return the printed figure of `content`"
+def _printed(content, width, font_size, drawing, look, settings):
+    "Return the printed figure of `content`, drawn with `look` and `settings` of matplotlib"
     inches, points = _width_of(width)
     if font_size == 'caption' and points is None:
         raise ValueError(f"figure: font_size='caption' needs a venue as width ({', '.join(venues)}), "
@@ -505,16 +512,18 @@ def _printed(content, width, font_size, drawing):
                                          for title, distinction in zip(_listed(titles), distinctions)])
     if font_size == 'caption': sizes = _caption_sizes(points, inches, views, drawing.get('columns'))
     else: sizes = font_size
-    fig = validated(sheet.draw_figure)(views, width=inches, font_size=sizes, **drawing)
+    with drawn_with(look):
+        fig = validated(sheet.draw_figure)(views, width=inches, font_size=sizes, settings=settings, **drawing)
     if font_size == 'caption' and 7*fig.scale < points - .01:
         warnings.warn(_smaller_words(points, fig, inches, views[0]), stacklevel=3)
     *facts, tools = _facts_of(content)
-    fig.facts, fig.caption = (*facts, *fig.facts, tools), fig.caption + _knowledge_note(content.runs)
-    return fig
+    fig.facts = (*facts, *fig.facts, tools)
+    plain = sentences_of(sheet._caption_of(views, titles, 'full'))
+    return fig, [sentence for sentence in sentences_of(fig.caption) if sentence not in plain]
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031dsb
-def _pointed_at(content, **options):
-    "Return the plotly figure of `content` for a notebook"
+def _pointed_at(content, look, **options):
+    "Return the plotly figure of `content` for a notebook, drawn with `look`"
     from salviz.figures.interactive import plotly_figures # the only one that needs plotly
     if unused := [name for name, value in options.items() if value is not None]:
         raise ValueError(f'figure: {unused[0]}= applies only to printed figures; omit it if interactive=True')
@@ -525,8 +534,8 @@ def _pointed_at(content, **options):
     if type(view) not in plotly_figures:
         drawable = ', '.join(view_class.__name__ for view_class in plotly_figures)
         raise ValueError(f'figure: interactive=True draws {drawable}, got {type(view).__name__}; omit interactive=True')
-    fig = plotly_figures[type(view)](view)
-    fig.caption, fig.facts = view.caption + _knowledge_note(content.runs), _facts_of(content, 'plotly')
+    with drawn_with(look): fig = plotly_figures[type(view)](view)
+    fig.caption, fig.facts = view.caption, _facts_of(content, 'plotly')
     return fig
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031b
@@ -570,6 +579,53 @@ def _of_calls(calls):
     views_and_seen = [(view, seen) for view, seen, _ in panels]
     return _finished(contents[0].kind, views_and_seen, runs, [options for *_, options in panels])
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #7680f29f
+def _look_of(content, choices, settings): # (content, `Look`)
+    "Return `content` with its views arranged by `choices`, and the `Look` for their drawing"
+    maps, views, colours, limits = chosen_maps(choices['cmap']), [], {}, {}
+    for view in content.views: check_followed(view, choices)
+    for fault in scale_faults(content.views, maps): raise ValueError(f'figure: {fault}')
+    arrangement = {k: choices[k] for k in ('names', 'order', 'colours', 'limits')}
+    for view in content.views:
+        view, of_names, of_axes = arranged(view, **arrangement)
+        views.append(with_other_colours(view, maps))
+        colours, limits = colours | of_names, limits | of_axes
+    cycle = tuple(re.findall(r'#[0-9a-f]{6}', settings.get('axes.prop_cycle', '')))
+    maps = fraction_map_of(settings) | maps
+    return content._replace(views=views), Look(colours=colours, cycle=cycle, limits=limits, **maps)
+
+# %% ../../nbs/11_figures/05_kinds.ipynb #7eb2469c
+def _set_caption(fig, content, caption, retained, heading):
+    "Complete the caption of `fig`; `retained`: sentences that the short one keeps"
+    learned = sentences_of(_knowledge_note(content.runs))
+    fig_caption = ' '.join([fig.caption, *learned])
+    ends = _description(content, heading, fig_caption)
+    if heading == 'none' and ends and not ends[0].startswith('Probe '): retained = [*retained, *sentences_of(ends[0])]
+    whole = ' '.join([fig_caption, *ends]).strip()
+    about = sentences_of(content.about)[:1]
+    short, notes = short_caption(whole, [*retained, *learned, *about])
+    if caption == 'long': short, notes = whole, ()
+    elif caption != 'short': short, notes = caption, tuple(sentences_of(whole))
+    return short, notes
+
+# %% ../../nbs/11_figures/05_kinds.ipynb #6fbed604
+def _in_user_figure(ax, content, drawing, look, style):
+    "Draw `content` into `ax`, and return it as `Drawn` with the sentences that its caption keeps"
+    titles, views = drawing.pop('titles', None), content.views
+    heading = drawing.pop('heading', 'none')
+    if drawing: raise ValueError(f'figure: {next(iter(drawing))}= sets a page; drop it with ax=')
+    if titles is None and len(views) > 1: titles = content.distinctions
+    if titles is None: titles = [view.title*(heading != 'none') for view in views]
+    titles = _listed(titles)
+    if len(titles) != len(views):
+        raise ValueError(f'figure: titles must have one entry per view ({len(views)}), got {len(titles)}')
+    shown = [replace(view, subtitle='', title=title) for view, title in zip(views, titles)]
+    with drawn_with(look): drawn = draw_into(ax, shown, titles, style, heading)
+    captions = [f'{title}: {view.caption}' if title and len(views) > 1 else view.caption
+                for view, title in zip(views, titles)]
+    notes = list(dict.fromkeys(note for view in views for note in view.notes if note not in ' '.join(captions)))
+    return replace(drawn, caption=' '.join([*captions, *notes]), facts=_facts_of(content)), notes
+
 # %% ../../nbs/11_figures/05_kinds.ipynb #031f
 def _custom_code(kind):
     "Return the source file of a custom kind of figure, as a tuple"
@@ -577,7 +633,73 @@ def _custom_code(kind):
     try: return (inspect.getsourcefile(inspect.unwrap(kind.make)),)
     except (OSError, TypeError): return ()
 
+# %% ../../nbs/11_figures/05_kinds.ipynb #22079d8f
+def _size_in(settings):
+    "Return the font size of the user's style within the sizes that figures have, or None"
+    size = settings.pop('font.size', None)
+    if size is None: return None
+    return float(min(max(size, 4), 20))
+
+def _content_to_draw(source, kind, step, probe, options):
+    "Return the `Content`, the opened source, the source, kind, probe and options, and whether explorers differ"
+    explorers, calls = _listed(source), []
+    if explorers and all(hasattr(one, 'as_figure') for one in explorers):
+        calls = _calls_of(explorers, kind, step, probe, options)
+        source, kind, probe, options = ([one for call in calls for one in call['source']], calls[0]['kind'],
+                                        calls[0]['probe'], calls[0]['options'])
+    differ = any(call[k] != calls[0][k] for call in calls for k in ('probe', 'options'))
+    opened = _opened(source)
+    if differ: content, source = _of_calls(calls), opened
+    else: content, source = _views_to_draw(opened, kind, step, probe, options)
+    return content, opened, source, kind, probe, options, differ
+
+# %% ../../nbs/11_figures/05_kinds.ipynb #3030f0ed
+def _settings_for(call, drawing, style, ax, interactive): # (settings, call, drawing)
+    "Return the settings of matplotlib that a figure follows, and the `call` and `drawing` with their font and size"
+    venue, _ = _venue_of(6.75 if call['width'] is None else call['width'])
+    settings = {}
+    if venue is None or style is not None: settings = user_settings(style)
+    if interactive or ax is not None: return settings, call, drawing
+    size, family = _size_in(settings), settings.pop('font.family', None)
+    if venue is None and call['font_size'] is None: call = call | dict(font_size=size)
+    if family: drawing = dict(font=family) | drawing
+    return settings, call, dict(page_height=venue.height if venue else 9.) | drawing
+
+def _arguments_of(call, drawing, options, choices, settings, caption) -> dict:
+    "Return the arguments of `figure` that draw the same figure again"
+    arguments = call | drawing | options
+    arguments |= {k: x for k, x in dict(**choices, style=settings or None).items() if x is not None}
+    return arguments | (dict(caption=caption) if caption != 'short' else {})
+
+# %% ../../nbs/11_figures/05_kinds.ipynb #c9dc4fb0
+def _drawn_figure(source, kind, call, choices, ax, caption, style, interactive, options):
+    "Draw a figure with the arguments of `figure`"
+    stated_drawing = {k: options.pop(k) for k in drawing_options if k in options}
+    settings, call, drawing = _settings_for(call, stated_drawing, style, ax, interactive)
+    content, opened, source, kind, probe, options, differ = _content_to_draw(source, kind, call['step'], call['probe'],
+                                                                             options)
+    call = call | dict(probe=probe)
+    content, look = _look_of(content, choices, settings)
+    heading, retained, sizes = drawing.get('heading'), [], dict(width=call['width'], font_size=call['font_size'])
+    if interactive: fig = _pointed_at(content, look, **sizes, ax=ax, cmap=choices['cmap'], **drawing)
+    elif ax is not None:
+        heading = 'none'
+        fig, retained = _in_user_figure(ax, content, dict(drawing), look, style)
+    else:
+        width = 6.75 if call['width'] is None else call['width']
+        fig, retained = _printed(content, width, call['font_size'], drawing, look, settings)
+        stated = {k: x for k, x in drawing.items() if k in stated_drawing or k == 'font'}
+        arguments = _arguments_of(call, stated, options, choices, settings, caption)
+        fig.recipe = recipe_of(opened, kind, arguments, _custom_code(content.kind), fig.families)
+        if differ: fig.recipe['cannot'] = 'it shows several explorers with different heads or sentences'
+    text, notes = _set_caption(fig, content, caption, retained, heading)
+    about = dict(caption=text, notes=notes, citations=_citations_of(content, options, _named_in(source)))
+    if ax is not None: return replace(fig, **about)
+    for name, x in about.items(): setattr(fig, name, x)
+    return fig
+
 # %% ../../nbs/11_figures/05_kinds.ipynb #031fb
+@validated
 def figure(
     # a view, snapshot, run, folder of a run, or a list of these; a study or its folder; a table (pandas) of numbers; an
     # `Explorer`, or a list of them, whose selection is drawn
@@ -591,35 +713,39 @@ def figure(
     probe:int|Sequence[int]|None=None, # index of the probe example, or a list; None: 0
     # inches, a venue such as 'acl' (one column) or 'acl-two-column', see `venues`; None: 6.75
     width:float|str|None=None,
-    # of most texts in points, or 'caption' for the size of the captions of the venue (less if space is short); None: 7
-    font_size:float|str|Sequence[float]|None=None,
+    # of most texts in points, or 'caption' for the size of the captions of the venue (less if space is short); None:
+    # `font.size` of your style outside a venue, else 7
+    font_size:PositiveFloat|Literal['caption']|Sequence[PositiveFloat]|None=None,
+    # Axes of your own figure, a list, array or dict of them for several panels, or a SubFigure; None: a new figure
+    ax:object=None,
+    # {name of a line, box or bar: colour}, or a list of colours in their order
+    colours:dict|Sequence|None=None,
+    # colour map of matplotlib: a sequential one for fractions, a diverging one for values of both signs, or both
+    cmap:str|Colormap|Sequence|None=None,
+    order:Names|None=None,             # names that come first
+    # {name in the figure or class of a method: name to show}; for kinds with an option `names`, also a list
+    names:dict|Names|None=None,
+    # (lowest, highest) of the axis of values, {'x' or 'y': limits}, or those of the colour scale of a grid
+    limits:dict|Sequence[float]|None=None,
+    caption:str='short',               # 'short': a title and two sentences; 'long': everything; or your own caption
+    # style sheet of matplotlib, its path, or a dict of settings, used instead of your current settings
+    style:str|dict|os.PathLike|Sequence|None=None,
     # draw curves, grids, boxes and tables of numbers with plotly, for a notebook
     interactive:bool=False,
     # options of the drawing (columns, font, heading, titles, share: see `salviz.figures.sheet.figure`) and of the kind;
     # `about`: sentences about a table, for its caption
     **options,
-) -> 'Picture|Interactive':
-    """Draw a figure for a paper and return it, with `.caption`, `.facts` (how it was made) and `.citations` (BibTeX)
+) -> 'Picture|Interactive|Drawn':
+    """Draw a figure for a paper and return it, with `.caption`, `.notes` (what the caption leaves out), `.facts` (how
+    it was made) and `.citations` (BibTeX)
 
-    `figure_kinds()` lists all kinds with an example call and their options, `figure_kinds()['head_map']` one kind."""
-    venue, _ = _venue_of(6.75 if width is None else width)
-    drawing = {k: options.pop(k) for k in drawing_options if k in options}
-    explorers, calls = _listed(source), []
-    if explorers and all(hasattr(one, 'as_figure') for one in explorers):
-        calls = _calls_of(explorers, kind, step, probe, options)
-        source, kind, probe, options = ([one for call in calls for one in call['source']], calls[0]['kind'],
-                                        calls[0]['probe'], calls[0]['options'])
-    differ = any(call[k] != calls[0][k] for call in calls for k in ('probe', 'options'))
-    opened = _opened(source)
-    arguments = dict(step=step, probe=probe, width=width, font_size=font_size, **drawing, **options)
-    if differ: content, source = _of_calls(calls), opened
-    else: content, source = _views_to_draw(opened, kind, step, probe, options)
-    if interactive: fig = _pointed_at(content, width=width, font_size=font_size, **drawing)
-    else:
-        limits = dict(page_height=venue.height if venue else 9.)
-        fig = _printed(content, 6.75 if width is None else width, font_size, limits | drawing)
-        fig.recipe = recipe_of(opened, kind, arguments, _custom_code(content.kind), fig.families)
-        if differ: fig.recipe['cannot'] = 'it shows several explorers with different heads or sentences'
-    fig.caption = f'{fig.caption} {_description(content, drawing.get("heading"), fig.caption)}'.strip()
-    fig.citations = _citations_of(content, options, _named_in(source))
-    return fig
+    `figure_kinds()` lists all kinds with an example call and their options, `figure_kinds()['head_map']` one kind; the
+    gallery of figures in the documentation shows a picture of each. With `ax`, the figure is drawn into your own, in
+    your style, and nothing else of it changes."""
+    if order is not None: order = _listed(order)
+    if names is not None and not isinstance(names, dict): names, options = None, options | dict(names=names)
+    call = dict(step=step, probe=probe, width=width, font_size=font_size)
+    choices = dict(names=names, order=order, colours=colours, cmap=cmap, limits=limits)
+    if kind == 'metric_table' and not isinstance(options.get('columns', 1), int): # heads, not panels
+        options['measures'] = options.pop('columns')
+    return _drawn_figure(source, kind, call, choices, ax, caption, style, interactive, options)

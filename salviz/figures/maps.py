@@ -18,7 +18,7 @@ from .drawing import (Body, Sheet, arrow_to, attention_scale, beyond, colour_bar
                                     figure_kind, fitted, flow, grey, ink, ink_on, label_width, least_cell, legend,
                                     legend_height, map_axes, map_ticks, mark_below, mark_cells, mark_inside, mark_ties,
                                     middle, minus_sample, no_regions, of_words, panel_title, patch, power_of_ten,
-                                    region_sample, replaced_style, signed, signed_scale, text_width, thinned_note,
+                                    region_sample, replaced_style, signed_map, signed_scale, text_width, thinned_note,
                                     ties_sample, unmarked, vermilion, word_box, wrapped)
 from ..views.base import is_negative
 from ..views.maps import (attention_map, coloured_sentences, compared, continuation, evolution, head_grid,
@@ -91,14 +91,13 @@ def _edge_bands(sheet, x, y, side, saliency, limit):
     "Draw the `saliency` of the keys above the map at (`x`, `y`) and of the queries to its right"
     for ax, image in ((sheet.axes(x, y - 9, side, 6), saliency[None]),
                       (sheet.axes(x + side + 3, y, 6, side), saliency[:, None])):
-        ax.imshow(image, cmap=signed, norm=Normalize(-limit, limit))
+        ax.imshow(image, cmap=signed_map(), norm=Normalize(-limit, limit))
         ax.set(xticks=[], yticks=[])
 
 # %% ../../nbs/11_figures/02_maps.ipynb #012b
 def _draw_map(sheet, view, i, x, y, grid, show_x, show_y):
     "Draw panel `i` of `view` at (`x`, `y`)"
-    pitch, (norm, cmap, _) = grid.side/len(view.labels), _scale_of(view.kinds[i], view.limits[i])
-    marked, tied = pitch >= least_cell, _tied_in(view, i)
+    norm, cmap, _ = _scale_of(view.kinds[i], view.limits[i])
     ax = map_axes(sheet, x, y, grid.side, view.values[i], norm, cmap, *grid.ticks, show_x=show_x, show_y=show_y)
     x_label, y_label = 'key', 'query'
     if grid.side > 70: x_label, y_label = 'key (attended to)', 'query (attends)'
@@ -107,14 +106,20 @@ def _draw_map(sheet, view, i, x, y, grid, show_x, show_y):
     lines = _name_lines(_panel_names(view)[i], grid.side + grid.gap)
     for k, line in enumerate(lines):
         sheet.text(x, y - 4 - 10*(view.saliency is not None) - 9*(len(lines) - 1 - k), line, **panel_title)
-    if marked and tied is not None: mark_ties(ax, np.repeat(tied[:, None], len(view.labels), 1))
-    if marked and view.ties is not None: mark_ties(ax, view.ties[i])
-    if marked and view.candidates is not None: mark_inside(ax, view.candidates[i], pitch)
-    if marked and view.kinds[i] == 'signed': mark_below(ax, view.values[i], view.limits[i], pitch)
-    if marked and view.discarded is not None: mark_cells(ax, *np.nonzero(view.discarded[i])[::-1], pitch)
+    _mark_panel(ax, view, i, grid.side/len(view.labels))
     if view.saliency is not None: _edge_bands(sheet, x, y, grid.side, np.asarray(view.saliency), view.saliency_limit)
 
 # %% ../../nbs/11_figures/02_maps.ipynb #012s
+def _mark_panel(ax, view, i, pitch):
+    "Draw the marks of panel `i` of `view` on its cells, which are `pitch` points wide"
+    if pitch < least_cell: return
+    tied = _tied_in(view, i)
+    if tied is not None: mark_ties(ax, np.repeat(tied[:, None], len(view.labels), 1))
+    if view.ties is not None: mark_ties(ax, view.ties[i])
+    if view.candidates is not None: mark_inside(ax, view.candidates[i], pitch)
+    if view.kinds[i] == 'signed': mark_below(ax, view.values[i], view.limits[i], pitch)
+    if view.discarded is not None: mark_cells(ax, *np.nonzero(view.discarded[i])[::-1], pitch)
+
 def _tied_in(view, i):
     "Return which rows of panel `i` have no ranks, bool [n]; None if all have ranks"
     tied = getattr(view, 'tied', None)
@@ -169,8 +174,8 @@ def _lying_bars(bars, grid, width, from_left):
 def _map_panels(view, width):
     "Draw one map with its colour bar at the side, or rows of maps with their colour bars below"
     bars, count = _bars(view), len(view.values)
-    bands = [(Normalize(-view.saliency_limit, view.saliency_limit), signed, np.array([-1, 0, 1])*view.saliency_limit,
-              'saliency', 'neither')]*(view.saliency is not None)
+    bands = [(Normalize(-view.saliency_limit, view.saliency_limit), signed_map(),
+              np.array([-1, 0, 1])*view.saliency_limit, 'saliency', 'neither')]*(view.saliency is not None)
     upright = _columns(count, width) == 1 and width >= 2.6 # narrower: a vertical bar would crowd the maps
     grid = _grid(view, width, _columns(count, width), 62 if upright else 8)
     entries = _entries(view, grid.side/len(view.labels))

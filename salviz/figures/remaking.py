@@ -197,7 +197,7 @@ def _called_again(recipe, path, runs, changes):
                          f'({type(e).__name__}: {str(e)[:80]})') from None
     if not {*arguments}.isdisjoint({'source', 'kind', 'interactive'}):
         raise ValueError(f'{path} has inconsistent metadata on how it was made')
-    return source, kind, arguments | changes
+    return source, kind, dict(style={}) | arguments | changes # figures without a style followed none
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-12
 def remake(

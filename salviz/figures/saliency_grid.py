@@ -9,8 +9,8 @@ __all__ = []
 import numpy as np
 from matplotlib.colors import Normalize
 
-from .drawing import (Body, Sheet, beyond, colour_bar, faint, figure_kind, filled_box, fitted, flow, grey,
-                                    ink_on, sequential, signed_scale, text_width, unmarked, vermilion, wrapped)
+from .drawing import (Body, Sheet, beyond, colour_bar, faint, figure_kind, filled_box, fitted, flow,
+                                    fraction_map, grey, ink_on, signed_scale, text_width, unmarked, vermilion, wrapped)
 from .maps import underline
 from ..views.base import is_negative
 from ..views.saliency_grid import saliency_grid
@@ -19,7 +19,7 @@ from ..views.saliency_grid import saliency_grid
 def _colours(view):
     "Return the norm, the colour map and the values to print for the scale of `view`"
     if view.is_signed: return signed_scale(view.limit)
-    return Normalize(0, view.limit), sequential, np.array([0, .5, 1])*view.limit
+    return Normalize(0, view.limit), fraction_map(), np.array([0, .5, 1])*view.limit
 
 def _beyond(view):
     "Return which ends of the scale are exceeded"
@@ -71,37 +71,73 @@ def _panel(sheet, view, i, k, box):
                 transform=ax.transAxes, bbox=dict(facecolor='white', linewidth=0, pad=.3, alpha=.85))
 
 # %% ../../nbs/11_figures/09_saliency_grid.ipynb #fg-6s
+def _rows_of(view):
+    "Return the rows of panels: [(number of the item, name of the row, whether its input is shown, maps of the row)]"
+    if view.rows == 'inputs' or not view.columns:
+        return [(i, name, True, list(range(len(view.columns)))) for i, name in enumerate(view.items)]
+    trainings, methods = (list(dict.fromkeys(names)) for names in zip(*view.columns))
+    at = {column: k for k, column in enumerate(view.columns)}
+    return [(i, f'{name}, {t}' if len(view.items) > 1 else t, t == trainings[0], [at.get((t, m)) for m in methods])
+            for i, name in enumerate(view.items) for t in trainings]
+
+def _heads_of(view):
+    "Return [(upper head, first column, number of columns)] and the lower heads"
+    if view.rows == 'inputs' or not view.columns: return _runs_of(view.columns), [m for _, m in view.columns]
+    return [], list(dict.fromkeys(m for _, m in view.columns))
+
+# %% ../../nbs/11_figures/09_saliency_grid.ipynb #35a3f009
+_histogram_high = 22. # points
+
+def _histogram(sheet, view, i, k, x, y, width):
+    "Draw the distribution of the values of map `k` of item `i` over the colour scale"
+    ax, values = sheet.axes(x, y, width, _histogram_high - 4), view.maps[i][k]/view.limit
+    low = -1 if view.is_signed else 0
+    counts, edges = np.histogram(np.clip(values[np.isfinite(values)], low, 1), 31, (low, 1))
+    ax.stairs(counts, edges, fill=True, color=grey)
+    ax.axvline(0, color=vermilion, linewidth=.5, zorder=0)
+    ax.set(xlim=(low, 1), ylim=(0, max(counts.max(), 1)), xticks=[], yticks=[])
+    ax.spines[['top', 'right', 'left']].set_visible(False)
+
+# %% ../../nbs/11_figures/09_saliency_grid.ipynb #030cd90a
 def _panels(view, width):
-    "Draw a row for each item, with the input and its maps"
-    count, full, gap = len(view.columns), width*72, 4.
-    names = [fitted(name, .16*full, 6) for name in view.items]
+    "Draw rows of panels: the input and its maps"
+    rows, (upper, methods), full, gap = _rows_of(view), _heads_of(view), width*72, 4.
+    count = len(methods)
+    names = [fitted(name, .16*full, 6) for _, name, _, _ in rows]
     left = Sheet.margin + max(text_width(name, 6) for name in names) + 5
     space = full - left - Sheet.margin
     most = 130.
     if view.modality == 'image': most = 74.
+    elif not count: most = 240.
     side = min((space - gap*count - 4)/(count + 1), most)
     wide = side*(count + 1) + gap*count + 4
     left += max(0, (space - wide)/2)
     xs = [left] + [left + (side + gap)*(k + 1) + 4 for k in range(count)]
-    heads = [(t, xs[a + 1], side*n + gap*(n - 1)) for t, a, n in _runs_of(view.columns)]
+    heads = [(t, xs[a + 1], side*n + gap*(n - 1)) for t, a, n in upper]
     top_lines = [wrapped(t, w + gap - 2, 6.5, 'bold') for t, _, w in heads]
-    methods = [wrapped(m, side + gap - 2, 6) for _, m in view.columns]
-    above, below = 8.5*max(map(len, top_lines)), 7.5*max(map(len, methods))
-    heights = [side*_shape(view, i) if view.modality == 'image' else min(.6*side, 46.) for i in range(len(names))]
-    tops = above + below + 6 + np.cumsum([0, *(h + gap for h in heights)])
+    lower = [wrapped(m, side + gap - 2, 6) for m in ['input', *methods]]
+    above, below = 8.5*max(map(len, top_lines), default=0), 7.5*max(map(len, lower))*bool(count)
+    heights = [side*_shape(view, i) if view.modality == 'image' else min(.6*side, 46.) for i, *_ in rows]
+    under = _histogram_high*view.histogram
+    tops = above + below + 6 + np.cumsum([0, *(h + under + gap for h in heights)])
     def draw(sheet):
         for lines, (_, x, w) in zip(top_lines, heads):
             for j, line in enumerate(lines):
                 sheet.text(x + w/2, 8.5*j + 4, line, fontsize=6.5, weight='bold', ha='center', va='center_baseline')
-        for lines, x in zip([['input'], *methods], xs):
+        for lines, x in zip(lower, xs*bool(count)):
             for j, line in enumerate(lines):
                 sheet.text(x + side/2, above + below - 7.5*(len(lines) - j) + 5, line, fontsize=6, ha='center',
                            va='center_baseline')
-        for i, (name, y, high) in enumerate(zip(names, tops, heights)):
+        for (i, _, has_input, at), name, y, high in zip(rows, names, tops, heights):
             sheet.text(xs[0] - 4, y + high/2, name, fontsize=6, ha='right', va='center_baseline')
-            for k in range(-1, count): _panel(sheet, view, i, None if k < 0 else k, (xs[k + 1], y, side, high))
-        _bar_below(sheet, view, tops[-1] + 4, width)
-    high = float(tops[-1]) + 32 + 8*(len(wrapped(view.unit, min(160., full - 24), 6.5)) - 1)
+            if has_input: _panel(sheet, view, i, None, (xs[0], y, side, high))
+            for x, k in zip(xs[1:], at):
+                if k is None: continue
+                _panel(sheet, view, i, k, (x, y, side, high))
+                if under and view.maps[i][k] is not None: _histogram(sheet, view, i, k, x, y + high + 2, side)
+        if count: _bar_below(sheet, view, tops[-1] + 4, width)
+    high = float(tops[-1])
+    if count: high += 32 + 8*(len(wrapped(view.unit, min(160., full - 24), 6.5)) - 1)
     return Body(high, draw, (unmarked,)*view.is_signed)
 
 # %% ../../nbs/11_figures/09_saliency_grid.ipynb #fg-7

@@ -8,7 +8,8 @@ __all__ = ['coloured_sentence_latex', 'sentence_latex']
 # %% ../../nbs/11_figures/04_sentences.ipynb #003
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from numbers import Real
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from matplotlib.colors import to_hex
@@ -96,9 +97,12 @@ def _sentences_latex(
                       '\\end{document}', ''])
 
 # %% ../../nbs/11_figures/04_sentences.ipynb #016
+_numbers = 'a list of numbers, one for each label, or a list of such lists'
+
 def coloured_sentence_latex(
     labels:Sequence,               # tokens or words, or a list of such lists; '##ing' continues the previous token
-    values:Sequence,               # one number per label, of any sign; NaN: a special token, in grey
+    # one number per label, of any sign, or a list of such lists; NaN: a special token, in grey
+    values:Annotated[Sequence[Real]|Sequence[Sequence[Real]], _numbers],
     limit:PositiveFloat|None=None, # value at the ends of the scale; None: the largest magnitude
     standalone:bool=True,          # True: a complete document; False: a fragment
     caption:str|None=None,         # text of a caption; None: no caption

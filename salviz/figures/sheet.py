@@ -20,16 +20,18 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from ..core.validation import PositiveFloat
 from ..core.words import digits_of, letter, number_words, roman
 from .drawing import (Body, Sheet, arrow_to, attention_scale, beyond, beyond_page, blue, bodies,
                                     colour_bar, cross_sample, cut_labels, cut_texts, denser, drawable_view, ends,
-                                    enlarged, faint, figure_kind, figure_kinds, figure_style, filled_box, fitted, flow,
-                                    font_named, grey, ink, ink_on, label_width, least_cell, legend, legend_height,
-                                    lightness, map_axes, map_ticks, mark_below, mark_cells, mark_inside, mark_ties,
-                                    middle, minus_sample, narrowest, nice_below, no_regions, of_words, orange,
-                                    page_of_sheets, panel_title, patch, power_of_ten, region_sample, replaced_style,
-                                    sequential, signed_number, signed_scale, text_width, thinned_note, ties_sample,
-                                    token_ticks, unmarked, upright_bar_width, vermilion, weight_of, word_boxes, wrapped)
+                                    enlarge_artists, enlarged, faint, figure_kind, figure_kinds, figure_style,
+                                    filled_box, fitted, flow, font_named, fraction_map, grey, ink, ink_on, label_width,
+                                    least_cell, legend, legend_height, lightness, map_axes, map_ticks, mark_below,
+                                    mark_cells, mark_inside, mark_ties, middle, minus_sample, narrowest, nice_below,
+                                    no_regions, of_words, orange, page_of_sheets, panel_title, patch, power_of_ten,
+                                    put_sheets, region_sample, replaced_style, rows_of_sheets, series_colours,
+                                    signed_number, signed_scale, text_width, thinned_note, ties_sample, token_ticks,
+                                    unmarked, upright_bar_width, vermilion, weight_of, word_boxes, wrapped)
 from ..views.base import (attention_beside_saliency, discard_region, evidence_view, explanation_beside_rationale,
                                guided_heads, is_negative, masked_sentence, multi_label_sentence, outline,
                                pattern_shares, saliency_distribution, scored_sentence, signal_view, token_labels,
@@ -236,13 +238,33 @@ def _square(view, width, right, label_space=62):
     return left + (width*72 - left - right - side)/2, side, map_ticks(view, side/len(view.labels), label_space)
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #018b
+def _region_scale(view):
+    "Return the scale of a discard map and the label of its colour bar"
+    if view.what != 'attention': return signed_scale(view.limit), view.what
+    return attention_scale(view.limit), 'attention (square-root scale)'
+
+def _has_negative(view): return view.what != 'attention' and is_negative(view.values, view.limit).any()
+
+def _region_entries(view, pitch):
+    "Return the entries of the legend of a discard map with cells `pitch` points wide"
+    marks = [(True, region_sample(pitch), 'candidate discard region'), (True, cross_sample(pitch), 'discarded'),
+             (view.ties.any(), ties_sample, 'tied: no ranks'), (_has_negative(view), minus_sample, 'clearly negative')]
+    entries = [(sample, words) for is_shown, sample, words in marks if is_shown and pitch >= least_cell]
+    return entries + [(patch(color=faint), 'attention not allowed')]*bool(np.isnan(view.values).any())
+
+def _mark_region(ax, view, pitch):
+    "Draw the marks of a discard map on its cells, which are `pitch` points wide"
+    if pitch < least_cell: return
+    mark_ties(ax, view.ties)
+    mark_inside(ax, view.candidates, pitch)
+    if _has_negative(view): mark_below(ax, view.values, view.limit, pitch)
+    mark_cells(ax, *np.nonzero(view.discarded)[::-1], pitch)
+
 @figure_kind('discard_region', discard_region, 'candidates and discarded positions on the attribution (AD-DROP)',
              'discard_candidates, discarded', example=dict(layer=1, head=2))
 def _discard_region(view, width):
     "Draw the attribution map with its marks"
-    signed_values = view.what != 'attention'
-    if signed_values: scale, bar_label = signed_scale(view.limit), view.what
-    else: scale, bar_label = attention_scale(view.limit), 'attention (square-root scale)'
+    scale, bar_label = _region_scale(view)
     space = 62*min(1, width/3) # for a label, in points
     left = 14 + label_width(view.labels, space) + 6
     bar = max(62, upright_bar_width(scale[2], bar_label, min(width*72 - left - 62, 170)))
@@ -251,11 +273,7 @@ def _discard_region(view, width):
     left, side, (ticks_x, ticks_y) = _square(view, width, bar, space)
     pitch = side/len(view.labels)
     marked = pitch >= least_cell
-    entries = [(region_sample(pitch), 'candidate discard region'), (cross_sample(pitch), 'discarded')]*marked
-    if marked and view.ties.any(): entries.append((ties_sample, 'tied: no ranks'))
-    negative = signed_values and is_negative(view.values, view.limit).any()
-    if marked and negative: entries.append((minus_sample, 'clearly negative'))
-    if np.isnan(view.values).any(): entries.append((patch(color=faint), 'attention not allowed'))
+    entries, negative = _region_entries(view, pitch), _has_negative(view)
     if width < 4: from_left = Sheet.margin
     else: from_left = left
     space, foot = width*72 - from_left, side + ticks_x.reach + 20
@@ -266,11 +284,7 @@ def _discard_region(view, width):
         ax = map_axes(sheet, left, 0, side, view.values, norm, cmap, ticks_x, ticks_y)
         ax.set_xlabel('key (attended to)')
         ax.set_ylabel('query (attends)')
-        if marked:
-            mark_ties(ax, view.ties)
-            mark_inside(ax, view.candidates, pitch)
-            if negative: mark_below(ax, view.values, view.limit, pitch)
-            mark_cells(ax, *np.nonzero(view.discarded)[::-1], pitch)
+        _mark_region(ax, view, pitch)
         if is_vertical: bar_place = (left + side + 8, 0, 7, min(side, 170))
         else: bar_place = (from_left + 10, foot, min(150, space - 26), 6)
         colour_bar(sheet, *bar_place, norm, cmap, at, bar_label, beyond(view.values, view.limit))
@@ -304,23 +318,24 @@ def _guided_heads(view, width):
                 name = fitted(f'{view.heads[i]}: {view.patterns[i]}', side + gap - 2, 7, 'bold')
             sheet.text(x + side/2, y - 4, name, ha='center', **panel_title)
             for row, values in enumerate((view.attention[i], view.target[i])):
-                ax = map_axes(sheet, x, y + row*(side + gap), side, values, norm, sequential, ticks_x, ticks_y,
+                ax = map_axes(sheet, x, y + row*(side + gap), side, values, norm, fraction_map(), ticks_x, ticks_y,
                               show_x=row == 1, show_y=i % across == 0)
                 if i % across == 0:
                     sheet.text(sheet.margin + 4, y + row*(side + gap) + side/2, ('attention', 'pattern')[row],
                                fontsize=7, weight='bold',
                                rotation=90, ha='center', va='center')
             ax.set_xlabel('key')
-        colour_bar(sheet, left + across*(side + gap), 12, 7, min(2*side + gap, 170), norm, sequential, ticks, bar_label)
+        colour_bar(sheet, left + across*(side + gap), 12, 7, min(2*side + gap, 170), norm, fraction_map(), ticks,
+                   bar_label)
     return Body(blocks*block, draw, thinned_note(ticks_x))
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #025
 def _fraction_table(ax, fractions, guided, layers, pitch):
     "Draw a table [layers, heads] on `ax` with cells `pitch` points wide and frames where `guided`"
-    ax.imshow(fractions, cmap=sequential, norm=Normalize(0, 1))
+    ax.imshow(fractions, cmap=fraction_map(), norm=Normalize(0, 1))
     for (i, h), x in np.ndenumerate(fractions):
         if pitch >= 13 and np.isfinite(x):
-            ax.text(h, i, f'{100*x:.0f}', size=6, color=ink_on(sequential(x)), **middle)
+            ax.text(h, i, f'{100*x:.0f}', size=6, color=ink_on(fraction_map()(x)), **middle)
         if guided[i, h]:
             ax.add_patch(Rectangle((h - .44, i - .44), .88, .88, fill=False, edgecolor=vermilion, linewidth=1.1))
     every = max(1, int(np.ceil(9/pitch)))
@@ -353,7 +368,7 @@ def _pattern_tables(view, width):
             _fraction_table(ax, view.fractions[i], view.guided[i], view.layers, pitch)
             if i % across == 0: ax.set_ylabel('layer')
         x = left + across*wide + (across - 1)*gap + 8
-        colour_bar(sheet, x, 14, 7, max(min(high, 120), 40), Normalize(0, 100), sequential, [0, 50, 100],
+        colour_bar(sheet, x, 14, 7, max(min(high, 120), 40), Normalize(0, 100), fraction_map(), [0, 50, 100],
                    'attention on the pattern, %')
         if view.guided.any(): legend(sheet, left, rows*block - 4, width*72 - left, entries)
     notes = tuple(f'{pattern}: every position belongs to it, so the fraction is undefined.'
@@ -545,6 +560,24 @@ def _signal_view(view, width, dense=False):
     return Body(height + below + 20*column + 8*bool(shown), draw, notes)
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #035
+def _histogram_entries(view):
+    "Return the entries of the legend of two histograms"
+    first, second = _histogram_colours(view)
+    return [(patch(facecolor=first, edgecolor=grey, linewidth=.5), view.names[0]),
+            (lambda ax: ax.plot([1, 13], [4.5, 4.5], color=second, linewidth=1.4), view.names[1]),
+            (patch(facecolor='#fdf0d0', edgecolor='none'), f'within ±{view.near:g}')]
+
+def _histogram_colours(view): return series_colours(view.names, ['#c8c8c8', blue])
+
+def _draw_histograms(ax, view):
+    "Draw two histograms on top of each other"
+    first, second = _histogram_colours(view)
+    ax.axvspan(-view.near, view.near, color='#fdf0d0', zorder=0, linewidth=0)
+    ax.stairs(view.fractions[0], view.edges, fill=True, facecolor=first, edgecolor=grey, linewidth=.5)
+    ax.stairs(view.fractions[1], view.edges, color=second, linewidth=1.4)
+    ax.set(xlim=(-1, 1), ylim=(0, max(1.06*view.fractions.max(), 1e-9)))
+    ax.set_xticks([-1, -.5, 0, .5, 1], ['−1', '−0.5', '0', '0.5', '1'])
+
 @figure_kind('saliency_distribution', saliency_distribution, 'saliency values at two steps of an image or series',
              'saliency_map, twice', 'pair', asks='names', least=2.6)
 def _saliency_distribution(view, width):
@@ -552,18 +585,12 @@ def _saliency_distribution(view, width):
     left, wide, high = 40, min(width*72 - 56, 380), 130
     side = min(left + wide/2, width*72 - left - wide/2) - Sheet.margin # points on each side of the middle of the axis
     label = wrapped('saliency / largest magnitude of its sample', 2*side, 6.5)
-    entries = [(patch(facecolor='#c8c8c8', edgecolor=grey, linewidth=.5), view.names[0]),
-               (lambda ax: ax.plot([1, 13], [4.5, 4.5], color=blue, linewidth=1.4), view.names[1]),
-               (patch(facecolor='#fdf0d0', edgecolor='none'), f'within ±{view.near:g}')]
+    entries = _histogram_entries(view)
     top = legend_height(entries, width*72 - left) + 4
     def draw(sheet):
         legend(sheet, left, 0, width*72 - left, entries)
         ax = sheet.axes(left, top, wide, high)
-        ax.axvspan(-view.near, view.near, color='#fdf0d0', zorder=0, linewidth=0)
-        ax.stairs(view.fractions[0], view.edges, fill=True, facecolor='#c8c8c8', edgecolor=grey, linewidth=.5)
-        ax.stairs(view.fractions[1], view.edges, color=blue, linewidth=1.4)
-        ax.set(xlim=(-1, 1), ylim=(0, max(1.06*view.fractions.max(), 1e-9)))
-        ax.set_xticks([-1, -.5, 0, .5, 1], ['−1', '−0.5', '0', '0.5', '1'])
+        _draw_histograms(ax, view)
         ax.set_xlabel('\n'.join(label))
         ax.set_ylabel('fraction of the values')
         ax.spines[['top', 'right']].set_visible(False)
@@ -740,11 +767,11 @@ def _evidence_scale(view):
     "Return the norm, the colour map, the values to print and the label of the colour bar"
     label = 'linear scale'
     if view.kind == 'signed': return *signed_scale(view.limit), label
-    return Normalize(0, view.limit), sequential, np.array([0, .5, 1])*view.limit, label
+    return Normalize(0, view.limit), fraction_map(), np.array([0, .5, 1])*view.limit, label
 
 def _evidence_entries(view):
     "Return the entries of the legend"
-    marks = [(patch(facecolor=sequential(1.)), 'true'),
+    marks = [(patch(facecolor=fraction_map()(1.)), 'true'),
              (patch(facecolor='white', edgecolor=grey, linewidth=.4), 'false')]*(view.kind == 'region')
     return marks + [(patch(facecolor=faint), 'not finite')]*bool(np.isnan(view.values).any())
 
@@ -1024,12 +1051,13 @@ def draw_figure(
     width=6.75,     # inches; two-column venues have 3.25 and 6.75
     columns=None,   # panels per row; None: as many as fit if all are of one kind, else 1
     # of most texts in points, or a list of which the first that fits on a page is used; None: 7
-    font_size=None,
+    font_size:PositiveFloat|Sequence[float|None]|None=None,
     font='sans',    # 'sans', 'serif', an installed family, or a .ttf file
     heading='full', # 'full' (title and numbers), 'title' or 'none'; the caption has the omitted parts
-    titles:str|Sequence[str]|dict|None=None,    # titles of the views; `Math` for formulas; None: default titles
+    titles:str|Sequence[str]|None=None, # titles of the views; `Math` for formulas; None: default titles
     share:bool=False,    # use one colour scale for all panels
     page_height=9., # height of the text area in inches; higher figures become denser, or give a warning
+    settings:dict|None=None, # settings of matplotlib that the figure follows, see `user_settings`
 ) -> Figure:
     "Draw `view` and return the figure"
     views, family = _checked(view), font_named(font)
@@ -1047,7 +1075,7 @@ def draw_figure(
                          f'at {7*scale:g} points; choose at most {7*width/_least(views):.1f} points, '
                          f'or at least {scale*_least(views):.2f} inches')
     if share: views = _on_one_scale(views)
-    with figure_style([family]), cut_texts() as shortened:
+    with figure_style([family], settings=settings), cut_texts() as shortened:
         shown = [drawable_view(view) for view in _headed(views, heading, titles)]
         def lay_out(scale): return _laid_out(shown, views, width/scale, columns, heading, page_height*72/scale)
         scale, (sheets, drawings, across, to_caption, for_author) = _first_that_fits(scales, lay_out, page_height)
@@ -1063,6 +1091,7 @@ def draw_figure(
     if labels: warnings.warn(_shortened_words(labels, scale), stacklevel=2)
     if fig.get_figheight() > page_height + .01:
         warnings.warn(_tall_words(fig, page_height, views, width, scale, across), stacklevel=2)
+    fig.settings = settings
     fig.caption, fig.facts = ' '.join([_caption_of(views, titles, heading), *to_caption]), for_author
     return fig
 

@@ -14,6 +14,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Annotated, Literal
 
 import numpy as np
@@ -403,6 +404,14 @@ def _compare(cells, base, test, correction, across=False):
         out |= {cell: (comparison, p) for (cell, comparison), p in zip(family.items(), adjusted)}
     return out
 
+def _compare_all(cells, base, test, correction, across):
+    "Compare with the row `base`, or within each group of columns with the column `base`"
+    lower = [c for _, c in cells if isinstance(c, tuple) and c[1] == base]
+    if not lower: return _compare(cells, base, test, correction, across)
+    turned = {((c[0], c[1], *row), ''): values for (row, c), values in cells.items() if isinstance(c, tuple)}
+    found = _compare(turned, base, test, correction, True)
+    return {(row[2:], row[:2]): comparison for (row, _), comparison in found.items()}
+
 # %% ../../nbs/08_metrics/03_statistics.ipynb #047
 @dataclass(frozen=True)
 class Cell:
@@ -429,12 +438,18 @@ class _TableFields:
     about:str = ''      # sentences on model, data and training, at the end of the caption
     names:tuple = ()    # names of methods, data and model, for citations
     p_values:bool = False # whether each compared column is followed by a column of p-values
+    change_from:object = None # value of a row; other cells print its mean and theirs, as in 2.99 → 7.74
 
-# %% ../../nbs/08_metrics/03_statistics.ipynb #047c
-class ResultTable(_TableFields):
-    "Means over seeds with standard deviations and comparisons; prints as text, HTML and LaTeX"
+# %% ../../nbs/08_metrics/03_statistics.ipynb #8f44e5aa
+class _Titled(_TableFields):
+    "Numbers and titles of a `ResultTable` as texts"
     @property
-    def columns(self) -> list: return list(dict.fromkeys(_plain_value(x) for x in self.frame[self.column]))
+    def columns(self) -> list:
+        "Values along the columns; pairs of two levels are grouped by the first one"
+        columns = list(dict.fromkeys(_plain_value(x) for x in self.frame[self.column]))
+        if not all(isinstance(c, tuple) for c in columns): return columns
+        first = list(dict.fromkeys(c[0] for c in columns))
+        return sorted(columns, key=lambda c: first.index(c[0]))
 
     @property
     def caption(self) -> str: return ' '.join(self.sentences)
@@ -455,14 +470,27 @@ class ResultTable(_TableFields):
     def title(self, x) -> str:
         "Return the printed title of the name or value `x`"
         if x in self.titles: return str(self.titles[x])
+        if isinstance(x, tuple): return ', '.join(self.title(part) for part in x if part is not None)
         if x is None: return '–'
         if isinstance(x, float): return f'{x:g}'
         if x in self.columns: return str(x).replace('_', ' ')
         return str(x)
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #047c
+class ResultTable(_Titled):
+    "Means over seeds with standard deviations and comparisons; prints as text, HTML and LaTeX"
     def heads(self) -> tuple: # (titles of the row columns, titles of the value columns)
         "Return the titles of the columns, with arrows for the better direction"
         return _heads(self)
+
+    def groups(self) -> list: # [(title, number of columns)]; [] if the columns have one level
+        "Return the upper level of the heads of the columns"
+        return _groups(self)
+
+    def lower_heads(self) -> list:
+        "Return the titles of the columns below their groups"
+        if not self.groups(): return self.heads()[1]
+        return [self.title(c[1])*(c[1] is not None) + ' (%)'*(c in self.percent) for c in self.columns]
 
     def grid(self) -> list:
         "Return [(titles of the row, its `Cell`s)]"
@@ -505,11 +533,17 @@ def _heads(table) -> tuple: # (titles of the row columns, titles of the value co
         percent = ' (%)'*(c in table.percent)
         if table.column == 'measure': return table.title(c) + percent + arrows.get(table.better.get(c), '')
         if c is None: return f'without {table.title(table.column)}{percent}' # a method without that setting
-        if c == _average: return table.title(c) + percent
+        if c == _average or isinstance(c, tuple): return table.title(c) + percent
         return f'{table.title(table.column)} = {table.title(c)}{percent}'
     columns, with_p = [], table.with_p
     for c in table.columns: columns += [head(c)] + ['p']*(c in with_p)
     return [table.title(r) for r in table.rows], columns
+
+def _groups(table) -> list:
+    "Return [(title, number of columns)] for columns of two levels"
+    columns = table.columns
+    if not columns or not all(isinstance(c, tuple) for c in columns): return []
+    return [(table.title(first), len(list(part))) for first, part in groupby(columns, key=lambda c: c[0])]
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #048c
 def _grid(table) -> list:
@@ -521,9 +555,27 @@ def _grid(table) -> list:
         out.setdefault(row, {})[c] = [cell]
         if c in with_p: out[row][c].append(_p_cell(r['p_adjusted']))
     empty = {c: [Cell('', '', '')]*(1 + (c in with_p)) for c in table.columns}
-    def titled(row): return [table.title(x) for x in row]
+    def titled(row): return [_row_title(table, name, x) for name, x in zip(table.rows, row)]
     def in_order(cells): return [cell for column in table.columns for cell in cells.get(column, empty[column])]
+    if table.change_from is not None: out = _with_changes(out, table.change_from)
     return [(titled(row), in_order(cells)) for row, cells in out.items()]
+
+def _row_title(table, name, x):
+    "Return the title of the value `x` of `name`; a metric has an arrow for its better direction"
+    if name != 'measure': return table.title(x)
+    return table.title(x).replace('_', ' ') + dict(higher=' ↑', lower=' ↓').get(table.better.get(x), '')
+
+def _with_changes(rows, base):
+    "Return `rows` {row: {column: [Cell]}} without those of `base`, with its mean before each of the others"
+    out = {}
+    for row, cells in rows.items():
+        other = _baseline_of(row, base, list(rows))
+        if other is None: continue
+        def changed(column, cell):
+            before = rows[other].get(column, [Cell('', '', '')])[0].mean
+            return replace(cell, mean=f'{before} → {cell.mean}', std='') if before and cell.mean else cell
+        out[row] = {column: [changed(column, first), *more] for column, (first, *more) in cells.items()}
+    return out
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #051
 def _printed(c, bold='**{}**', none='–', deviation=' ± {}', mark='{}'):
@@ -548,6 +600,10 @@ def _html(table) -> str:
     rows, columns = (list(map(html.escape, part)) for part in table.heads())
     left, right = 'style="text-align:left"', 'style="text-align:right;white-space:nowrap"'
     head = ''.join(f'<th {left}>{x}</th>' for x in rows) + ''.join(f'<th {right}>{x}</th>' for x in columns)
+    if groups := table.groups():
+        above = ''.join(f'<th colspan="{k}" style="text-align:center">{html.escape(x)}</th>' for x, k in groups)
+        below = ''.join(f'<th {right}>{html.escape(x)}</th>' for x in table.lower_heads())
+        head = f'<th></th>'*len(rows) + f'{above}</tr><tr>' + ''.join(f'<th {left}>{x}</th>' for x in rows) + below
     def line(names, cells):
         return ''.join(f'<th scope="row" {left}>{html.escape(x)}</th>'
                        for x in names) + ''.join(f'<td {right}>{cell(c)}</td>' for c in cells)
@@ -600,15 +656,26 @@ def _warn_if_wide(table, small, wide, max_width):
 def _prose(text): return latex_text(text, prose=True)
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #056xb
+def _latex_groups(table) -> list: # of lines
+    "Return the upper level of the heads, with a rule below each group"
+    if not (groups := table.groups()): return []
+    start, rules = len(table.rows) + 1, []
+    for _, count in groups:
+        rules.append(rf'\cmidrule(lr){{{start}-{start + count - 1}}}')
+        start += count
+    heads = [rf'\multicolumn{{{count}}}{{c}}{{{_prose(title)}}}' for title, count in groups]
+    return [' & '.join([*['']*len(table.rows), *heads]) + r' \\', ''.join(rules)]
+
 def _latex(table, label, standalone, wide, small, max_width):
     "Return the table in LaTeX with its caption; the document requires the package booktabs"
     check_choice('small', small, (*_smaller, None))
     if label is not None and not re.fullmatch(r'[\w:.+-]+', label):
         raise ValueError(f'label must consist of letters, digits and : . + - _, got {label!r}')
     def cell(c):
-        written = replace(c, mean=re.sub('^([-<])', r'$\1$', c.mean), mark=_prose(c.mark))
+        mean = re.sub('(?:^|(?<= ))([-<])', r'$\1$', c.mean).replace('→', r'$\rightarrow$')
+        written = replace(c, mean=mean, mark=_prose(c.mark))
         return _printed(written, r'\textbf{{{}}}', '--', r' $\pm$ {}', r'\textsuperscript{{{}}}')
-    rows, columns = table.heads()
+    rows, columns = table.heads()[0], table.lower_heads()
     lines = [' & '.join([*map(_prose, names), *map(cell, cells)]) + r' \\' for names, cells in table.grid()]
     if not standalone: _warn_if_wide(table, small, wide, max_width)
     kind, place, size = 'table' + '*'*wide, 't', []
@@ -617,7 +684,7 @@ def _latex(table, label, standalone, wide, small, max_width):
     text = [rf'\begin{{{kind}}}[{place}]', r'\centering',
             r'\setlength{\belowcaptionskip}{6pt}', rf'\caption{{{_prose(table.caption)}}}',
             *[rf'\label{{{label}}}']*bool(label), *size,
-            rf'\begin{{tabular}}{{{"l"*len(rows)}{"c"*len(columns)}}}', r'\toprule',
+            rf'\begin{{tabular}}{{{"l"*len(rows)}{"c"*len(columns)}}}', r'\toprule', *_latex_groups(table),
             ' & '.join(map(_prose, [*rows, *columns])) + r' \\', r'\midrule', *lines, r'\bottomrule',
             r'\end{tabular}', rf'\end{{{kind}}}', '']
     if not standalone: return '\n'.join(text)
@@ -715,15 +782,26 @@ def _filled(cells, rows, column, compared, levels, fewest):
     return pd.DataFrame(out)
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062b
-def _mark_best(table):
-    "Set `best` for each mean whose printed form equals that of the best mean in its column"
-    for c, way in table.better.items():
-        here = [i for i, x in enumerate(table.frame[table.column]) if _plain_value(x) == c
-                and not math.isnan(table.frame['mean'].iloc[i])]
-        if way is None or len(here) < 2: continue
-        top = (max if way == 'higher' else min)(table.frame['mean'].iloc[here])
-        equal = [table.number(x, c) == table.number(top, c) for x in table.frame['mean'].iloc[here]]
-        if not all(equal): table.frame.loc[here, 'best'] = equal
+def _mark_best(table, by_group=False):
+    "Set `best` for the best means of each column, or of each row (or its groups of columns) if metrics are rows"
+    columns, means = [_plain_value(x) for x in table.frame[table.column]], table.frame['mean']
+    across_rows = 'measure' in table.rows and table.column != 'measure'
+    if across_rows or by_group and all(isinstance(c, tuple) for c in columns):
+        rows = list(zip(*(table.frame[r] for r in table.rows)))
+        at, measures = [(row, c[0] if by_group else '') for row, c in zip(rows, columns)], columns
+        if across_rows: measures = list(table.frame['measure'])
+    else: at, measures = columns, columns
+    for place in dict.fromkeys(at):
+        here = [i for i, x in enumerate(at) if x == place and not math.isnan(means.iloc[i])]
+        if len(here) > 1: _mark_among(table, here, columns[here[0]], table.better.get(measures[here[0]]))
+
+def _mark_among(table, here, column, way):
+    "Set `best` for those of the rows `here` of the frame whose printed mean equals the best"
+    if way is None: return
+    means = table.frame['mean'].iloc[here]
+    top = (max if way == 'higher' else min)(means)
+    equal = [table.number(x, column) == table.number(top, column) for x in means]
+    if not all(equal): table.frame.loc[here, 'best'] = equal
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062s
 def _listed(names) -> list:
@@ -819,7 +897,45 @@ def _shown_sentence(table, measure, way, average):
     last = ' Average: over the columns, seed by seed.'*average
     return f'Shown: {table.title(measure).replace("_", " ")}{better}.{last}'
 
+def _cell_sentences(table, place) -> list:
+    "Return sentences on what cells print: changes, and bold for the best mean of its `place`"
+    words = []
+    if table.change_from is not None: words.append(f'x → y: mean of {table.title(table.change_from)}, then of the row.')
+    return words + [f'Bold: the best mean of its {place}.']*bool(table.frame['best'].any())
+
 # %% ../../nbs/08_metrics/03_statistics.ipynb #063wb
+def _with_two_levels(frame, columns):
+    "Return the frame with a column of pairs if `columns` are two settings, and the name of that column"
+    if isinstance(columns, str) or columns is None or not {*columns} <= {*id_columns(frame)}: return frame, columns
+    if len(columns) == 1: return frame, columns[0]
+    if len(columns) != 2:
+        raise ValueError(f'columns takes one setting, or two for heads of two levels, got {columns!r}')
+    name, attrs = ' and '.join(columns), frame.attrs
+    frame = frame.copy()
+    frame.insert(0, name, list(zip(*([_plain_value(x) for x in frame[c]] for c in columns))))
+    frame.attrs = attrs
+    return frame, name
+
+def _in_order_of(frame, rows):
+    "Return the frame with those rows next to each other that agree in the columns before 'measure' in `rows`"
+    before = rows[:rows.index('measure')]
+    if not before: return frame
+    keys = list(zip(*(frame[k] for k in before)))
+    at = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    return frame.iloc[np.argsort([at[key] for key in keys], kind='stable')].reset_index(drop=True)
+
+def _with_metrics_as_rows(frame, rows, measure, better):
+    "Return (frame, measure, {metric: better direction}) with the metrics `measure` below each other, as rows"
+    if 'measure' not in _listed(rows): return frame, measure, None
+    have, attrs, ids = _measures_in(frame), frame.attrs, id_columns(frame)
+    measures = have if measure is None else _listed(measure)
+    _check_names('measure', measures, have)
+    parts = [frame[ids].assign(score=frame[m].to_numpy(float)) for m in measures]
+    for m, part in zip(measures, parts): part.insert(0, 'measure', m)
+    frame = _in_order_of(pd.concat(parts, ignore_index=True), _listed(rows))
+    frame.attrs = attrs
+    return frame, 'score', {m: (better or {}).get(m, better_of(m)) for m in measures}
+
 def _measure_of_each_column(frame, columns, measure, better, titles):
     "Return (frame, measure, better, titles) if `measure` names one metric per value of the setting `columns`"
     if not isinstance(measure, dict): return frame, measure, better, titles
@@ -827,23 +943,48 @@ def _measure_of_each_column(frame, columns, measure, better, titles):
     heads = {c: f'{c} ({m.replace("_", " ")})' for c, m in measure.items()}
     return frame, 'score', {**(better or {}), 'score': way}, {**heads, **(titles or {})}
 
+# %% ../../nbs/08_metrics/03_statistics.ipynb #20d15530
+def _arranged(frame, rows, columns, measure, better, titles):
+    "Return (frame, columns, measure, better, titles, {metric: better direction} if metrics are rows)"
+    frame, columns = _with_two_levels(frame, columns)
+    frame, measure, ways = _with_metrics_as_rows(frame, rows, measure, better)
+    if ways: better = None
+    frame, measure, better, titles = _measure_of_each_column(frame, columns, measure, better, titles)
+    return frame, columns, measure, better, titles, ways
+
+def _table_faults(cells, across, compare_to, average, p_values, change):
+    "Yield which arguments of `result_table` do not go together"
+    if average and not across: yield 'average requires a setting along the columns, such as columns="task"'
+    for name, is_set in dict(p_values=p_values, change=change).items():
+        if is_set and compare_to is None: yield f'{name} requires compare_to, the baseline to compare with'
+    if p_values and isinstance(next(iter(cells))[1], tuple): yield 'p_values needs heads of one level'
+
+def _of_columns(cells, across, measure, better, ways_of_rows, percent):
+    "Return the better direction of each column, or of each metric in the rows, and the columns in per cent"
+    if not across: return better, tuple(percent)
+    shown = list(dict.fromkeys(c for _, c in cells))
+    return ways_of_rows or dict.fromkeys(shown, better[measure]), tuple(shown)*(measure in percent)
+
 # %% ../../nbs/08_metrics/03_statistics.ipynb #064
 @validated
 def result_table(
     # tidy table, one run per row: method, settings, seed, [run,] metrics; from a `Study` or `_runs_frame`
     frame:pd.DataFrame,
     rows:str|Sequence[str]='method',    # a column that identifies runs, or a list of them
-    # metrics; or one setting, together with `measure`; None = all metrics
+    # metrics; or one setting, or two for heads of two levels, together with `measure`; None = all metrics
     columns:str|Sequence[str]|None=None,
-    # the metric to show if `columns` is a setting; or one for each value of the setting, {'CoLA': 'test_mcc', …}
-    measure:str|dict|None=None,
+    # the metric to show if `columns` is a setting; or one for each value of the setting, {'CoLA': 'test_mcc', …}; with
+    # 'measure' in `rows`, a list of metrics, each of which gets a row
+    measure:str|dict|Sequence[str]|None=None,
     where:dict|None=None,               # only runs with {column: value or list of values}
-    compare_to:str|float|None=None,     # the baseline: a value of one of `rows`
+    compare_to:str|float|None=None,     # the baseline: a value of one of `rows`, or of the lower level of `columns`
     test:Literal['t', 'bootstrap']='t', # significance test, paired by seed
     # correction for several comparisons: 'holm', 'benjamini_hochberg' or 'none'
     correction:Literal['holm', 'benjamini_hochberg', 'none']='holm',
     better:dict|None=None, # {metric: 'higher', 'lower' or None}, overrides `better_of`
-    best:Literal['bold']|None='bold',   # how to print the best mean of a column: 'bold', or None for no emphasis
+    # which means are bold: the best of each column, or of each row if metrics are rows; 'group': of the row in each
+    # group of columns; None: no emphasis
+    best:Literal['bold', 'group']|None='bold',
     digits:Annotated[int, Ge(0), Le(15)]=3, # number of digits after the decimal point
     percent:str|Sequence[str]|bool=(),  # metric or metrics to print in per cent; True for all
     titles:dict|None=None,              # {name: printed title}
@@ -851,38 +992,36 @@ def result_table(
     fewest:Annotated[int, Ge(2)]|None=None, # pairs required for a mark; None: see `_fewest_pairs`
     p_values:bool=False,                # whether each compared column is followed by a column of adjusted p-values
     average:bool=False,                 # whether to add a column with the mean over the setting, seed by seed
+    change:bool=False,                  # print the mean of `compare_to` before each other mean, as in 2.99 → 7.74
     about:str|None=None,                # sentences for the caption: model, data, settings; None: `frame.attrs['about']`
 ) -> ResultTable:
     """Return a table of means and standard deviations over seeds, with the best values and paired comparisons with a
     baseline"""
     origin = {k: frame.attrs[k] for k in ('origin',) if k in frame.attrs}
-    frame, measure, better, titles = _measure_of_each_column(frame, columns, measure, better, titles)
+    names, about = tuple(frame.attrs.get('names', ())), frame.attrs.get('about', '') if about is None else about
+    frame, columns, measure, better, titles, ways = _arranged(frame, rows, columns, measure, better, titles)
     rows, across, measures = _table_axes(frame, rows, columns, measure)
     percent = _checked_format(frame, percent, titles, levels)
-    stated_ways = checked_better(better, _measures_in(frame))
-    names = tuple(frame.attrs.get('names', ()))
-    if about is None: about = frame.attrs.get('about', '')
+    stated = checked_better(better, _measures_in(frame))
     (frame, chosen), levels = _chosen(frame, where), levels or {'†': .05, '‡': .01}
     if fewest is None: fewest = _fewest_pairs[test]
     cells = _cells(frame, rows, across, measures)
-    problem = ''
-    if average and not across: problem = 'average requires a setting along the columns, such as columns="task"'
-    if p_values and compare_to is None: problem = 'p_values requires compare_to, the baseline to compare with'
-    if problem: raise ValueError(problem)
+    for fault in _table_faults(cells, across, compare_to, average, p_values, change): raise ValueError(fault)
     if average: _add_average(cells)
-    better = {m: stated_ways.get(m, better_of(m)) for m in measures}
-    shown = list(dict.fromkeys(c for _, c in cells))
-    ways, in_percent, compared, column = better, tuple(percent), {}, across or 'measure'
-    if across: ways, in_percent = dict.fromkeys(shown, better[measure]), tuple(shown)*(measure in percent)
-    if compare_to is not None: compared = _compare(cells, compare_to, test, correction, bool(across))
-    table = ResultTable(_filled(cells, rows, column, compared, levels, fewest), rows, column, [], ways, digits,
-                        in_percent, dict(titles or {}), about, names, bool(p_values))
+    better, compared, place = {m: stated.get(m, better_of(m)) for m in measures}, {}, 'column'
+    if compare_to is not None: compared = _compare_all(cells, compare_to, test, correction, bool(across))
+    if across and ways: place = 'row'
+    if across and best == 'group': place = 'row in its group of columns'
+    is_one_metric, way = bool(across and not ways), better.get(measure if isinstance(measure, str) else None)
+    ways, percent = _of_columns(cells, across, measure, better, ways, percent)
+    table = ResultTable(_filled(cells, rows, across or 'measure', compared, levels, fewest), rows, across or 'measure',
+                        [], ways, digits, percent, dict(titles or {}), about, names, bool(p_values),
+                        compare_to if change else None)
     table.frame.attrs = dict(about=about, names=list(names), **origin)
-    if best: _mark_best(table)
-    sentences = [_seeds_sentence(table.frame, sorted(set(frame['seed']))), _way_sentence(ways), *chosen,
-                 _undefined_sentence(table)]
-    if across: sentences[1] = _shown_sentence(table, measure, better[measure], average)
-    if table.frame['best'].any(): sentences.append('Bold: the best mean of its column.')
+    if best and not change: _mark_best(table, best == 'group')
+    first = _shown_sentence(table, measure, way, average) if is_one_metric else _way_sentence(ways)
+    sentences = [_seeds_sentence(table.frame, sorted(set(frame['seed']))), first, *chosen, _undefined_sentence(table),
+                 *_cell_sentences(table, place)]
     if compare_to is not None:
         sentences += _test_sentences(table, table.title(compare_to), test, correction, levels, fewest)
     table.sentences = [sentence for sentence in [*sentences, about] if sentence]

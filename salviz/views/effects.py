@@ -8,7 +8,6 @@ __all__ = ['Forest', 'forest', 'Pairs', 'pairs', 'EffectBars', 'bars']
 # %% ../../nbs/10_views/04_effects.ipynb #ve-3
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,7 @@ from ..core.names import methods_words
 from ..core.renamed import renamed_verdict
 from ..core.validation import Names, PositiveFloat, Probability, check_choice, validated
 from .base import as_list, counted, picked, range_words
-from .curves import Chart, about, bands, by_seed, ends_of, frame_with, plain_series_name, spread
+from .curves import Band, Chart, about, bands, by_seed, ends_of, frame_with, plain_series_name, spread
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-6
 _needed = ('name', 'mean', 'low', 'high', 'word')
@@ -194,8 +193,8 @@ def pairs(
     rows:Names='task', # column with one row per level; a list: one row per combination
     sides:Sequence|None=None, # the first and the second method; None: in the order of the frame
     between:str='method',                                       # column of the two sides
-    # 'deviation', 'interval' (95 %, of the mean) or 'range', see `salviz.views.curves.bands`
-    band:Literal['deviation', 'interval', 'range']='deviation',
+    # 'deviation' or 'sd', 'interval' or 'ci' (95 %, of the mean), 'range', None: no band
+    band:Band|None='deviation',
     deviation:str=None, # column of published deviations, for a frame without seeds
     slopes:bool=False,                                          # lines between two axes? False: dots on one axis
     label:str=None,                                             # axis label, with unit
@@ -245,8 +244,8 @@ def bars(
     value:str='validation_accuracy',                           # column of the metric
     rows:Names='task', # column with one group of bars per level; a list: one group per combination
     by:str='method',                                           # column with one bar per level in each group
-    # 'interval', 'deviation' or 'range', see `salviz.views.curves.bands`
-    band:Literal['deviation', 'interval', 'range']='interval',
+    # 'interval' or 'ci', 'deviation' or 'sd', 'range', None: no interval; see `salviz.views.curves.bands`
+    band:Band|None='interval',
     deviation:str=None, # column of published deviations, for a frame without seeds
     label:str=None,                                            # axis label, with unit
 ) -> EffectBars:

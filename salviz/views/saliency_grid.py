@@ -8,8 +8,9 @@ __all__ = ['SaliencyGrid', 'saliency_grid']
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-3
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
+from typing import Literal
 
 import numpy as np
 
@@ -36,6 +37,8 @@ class SaliencyGrid(View):
     unit:str          # label of the colour bar
     page:int          # number of this page, from 1
     pages:int         # number of pages
+    rows:str = 'inputs'    # 'inputs', or 'trainings' for a row per input and training
+    histogram:bool = False # draw the distribution of the values of each map below it?
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-6b
 def _input_of(snapshot):
@@ -170,7 +173,8 @@ def _scaled(columns, items, scale, magnitude):
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-9b
 def saliency_grid(
-    # snapshots with saliency of images, series or texts; or {training: {saliency method: [a map for each input]}}
+    # snapshots with saliency of images, series or texts; or {training: {saliency method: [a map for each input]}}; {}:
+    # the inputs alone
     source,
     names:Names|None=None,         # names of the training of each snapshot; if you pass maps, names of the inputs
     inputs=None,                   # if you pass maps: images, series [time, features] or lists of words
@@ -181,6 +185,8 @@ def saliency_grid(
     scale:str='own', # 'own': each map is divided by its largest magnitude; 'shared': one scale for all maps
     magnitude:bool=False,          # show absolute values?
     page:PositiveInt=1,            # page number, 1 or 2
+    rows:Literal['inputs', 'trainings']='inputs', # what is below each other: inputs, or the trainings of each input
+    histogram:bool=False,          # draw the distribution of the values of each map below it?
 ) -> SaliencyGrid:
     "Return a grid of inputs (rows) by trainings and saliency methods (columns) on one colour scale"
     check_choice('saliency_grid: scale', scale, ('own', 'shared'))
@@ -188,6 +194,7 @@ def saliency_grid(
     else:
         snapshots = listed_sources('saliency_grid', source)
         kind, inputs_by_item, columns, wrong = _of_snapshots(snapshots, names)
+    if not columns: return _inputs_view(kind, inputs_by_item)
     shown = picked('saliency_grid', 'trainings', dict.fromkeys(t for t, _ in columns), trainings)
     if methods is not None: methods = [plain_series_name(m) for m in as_list(methods)]
     by = picked('saliency_grid', 'methods', dict.fromkeys(m for _, m in columns), methods)
@@ -197,7 +204,13 @@ def saliency_grid(
     maps, limit, is_signed = _scaled(columns, chosen, scale, magnitude)
     here, pages = _page_of(chosen, list(columns), kind, page)
     settings = limit, is_signed, scale, magnitude, page, pages
-    return _grid_view(kind, {i: inputs_by_item[i] for i in here}, maps, wrong, settings)
+    view = _grid_view(kind, {i: inputs_by_item[i] for i in here}, maps, wrong, settings)
+    lowest = '−1' if is_signed else '0'
+    below = (f' Below each map: the distribution of its values from {lowest} to 1, as fractions of the end of the '
+             'colour scale; each histogram has its own height.')
+    rows_words = 'Rows: the trainings of each input.'*(rows == 'trainings')
+    return replace(view, rows=rows, histogram=histogram and kind != 'text',
+                   caption=f'{view.caption} {rows_words}{below*histogram}'.strip())
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-10
 def _grid_view(kind, items, maps, wrong, settings):
@@ -233,3 +246,18 @@ def _grid_view(kind, items, maps, wrong, settings):
         inputs=tuple(shown for _, shown in items.values()), columns=columns, wrong=fixed(not_right), limit=limit,
         maps=tuple(zip(*(map(maps[c].get, items) for c in columns))), is_signed=is_signed, unit=unit, page=page,
         pages=pages)
+
+# %% ../../nbs/10_views/06_saliency_grid.ipynb #7c6bf268
+def _inputs_view(kind, items):
+    "Return a `SaliencyGrid` of the inputs `items` {item: (name, input)} alone, without maps"
+    one, several, _ = modalities[kind]
+    count, words = len(items), ()
+    title = f'{count} {several}' if count > 1 else f'1 {one}'
+    if kind == 'text': words = tuple(w for _, shown in items.values() for w in shown)
+    names = tuple(name for name, _ in items.values())
+    return SaliencyGrid(
+        title=title, subtitle='', modality=kind,
+        caption=f'{title}: {listed(names)}.' + ' Time runs from left to right.'*(kind == 'series'),
+        labels=words, is_special=fixed(np.zeros(len(words), bool)), items=names, columns=(), limit=1.,
+        inputs=tuple(shown for _, shown in items.values()), wrong=fixed(np.zeros((count, 0), bool)),
+        maps=((),)*count, is_signed=False, unit='', page=1, pages=1)

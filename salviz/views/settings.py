@@ -8,7 +8,6 @@ __all__ = ['over_setting', 'DifferenceGrid', 'difference_grid', 'distribution']
 # %% ../../nbs/10_views/05_settings.ipynb #vs-3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -18,7 +17,7 @@ from ..core.validation import Names
 from ..core.words import digits_of
 from ..metrics.statistics import better_of
 from .base import as_list, fixed, range_words
-from .curves import (Boxes, Curves, Grid, about, bands, by_seed, checked_frame, ends_of, frame_with,
+from .curves import (Band, Boxes, Curves, Grid, about, bands, by_seed, checked_frame, ends_of, frame_with,
                                  gradient_boxes, plain_series_name, spread, styles_of)
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-6
@@ -51,8 +50,8 @@ def over_setting(
     x:str, # numeric setting on the horizontal axis: rows of data, p, shots
     value:str='validation_accuracy',                           # column of the metric
     by:str='method',                                           # column with one line per level
-    # 'interval' (95 %, of the mean), 'deviation' or 'range', see `salviz.views.curves.bands`
-    band:Literal['deviation', 'interval', 'range']='interval',
+    # 'interval' or 'ci' (95 %, of the mean), 'deviation' or 'sd', 'range', None: no band
+    band:Band|None='interval',
     log:bool|None=None, # logarithmic axis? None: if the setting is positive and spans a decade
     label:str|None=None,                                       # label of the vertical axis, with unit
 ) -> Curves:

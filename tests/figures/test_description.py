@@ -60,7 +60,7 @@ def test_method_step_sentence_seed_model_and_data_are_in_the_caption_of_a_figure
     source, _ = made[kind]
     of = [one for one in (source if isinstance(source, list) else [source]) if isinstance(one, (Run, Snapshot))]
     if not of or figure_kinds()[kind].takes == 'runs': return
-    caption = draw(made, kind, heading='none').caption
+    caption = draw(made, kind, heading='none', caption='long').caption
     snapshots = [one.snapshot() if isinstance(one, Run) else one for one in of]
     titles = dict(ADDrop='AD-DROP', AttentionGuidance='Attention guidance', SaliencyGuided='Saliency guided training',
                   RationaleGuided='Rationale-guided training', FineTuning='Fine-tuning')
@@ -95,17 +95,19 @@ def test_captions_say_how_the_default_head_was_selected(kind, made):
 
 
 def test_captions_say_how_a_guided_head_or_the_last_layer_was_selected(made, tmp_path):
-    assert 'Head shown: the guided one with the most attention on its pattern' in draw(made, 'pattern_residual').caption
-    assert 'the first guided head of each pattern' in draw(made, 'pattern_target').caption
+    residual = draw(made, 'pattern_residual', caption='long')
+    assert 'Head shown: the guided one with the most attention on its pattern' in residual.caption
+    assert 'the first guided head of each pattern' in draw(made, 'pattern_target', caption='long').caption
     plain = invented.run(tmp_path/'plain', 'FineTuning')
     assert 'Head shown: the largest contrast of attention between words' in figure(plain, 'attention_map').caption
-    for kind in ('attention_beside_saliency', 'translation'): assert 'Layer shown: the last' in draw(made, kind).caption
+    for kind in ('attention_beside_saliency', 'translation'):
+        assert 'Layer shown: the last' in draw(made, kind, caption='long').caption
 
 
 def test_model_and_data_of_the_bundled_runs_are_cited():
     run = Run.example('plain')
     for kind in ('attention_map', 'loss_curves'):
-        fig = figure(run, kind)
+        fig = figure(run, kind, caption='long')
         assert keys(fig.citations)[-2:] == ['hutto2014vader', 'wang2020minilm'] or set(keys(fig.citations)) == {
             'hutto2014vader', 'wang2020minilm'}
         assert 'MiniLM-L6 trained on movie sentences, positive and negative movie sentences' in fig.caption

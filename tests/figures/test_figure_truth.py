@@ -149,8 +149,8 @@ def test_captions_name_model_data_and_seeds_once_in_words(tmp_path):
                 data=dict(name='movie-sentences', sizes=dict(train=160)))
     runs = [invented.reconfigured(r, **said) for r in runs]
     assert runs_words({'AD-DROP': runs[:2], 'SalLM': runs[2:]}) == 'MiniLM-L6, movie sentences; seeds 0, 1.'
-    assert figure(runs, 'loss_curves').caption.endswith('MiniLM-L6, movie sentences; seeds 0, 1.')
-    single = figure(runs[0], 'discard_region')
+    assert figure(runs, 'loss_curves', caption='long').caption.endswith('MiniLM-L6, movie sentences; seeds 0, 1.')
+    single = figure(runs[0], 'discard_region', caption='long')
     assert single.caption.endswith(' MiniLM-L6, movie sentences; seed 0.')
     assert 'Model: MiniLM-L6 (6 layers, 12 heads)' in single.facts
 
