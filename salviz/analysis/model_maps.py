@@ -26,6 +26,7 @@ from ..attribution.saliency import input_saliency
 from ..core.names import class_places
 from ..core.snapshots import Snapshot
 from ..core.text import align_batch, continued
+from ..core.validation import check_faults
 from ..data.texts import encode_texts, model_inputs
 from ..methods.ad_drop import row_ranks
 from ..models.agreement import are_numbers, check_tokens
@@ -183,7 +184,7 @@ def _answer(
         problem = f'no output for each token, so position must be None, got {position!r}'
     if head in ('', 'span') and target is not None:
         problem = 'no classes to choose a target from; pass a function of (outputs, rows) as target'
-    if problem: raise ValueError(f'{name} has {problem}')
+    check_faults(problem, f'{name} has ')
     if head in ('sequence', 'image'): return _by_example(model, outputs, inputs, target, classes)
     if head == 'span': return _by_span(model, outputs, text)
     if head: return _by_token(model, outputs, inputs, tokenizer, text.labels, head, target, position)
@@ -272,7 +273,7 @@ def _check_model(model, tokenizer, saliency):
                    'AutoTokenizer')
     if name.endswith('ForMultipleChoice'): problem = f'{name} reads several texts at once; use a sequence classifier'
     if not isinstance(model, PreTrainedModel): problem = _not_a_model(model)
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     part = attention_parts(model).get('encoder', model)
     check_observable(part)
     if saliency is not None: attribution_named(saliency, 'input_ids', 'saliency', or_else=', or None')
@@ -390,7 +391,7 @@ def _continuations(
         problem = f'pass the number of tokens to generate, or a dict of arguments of model.generate, got {generate!r}'
     if head_of(model) != 'causal':
         problem = f'{type(model).__name__} cannot generate text; use a causal language model'
-    if problem: raise ValueError(f'generate: {problem}')
+    check_faults(problem, 'generate: ')
     settings = generate
     if whole: settings = dict(max_new_tokens=generate, do_sample=False)
     rows, texts, starts = [], [], []
@@ -522,7 +523,7 @@ def _check_whole(model, tokenizer, texts):
         count, problem = len(tokenizer(*text, truncation=False, verbose=False)['input_ids']), ''
         if count > longest: problem = f'has {count} tokens, but the model takes at most {longest}; shorten it'
         if not all(part.strip() for part in text): problem = 'is empty; type at least one word'
-        if problem: raise ValueError(f'the text {problem}')
+        check_faults(problem, 'the text ')
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #own2b
 def explain_alike(
@@ -625,7 +626,7 @@ def _read_images(
     if x.ndim == 3 and labels is not None: labels = [labels]
     if x.ndim == 3: x = x[None]
     channels = getattr(getattr(model, 'config', None), 'num_channels', None)
-    if problem := _image_problem(x, channels): raise ValueError(problem)
+    check_faults(_image_problem(x, channels))
     return x.astype(np.float32), labels, names
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img5
@@ -676,7 +677,7 @@ def _check_image_model(model, saliency):
     if getattr(model, 'salviz_task', None) is not None:
         problem = (f'{name} has no patches and no attention between them; use explain(model, images) for the saliency '
                    'of pixels, or the explorer of a run: Explorer(train(model, data))')
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     if saliency is not None: attribution_named(saliency, 'pixel_values', 'saliency', or_else=', or None')
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img6b

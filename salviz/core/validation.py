@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PositiveInt', 'PositiveFloat', 'Probability', 'Seed', 'Count', 'Splits', 'Names', 'LayerChoice', 'HeadChoice',
-           'shown', 'check_choice', 'renamed_arguments', 'check_arguments', 'validated']
+           'shown', 'check_choice', 'check_faults', 'renamed_arguments', 'check_arguments', 'validated']
 
 # %% ../../nbs/01_core/05_validation.ipynb #003
 import builtins
@@ -221,6 +221,15 @@ def check_choice(
     if isinstance(x, (str, type(None))) and x in choices: return
     is_tuple, quoted = isinstance(choices, tuple), list(map(repr, choices))
     raise ValueError(f'{name} must be {_listed(quoted) if is_tuple else "one of " + ", ".join(quoted)}, got {shown(x)}')
+
+# %% ../../nbs/01_core/05_validation.ipynb #9d40245c
+def check_faults(
+    faults:str|Iterable[str]|None, # one fault, an iterable of faults, or nothing
+    prefix:object='',              # of the error, such as 'train: ' or the path of a file
+):
+    "Raise a `ValueError` about the first of the `faults`, if there is one"
+    first = faults if isinstance(faults, str) else next(iter(faults or ()), '')
+    if first: raise ValueError(f'{prefix}{first}')
 
 # %% ../../nbs/01_core/05_validation.ipynb #rn-2
 _Function = TypeVar('_Function', bound=Callable)

@@ -6,7 +6,7 @@
 __all__ = ['model_queries', 'ModelSource', 'model_query', 'replies', 'vector_replies']
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow03
-from ..core.validation import check_choice
+from ..core.validation import check_choice, check_faults
 from .payload import frame_bytes, pack_frame
 from .quantisation import encode_array
 from .run_metadata import run_meta
@@ -83,7 +83,7 @@ class ModelSource(_ModelChoices):
     def _ready(self, choice):
         "Return (model, tokenizer) of one of the `choices`; raise an error if it cannot be used now"
         from salviz.training.trainer import turn
-        if needs := self.needs(): raise ValueError(needs)
+        check_faults(self.needs())
         if turn.taken and getattr(self.training, 'state', '') not in ('waiting', 'paused'): raise RuntimeError(_not_now)
         return self._model_at(choice)
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from salviz.methods.base import Method
     from salviz.training.method_trainer import MethodTrainer
 
+from ..core.validation import check_faults
+
 # %% ../../nbs/06_training/09_live.ipynb #009
 class Pace:
     "Estimator of the duration of work that consists of several kinds of tasks"
@@ -288,7 +290,7 @@ def start_training(
         fault = 'this is one of several processes (WORLD_SIZE), which must train in step; use train in each of them'
     if 'progress' in kwargs:
         fault = 'progress is an argument of train; leave it out, the returned Training reports its progress'
-    if fault: raise ValueError(f'start_training: {fault}')
+    check_faults(fault, 'start_training: ')
     run_dir, resume = kwargs.pop('run_dir', None), kwargs.pop('resume', False)
     settings = Settings(**kwargs)
     turn.take(run_dir)
