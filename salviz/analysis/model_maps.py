@@ -31,8 +31,8 @@ from ..data.texts import encode_texts, model_inputs
 from ..methods.ad_drop import row_ranks
 from ..models.agreement import are_numbers, check_tokens
 from ..models.attention import attention_note, attention_parts, check_observable, observe, query_key, unwrapped
-from ..models.loading import (device_of, longest_input, model_name, new_head_note, pooled_rows, twin, undisturbed,
-                                   weights_version)
+from ..models.loading import (device_of, load_classifier, longest_input, model_name, new_head_note, pooled_rows,
+                                   twin, undisturbed, weights_version)
 from ..models.patches import check_patches, patch_grid
 from ..models.places import logits_at, logits_between
 from ..models.tasks import best_span, class_probabilities, head_of, is_multi_label
@@ -347,6 +347,7 @@ class Capture:
     questions:list     # inputs, score and start of the continuation for each; None: nothing is explained
     requested:_Requested
     kind:str='text'    # or 'image'
+    pair:tuple=()      # of texts: (model, tokenizer) as passed, or the bundled ones
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0322b
 def _check_targets(captured, targets):
@@ -442,8 +443,11 @@ def _saliency_of_each(
 def capture_texts(
     model, tokenizer, texts, target, position, saliency, steps, attribution, max_length, generate=None,
 ) -> Capture:
-    "Run one forward pass for each of `texts`; the arguments are those of `_explain_texts`"
-    whole = unwrapped(model)
+    """Run one forward pass for each of `texts`; the arguments are those of `_explain_texts`
+
+    Without a model the bundled sentiment classifier is used."""
+    if model is None: model, tokenizer = load_classifier('movie-minilm')
+    pair, whole = (model, tokenizer), unwrapped(model)
     model = _check_model(whole, tokenizer, saliency)
     texts, pairs = _read_texts(texts)
     longest = longest_input(model, tokenizer, max_length)
@@ -478,7 +482,8 @@ def capture_texts(
     questions = [reply.score and (inputs, reply.score, start)
                  for (_, _, inputs), reply, start in zip(captured, answers, starts)]
     return Capture(model, snapshots, questions,
-                   _Requested(saliency, steps, attribution, baseline, tuple(notes*has_baseline), generate is not None))
+                   _Requested(saliency, steps, attribution, baseline, tuple(notes*has_baseline), generate is not None),
+                   pair=pair)
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0323
 def _explain_texts(

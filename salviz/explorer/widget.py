@@ -25,7 +25,6 @@ from annotated_types import Ge, Gt, Le, MinLen
 
 from ..core.validation import Names, validated
 from .assets import check_panels, needs_plotly, static_text
-from .custom_sentences import ModelSource
 from .page import output_html, page_of, plotly_gz, write_page
 from .quantisation import json_text
 from .run_metadata import as_run, example_count_text, front_meta, is_front, runs_of_front, same_probe
@@ -444,6 +443,12 @@ class _Export(_TrainingEnd):
         from salviz.figures.kinds import figure
         return figure(self, kind, **options)
 
+# %% ../../nbs/12_explorer/09_widget.ipynb #8355b074
+def _model_sources(runs, model, training) -> list:
+    "Return the `ModelSource` of each run; `model` and `training` are those of the first one"
+    from salviz.analysis.model_source import ModelSource # here, because pages need no package of the compute half
+    return [ModelSource(run, *(None, None) if i else (model, training)) for i, run in enumerate(runs)]
+
 # %% ../../nbs/12_explorer/09_widget.ipynb #047
 class Explorer(_Export):
     """An interactive view of a run: attention, attribution [layers, heads, query, key], saliency [tokens], regions
@@ -479,7 +484,7 @@ class Explorer(_Export):
         live = training is not None and training.state not in _over
         options = dict(panels=panels, height=height, state=None if state is None else _checked_state(state))
         trained = training if hasattr(training, 'pause') else None
-        sources = [ModelSource(opened, *(None, None) if i else (model, trained)) for i, opened in enumerate(self.runs)]
+        sources = _model_sources(self.runs, model, trained)
         self.view = ExplorerView(self.runs, probes, steps, budget, live, sources, described,
                                  options=json_text({k: v for k, v in options.items() if v is not None}),
                                  plotly=plotly_gz() if needs_plotly(panels) else b'',

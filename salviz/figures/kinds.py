@@ -13,7 +13,6 @@ import warnings
 from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
 from importlib.metadata import version
 from itertools import compress, product
 from pathlib import Path
@@ -29,6 +28,7 @@ from ..core.snapshots import Snapshot
 from ..core.validation import validated
 from . import sheet
 from .drawing import Kind, drawing_options, figure_kinds
+from ..metrics.study_results import StudyResults
 from ..views.base import View, class_words, methods_of, telling_snapshot, view_for
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _opened(source):
     if isinstance(source, (list, tuple)): return [_opened(one) for one in source]
     if isinstance(source, dict): return {k: _opened(v) for k, v in source.items()}
     if not isinstance(source, (str, os.PathLike)): return source
-    if (Path(source)/'study.json').is_file(): return import_module('salviz.studies.study').Study.open(source)
+    if (Path(source)/'study.json').is_file(): return StudyResults.open(source)
     return open_run(source)
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #019b

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING
 import torch
 from fastcore.meta import delegates
 
+from ..core.locks import turn
 from ..core.runs import Run
 from .control import Control, Stopped
 from .job import Job, open_job
 from .settings import Settings, record_steps
-from .trainer import fit, scored_splits, train, turn
+from .trainer import fit, scored_splits, train
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
