@@ -184,7 +184,8 @@ def _renamed(cls) -> dict: # {name in salviz 0.1: name since 0.2}
 
 def _variant_class(parameters):
     "Return the `Variant` class in the `parameters` of a constructor, or None"
-    parts = get_args(parameters['variant'].annotation) if 'variant' in parameters else ()
+    annotation = getattr(parameters.get('variant'), 'annotation', None)
+    parts = get_args(getattr(annotation, 'hint', annotation)) # `hint`: of a readable signature
     return next((part for part in parts if isinstance(part, type) and issubclass(part, Variant)), None)
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-05b
