@@ -43,13 +43,14 @@ def main():
     runs['Distillation'] = salviz.train(model(), tokenizer, data, salviz.Distillation(teacher), 'runs/distilled',
                                         epochs=1, snapshots=2, probes=2, batch_size=8, progress=False)
     for name, run in runs.items():
-        fig = salviz.figure(run)
-        salviz.save_figure(getattr(fig, 'figure', fig), f'{name}.pdf') if hasattr(fig, 'savefig') else fig.save(f'{name}.pdf')
-    page = salviz.Explorer(runs['ADDrop'], compare=teacher).to_html('page.html')
+        salviz.save_figure(salviz.figure(run), f'{name}.pdf')
+        salviz.figure(run, 'loss_curves', interactive=True).write_html(f'{name}.html')
+    salviz.Explorer(runs['ADDrop'], compare=teacher).to_html('page.html')
     explorer = salviz.explore(*salviz.load_model(teacher), 'they saw a fine film', steps=2)
     explorer.settle()
     explorer.to_html('explored.html')
-    for file in ('page.html', 'explored.html', *map('{}.pdf'.format, runs)): assert Path(file).stat().st_size > 1000, file
+    drawn = [f'{name}.{ending}' for name in runs for ending in ('pdf', 'html')]
+    for file in ('page.html', 'explored.html', *drawn): assert Path(file).stat().st_size > 1000, file
     print(*(f'{name} {metadata.version(name)}' for name in ('torch', 'transformers', 'numpy', 'matplotlib', 'datasets')))
 
 if __name__ == '__main__': main()
