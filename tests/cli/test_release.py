@@ -6,6 +6,7 @@ import sys
 import tarfile
 import venv
 import zipfile
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,9 @@ def test_a_release_runs_with_the_oldest_and_the_newest_versions_that_it_allows(v
     configured = install.settings(run(*install.pip, 'config', 'list', cwd=tmp_path))
     certificates = {'SSL_CERT_FILE': configured['cert']} if 'cert' in configured else {}
     run(*uv, 'venv', '--quiet', '--python', sys.executable, tmp_path/'venv', cwd=tmp_path)
+    settings = ConfigParser(delimiters=['='])
+    settings.read(root/'settings.ini', encoding='utf-8')
+    required = settings['DEFAULT']['requirements'].split() # only versions of direct requirements are the lowest ones
     run(*uv, 'pip', 'install', '--quiet', '--python', python, '--resolution', versions,
-        *install.uv_options(configured), source_release, cwd=tmp_path, **certificates)
+        *install.uv_options(configured), *required, source_release, cwd=tmp_path, **certificates)
     print(run(python, root/'tests'/'smoke.py', cwd=tmp_path, OMP_NUM_THREADS='1'))
