@@ -31,8 +31,9 @@ def main():
     data = sentences()
     tokenizer = salviz.train_tokenizer(data['train']['text'], vocab_size=100)
     def model(): return salviz.small_model('classification', tokenizer, labels=['negative', 'positive'])
-    methods = [salviz.FineTuning(), salviz.SalLM(saliency='input_x_gradient'), salviz.SaliencyGuided(), salviz.ADDrop(cross_tuning=False),
-               salviz.AttentionGuidance(), salviz.RationaleGuided(), salviz.ADDrop(cross_tuning=False) + salviz.SaliencyGuided()]
+    drop = salviz.ADDrop(cross_tuning=False)
+    methods = [salviz.FineTuning(), salviz.SalLM(saliency='input_x_gradient'), salviz.SaliencyGuided(), drop,
+               salviz.AttentionGuidance(), salviz.RationaleGuided(), drop + salviz.SaliencyGuided()]
     runs = {}
     for method in methods:
         run = salviz.train(model(), tokenizer, data, method, f'runs/{len(runs)}', epochs=1, snapshots=2, probes=2,
@@ -51,6 +52,7 @@ def main():
     explorer.to_html('explored.html')
     drawn = [f'{name}.{ending}' for name in runs for ending in ('pdf', 'html')]
     for file in ('page.html', 'explored.html', *drawn): assert Path(file).stat().st_size > 1000, file
-    print(*(f'{name} {metadata.version(name)}' for name in ('torch', 'transformers', 'numpy', 'matplotlib', 'datasets')))
+    shown = 'torch', 'transformers', 'numpy', 'matplotlib', 'datasets'
+    print(*(f'{name} {metadata.version(name)}' for name in shown))
 
 if __name__ == '__main__': main()
