@@ -31,9 +31,9 @@ def main():
     data = sentences()
     tokenizer = salviz.train_tokenizer(data['train']['text'], vocab_size=100)
     def model(): return salviz.small_model('classification', tokenizer, labels=['negative', 'positive'])
-    drop = salviz.ADDrop(cross_tuning=False)
-    methods = [salviz.FineTuning(), salviz.SalLM(saliency='input_x_gradient'), salviz.SaliencyGuided(), drop,
-               salviz.AttentionGuidance(), salviz.RationaleGuided(), drop + salviz.SaliencyGuided()]
+    def drop(): return salviz.ADDrop(cross_tuning=False)
+    methods = [salviz.FineTuning(), salviz.SalLM(saliency='input_x_gradient'), salviz.SaliencyGuided(), drop(),
+               salviz.AttentionGuidance(), salviz.RationaleGuided(), drop() + salviz.SaliencyGuided()]
     runs = {}
     for method in methods:
         run = salviz.train(model(), tokenizer, data, method, f'runs/{len(runs)}', epochs=1, snapshots=2, probes=2,
