@@ -11,6 +11,7 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 
 import salviz
 from salviz.core.docstrings import comments_of
+from salviz.core.validation import readable_signature
 
 project, author, release = 'salviz', 'The salviz authors', salviz.__version__
 project_copyright = '2026 onwards, the salviz authors'
@@ -65,6 +66,17 @@ def with_comments(app, what, name, thing, options, lines):
     lines += ['', *fields, '']
 
 
+def readable_types(app, what, name, thing, options, arguments, returns):
+    "Show the types of a signature as `help` does, without ranges"
+    if what not in ('function', 'method', 'class') or not arguments: return None
+    try: shown = readable_signature(thing.__init__ if what == 'class' else thing)
+    except (AttributeError, TypeError, ValueError): return None # built-in classes have no signature
+    parameters = list(shown.parameters.values())
+    if what != 'function' and parameters and parameters[0].name in ('self', 'cls'): parameters = parameters[1:]
+    returns = str(shown.return_annotation) if what != 'class' and shown.return_annotation is not shown.empty else None
+    return str(shown.replace(parameters=parameters, return_annotation=shown.empty)), returns
+
+
 @cache
 def homes():
     "Return {public name: full name}"
@@ -114,5 +126,6 @@ def show_members_of_private_bases(app):
 def setup(app):
     app.connect('builder-inited', show_members_of_private_bases)
     app.connect('autodoc-process-docstring', with_comments)
+    app.connect('autodoc-process-signature', readable_types)
     app.add_post_transform(NamesInProse)
     return dict(parallel_read_safe=True)

@@ -25,9 +25,11 @@ __all__ = list(_home)
 
 def __getattr__(name):
     if name not in _home: raise AttributeError(f'module salviz has no attribute {name!r}')
-    from salviz.core.validation import validated # here, because `import salviz` needs no other package
+    # here, because `import salviz` needs no other package
+    from salviz.core.validation import validated, with_readable_signatures
     thing = getattr(import_module(f'salviz.{_home[name]}'), name)
-    return documented(validated(thing) if type(thing) is FunctionType else thing)
+    if type(thing) is FunctionType: thing = validated(thing)
+    return documented(with_readable_signatures(thing))
 
 def __dir__(): return [*globals(), *__all__]
 

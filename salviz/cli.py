@@ -18,6 +18,8 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from .core.validation import check_faults
+
 # %% ../nbs/13_cli/02_cli.ipynb #006
 def _literal(word):
     "Parse `word` as a Python literal; return it unchanged if it is not a literal"
@@ -35,7 +37,7 @@ def _parse_settings(
         fault = ''
         if name in settings: fault = f'{name} is set twice'
         if not (name.isidentifier() and eq): fault = f'expected name=value, got {word!r}'
-        if fault: raise ValueError(f'--set: {fault}')
+        check_faults(fault, '--set: ')
         settings[name] = _literal(value)
     return settings
 
@@ -378,7 +380,7 @@ def _course_word(a):
     if paths and paths[0] in ('class', 'grade'): what, *paths = paths
     options = [name for name in ('teacher', 'pages', 'usb', 'platform', 'open', 'out', 'lessons') if getattr(a, name)]
     wrong = [name for name in options if name not in _course_uses[what].split()]
-    for fault in _course_faults(what, paths, wrong, a): raise ValueError(f'course{fault}')
+    check_faults(_course_faults(what, paths, wrong, a), 'course')
     return what, paths
 
 def _course_faults(what, paths, wrong, a) -> Iterator[str]:

@@ -1,8 +1,10 @@
 "What an editor without a running kernel sees of the public names: completions, signatures, docstrings, types"
 import ast
 import importlib
+import inspect
 import json
 import os
+import pydoc
 import re
 import subprocess
 import sys
@@ -48,6 +50,23 @@ def test_a_call_shows_its_parameters_and_docstring(call, parameters):
     assert all(re.search(rf'\b{name}: \S', shown) for name in parameters), shown # with an annotation
     thing = getattr(salviz, call)
     assert docstring and docstring.split('\n')[0] in (thing.__doc__ or '')
+
+@pytest.mark.parametrize('name', salviz.__all__)
+def test_help_shows_types_as_editors_do(name):
+    thing = getattr(salviz, name)
+    assert 'Annotated[' not in pydoc.render_doc(thing)
+    shown = str(inspect.signature(thing))
+    assert not re.search(r"salviz\.|typing\.|collections\.|: '", shown), shown
+
+def test_the_documentation_shows_the_signature_of_help():
+    sys.path.insert(0, str(root/'docs'))
+    pytest.importorskip('sphinx')
+    from conf import readable_types
+    for name in ('train', 'figure', 'ADDrop', 'Explorer'):
+        thing = getattr(salviz, name)
+        what = 'class' if isinstance(thing, type) else 'function'
+        arguments, returns = readable_types(None, what, name, inspect.unwrap(thing), None, '()', None)
+        assert str(inspect.signature(thing)) == arguments + f' -> {returns}'*(what == 'function')
 
 @pytest.mark.slow
 def test_a_type_checker_accepts_the_code_of_readme_and_quickstart(tmp_path):

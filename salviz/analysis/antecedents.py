@@ -18,7 +18,7 @@ import torch
 from .corpus import batches
 from ..attribution.questions import encoded_for
 from ..core.text import align_batch, find_words, pool_words
-from ..core.validation import PositiveInt, Seed, check_choice
+from ..core.validation import PositiveInt, Seed, check_choice, check_faults
 from ..data.texts import model_inputs
 from ..models.attention import check_layers, check_observable, head_count, observe
 from ..models.loading import longest_input, undisturbed
@@ -100,7 +100,7 @@ def antecedent_sentences(
                    f'for each type of mention), got {n!r}')
     if isinstance(kinds, str) or not kinds or not {*kinds} <= {*_mention_kinds}:
         problem = f'kinds must be a non-empty list of {", ".join(map(repr, _mention_kinds))}, got {kinds!r}'
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     rng, seen, rows = np.random.default_rng(seed), set(), []
     turns = {(k, place): cycle(product(_names if k == 'proper' else _nouns, _mention_kinds[k])) for k in kinds
              for place in range(3)}
@@ -137,7 +137,7 @@ def _data_problem(data) -> str:
 def _check_antecedents(data, candidates='words'):
     "Raise a `ValueError` if `data` cannot be used for the test, or if `candidates` is invalid"
     check_choice('candidates', candidates, ('words', 'mentions'))
-    if problem := _data_problem(data): raise ValueError(problem)
+    check_faults(_data_problem(data))
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #018
 def _inside(word_spans, spans) -> np.ndarray: # bool [words]

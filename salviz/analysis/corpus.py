@@ -19,7 +19,7 @@ from ..attribution.reading import check_counts, what_is_read
 from ..attribution.registry import attribution_name, is_attribution, registered_attributions
 from ..attribution.saliency import input_saliency
 from ..core.names import measured_words
-from ..core.validation import PositiveInt, check_choice
+from ..core.validation import PositiveInt, check_choice, check_faults
 from ..data.texts import model_inputs
 from ..methods.patterns import looks_at_tokens, neighbours, pattern_ids, pattern_target
 from ..metrics.agreement import likeness
@@ -161,7 +161,7 @@ def _pattern_columns(patterns) -> dict:
     if any(not isinstance(p, str) and not callable(p) for p in patterns):
         problem = 'a matrix has no name for its column; pass patterns as {name: matrix}'
     if isinstance(patterns, str): problem = f'pass a list of patterns, such as [{patterns!r}], got a string'
-    if problem: raise ValueError(f'patterns: {problem}')
+    check_faults(problem, 'patterns: ')
     return {f'pattern_{getattr(p, "__name__", p)}': p for p in patterns}
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #026
@@ -217,7 +217,7 @@ def head_table(
         problem = (f'saliency must be one of {", ".join(map(repr, names))}, an attribution of Captum such as '
                    "'captum.Lime', a function (model, batch) or None, got "
                    f'{saliency!r}')
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     source, (data, collate, _) = data, encoded_for(model, data, tokenizer, max_length, target)
     check_has_column(data, 'input_ids', 'head_table', 'texts')
     layers, columns, means = check_layers(model, layers), _pattern_columns(patterns), {}

@@ -24,7 +24,7 @@ from ..attribution.reading import check_counts, embeddings_replaced, real_tokens
 from ..attribution.registry import Attribution, methods_by_name
 from ..core.names import measured_words
 from ..core.part_cache import PartCache, digest
-from ..core.validation import PositiveInt, Seed, check_choice
+from ..core.validation import PositiveInt, Seed, check_choice, check_faults
 from ..data.signals import signal_info
 from ..data.texts import fingerprint, model_inputs
 from ..metrics.scores import check_finite, check_flags, check_shapes
@@ -46,7 +46,7 @@ def _one_by_one(values, count):
     if isinstance(values, torch.Tensor): values = as_array(values)
     if not problem and len(values) != count:
         problem = f'contain one array for each of the {count} examples, got {len(values)}'
-    if problem: raise ValueError(f'values must {problem}')
+    check_faults(problem, 'values must ')
     def array(v):
         if isinstance(v, torch.Tensor): v = as_array(v)
         return np.asarray(v, dtype=np.float64)
@@ -87,7 +87,7 @@ def _unit_ranks(
     if what_is_read(batch) != 'input_ids':
         problem = ('faithfulness removes tokens from texts, but this batch has no texts; use accuracy_drop for images '
                    'and series')
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     real = real_tokens(batch)
     counts = real & ~batch['is_special']
     if unit == 'word': counts = counts & (batch['word_ids'] >= 0)
@@ -210,7 +210,7 @@ def _perturbed(
                    'load_classifier')
     if 'decoder_input_ids' in inputs:
         problem = f'{type(model).__name__} is an encoder-decoder model; faithfulness supports only classifiers'
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     real = real_tokens(inputs)
     if replacement != 'removal': mask_token_id, mean = _fill(model, replacement, mask_token_id, mean)
 
@@ -258,7 +258,7 @@ def _of_one_class(model, target):
     if is_multi_label(model) and name and target == 'gold':
         problem = (": target='gold' needs one class per example, but a multi-label model has several; pass a class, or "
                    "use 'predicted' (the most probable one)")
-    if problem: raise ValueError(f'faithfulness{problem}')
+    check_faults(problem, 'faithfulness')
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #024c
 def _decisions(model, p, y):
@@ -551,7 +551,7 @@ def _signals(model, data):
     if not {'pixel_values', 'values'} & {*getattr(data, 'column_names', ())}:
         problem = 'images or series; for texts, use faithfulness_table'
     if isinstance(data, dict): problem = f"one split, got the splits {', '.join(data)}; pass data['test']"
-    if problem: raise ValueError(f'data must be {problem}')
+    check_faults(problem, 'data must be ')
     return encoded_for(model, data, target='gold')[:2]
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #043b

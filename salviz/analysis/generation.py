@@ -13,6 +13,7 @@ from .corpus import batches
 from ..attribution.questions import encoded_for, head_task
 from ..attribution.reading import check_counts
 from ..core.names import measured_words
+from ..core.validation import check_faults
 from ..models.loading import longest_input, undisturbed
 
 # %% ../../nbs/09_analysis/05_generation.ipynb #gn-6
@@ -100,7 +101,7 @@ def bleu(
     elif isinstance(references, str) or len(references) != len(translations):
         problem = (f'references must contain one text for each of the {len(translations)} translations, got '
                    f'{len(references)}')
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     metric = _sacrebleu().metrics.BLEU(**options)
     score = metric.corpus_score(list(translations), [list(references)])
     return dict(bleu=score.score, precisions=list(score.precisions), brevity_penalty=score.bp,

@@ -26,12 +26,13 @@ from ..attribution.saliency import input_saliency
 from ..core.names import class_places
 from ..core.snapshots import Snapshot
 from ..core.text import align_batch, continued
+from ..core.validation import check_faults
 from ..data.texts import encode_texts, model_inputs
 from ..methods.ad_drop import row_ranks
 from ..models.agreement import are_numbers, check_tokens
 from ..models.attention import attention_note, attention_parts, check_observable, observe, query_key, unwrapped
-from ..models.loading import (device_of, longest_input, model_name, new_head_note, pooled_rows, twin, undisturbed,
-                                   weights_version)
+from ..models.loading import (device_of, load_classifier, longest_input, model_name, new_head_note, pooled_rows,
+                                   twin, undisturbed, weights_version)
 from ..models.patches import check_patches, patch_grid
 from ..models.places import logits_at, logits_between
 from ..models.tasks import best_span, class_probabilities, head_of, is_multi_label
@@ -183,7 +184,7 @@ def _answer(
         problem = f'no output for each token, so position must be None, got {position!r}'
     if head in ('', 'span') and target is not None:
         problem = 'no classes to choose a target from; pass a function of (outputs, rows) as target'
-    if problem: raise ValueError(f'{name} has {problem}')
+    check_faults(problem, f'{name} has ')
     if head in ('sequence', 'image'): return _by_example(model, outputs, inputs, target, classes)
     if head == 'span': return _by_span(model, outputs, text)
     if head: return _by_token(model, outputs, inputs, tokenizer, text.labels, head, target, position)
@@ -272,7 +273,7 @@ def _check_model(model, tokenizer, saliency):
                    'AutoTokenizer')
     if name.endswith('ForMultipleChoice'): problem = f'{name} reads several texts at once; use a sequence classifier'
     if not isinstance(model, PreTrainedModel): problem = _not_a_model(model)
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     part = attention_parts(model).get('encoder', model)
     check_observable(part)
     if saliency is not None: attribution_named(saliency, 'input_ids', 'saliency', or_else=', or None')
@@ -346,6 +347,7 @@ class Capture:
     questions:list     # inputs, score and start of the continuation for each; None: nothing is explained
     requested:_Requested
     kind:str='text'    # or 'image'
+    pair:tuple=()      # of texts: (model, tokenizer) as passed, or the bundled ones
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0322b
 def _check_targets(captured, targets):
@@ -390,7 +392,7 @@ def _continuations(
         problem = f'pass the number of tokens to generate, or a dict of arguments for model.generate, got {generate!r}'
     if head_of(model) != 'causal':
         problem = f'{type(model).__name__} cannot generate text; use a causal language model'
-    if problem: raise ValueError(f'generate: {problem}')
+    check_faults(problem, 'generate: ')
     settings = generate
     if whole: settings = dict(max_new_tokens=generate, do_sample=False)
     rows, texts, starts = [], [], []
@@ -442,8 +444,11 @@ def _saliency_of_each(
 def capture_texts(
     model, tokenizer, texts, target, position, saliency, steps, attribution, max_length, generate=None,
 ) -> Capture:
-    "Run one forward pass for each of `texts`; the arguments are those of `_explain_texts`"
-    whole = unwrapped(model)
+    """Run one forward pass for each of `texts`; the arguments are those of `_explain_texts`
+
+    Without a model the bundled sentiment classifier is used."""
+    if model is None: model, tokenizer = load_classifier('movie-minilm')
+    pair, whole = (model, tokenizer), unwrapped(model)
     model = _check_model(whole, tokenizer, saliency)
     texts, pairs = _read_texts(texts)
     longest = longest_input(model, tokenizer, max_length)
@@ -478,7 +483,8 @@ def capture_texts(
     questions = [reply.score and (inputs, reply.score, start)
                  for (_, _, inputs), reply, start in zip(captured, answers, starts)]
     return Capture(model, snapshots, questions,
-                   _Requested(saliency, steps, attribution, baseline, tuple(notes*has_baseline), generate is not None))
+                   _Requested(saliency, steps, attribution, baseline, tuple(notes*has_baseline), generate is not None),
+                   pair=pair)
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0323
 def _explain_texts(
@@ -523,7 +529,7 @@ def _check_whole(model, tokenizer, texts):
         count, problem = len(tokenizer(*text, truncation=False, verbose=False)['input_ids']), ''
         if count > longest: problem = f'has {count} tokens, but the model accepts at most {longest}; shorten the text'
         if not all(part.strip() for part in text): problem = 'is empty; enter at least one word'
-        if problem: raise ValueError(f'the text {problem}')
+        check_faults(problem, 'the text ')
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #own2b
 def explain_alike(
@@ -626,7 +632,7 @@ def _read_images(
     if x.ndim == 3 and labels is not None: labels = [labels]
     if x.ndim == 3: x = x[None]
     channels = getattr(getattr(model, 'config', None), 'num_channels', None)
-    if problem := _image_problem(x, channels): raise ValueError(problem)
+    check_faults(_image_problem(x, channels))
     return x.astype(np.float32), labels, names
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img5
@@ -677,7 +683,7 @@ def _check_image_model(model, saliency):
     if getattr(model, 'salviz_task', None) is not None:
         problem = (f'{name} has no patches and no attention between them; use explain(model, images) for the saliency '
                    'of pixels, or the explorer of a run: Explorer(train(model, data))')
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     if saliency is not None: attribution_named(saliency, 'pixel_values', 'saliency', or_else=', or None')
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img6b

@@ -17,6 +17,7 @@ from ..attribution.questions import encoded_for
 from ..core.names import measured_words
 from ..core.renamed import renamed_settings
 from ..core.runs import Run
+from ..core.validation import check_faults
 from ..data.texts import model_inputs
 from ..methods.sallm import Explanations, SalLM, explain_examples
 from ..models.agreement import class_mismatch
@@ -45,7 +46,7 @@ def _teacher(teacher, model, tokenizer):
     elif why := class_mismatch(explainer, model): problem = f': {why}'
     if sizes[0] != sizes[1] or is_other:
         problem = ' has a different vocabulary from the model; use a teacher that was trained with the same tokenizer'
-    if problem: raise ValueError(f'teacher: {name}{problem}')
+    check_faults(problem, f'teacher: {name}')
     return explainer
 
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-9

@@ -17,7 +17,7 @@ import torch
 from .packing import rows_at_once
 from .reading import (check_counts, check_target, every_row, has_encoder_and_decoder, most_places,
                                         only_read, predicted_classes, real_tokens, repeated, row_tokens, target_scores)
-from ..core.validation import PositiveInt, Seed, check_choice
+from ..core.validation import PositiveInt, Seed, check_choice, check_faults
 from ..data.texts import model_inputs
 from ..models.attention import cached_layers, check_layers, observe
 from ..models.fast import where_needed
@@ -134,7 +134,7 @@ def attention_attribution(
     if dtype not in (None, torch.bfloat16):
         fault = (f'dtype must be None or torch.bfloat16, got {dtype}; '
                  'float16 is not supported, since small gradients underflow')
-    if fault: raise ValueError(fault)
+    check_faults(fault)
     with _cast_to(dtype, inputs):
         if method == 'integrated_gradients':
             return _integrated_attention(model, inputs, target, layers, training, seed, steps, reading, part,

@@ -23,7 +23,7 @@ from .registry import Attribution, attribution_named, registered_attributions
 from .saliency import channels_of, completeness, read_in_packs
 from ..core.maths import keyed_uniform
 from ..core.text import pool_words
-from ..core.validation import PositiveInt, Seed, validated
+from ..core.validation import PositiveInt, Seed, check_faults, validated
 from ..data.texts import model_inputs
 from ..models.agreement import as_array
 from ..models.attention import unwrapped
@@ -100,7 +100,7 @@ def _settled_options(method, options:dict) -> dict:
         fault = f'{method} has no option {", ".join(unknown)}; available: {", ".join(defaults) or "none"}'
     elif not is_sampled and 'samples' in options:
         fault = 'deep_shap: samples= applies only without baselines=; omit one of them'
-    if fault: raise ValueError(fault)
+    check_faults(fault)
     if not is_sampled: del settled['samples']
     return settled
 

@@ -11,6 +11,7 @@ import torch
 from .reading import check_counts, has_encoder_and_decoder
 from .registry import attribution
 from .saliency import baseline_embedding, begin
+from ..core.validation import check_faults
 from ..models.loading import target_start
 
 # %% ../../nbs/04_attribution/06_occlusion.ipynb #048
@@ -94,7 +95,7 @@ def _option_fault(is_text, replacement, window, stride) -> str: # '' if there is
 def _by_occlusion(reading, *, replacement='baseline', window=None, stride=None, baseline=None):
     "Compute the drop of each score without a token, or the mean drop without the windows that cover a pixel or cell"
     x = reading.x
-    if fault := _option_fault(reading.is_text, replacement, window, stride): raise ValueError(f'occlusion: {fault}')
+    check_faults(_option_fault(reading.is_text, replacement, window, stride), 'occlusion: ')
     if reading.is_text: return _without_tokens(reading, replacement, baseline)
     is_image, start = reading.name == 'pixel_values', begin(reading, baseline)
     down, across = _windows(x.shape[-2:], window or ((4, 4) if is_image else (4, 1)), stride, x.device)

@@ -15,6 +15,7 @@ import torch
 from .reading import (every_row, is_of_example, packs_of, places_of, rows_of, shape_or_value,
                                         target_scores, what_is_read)
 from ..core.text import align_batch
+from ..core.validation import check_faults
 from ..data.signals import SignalCollator, encode_signals
 from ..data.texts import Collator, encode, encode_texts, model_inputs
 from ..models.agreement import agreed_pads, agreed_split, check_tokens, padding_for
@@ -59,7 +60,7 @@ def encoded_for(
     # (encoded Dataset, function: list of rows -> batch, order: row indices that group texts of similar length)
 ) -> tuple:
     "Encode `data` for `model`; return it with a function that creates batches and an order of its rows"
-    if fault := _data_fault(data): raise ValueError(f'data {fault}')
+    check_faults(_data_fault(data), 'data ')
     columns = getattr(data, 'column_names', None)
     if columns is not None:
         data, notes = agreed_split(model, data, _is(target, 'gold'))

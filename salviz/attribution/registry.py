@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from ..core.bibliography import cited
+from ..core.validation import check_faults
 
 # %% ../../nbs/04_attribution/00_registry.ipynb #006
 readings = 'input_ids', 'pixel_values', 'values' # texts, images, series
@@ -96,7 +97,7 @@ def attribution(
     "Register the decorated function as the attribution `name`"
     def register(function):
         new = Attribution(name, function, **facts)
-        if fault := _attribution_fault(new): raise ValueError(fault)
+        check_faults(_attribution_fault(new))
         attributions[name] = new
         return function
     return register

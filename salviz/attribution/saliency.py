@@ -24,7 +24,7 @@ from .reading import (Reading, check_counts, check_score, check_target, every_ro
                                         source_stack, target_scores, what_is_read)
 from .registry import attribution, attribution_named
 from ..core.maths import keyed_uniform
-from ..core.validation import PositiveInt, check_choice
+from ..core.validation import PositiveInt, check_choice, check_faults
 from ..data.texts import model_inputs
 from ..models.loading import undisturbed
 
@@ -112,7 +112,7 @@ def baseline_embedding(
                    'pass another token with baseline=, or load the model with load_classifier')
     elif isinstance(baseline, bool) or not isinstance(baseline, Integral) or not 0 <= baseline < count:
         problem = f'{what} must be the id of a token, 0 to {count - 1} in this model, got {baseline!r}'
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     return embed(torch.tensor([baseline], device=embed.weight.device))[0].detach()
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #032b

@@ -12,6 +12,7 @@ import warnings
 from collections import namedtuple
 from pathlib import Path
 
+from .validation import check_faults
 from .words import for_file, loaded_as
 
 # %% ../../nbs/01_core/04_bibliography.ipynb #005
@@ -243,7 +244,7 @@ def write_bibliography(
     path, entries = Path(path), {}
     if path.suffix != '.bib': raise ValueError(f'write_bibliography: path must end in .bib, got {str(path)!r}')
     for entry in _entries_of(sources):
-        if fault := _entry_fault(entry): raise ValueError(f'write_bibliography: the entry {entry!r:.60} {fault}')
+        check_faults(_entry_fault(entry), f'write_bibliography: the entry {entry!r:.60} ')
         key = _entry.match(entry)[2]
         if entries.setdefault(key, entry) != entry:
             warnings.warn(f'write_bibliography: two different entries have the key {key}; only the first is written. '

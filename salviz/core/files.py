@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from .validation import check_faults
+
 # %% ../../nbs/01_core/01_files.ipynb #006
 _in_utf8 = 'save it as UTF-8, or convert it: iconv -f {} -t UTF-8 {} > new-file'
 
@@ -54,7 +56,7 @@ def read_utf8(
     with path.open('rb') as opened: data = opened.read(-1 if most is None else most + 1)
     if most is not None and len(data) > most: fault = f' is larger than {most/10**6:g} MB'
     else: fault = _text_fault(data, path.name)
-    if fault: raise ValueError(f'{path}{fault}')
+    check_faults(fault, path)
     return data.decode('utf-8-sig')
 
 # %% ../../nbs/01_core/01_files.ipynb #006c
@@ -108,7 +110,7 @@ def _header_fault(header) -> str: # '' if there is none
 
 def checked_header(path, header):
     "Raise a `ValueError` if the `header` has duplicate column names"
-    if fault := _header_fault(header): raise ValueError(f'{path}{fault}')
+    check_faults(_header_fault(header), path)
 
 # %% ../../nbs/01_core/01_files.ipynb #010
 def _rows_fault(rows) -> str:
@@ -135,7 +137,7 @@ def read_csv(
     fault, header = _separator_fault(path.name, text.lstrip().splitlines()[0]), _regular_header(text)
     if not fault and header is None: fault = _rows_fault(_fields(path, text))
     if not fault: fault = _header_fault(header)
-    if fault: raise ValueError(f'{path}{fault}')
+    check_faults(fault, path)
     if missing: return pd.read_csv(io.StringIO(text, newline=''), index_col=False, low_memory=False)
     table = pd.read_csv(io.StringIO(text, newline=''), index_col=False, keep_default_na=False, dtype=object)
     table.attrs['as_written'] = True
@@ -169,7 +171,7 @@ def read_jsonl(path) -> list: # of dicts
     for number, line in enumerate(read_lines(path), 1):
         if not line.strip(): continue
         row, fault = _parse_line(line)
-        if fault: raise ValueError(f'{path}: line {number} {fault}')
+        check_faults(fault, f'{path}: line {number} ')
         rows.append(row)
     return rows
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from .files import read_utf8
 from .run_files import to_json, write_whole
+from .validation import check_faults
 
 # %% ../../nbs/01_core/18_part_cache.ipynb #006
 def digest(x) -> str: # 16 hexadecimal digits
@@ -34,7 +35,7 @@ class PartCache:
         self.folder = None if folder is None else Path(folder)
         if self.folder is None: return
         wanted = json.loads(to_json(question))
-        if fault := self._fault(wanted): raise ValueError(fault)
+        check_faults(self._fault(wanted))
         file = self.folder/'question.json'
         if not file.exists(): write_whole(file, to_json(wanted, indent=1).encode())
 

@@ -29,6 +29,7 @@ from .files import checked_file
 from .run_files import _unsealed, sealed, to_json
 from .runs import Run
 from .snapshots import Snapshot, decode_snapshot, encode_snapshot
+from .validation import check_faults
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-6
 _one_word = 'tuple set range dict float array frame table formula'.split()
@@ -411,5 +412,5 @@ def read_stamp(
     path = checked_file(path)
     line, fault = _recipe_line(path)
     if not fault: recipe, fault = _recipe_in(line)
-    if fault: raise ValueError(f'{path} {fault}')
+    check_faults(fault, f'{path} ')
     return recipe

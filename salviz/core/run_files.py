@@ -21,6 +21,8 @@ from datetime import datetime, timezone
 from numbers import Integral
 from pathlib import Path
 
+from .validation import check_faults
+
 # %% ../../nbs/01_core/11_run_files.ipynb #006
 _leases = {} # {folder or file: the `Lease` that this process needs to write there}
 
@@ -135,7 +137,7 @@ def _unsealed(
         x = json.loads(data)
         fault = _seal_fault(x, data, must_seal)
     except (ValueError, RecursionError) as e: fault = f'is not JSON ({e})'
-    if fault: raise ValueError(fault)
+    check_faults(fault)
     if _is_sealed(x): del x['seal']
     return x
 

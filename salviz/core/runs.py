@@ -29,7 +29,7 @@ from .run_files import (Damage, _is_count, _is_sealed, _left_by_a_kill, _now, _p
                                    read_manifest, read_object, sealed, to_json, write_object, write_whole)
 from .snapshots import (Snapshot, _arrays_header, _check_storable, _decode_arrays, _header_of, _plain_memory,
                                    _snapshot_fault, decode_snapshot, encode_arrays, encode_snapshot, snapshot_file)
-from .validation import check_choice, validated
+from .validation import check_choice, check_faults, validated
 
 # %% ../../nbs/01_core/15_runs.ipynb #042
 def _config_fault(config:dict) -> str: # '' if there is none
@@ -138,7 +138,7 @@ class _RunValues(_RunFolder):
         "Return the object in the file `name`, {} if it is missing; raise a `ValueError` if it is damaged"
         try: x = read_object(self.path/name, self._must_seal)
         except FileNotFoundError: return {}
-        if fault := _values_fault(name, x): raise ValueError(fault)
+        check_faults(_values_fault(name, x))
         return x
 
     def _object(self, name) -> dict:
@@ -708,7 +708,7 @@ class Run(_RunResuming):
         "Create a run in the folder `path` with the given `config`"
         when = dict(versions=config.get('versions') or _versions(), created=config.get('created') or _now())
         text, path = sealed({'format': 2, **config, **when}, indent=2), Path(path)
-        if fault := _config_fault(_unsealed(text.encode())): raise ValueError(f'create: config {fault}')
+        check_faults(_config_fault(_unsealed(text.encode())), 'create: config ')
         failed = exist == 'untrained' and untrained(path)
         try: path.mkdir(parents=True, exist_ok=failed or exist != 'refuse' and untouched(path))
         except FileExistsError:

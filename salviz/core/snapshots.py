@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from .maths import pack_bits, unpack_bits
 from .renamed import renamed_info
 from .run_files import _is_count, _is_number, _is_sealed, _read_errors, _read_file, to_json
-from .validation import check_choice
+from .validation import check_choice, check_faults
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #019
 _whole = ('probabilities', 'probability', 'saliency', 'saliency_target', 'saliency_map', 'confidence', 'prediction',
@@ -129,7 +129,7 @@ def _snapshot_faults(s): # yields str
 def _check_snapshot(s):
     "Raise a `ValueError` about the first fault of a snapshot"
     check_choice("Snapshot: info['modality']", s.info.get('modality', 'text'), ('text', *signal_shapes))
-    if fault := next(_snapshot_faults(s), ''): raise ValueError(f'Snapshot: {fault}')
+    check_faults(next(_snapshot_faults(s), ''), 'Snapshot: ')
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #033
 def _snapshot_text(s):
@@ -229,7 +229,7 @@ def _check_arrays(arrays, checksum, names):
     other = ''
     if set(arrays) != set(names): other = 'its header'
     if _checksum(arrays) != checksum: other = 'their checksum'
-    if other: raise ValueError(f'has arrays that do not match {other}')
+    check_faults(other, 'has arrays that do not match ')
 
 def _header_checksum(header:bytes, seal): # `seal`: a match of `_seal_in_header`
     return zlib.crc32(header[:seal.start(1)] + b'00000000' + header[seal.end(1):])
@@ -287,7 +287,7 @@ def read_header(
     """Return the entry `key` in the header of a safetensors file, or None; raise a `ValueError` with the reason if the
     header is damaged"""
     meta, fault = _parse_header(f, size, key)
-    if fault: raise ValueError(fault)
+    check_faults(fault)
     return meta
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #038b1
@@ -308,7 +308,7 @@ def _read_meta(
     meta = read_header(f, size, 'salviz.snapshot')
     fault = _format_fault(meta)
     if is_checked and not fault: fault = _meta_fault(meta)
-    if fault: raise ValueError(fault)
+    check_faults(fault)
     return meta
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #038b

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .validation import check_choice
+from .validation import check_choice, check_faults
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -252,7 +252,7 @@ def _encoding_fault(tokenizer, is_pair, max_length) -> str: # '' if there is non
 def _encode(tokenizer, firsts, seconds, max_length):
     """Encode the texts `firsts`, paired with `seconds` unless that is None; return the encodings, the number of tokens
     cut from each to fit `max_length`, and the encodings before truncation"""
-    if fault := _encoding_fault(tokenizer, seconds is not None, max_length): raise ValueError(fault)
+    check_faults(_encoding_fault(tokenizer, seconds is not None, max_length))
     encodings = tokenizer(firsts, seconds, verbose=False).encodings
     cut, whole = [0]*len(encodings), list(encodings)
     long = [i for i, e in enumerate(encodings) if max_length is not None and len(e) > max_length]
@@ -286,7 +286,7 @@ def align_batch(
         problem = f'pairs must be as long as texts, got {len(pairs)} for {len(texts)}'
     if isinstance(texts, str):
         problem = f'texts must be a list, got the string {texts!r:.80}; use align for a single text'
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     columns = [texts]
     if pairs is not None: columns.append(pairs)
     rows = [list(map(_read, row)) for row in zip(*columns)]
@@ -429,7 +429,7 @@ def _flag_spans(tt, flags):
     if flags.ndim != 1 or len(flags) not in (len(plain), len(spaced)):
         problem = (f'have one flag for each of the {len(plain)} words (or {len(spaced)} '
                    f'white-space words), got shape {flags.shape}')
-    if problem: raise ValueError(f'words must {problem}')
+    check_faults(problem, 'words must ')
     spans = {len(spaced): spaced, len(plain): plain}[len(flags)]
     return [span for span, flag in zip(spans, flags) if flag]
 

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['PositiveInt', 'PositiveFloat', 'Probability', 'Seed', 'Count', 'Splits', 'Names', 'LayerChoice', 'HeadChoice',
-           'shown', 'check_choice', 'renamed_arguments', 'check_arguments', 'validated']
+           'shown', 'check_choice', 'check_faults', 'renamed_arguments', 'check_arguments', 'validated',
+           'readable_signature', 'with_readable_signatures']
 
 # %% ../../nbs/01_core/05_validation.ipynb #003
 import builtins
@@ -88,11 +89,17 @@ class _Named(type):
 @lru_cache(maxsize=None)
 def _placeholder(name): return _Named(name, (), {})
 
+class _Readable(str):
+    "The readable text of a type `hint`, without ranges"
+    hint = None
+    def __repr__(self): return str(self)
+
 class _Names(dict):
     def __missing__(self, name): return getattr(builtins, name, None) or _placeholder(name)
 
 def _evaluated(annotation, module_names:dict):
     "Return the type that `annotation` denotes, evaluated in a module with these names"
+    if isinstance(annotation, _Readable): return annotation.hint
     if isinstance(annotation, typing.ForwardRef): annotation = annotation.__forward_arg__
     if not isinstance(annotation, str): return annotation
     return eval(annotation, {}, _Names(module_names))
@@ -222,6 +229,15 @@ def check_choice(
     is_tuple, quoted = isinstance(choices, tuple), list(map(repr, choices))
     raise ValueError(f'{name} must be {_listed(quoted) if is_tuple else "one of " + ", ".join(quoted)}, got {shown(x)}')
 
+# %% ../../nbs/01_core/05_validation.ipynb #9d40245c
+def check_faults(
+    faults:str|Iterable[str]|None, # one fault, an iterable of faults, or nothing
+    prefix:object='',              # of the error, such as 'train: ' or the path of a file
+):
+    "Raise a `ValueError` about the first of the `faults`, if there is one"
+    first = faults if isinstance(faults, str) else next(iter(faults or ()), '')
+    if first: raise ValueError(f'{prefix}{first}')
+
 # %% ../../nbs/01_core/05_validation.ipynb #rn-2
 _Function = TypeVar('_Function', bound=Callable)
 
@@ -296,3 +312,44 @@ def validated(function:_Function) -> _Function:
         check_arguments(function, arguments)
         return function(*args, **kwargs)
     return checked
+
+# %% ../../nbs/01_core/05_validation.ipynb #a7a18b9e
+def _type_text(hint) -> str:
+    "Return `hint` as it is written in code, without ranges and without the names of modules"
+    origin, args = _parts(hint)
+    if hint is None or hint is type(None): return 'None'
+    if hint is ...: return '...'
+    if isinstance(hint, list): return f'[{", ".join(map(_type_text, hint))}]' # parameters of a Callable
+    if isinstance(hint, typing.ForwardRef): return hint.__forward_arg__
+    if origin is Annotated: return _type_text(args[0])
+    if origin is typing.Union: return ' | '.join(dict.fromkeys(map(_type_text, args)))
+    if origin is Literal: return f'Literal[{", ".join(map(repr, args))}]'
+    name = getattr(origin, '__name__', str(origin))
+    return f'{name}[{", ".join(map(_type_text, args))}]' if args else name
+
+def _readable(annotation, module_names):
+    "Return the readable text of `annotation`, which may be empty"
+    if annotation is inspect.Parameter.empty: return annotation
+    hint = _evaluated(annotation, module_names)
+    text = _Readable(_type_text(hint))
+    text.hint = hint
+    return text
+
+# %% ../../nbs/01_core/05_validation.ipynb #fca6aa99
+def readable_signature(function:Callable) -> inspect.Signature:
+    "Return the signature of `function` with readable types; `validated` finds the ranges in them"
+    signature, module_names = inspect.signature(function), inspect.unwrap(function).__globals__
+    parameters = [p.replace(annotation=_readable(p.annotation, module_names)) for p in signature.parameters.values()]
+    return signature.replace(parameters=parameters,
+                             return_annotation=_readable(signature.return_annotation, module_names))
+
+@lru_cache(maxsize=None)
+def with_readable_signatures(thing):
+    "Let `help` show readable types in the signatures of the function or class `thing`, and return it"
+    functions = [thing]
+    if isinstance(thing, type):
+        bases = [cls for cls in thing.__mro__ if cls.__module__.startswith('salviz.')]
+        functions = [f for cls in bases for f in vars(cls).values()]
+    for function in functions:
+        if isinstance(function, types.FunctionType): function.__signature__ = readable_signature(function)
+    return thing

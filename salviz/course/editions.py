@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from ..core.files import read_utf8
-from ..core.validation import check_choice
+from ..core.validation import check_choice, check_faults
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-06
 _left_out = dict(
@@ -86,7 +86,7 @@ def header_of(
     match, problem = _header.fullmatch(line.strip()), ''
     if not match: problem = f'contain a line such as `{_header_example}`, got {line!r}'
     if not title: problem = f'start with `# ` and a title, got {first_line(first)[:80]!r}'
-    if problem: raise ValueError(f'the first cell must {problem}')
+    check_faults(problem, 'the first cell must ')
     return Header(int(title[1]), title[2], int(match[1]), int(match[2]), int(match[3]), match[4])
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-17

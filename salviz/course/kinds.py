@@ -17,7 +17,7 @@ import numpy as np
 from annotated_types import Gt, Lt
 
 from ..core.text import find_words
-from ..core.validation import shown, validated
+from ..core.validation import check_faults, shown, validated
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd06
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def number(
     if far is None: far = (high - low)*.15
     problem = _scale_problem(low, high, step)
     if not problem and not 0 <= near <= far: problem = f'near must be from 0 to far, got near={near:g} and far={far:g}'
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     return Query('number', dict(low=float(low), high=float(high), step=float(step), unit=unit, near=float(near),
                                 far=float(far)))
 
@@ -136,7 +136,7 @@ def slope(
     problem = _scale_problem(low, high, step)
     if not problem and not low <= start <= high: problem = f'start must be from {low:g} to {high:g}, got {start:g}'
     if not problem and min(near, same) < 0: problem = f'near and same must not be negative, got {near:g} and {same:g}'
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     ends = _texts('ends', tuple(ends), 2)[:2]
     return Query('slope', dict(start=float(start), low=float(low), high=float(high), step=float(step), unit=unit,
                                ends=ends, near=float(near), same=float(same)))

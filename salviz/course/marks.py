@@ -22,7 +22,7 @@ import traitlets as T
 from ..core.run_files import write_whole
 from ..core.text import find_words
 from ..core.untrusted import parsed_json
-from ..core.validation import shown
+from ..core.validation import check_faults, shown
 from .predictions import CourseWidget, fragment
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma06
@@ -77,7 +77,7 @@ def mark_set(
     if not rows:
         problem = f'`sentences` must be a list of texts, or of dicts with text and label, got {shown(sentences)}'
     if type(most) is not int or most < 1: problem = f'`most` must be a positive integer, got {most!r}'
-    if problem: raise ValueError(f'mark_set: {problem}')
+    check_faults(problem, 'mark_set: ')
     return MarkSet(tuple(row['text'] for row in rows), tuple(row.get('label') for row in rows), most)
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma11
@@ -120,7 +120,7 @@ def _flags_problem(flags, words, most) -> str:
 def _flags(i, flags, words, most):
     "Return the flags of sentence `i` as a tuple; raise a ValueError if they are not valid"
     if flags is None: return None
-    if problem := _flags_problem(flags, words, most): raise ValueError(f'sentence {i + 1} {problem}')
+    check_faults(_flags_problem(flags, words, most), f'sentence {i + 1} ')
     return tuple(map(int, flags))
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma12b
@@ -136,7 +136,7 @@ def checked_sheet(
     if isinstance(marks, (list, tuple)): count = f'{len(marks)} sentences'
     if count != f'{len(of)} sentences': problem = f'marks must be a list for {len(of)} sentences, got {count}'
     if not name: problem = f'the nickname must be a non-empty string, got {_quoted(nickname)}'
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     return MarkSheet(name, tuple(_flags(i, *x, of.most) for i, x in enumerate(zip(marks, of.words))), source)
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma15

@@ -20,7 +20,7 @@ import ipywidgets as W
 import traitlets as T
 from IPython.display import Markdown
 
-from ..core.validation import shown
+from ..core.validation import check_faults, shown
 from . import session
 from .kinds import (Query, answer_of, checked_value, choice, head, number, order, score, slope, truth_of,
                                  words)
@@ -271,7 +271,7 @@ class Reveal(W.VBox):
         if not names or not all(isinstance(name, str) and name for name in names):
             problem = ("pass the names of predictions, such as '1.words', and then the content; "
                        f'got {shown(tuple(names))}')
-        if problem: raise ValueError(f'Reveal: {problem}')
+        check_faults(problem, 'Reveal: ')
         self.names, self.content, self.is_open = list(names), content, False
         id = session.checksum(json_text(self.names + [title]))
         name = f'reveal {" ".join(self.names)}'

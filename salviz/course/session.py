@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ..core.run_files import write_whole
 from ..core.untrusted import largest, parsed_json, printable, read_json
-from ..core.validation import check_choice, shown
+from ..core.validation import check_choice, check_faults, shown
 from .kinds import Query, checked_value
 
 # %% ../../nbs/14_course/04_session.ipynb #se06
@@ -179,7 +179,7 @@ def record(
     entry:dict, # plain JSON, such as dict(passed=True, tries=2)
 ) -> None:
     "Store an entry other than a prediction in the answers file"
-    if problem := _name_problem(name, kind): raise ValueError(f'record: {problem}')
+    check_faults(_name_problem(name, kind), 'record: ')
     try: store(name, json.loads(json.dumps(dict(entry) | dict(kind=kind, time=_now()), allow_nan=False)))
     except (TypeError, ValueError):
         raise ValueError(f'record: `entry` must be a JSON-serialisable dict, got {shown(entry)}') from None
@@ -243,7 +243,7 @@ def _check_file(content, name, kind):
         problem = f'is not an answers file: "salviz" is not "{kind}"'
     elif content.get('version') is True or content.get('version') != 1:
         problem = f'has version {shown(content.get("version"))}; this salviz reads version 1'
-    if problem: raise ValueError(f'{name} {problem}')
+    check_faults(problem, f'{name} ')
 
 # %% ../../nbs/14_course/04_session.ipynb #se15-2c
 def _sound(content, problem_of, name, left_out):
@@ -251,7 +251,7 @@ def _sound(content, problem_of, name, left_out):
     problem = ''
     if not isinstance(content, dict): problem = f'must contain entries by name, got {shown(content)}'
     elif len(content) > _most_entries: problem = f'has {len(content)} entries, more than {_most_entries}'
-    if problem: raise ValueError(f'{name} {problem}')
+    check_faults(problem, f'{name} ')
     problems = {key: 'its name must be a string' if not _is_text(key) else problem_of(entry)
                 for key, entry in content.items()}
     wrong = [key for key, problem in problems.items() if problem]

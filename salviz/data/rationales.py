@@ -23,7 +23,7 @@ from ..core.files import checked_header, read_jsonl, read_utf8
 from ..core.maths import spans_of
 from ..core.run_files import read_object
 from ..core.text import find_words, joined, spaced_words
-from ..core.validation import Seed, Splits, check_choice
+from ..core.validation import Seed, Splits, check_choice, check_faults
 from .texts import check_splits, from_hub, load_text, one_table, readers, refuse_rows, written_labels
 
 # %% ../../nbs/02_data/02_rationales.ipynb #006
@@ -99,7 +99,7 @@ def _flags_as_sides(texts, flags):
     if not all(isinstance(x, numbers.Real) and 0 <= x <= 1 for x in flags):
         problem = ('a rationale must be a list of spans, of flags (0 or 1) or of fractions (from 0 to 1), got '
                    f'{flags!r:.80}')
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     cut = {words: find_words, 0: lambda text: []}.get(len(flags), spaced_words)
     sides, at = [], 0
     for text in texts:

@@ -23,7 +23,7 @@ from datasets import Array2D, Array3D, ClassLabel, Dataset, DatasetDict, Dataset
 
 from ..core.assets import asset
 from ..core.files import checked_file
-from ..core.validation import Seed, Splits, check_choice
+from ..core.validation import Seed, Splits, check_choice, check_faults
 from .texts import (check_column, check_splits, checked_fractions, cut_rows, other_splits, refuse_rows,
                                stratified_order, three_splits)
 
@@ -72,7 +72,7 @@ def _class_names(y, names):
         problem = f'at least two distinct class names are needed, got {", ".join(names) or "none"}'
     if y.ndim != 1 or y.dtype.kind not in 'iubUSO':
         problem = f'labels of train must be a list of names or of integers, got {y.dtype} {list(y.shape)}'
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     return names
 
 # %% ../../nbs/02_data/01_signals.ipynb #009b
@@ -154,7 +154,7 @@ def _finished(parts, kind, source, labels, normalise, fractions, seed, channels_
         missing = np.asarray(pd.isna(np.asarray(y, dtype=object)))
         if missing.ndim == 1: refuse_rows(np.flatnonzero(missing), name, 'the label is missing')
     names = _class_names(parts['train'][1], labels)
-    if problem := _split_problem(parts, xs, kind, feature_names): raise ValueError(problem)
+    check_faults(_split_problem(parts, xs, kind, feature_names))
     parts = _cut({name: (xs[name], _label_ids(y, names, labels is not None, name)) for name, (_, y) in parts.items()},
                  fractions, seed)
     how = normalise or ('published' if source in _published else 'z-score')
@@ -344,7 +344,7 @@ def _read_ts(
         except ValueError: problem = problem or f': line {number} has a value that is not a number'
         labels.append(label.strip())
     problem = problem or _values_problem(values)
-    if problem: raise ValueError(f'{path}{problem}')
+    check_faults(problem, path)
     return np.array(values).transpose(0, 2, 1), labels, header['classlabel'][1:]
 
 # %% ../../nbs/02_data/01_signals.ipynb #040

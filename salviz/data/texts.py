@@ -40,7 +40,7 @@ from ..core.assets import asset, hub_silence
 from ..core.files import read_by_ending, read_csv, read_jsonl, read_lines, read_parquet
 from ..core.names import class_places
 from ..core.text import align_batch, rationale_flags, readable
-from ..core.validation import Seed, Splits
+from ..core.validation import Seed, Splits, check_faults
 from ..metrics.tasks import tasks
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ def _class_names(train, feature, wanted):
     elif stored is None:
         try: names = list(map(str, sorted(labels)))
         except TypeError: names = sorted(map(str, labels)) # integers and texts
-    if problem := _names_problem(names, wanted, stored, labels): raise ValueError(problem)
+    check_faults(_names_problem(names, wanted, stored, labels))
     if wanted is None: _warn_case(names)
     return names
 
@@ -489,7 +489,7 @@ def _label_columns(tables, label, labels, task):
         if isinstance(feature, ClassLabel):
             problem = f'column {label!r} has classes ({", ".join(feature.names)}), which regression cannot predict'
         if labels is not None: problem = 'labels are class names, but regression has no classes; omit labels or task'
-        if problem: raise ValueError(problem)
+        check_faults(problem)
         return Value('float64'), {split: _scores(x, split) for split, x in plain.items()}
     names = _class_names(plain['train'], feature, labels)
     numbered = _are_numbers(plain['train'], feature, names)
@@ -685,7 +685,7 @@ def _tag_lines(path):
             if is_comment: continue
             problem = ('begins with #, but is neither a comment before a sentence nor a word with a tag that other '
                        f'lines have: {line!r:.60}')
-        if problem: raise ValueError(f'{path}: line {i} {problem}')
+        check_faults(problem, f'{path}: line {i} ')
         sentences[-1].append((i, columns))
     return [sentence for sentence in sentences if sentence]
 
@@ -715,7 +715,7 @@ def _bio(path, word=None, tag=None):
     if tag is None: tag = width - 1
     if not (0 <= word < width and 0 <= tag < width and word != tag):
         problem = problem or f' has {width} columns (from 0), so words={word}, tags={tag} are invalid'
-    if problem: raise ValueError(f'{path}{problem}')
+    check_faults(problem, path)
     done = []
     for sentence in sentences:
         extra = [(i, c) for i, c in sentence if counted and not c[0].isdecimal()] # ranges and empty nodes
@@ -726,7 +726,7 @@ def _bio(path, word=None, tag=None):
     words = [w for row, _ in done for w in row]
     if len(words) > 9 and len({*words}) == 1:
         problem = problem or f'column {word} is {words[0]!r} on every line, not a column of words; {choose}'
-    if problem: raise ValueError(f'{path}: {problem}')
+    check_faults(problem, f'{path}: ')
     return pd.DataFrame(done, columns=['words', 'tags'])
 
 # %% ../../nbs/02_data/00_texts.ipynb #055b
@@ -1375,7 +1375,7 @@ def encode_texts(
         problem = f'pairs must have one sentence for each of the {len(texts)} texts, got {len(pairs)}'
     if not len(texts): problem = 'texts is empty; pass at least one sentence'
     if isinstance(texts, str): problem = f'texts must be a list of strings, got the string {texts!r}; pass it as a list'
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     def listed(t):
         if isinstance(t, tuple): return list(t)
         return t
@@ -1411,7 +1411,7 @@ class Collator:
         if not hasattr(tokenizer, 'pad_token_id'):
             problem = ('tokenizer must be a tokenizer, such as load_classifier returns, got '
                        f'{tokenizer!r:.80}')
-        if problem: raise ValueError(f'Collator: {problem}')
+        check_faults(problem, 'Collator: ')
         self.pads = dict(input_ids=pad, attention_mask=0, token_type_ids=0, word_ids=-1, segments=-1,
                          special_tokens_mask=1)
         self.pad_to_multiple_of, self.decoder_start, self.labels = pad_to_multiple_of, decoder_start, labels

@@ -82,18 +82,16 @@ def explore(
     `explore(language_model, tokenizer, 'a charming', generate=8)`,
     `explore(vision_transformer, images=data['test'].select(range(4)))`"""
     from salviz.analysis.model_maps import BackgroundAttribution, capture_images, capture_texts
-    from salviz.models.loading import load_classifier
     text_args = dict(tokenizer=tokenizer, texts=texts, position=position, generate=generate, max_length=max_length)
     if images is not None:
         _check_image_args(model, text_args)
         capture = capture_images(model, images, labels, classes, target, saliency, steps, attribution)
     else:
         _check_text_args(model, tokenizer, dict(labels=labels, classes=classes))
-        if model is None: model, tokenizer = load_classifier('movie-minilm')
         if texts is None: texts = list(_shown_texts)
         capture = capture_texts(model, tokenizer, texts, target, position, saliency, steps, attribution, max_length,
                                 generate)
-        kwargs = dict(model=(model, tokenizer)) | kwargs
+        kwargs = dict(model=capture.pair) | kwargs
     background = BackgroundAttribution(as_run(capture.snapshots), capture)
     if not background.total: return Explorer(capture.snapshots, **kwargs)
     explorer = Explorer(background, **kwargs)

@@ -19,6 +19,7 @@ from ..core.evidence import largest_saliency
 from ..core.names import methods_words, scores_of
 from ..core.runs import Run, open_run
 from ..core.snapshots import Snapshot, snapshot_numbers
+from ..core.validation import check_faults
 from .quantisation import _finite, json_text
 from ..metrics.tasks import Modality, facts_of, modalities, unknown_task
 from ..views.trade_off import trade_off
@@ -28,7 +29,7 @@ def _run_of_snapshots(snapshots):
     "Wrap a list of `Snapshot` in an object with the attributes of a `Run`; `put` adds or replaces a snapshot"
     if not snapshots: got = 'an empty list'
     else: got = next((f'{type(o).__name__!r}' for o in snapshots if not isinstance(o, Snapshot)), None)
-    if got: raise ValueError(f'a run must be a Run, its path, or a list of at least one Snapshot, got {got}')
+    check_faults(got, 'a run must be a Run, its path, or a list of at least one Snapshot, got ')
     by_place, first = {(s.step, s.probe): s for s in snapshots}, snapshots[0]
     attention = first.arrays.get('attention')
     size, name = {}, 'snapshots'

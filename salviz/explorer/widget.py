@@ -31,7 +31,6 @@ from ..core.attention_arrays import attention_maps, maps_by_model
 from ..core.snapshots import Snapshot
 from ..core.validation import Names, validated
 from .assets import check_panels, needs_plotly, static_text
-from .custom_sentences import ModelSource
 from .page import output_html, page_of, plotly_gz, write_page
 from .quantisation import json_text
 from .run_metadata import as_run, example_count_text, front_meta, is_front, runs_of_front, same_probe
@@ -600,6 +599,12 @@ def _by_model(run) -> list: # of runs
     places = [(snapshot.step, snapshot.probe) for snapshot in run] if is_list else []
     return groups if len({*places}) < len(places) else [run]
 
+# %% ../../nbs/12_explorer/09_widget.ipynb #8355b074
+def _model_sources(runs, model, training) -> list:
+    "Return the `ModelSource` of each run; `model` and `training` are those of the first one"
+    from salviz.analysis.model_source import ModelSource # here, because pages need no package of the compute half
+    return [ModelSource(run, *(None, None) if i else (model, training)) for i, run in enumerate(runs)]
+
 # %% ../../nbs/12_explorer/09_widget.ipynb #047
 class Explorer(_WithSelection):
     """An interactive view of a run: attention, attribution [layers, heads, query, key], saliency [tokens], regions
@@ -641,7 +646,7 @@ class Explorer(_WithSelection):
         live = training is not None and training.state not in _over
         options = dict(panels=panels, height=height, state=None if state is None else _checked_state(state))
         trained = training if hasattr(training, 'pause') else None
-        sources = [ModelSource(opened, *(None, None) if i else (model, trained)) for i, opened in enumerate(self.runs)]
+        sources = _model_sources(self.runs, model, trained)
         self.view = ExplorerView(self.runs, probes, steps, budget, live, sources, described,
                                  options=json_text({k: v for k, v in options.items() if v is not None}),
                                  plotly=plotly_gz() if needs_plotly(panels) else b'',

@@ -260,7 +260,7 @@ def _face(family): return get_font(_file_of(family, len(fontManager.ttflist)))
 def _is_postscript(family:str) -> bool:
     "Return whether the installed font `family` has PostScript (CFF) outlines, in a single file or in a collection"
     file = _file_of(family, len(fontManager.ttflist))
-    data, at = Path(file).read_bytes(), 12 + 4*file.face_index
+    data, at = Path(file).read_bytes(), 12 + 4*getattr(file, 'face_index', 0) # matplotlib < 3.11: a string
     start = 0
     if data[:4] == b'ttcf': start = int.from_bytes(data[at:at + 4], 'big')
     return data[start:start + 4] == b'OTTO'

@@ -13,7 +13,6 @@ import warnings
 from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
 from importlib.metadata import version
 from itertools import compress, product
 from pathlib import Path
@@ -35,6 +34,7 @@ from .captions import sentences_of, short_caption
 from .drawing import (Kind, Look, chosen_maps, drawing_options, drawn_with, figure_kinds, fraction_map_of,
                                     user_settings)
 from .own_axes import draw_into
+from ..metrics.study_results import StudyResults
 from ..views.base import View, class_words, methods_of, telling_snapshot, view_for
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _opened(source):
     if isinstance(source, (list, tuple)): return [_opened(one) for one in source]
     if isinstance(source, dict): return {k: _opened(v) for k, v in source.items()}
     if not isinstance(source, (str, os.PathLike)): return source
-    if (Path(source)/'study.json').is_file(): return import_module('salviz.studies.study').Study.open(source)
+    if (Path(source)/'study.json').is_file(): return StudyResults.open(source)
     return open_run(source)
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #019b

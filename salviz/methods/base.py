@@ -23,7 +23,7 @@ import torch
 
 from ..core.bibliography import cited
 from ..core.renamed import RENAMED
-from ..core.validation import shown
+from ..core.validation import check_faults, shown
 from ..models.tasks import task_of, tasks
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Variant:
     def __post_init__(self):
         for f in fields(self):
             fault = fault_of(f.name, getattr(self, f.name), f.type, self.limits.get(f.name))
-            if fault: raise ValueError(f'{type(self).__name__.removesuffix("Variant")}: {fault}')
+            check_faults(fault, f'{type(self).__name__.removesuffix("Variant")}: ')
 
     @classmethod
     def preset(cls, name:str, arguments:dict) -> dict:
@@ -184,7 +184,8 @@ def _renamed(cls) -> dict: # {name in salviz 0.1: name since 0.2}
 
 def _variant_class(parameters):
     "Return the `Variant` class in the `parameters` of a constructor, or None"
-    parts = get_args(parameters['variant'].annotation) if 'variant' in parameters else ()
+    annotation = getattr(parameters.get('variant'), 'annotation', None)
+    parts = get_args(getattr(annotation, 'hint', annotation)) # `hint`: of a readable signature
     return next((part for part in parts if isinstance(part, type) and issubclass(part, Variant)), None)
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-05b

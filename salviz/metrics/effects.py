@@ -13,7 +13,7 @@ from numbers import Real
 import numpy as np
 import pandas as pd
 
-from ..core.validation import check_choice
+from ..core.validation import check_choice, check_faults
 from .scores import check_fraction, check_lengths
 from .statistics import paired_t
 
@@ -127,7 +127,7 @@ def tost(
     if sides not in (1, 2): problem = f'sides must be 1 (no harm) or 2 (equivalence), got {sides!r}'
     if not (isinstance(margin, Real) and 0 < margin < math.inf):
         problem = f'margin must be a number above 0, the largest difference that does not matter, got {margin!r}'
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     estimate = over_tasks(d, tasks)
     above = estimate.p_of(-margin, 'greater')
     if sides == 1: return above

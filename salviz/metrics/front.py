@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from ..core.names import listed
-from ..core.validation import check_choice
+from ..core.validation import check_choice, check_faults
 from ..core.words import digits_of
 from .scores import check_fraction
 from .statistics import better_of, checked_better, id_columns, over_seeds, paired_t
@@ -133,7 +133,7 @@ def _of_setting(frame, setting, method):
     if method is not None and not problem: mine = mine[mine['method'] == method]
     varied = [c for c in names if c != setting and c in mine and mine[c].nunique(dropna=False) > 1]
     if varied: problem = problem or f'several values of {", ".join(varied)}; keep the rows with a single value'
-    if problem: raise ValueError(f'front: {problem}')
+    check_faults(problem, 'front: ')
     return mine, mine['method'].iloc[0]
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr015
@@ -245,7 +245,7 @@ def _reference_needed(measures) -> str:
 def _check_arguments(measures, better, reference, confidence, have=()): # {measure: 'higher' or 'lower'}
     "Check arguments without looking at the runs; return the better directions; `have` lists the available metrics"
     check_fraction('front: confidence', confidence)
-    if problem := _choice_problem(measures, have): raise ValueError(f'front: {problem}')
+    check_faults(_choice_problem(measures, have), 'front: ')
     better = _directions(measures, {k: v for k, v in better.items() if k in measures})
     numbers = isinstance(reference, (list, tuple)) and len(reference) == 2 and all(
         isinstance(x, (int, float)) and not isinstance(x, bool) and np.isfinite(x) for x in reference)
@@ -435,6 +435,6 @@ def even_values(
     if not high > low: problem = f'high must be above low={low!r}, got {high!r}'
     if scale == 'log' and not low > 0:
         problem = f"low must be above 0 on a logarithmic scale, got {low!r}; pass scale='linear'"
-    if problem: raise ValueError(f'even_values: {problem}')
+    check_faults(problem, 'even_values: ')
     inner = dict(log=np.geomspace, linear=np.linspace)[scale](low, high, count)[1:-1]
     return [low, *(float(f'{v:.3g}') for v in inner), high]

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from annotated_types import Ge, Le
 
-from ..core.validation import check_choice, renamed_arguments, validated
+from ..core.validation import check_choice, check_faults, renamed_arguments, validated
 from ..core.words import latex_text
 from .scores import check_fraction, check_lengths, check_shapes, run_agreement, train_test_gap
 
@@ -824,7 +824,7 @@ def _table_axes(frame, rows, columns, measure):
         measures = []
     _check_names('rows', rows, ids)
     _check_names('columns or measure', measures, have)
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     return tuple(rows), across, measures
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062x
@@ -852,7 +852,7 @@ def _score_problem(frame, columns, measure, ways) -> str:
 def _with_score(frame, columns, measure, better):
     "Return the frame with a column score, and its direction, for a `measure` per value of the setting `columns`"
     ways = {m: (better or {}).get(m, better_of(m)) for m in measure.values()}
-    if problem := _score_problem(frame, columns, measure, ways): raise ValueError(problem)
+    check_faults(_score_problem(frame, columns, measure, ways))
     _check_names('measure', measure.values(), _measures_in(frame))
     scores = [row[measure[_plain_value(row[columns])]] for row in frame.to_dict('records')]
     return frame.assign(score=scores), next(iter(ways.values()))
@@ -1006,7 +1006,10 @@ def result_table(
     (frame, chosen), levels = _chosen(frame, where), levels or {'†': .05, '‡': .01}
     if fewest is None: fewest = _fewest_pairs[test]
     cells = _cells(frame, rows, across, measures)
-    for fault in _table_faults(cells, across, compare_to, average, p_values, change): raise ValueError(fault)
+    problem = ''
+    if average and not across: problem = 'average requires a setting along the columns, such as columns="task"'
+    if p_values and compare_to is None: problem = 'p_values requires compare_to, the baseline to compare with'
+    check_faults(problem)
     if average: _add_average(cells)
     better, compared, place = {m: stated.get(m, better_of(m)) for m in measures}, {}, 'column'
     if compare_to is not None: compared = _compare_all(cells, compare_to, test, correction, bool(across))

@@ -22,7 +22,7 @@ from ..core.provenance import study_facts
 from ..core.renamed import renamed_design
 from ..core.run_files import read_object
 from ..core.runs import Run
-from ..core.validation import check_arguments
+from ..core.validation import check_arguments, check_faults
 from .statistics import (better_of, format_value, id_columns, is_measure, measure_of, names_of_runs,
                                        over_seeds, result_table)
 
@@ -255,7 +255,7 @@ def _best_ways(frame, by, report, better):
     if by == report or by.startswith('test_'):
         problem = (f'by must be a metric on the validation split, got {by!r}; the column flattery shows the effect of '
                    'selecting on the reported split')
-    if problem: raise ValueError(f'best: {problem}')
+    check_faults(problem, 'best: ')
     signs = dict(higher=1, lower=-1)
     return report, signs[ways[by]], signs[ways[report]]
 
@@ -346,7 +346,7 @@ class StudyResults(_MeasuredStudy):
             if name not in id_columns(frame):
                 problem = f'{name} is not a setting; available: {", ".join(id_columns(frame)[:-1])}'
             elif not (frame[name] == x).any(): problem = f'no finished run has {name} = {x!r}'
-            if problem: raise ValueError(f'best: {problem}')
+            check_faults(problem, 'best: ')
             frame = frame[frame[name] == x]
         frame = self._with_scores(frame, [by, report or 'test_' + by.removeprefix('validation_')])
         return best_settings(frame, by, report, self.manifest['better'])

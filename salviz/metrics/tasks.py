@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..core.validation import check_faults
 from .scores import (classification_metrics, detection_metrics, masked_metrics, multi_label_metrics,
                                    next_token_metrics, regression_metrics, span_metrics, token_metrics,
                                    translation_metrics)
@@ -41,7 +42,7 @@ def _check_tags(where, words, tags, classes:int):
         if bad: problem = f'the tag {bad[0]!r}; tags must be 0 to {classes - 1}'
         if not row_words or len(row_words) != len(row_tags):
             problem = f'{len(row_words)} words and {len(row_tags)} tags; each word requires one tag'
-        if problem: raise ValueError(f'train: row {i} of the {where} split has {problem}')
+        check_faults(problem, f'train: row {i} of the {where} split has ')
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #ml02
 def _is_list_of_integers(feature) -> bool:
@@ -58,7 +59,7 @@ def _check_class_lists(where, rows, classes:int):
         if bad:
             problem = (f'lists of classes from 0 to {classes - 1}, got {bad[0]!r} in row {i} of {where}; load_text '
                        'converts names to labels')
-        if problem: raise ValueError(f'train: labels must be {problem}')
+        check_faults(problem, 'train: labels must be ')
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #qa01
 def _check_spans(where, split, classes):

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
 from ..core.assets import asset
+from ..core.validation import check_faults
 from .attention import unwrapped
 from .loading import checksum_of, forked_random, load_taught_weights, taught_classes, without_shard_bars
 
@@ -61,7 +62,7 @@ def _kind_fault(config) -> str: # '' if there is none
 
 def _check_kind(config, who):
     "Raise a `ValueError` if an adapter with this `config` cannot be trained"
-    if fault := _kind_fault(config): raise ValueError(f'{who}: {fault}')
+    check_faults(_kind_fault(config), f'{who}: ')
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa12c
 def _check_quantised(model):
@@ -95,7 +96,7 @@ def _adapter_fault(model) -> str: # '' if there is none
 
 def check_adapted(model):
     "Raise a `ValueError` if an adapter in `model` cannot be trained, or if its checkpoints would miss parameters"
-    if fault := _adapter_fault(model): raise ValueError(f'train: {fault}')
+    check_faults(_adapter_fault(model), 'train: ')
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa15
 def _base_checksum(adapted) -> int:

@@ -29,6 +29,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from ..core.validation import check_faults
 from .fast import any_key, surely_all
 
 # %% ../../nbs/03_models/01_attention.ipynb #uw02
@@ -799,7 +800,7 @@ def query_key(
                    f'computed from queries and keys alone; use {_proven.replace("DeBERTa, ", "")}')
     elif isinstance(head, bool) or not hasattr(head, '__index__') or not 0 <= operator.index(head) < heads:
         problem = f'head: {name} has the heads 0 to {heads - 1} in a layer, got {head!r}'
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     with torch.no_grad(), observe(model, layer, part=part) as maps:
         maps._with_vectors = True
         model(**inputs)

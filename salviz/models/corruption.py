@@ -17,7 +17,7 @@ from datasets import Dataset, DatasetDict, DatasetInfo, Features, Value
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
-from ..core.validation import Count, Seed, renamed_arguments, validated
+from ..core.validation import Count, Seed, check_faults, renamed_arguments, validated
 from .loading import class_config, forked_random, tasks_of_kind
 from .random import keyed_uniform
 from .tasks import task_heads, tasks
@@ -166,7 +166,7 @@ def small_model(
     **config, # further settings of the model's config, such as attention_probs_dropout_prob
 ) -> 'PreTrainedModel': # model in eval mode
     "Build a model for `task` with random weights that depend only on `seed`"
-    if fault := _size_fault(task, tokenizer, kind, heads, hidden): raise ValueError(f'small_model: {fault}')
+    check_faults(_size_fault(task, tokenizer, kind, heads, hidden), 'small_model: ')
     kind, longest = kind or tasks[task].head.small, max_length or min(tokenizer.model_max_length, 512)
     ids = dict(vocab_size=len(tokenizer),
                **{f'{name}_token_id': getattr(tokenizer, f'{name}_token_id') for name in ('pad', 'bos', 'eos')})
@@ -231,7 +231,7 @@ def pack_texts(
             problem = (f'must have single texts in a column text, got the columns {", ".join(has)}; '
                        'use rename_column and remove_columns to get one')
         else: problem = ''
-        if problem: raise ValueError(f'pack_texts: data {problem}')
+        check_faults(problem, 'pack_texts: data ')
         parts, n = _parts(list(part if listed else part['text']), tokenizer, block)
         rows, long, total = _joined(tokenizer, parts, block) if parts else [], long + n, total + len(part)
         info = (None if listed else DatasetInfo(features=Features(text=Value('string')),
@@ -292,7 +292,7 @@ class MaskTokens:
             problem = f'masked and replaced must not sum to more than 1, got {masked} and {replaced}'
         if tokenizer.mask_token_id is None:
             problem = 'the tokenizer has no mask token; use a tokenizer with one, for example from train_tokenizer'
-        if problem: raise ValueError(f'MaskTokens: {problem}')
+        check_faults(problem, 'MaskTokens: ')
         self.fraction, self.masked, self.replaced = fraction, masked, replaced
         self.mask_id, self.ordinary = tokenizer.mask_token_id, _ordinary_ids(tokenizer)
 
@@ -350,7 +350,7 @@ class ReplaceTokens:
             counts = counts.index_fill(0, torch.tensor(tokenizer.all_special_ids), 0.)
             is_sound = (counts >= 0).all() and (counts > 0).sum() >= 2
             if not is_sound: must = 'be numbers of at least 0, with at least two ordinary tokens above 0'
-        if must: raise ValueError(f'counts must {must}')
+        check_faults(must, 'counts must ')
         self.fraction, self.upto = fraction, (counts.cumsum(0)/counts.sum())
 
     @classmethod

@@ -28,7 +28,7 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from ..core.assets import asset, hub_silence
-from ..core.validation import Count, Seed, validated
+from ..core.validation import Count, Seed, check_faults, validated
 from .agreement import are_numbers, is_embedded, trained_order
 from .attention import eager_attention_of, eager_passes, layer_modules, unwrapped
 from .tasks import head_of, task_heads, tasks
@@ -325,7 +325,7 @@ def _class_count(name, config, num_labels, labels, replace, head=tasks['classifi
                    'pass ignore_mismatched_sizes=True to replace it with a new head')
     if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1):
         problem = f'num_labels must be a positive number of classes, got {wanted!r}'
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     return wanted or trained or 2
 
 # %% ../../nbs/03_models/03_loading.ipynb #030

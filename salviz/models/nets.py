@@ -22,7 +22,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import ImageClassifierOutput, SequenceClassifierOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ..core.validation import Count, Seed, check_choice
+from ..core.validation import Count, Seed, check_choice, check_faults
 from .fast import lstm_states
 from .loading import class_config, forked_random, model_name
 
@@ -446,11 +446,11 @@ def _table_of(embeddings, tokenizer) -> tuple: # (float tensor [vocabulary, size
     source, of_model = 'a matrix', isinstance(embeddings, (tuple, list)) and len(embeddings) == 2
     if of_model:
         model, source_tokenizer = embeddings
-        if fault := _source_fault(model, source_tokenizer, tokenizer): raise ValueError(fault)
+        check_faults(_source_fault(model, source_tokenizer, tokenizer))
         tokenizer, source = source_tokenizer, model_name(model)
         embeddings = model.get_input_embeddings().weight[:len(source_tokenizer)]
     table = torch.as_tensor(embeddings).detach().to('cpu', torch.float32)
-    if fault := _table_fault(table, tokenizer): raise ValueError(fault)
+    check_faults(_table_fault(table, tokenizer))
     return table, tokenizer, source
 
 # %% ../../nbs/03_models/04_nets.ipynb #we-2b
@@ -468,7 +468,7 @@ def _take_table(cls, settings, embeddings, tokenizer) -> tuple: # (table or None
         problem = ('embeddings_from describes the source of the word vectors in embeddings=, which is '
                    'missing; pass embeddings= or omit embeddings_from')
     elif cls is not TextLSTM: problem = f'{cls.__name__} has no word embeddings; embeddings= is for text-lstm'
-    if problem: raise ValueError(problem)
+    check_faults(problem)
     table, tokenizer, source = _table_of(embeddings, tokenizer)
     size = settings.setdefault('embedding_size', table.shape[1])
     if size != table.shape[1]:
@@ -531,7 +531,7 @@ def small_net(
     table, tokenizer = _take_table(cls, settings, embeddings, tokenizer)
     if tokenizer is not None: settings = dict(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id) | settings
     if shape is not None: settings['shape'] = tuple(shape)
-    if fault := _settings_fault(cls, settings): raise ValueError(fault)
+    check_faults(_settings_fault(cls, settings))
     with forked_random(seed): net = cls(cls.config_class(**_classes(num_labels, labels), **settings)).eval()
     if table is not None: net.copy_embeddings(table)
     return net

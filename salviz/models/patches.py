@@ -10,6 +10,7 @@ from collections import namedtuple
 
 import torch
 
+from ..core.validation import check_faults
 from .attention import attention_stack, check_observable, observe
 from .loading import device_of, undisturbed
 from .tasks import head_of
@@ -76,7 +77,7 @@ def check_patches(
     "Raise an error if a vision transformer cannot be observed or does not accept images of `shape`"
     check_observable(model)
     grid, config, name = patch_grid(model), attention_stack(model).config, type(model).__name__
-    if fault := _shape_fault(config, shape): raise ValueError(f'{name} {fault}')
+    check_faults(_shape_fault(config, shape), f'{name} ')
     image = torch.zeros(1, *shape, device=device_of(model), dtype=next(model.parameters()).dtype)
     with undisturbed(model), torch.no_grad(), observe(model) as maps:
         model(pixel_values=image)

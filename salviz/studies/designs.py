@@ -19,7 +19,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from ..core.files import read_utf8
-from ..core.validation import shown, validated
+from ..core.validation import check_faults, shown, validated
 from .processes import end_with_parent
 from .study import Study
 from .trials import arguments_of, check_allowed, optional_module
@@ -67,7 +67,7 @@ def _read_table(file) -> dict:
     parse = {'.toml': tomllib.loads, '.json': json.loads}[file.suffix]
     try: table = parse(text)
     except (ValueError, RecursionError) as e: raise ValueError(f'{file} cannot be read: {e}') from None
-    for fault in _table_faults(table): raise ValueError(f'{file}{fault}')
+    check_faults(_table_faults(table), file)
     return table
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds009c
@@ -115,7 +115,7 @@ def _data_of(table, file, settings):
     twice, fault = [k for k in open if k in arguments], ''
     if not isinstance(arguments.get('name'), str): fault = 'data must have a name, which is a string'
     elif twice: fault = f'{", ".join(twice)} must not be in both data and settings; remove one of them'
-    if fault: raise ValueError(f'{file}: {fault}')
+    check_faults(fault, f'{file}: ')
     columns = {k: x for k, x in arguments.items() if k not in ('name', *_sizes)}
     loader = _loader(arguments['name'], columns)
     check_allowed(f'{file}: data has unknown keys', columns, [*list(arguments_of(loader))[1:], *_sizes])
@@ -135,7 +135,7 @@ def _method_of(name, table, file, settings=()):
     from salviz.methods.base import method_classes
     where, kinds = f'{file}: methods.{name}', method_classes()
     if isinstance(table, str): table = dict(kind=table)
-    for fault in _method_faults(name, table, kinds): raise ValueError(f'{where}{fault}')
+    check_faults(_method_faults(name, table, kinds), where)
     kind, arguments = kinds[table.get('kind', name)], {k: x for k, x in table.items() if k != 'kind'}
     takes = arguments_of(kind)
     check_allowed(f'{where} has unknown keys', arguments, ['kind', *takes])
@@ -202,7 +202,7 @@ def slurm_options(
         if name in options: fault = f'contains {name} twice; remove one'
         if not (name.isidentifier() and eq and value):
             fault = f'must have the form name=value,…, such as partition=gpu,gpus_per_node=1; got {word!r}'
-        if fault: raise ValueError(f'--slurm {fault}')
+        check_faults(fault, '--slurm ')
         options[name] = _number(value)
     return options
 
@@ -222,7 +222,7 @@ def _minutes(time) -> int: # rounded up
 # %% ../../nbs/07_studies/05_designs.ipynb #ds022d
 def _slurm_executor(options, logs):
     submitit = optional_module('submitit', 'slurm', '--slurm')
-    for fault in _slurm_faults(options): raise ValueError(f'--slurm{fault}')
+    check_faults(_slurm_faults(options), '--slurm')
     options = dict(options)
     if 'time' in options: options['timeout_min'] = _minutes(options.pop('time')) # the option that submitit uses
     cluster, turns = options.pop('cluster', 'slurm'), options.pop('max_num_timeout', 3)

@@ -30,6 +30,7 @@ from ..core.files import checked_file
 from ..core.leases import Lease, Leased
 from ..core.run_files import read_object, sealed, write_whole
 from ..core.runs import Run
+from ..core.validation import check_faults
 from ..metrics.study_results import read_study, state_of
 from .trials import (Trial, arguments_of, check_allowed, import_cloudpickle, leased_cell, most_tries,
                                    optional_module)
@@ -74,7 +75,7 @@ def _extract(archive, place):
     archive.seek(0)
     with tarfile.open(fileobj=archive, mode='r:') as tar: # uncompressed only: a small compressed file can fill a disk
         for member in tar:
-            if fault := _fault_of(member, end): raise ValueError(f'{member.name!r} {fault}')
+            check_faults(_fault_of(member, end), f'{member.name!r} ')
         needed, free = sum(member.size for member in tar), shutil.disk_usage(place).free
         if needed > free: raise ValueError(f'it needs {needed:,} bytes of disk space, but only {free:,} are free')
         tar.extractall(place, filter='data')

@@ -16,7 +16,7 @@ from typing import Annotated
 from annotated_types import MaxLen, MinLen
 
 from ..core.leases import Lease
-from ..core.validation import PositiveInt, validated
+from ..core.validation import PositiveInt, check_faults, validated
 from ..metrics.statistics import better_of
 from ..metrics.study_results import read_study, state_of
 from .study import Study
@@ -216,7 +216,7 @@ class Search(_RunningSearch):
         self._way = (better or {}).get(by) or better_of(by)
         self.start = {k: _middle(d) for k, d in self.space.items()} | (start or {})
         check_allowed('Search: start has unknown settings', start or (), space)
-        for fault in self._search_faults(measures): raise ValueError(f'Search: {fault}')
+        check_faults(self._search_faults(measures), 'Search: ')
         self.points = read_study(Path(folder)).get('points') if (Path(folder)/'study.json').exists() else [self.start]
         settings = {k: [self.start[k]] for k in self.space}
         names = [by, *(measures if not isinstance(measures, dict) else ())]

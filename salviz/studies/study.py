@@ -32,7 +32,7 @@ from ..core.locks import RunInUse
 from ..core.renamed import recorded_names, renamed_settings
 from ..core.run_files import sealed, to_json, write_whole
 from ..core.runs import Run
-from ..core.validation import PositiveInt, Seed, validated
+from ..core.validation import PositiveInt, Seed, check_faults, validated
 from ..metrics.statistics import checked_better, is_measure, measure_names, measure_of
 from ..metrics.study_results import StudyResults, read_study, state_of
 from .engines import run_on
@@ -167,7 +167,7 @@ class _StudyArguments(StudyResults):
 
     def _check(self) -> list:
         "Check the arguments, and return the names of the settings that all trials take"
-        for fault in self._faults(): raise ValueError(f'Study: {fault}')
+        check_faults(self._faults(), 'Study: ')
         check_allowed('Study: train has no argument', self.train, _of_train)
         values = [(k, x) for k, xs in self.settings.items() if k in _of_train for x in xs]
         for k, x in [*self.train.items(), *values]: Settings(**{k: x}) # raises the errors of `train`

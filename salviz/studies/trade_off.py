@@ -18,7 +18,7 @@ from ..attribution.explanations import explain_data
 from ..attribution.registry import Attribution, attribution_name, attribution_named
 from ..core.runs import Run
 from ..core.text import pool_words
-from ..core.validation import PositiveInt, check_choice, validated
+from ..core.validation import PositiveInt, check_choice, check_faults, validated
 from ..metrics.front import Front, _check_arguments, _pymoo, _renamed, even_values, front_of, next_value
 from ..metrics.plausibility import plausibility
 from .study import Study, _is_column
@@ -193,7 +193,7 @@ def pareto(
     "Train `study` at evenly spaced values of `setting`, then in gaps of the front of `x` and `y`; return the front"
     _pymoo() # raise at once if pymoo is missing, not after hours of training
     check_allowed('pareto: no option', options, ('reference', 'confidence', 'better'))
-    for fault in _faults(study, (x, y), setting, start, budget, scale): raise ValueError(f'pareto: {fault}')
+    check_faults(_faults(study, (x, y), setting, start, budget, scale), 'pareto: ')
     _check_directions(study, (x, y), options)
     study.grow(**{setting: _even(study.settings[setting], start, scale)})
     while True:

@@ -12,6 +12,7 @@ import datasets
 import numpy as np
 
 from ..core.text import align_batch
+from ..core.validation import check_faults
 from ..data.columns import collated, column_kinds, further_columns, with_columns
 from ..data.signals import SignalCollator, encode_signals, signal_info
 from ..data.texts import Collator, align_answers, encode, encode_texts
@@ -41,7 +42,7 @@ def _split_faults(data, task) -> Iterator[str]:
 
 def _check_splits(data, task='classification'):
     "Raise a `ValueError` for the first of `_split_faults`"
-    for fault in _split_faults(data, task): raise ValueError(f'train: {fault}')
+    check_faults(_split_faults(data, task), 'train: ')
 
 # %% ../../nbs/06_training/00_feed.ipynb #007
 def _check_texts(name, d, columns):
@@ -82,7 +83,7 @@ def _choose_probes(
     seed:int=0, # selects the examples if `probes` is a number
 ): # a `Dataset`, or the list itself
     "Return the examples that `probes` describes"
-    for fault in _probe_faults(data, probes): raise ValueError(fault)
+    check_faults(_probe_faults(data, probes))
     if isinstance(probes, int):
         order = np.random.default_rng(seed).permutation(len(data['validation']))
         return data['validation'].select(order[:probes])

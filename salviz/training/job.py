@@ -25,6 +25,7 @@ from transformers import TrainingArguments
 
 from ..core.locks import Held
 from ..core.runs import Run, processor, untouched, untrained
+from ..core.validation import check_faults
 from ..data.texts import fingerprint
 from ..methods.base import FineTuning, Method, check_cite, method_classes
 from ..metrics.tasks import check_labels
@@ -74,7 +75,7 @@ def _precision(settings, further) -> dict: # further arguments of `TrainingArgum
         fault = ("precision='bf16' requires hardware support for bf16 (a GPU since Ampere, or a CPU with avx512_bf16, "
                  f"amx_bf16 or Arm's bf16), which {device} ({processor()}) does not have; use precision='fp32'")
     if both: fault = f"args contains {both.pop()}, which duplicates precision='bf16'; pass only one of them"
-    if fault: raise ValueError(f'train: {fault}')
+    check_faults(fault, 'train: ')
     return dict(bf16=True, **(dict(use_cpu=True) if device == 'cpu' else {}))
 
 # %% ../../nbs/06_training/04_job.ipynb #046c
@@ -136,7 +137,7 @@ def _compile_options(settings:Settings) -> dict: # None: do not compile
         fault = (f"torch_compile requires {lacks}, which was not found; install it, or omit torch_compile "
                  "(torch_compile_backend='aot_eager' works without it, but is not faster)")
     if wanted not in (None, True): fault = f'torch_compile must be True or False, got {wanted!r}'
-    if fault: raise ValueError(f'train: {fault}')
+    check_faults(fault, 'train: ')
     return options
 
 # %% ../../nbs/06_training/04_job.ipynb #039
@@ -326,7 +327,7 @@ def open_job(
     check_adapted(model)
     compiling = _compile_options(settings)
     outer, model = model, unwrapped(model)
-    for fault in _job_faults(model, method, settings): raise ValueError(f'train: {fault}')
+    check_faults(_job_faults(model, method, settings), 'train: ')
     source, (data, probes, agreement) = data, _agreed(model, tokenizer, data, settings)
     classes = check_data(model, data)
     feed = feed_for(model, tokenizer, settings.max_length, settings.mlm_probability)

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING
 import torch
 from fastcore.meta import delegates
 
+from ..core.locks import turn
 from ..core.runs import Run
 from .control import Control, Stopped
 from .job import Job, open_job
 from .settings import Settings, record_steps
-from .trainer import fit, scored_splits, train, turn
+from .trainer import fit, scored_splits, train
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
     from salviz.methods.base import Method
     from salviz.training.method_trainer import MethodTrainer
+
+from ..core.validation import check_faults
 
 # %% ../../nbs/06_training/09_live.ipynb #009
 class Pace:
@@ -291,7 +294,7 @@ def start_training(
                  'use train in each process')
     if 'progress' in kwargs:
         fault = 'progress is an argument of train; omit it, since the returned Training reports its progress'
-    if fault: raise ValueError(f'start_training: {fault}')
+    check_faults(fault, 'start_training: ')
     run_dir, resume = kwargs.pop('run_dir', None), kwargs.pop('resume', False)
     settings = Settings(**kwargs)
     turn.take(run_dir)

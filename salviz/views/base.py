@@ -29,7 +29,7 @@ from ..core.maths import (kl, kl_per_class, patch_pattern, patch_pattern_names, 
                                retained_count, spans_of, spearman)
 from ..core.names import methods_words
 from ..core.snapshots import Snapshot
-from ..core.validation import check_choice, validated
+from ..core.validation import check_choice, check_faults, validated
 from ..core.words import digits_of, letter, number_words
 from ..metrics.tasks import facts_of, modalities, unknown_task
 
@@ -1374,7 +1374,7 @@ def _chosen_evidence(snapshot, name, axes, drawn, layer, head):
     if unused: fault = f'shows {axes_words(axes, x.shape)} in one figure; leave out {" and ".join(unused)}'
     if {*leading} - {*requested}:
         fault = f'has {axes_words(axes, x.shape)}, which cannot be drawn; its numbers are in snapshot.arrays[{name!r}]'
-    if fault: raise ValueError(f'evidence: {name} {fault}')
+    check_faults(fault, f'evidence: {name} ')
     for axis in leading:
         wanted = requested[axis]
         if axis == 'layer': at, number = layer_row(snapshot, 'evidence', name, wanted, default=-1)

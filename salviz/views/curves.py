@@ -23,7 +23,7 @@ import pandas as pd
 from ..core.maths import entropy
 from ..core.names import listed, methods_words, runs_words
 from ..core.runs import Run, open_run
-from ..core.validation import Names, check_choice
+from ..core.validation import Names, check_choice, check_faults
 from ..core.words import digits_of
 from ..metrics.scores import attention_agreement
 from ..metrics.statistics import ResultTable, better_of, id_columns, result_table
@@ -235,7 +235,7 @@ def _named_runs(
         groups = {}
         for run in opened(runs): groups.setdefault(_trained(run), []).append(run)
         named = dict(zip(_names(list(groups.values())), groups.values()))
-    for fault in _run_faults(named, runs): raise ValueError(f'{view}: {fault}')
+    check_faults(_run_faults(named, runs), f'{view}: ')
     return named
 
 # %% ../../nbs/10_views/01_curves.ipynb #034
@@ -462,7 +462,7 @@ def frame_with(
     frame = _of_frame(frame)
     if isinstance(frame, pd.DataFrame) and set(keys) - set(frame.columns) and set(frame.index.names) & set(keys):
         frame = frame.reset_index()
-    for fault in _frame_faults(frame, (*keys, *more)): raise ValueError(f'{view}: {fault}')
+    check_faults(_frame_faults(frame, (*keys, *more)), f'{view}: ')
     return frame
 
 def checked_frame(
@@ -788,7 +788,7 @@ def _samples(frame, view, by, value, log, whiskers):
         fault = f'{listed(empty)} has only zeros, which a logarithmic axis cannot show; use log=False'
     if log and (every < 0).any():
         fault = f'log=True needs non-negative values, got {every.min():.3g}; use absolute values or norms'
-    if fault: raise ValueError(f'{view}: {fault}')
+    check_faults(fault, f'{view}: ')
     notes += [f'{name}: {k} of {k + len(samples[name])} values are zero and left out, '
               'since a logarithmic axis cannot show them.' for name, k in zeros.items() if k]
     return samples, zeros, log, notes
@@ -882,7 +882,7 @@ def _table_faults(source, has_options) -> Iterator[str]:
 def _table_of(source, measures, by, kwargs):
     "Convert `source` to a `ResultTable`"
     has_options = measures is not None or by != 'method' or bool(kwargs)
-    for fault in _table_faults(source, has_options): raise ValueError(f'metric_table: {fault}')
+    check_faults(_table_faults(source, has_options), 'metric_table: ')
     if isinstance(source, ResultTable): return source
     frame, by_names = source, as_list(by)
     if not set(by_names) & set(frame.columns): frame = frame.rename_axis(by_names).reset_index()

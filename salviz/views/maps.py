@@ -24,7 +24,7 @@ from ..core.maths import entropy, pattern_fraction, ranks, rollout, spearman
 from ..core.runs import Run
 from ..core.snapshots import Snapshot
 from ..core.text import pool_map, pool_words
-from ..core.validation import HeadChoice, LayerChoice, Names, PositiveFloat, check_choice, validated
+from ..core.validation import HeadChoice, LayerChoice, Names, PositiveFloat, check_choice, check_faults, validated
 from ..core.words import number_words, panel_letters
 from .base import (View, _check_heads, _listed, arrays_of, as_list, attributed_rule, axes_meaning,
                                best_head, blocked_keys, check_names, chosen_by, class_words, counted, custom_patterns,
@@ -149,7 +149,7 @@ def _place_faults(name, layer, head) -> Iterator[str]:
 
 def _resolved(snapshot, view, name, layer, head):
     "Resolve layer and head to numbers of the model, and describe how missing ones were chosen"
-    for fault in _place_faults(name, layer, head): raise ValueError(f'{view}: {fault}')
+    check_faults(_place_faults(name, layer, head), f'{view}: ')
     if head == 'rollout': return None, head, ''
     sentences = ['Layer shown: the last recorded one.']*(layer is None and head is not None)
     if layer is None and head is None:

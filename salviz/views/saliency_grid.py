@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from ..core.names import listed, methods_words
-from ..core.validation import Names, PositiveInt, check_choice
+from ..core.validation import Names, PositiveInt, check_choice, check_faults
 from ..metrics.tasks import modalities
 from .base import (View, as_list, check_names, cut_name, fixed, listed_sources, methods_of, picked,
                                robust_limit, shown_image, which_snapshot)
@@ -148,7 +148,7 @@ def _page_of(items, columns, modality, page):
     if len(columns) > most or pages > 2:
         fault = (f'{len(items)} inputs x {len(columns)} maps need {pages} pages or more than {most} columns; at most '
                  f'two pages and {most} columns are possible, so select some with items=, trainings= or methods=')
-    if fault: raise ValueError(f'saliency_grid: {fault}')
+    check_faults(fault, 'saliency_grid: ')
     return items[(page - 1)*rows:page*rows], pages
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-9c

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ..core.names import listed, methods_words
-from ..core.validation import Names
+from ..core.validation import Names, check_faults
 from ..core.words import digits_of
 from ..metrics.statistics import better_of
 from .base import as_list, fixed, range_words
@@ -57,7 +57,7 @@ def over_setting(
 ) -> Curves:
     "Return `value` over the setting `x`, one line per level of `by`, with a band over seeds"
     checked = checked_frame(frame, 'over_setting', [by, x], value)
-    for fault in _level_faults(checked[x], log): raise ValueError(f'over_setting: {fault}')
+    check_faults(_level_faults(checked[x], log), 'over_setting: ')
     levels = sorted(set(checked[x].dropna().tolist()))
     if log is None: log = _log_fits(levels)
     rows, notes = by_seed(checked.fillna({x: np.inf}), 'over_setting', [by, x], value)
@@ -118,7 +118,7 @@ def _baseline_rows(frame, x, y, baseline):
     mine = frame['method'] == baseline
     if baseline is None: mine = frame[[x, y]].isna().all(axis=1)
     grid = frame[frame[[x, y]].notna().all(axis=1) & ~mine]
-    for fault in _baseline_faults(frame, frame[mine], grid, x, y): raise ValueError(f'difference_grid: {fault}')
+    check_faults(_baseline_faults(frame, frame[mine], grid, x, y), 'difference_grid: ')
     return frame[mine], methods_words(str(frame.loc[mine, 'method'].iloc[0])), grid
 
 def _baseline_faults(frame, base, grid, x, y) -> Iterator[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..core.validation import check_choice
+from ..core.validation import check_choice, check_faults
 from ..core.words import digits_of
 from ..metrics.front import Front, front_of, value_words
 from .curves import Chart
@@ -55,7 +55,7 @@ def _front_of(source, options):
     if not is_front and not isinstance(source, pd.DataFrame) and not hasattr(source, 'results'):
         fault = ('source must be a Front, a study, or a table with method, seed, the setting and both metrics, got '
                  f'{type(source).__name__}')
-    if fault: raise ValueError(f'trade_off: {fault}')
+    check_faults(fault, 'trade_off: ')
     if is_front: return source
     return front_of(source, **options)
 

@@ -6,10 +6,12 @@ import sys
 import tarfile
 import venv
 import zipfile
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 
+import install
 from salviz import __version__
 
 root = Path(__file__).resolve().parents[2]
@@ -71,3 +73,17 @@ def test_a_release_installs_from_registries_and_runs(kind, source_release, tmp_p
     lessons = list((tmp_path/'lessons').rglob('*.html'))
     assert len(lessons) > 8
     for file in (tmp_path/'page.html', tmp_path/'figure.pdf', *lessons): assert file.stat().st_size > 1000
+
+@pytest.mark.slow
+@pytest.mark.parametrize('versions', ['lowest-direct', 'highest'])
+def test_a_release_runs_with_the_oldest_and_the_newest_versions_that_it_allows(versions, source_release, tmp_path):
+    python, uv = tmp_path/'venv'/'bin'/'python', (sys.executable, '-m', 'uv')
+    configured = install.settings(run(*install.pip, 'config', 'list', cwd=tmp_path))
+    certificates = {'SSL_CERT_FILE': configured['cert']} if 'cert' in configured else {}
+    run(*uv, 'venv', '--quiet', '--python', sys.executable, tmp_path/'venv', cwd=tmp_path)
+    settings = ConfigParser(delimiters=['='])
+    settings.read(root/'settings.ini', encoding='utf-8')
+    required = settings['DEFAULT']['requirements'].split() # only versions of direct requirements are the lowest ones
+    run(*uv, 'pip', 'install', '--quiet', '--python', python, '--resolution', versions,
+        *install.uv_options(configured), *required, source_release, cwd=tmp_path, **certificates)
+    print(run(python, root/'tests'/'smoke.py', cwd=tmp_path, OMP_NUM_THREADS='1'))

@@ -9,7 +9,8 @@ import torch
 import invented
 from browser import browser, load, new_page, page, send, settled, spoken # noqa: F401 (fixtures)
 from salviz.core.runs import Run
-from salviz.explorer.custom_sentences import ModelSource, vector_replies
+from salviz.analysis.model_source import ModelSource
+from salviz.explorer.custom_sentences import vector_replies
 from salviz.explorer.page import page_of, write_page
 from salviz.explorer.payload import frame_bytes, unpack_frame
 from salviz.explorer.quantisation import encode_array

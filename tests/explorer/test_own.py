@@ -8,7 +8,7 @@ import pytest
 import invented
 from browser import browser, evaluate_json, load, new_page, page, send, settled # noqa: F401 (fixtures)
 from salviz.core.runs import Run
-from salviz.explorer.custom_sentences import ModelSource
+from salviz.analysis.model_source import ModelSource
 from salviz.explorer.page import page_of, write_page
 from salviz.explorer.view import ExplorerView
 from salviz.explorer.widget import Explorer
