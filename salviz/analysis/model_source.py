@@ -13,9 +13,11 @@ from ..core.validation import check_choice, check_faults
 _usual, _quick = 'integrated_gradients', 'input_x_gradient'
 _no_weights = ('This needs a model, and this run has no saved weights. Pass one: '
                "Explorer(run, model=(model, tokenizer)).")
+_only_maps = ('These attention maps were passed as arrays, so there is no model to run. Pass it with them: '
+              'Explorer(attention, tokens, model=(model, tokenizer)).')
 _from_packaged = (" For the initial model of this run, before training: "
                   "Explorer(run, model=load_classifier('movie-minilm')).")
-_not_now = ('A training is running in this process, and the computation would use its random numbers; '
+_not_now = ('Training is running in this process, and this computation would use up its random numbers; '
             'pause it or wait until it has finished, then try again.')
 
 # %% ../../nbs/09_analysis/07_model_source.ipynb #ow06b
@@ -55,7 +57,9 @@ class _ModelChoices:
     def needs(self) -> str:
         "Return a message about what is missing to run a model, or '' if nothing is missing"
         if self.model is not None or self._loaded[0] is not None or self.choices(): return ''
-        name = ((getattr(self.run, 'config', None) or {}).get('model') or {}).get('name')
+        config = getattr(self.run, 'config', None) or {}
+        name = (config.get('model') or {}).get('name')
+        if config.get('source') == 'arrays': return _only_maps
         return _no_weights + _from_packaged*(name == 'movie-minilm')
 
     def offer(self) -> dict:

@@ -1006,10 +1006,7 @@ def result_table(
     (frame, chosen), levels = _chosen(frame, where), levels or {'†': .05, '‡': .01}
     if fewest is None: fewest = _fewest_pairs[test]
     cells = _cells(frame, rows, across, measures)
-    problem = ''
-    if average and not across: problem = 'average requires a setting along the columns, such as columns="task"'
-    if p_values and compare_to is None: problem = 'p_values requires compare_to, the baseline to compare with'
-    check_faults(problem)
+    check_faults(_table_faults(cells, across, compare_to, average, p_values, change))
     if average: _add_average(cells)
     better, compared, place = {m: stated.get(m, better_of(m)) for m in measures}, {}, 'column'
     if compare_to is not None: compared = _compare_all(cells, compare_to, test, correction, bool(across))
