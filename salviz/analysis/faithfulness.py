@@ -33,6 +33,7 @@ from ..models.loading import device_of, undisturbed, weights_checksum
 from ..models.tasks import class_probabilities, is_multi_label
 
 if TYPE_CHECKING:
+    import captum.attr
     from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 

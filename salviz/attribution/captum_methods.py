@@ -34,6 +34,7 @@ from ..models.patches import patch_grid, reads_patches
 from ..models.tasks import head_of, tasks
 
 if TYPE_CHECKING:
+    import captum.attr
     from transformers import PreTrainedTokenizerBase
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #011

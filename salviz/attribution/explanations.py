@@ -30,6 +30,7 @@ from ..models.attention import unwrapped
 from ..models.loading import device_of, target_start, undisturbed
 
 if TYPE_CHECKING:
+    import captum.attr
     from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 

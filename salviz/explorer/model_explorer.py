@@ -13,6 +13,7 @@ from .run_metadata import as_run
 from .widget import Explorer
 
 if TYPE_CHECKING:
+    import captum.attr
     import numpy as np
     import torch
     from datasets import Dataset

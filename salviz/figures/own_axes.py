@@ -8,7 +8,6 @@ __all__ = ['handles_of', 'Drawn', 'names_of_panels', 'draw_in_axes', 'draw_on_su
 # %% ../../nbs/11_figures/11_own_axes.ipynb #c7e2f76d
 import warnings
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import matplotlib
