@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Literal
 
 from matplotlib.colors import Colormap
 
-from ..core.bibliography import bibtex, papers
 from ..core.description import (_Fact, citations_of_facts, different, entry_of, run_facts, sentence_words,
                                      snapshot_config)
 from ..core.names import folder_names, listed, method_titles, methods_words, run_names, runs_words, scores_of

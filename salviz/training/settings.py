@@ -17,6 +17,7 @@ from ..attribution.registry import Attribution, attribution_name
 from ..core.runs import Run
 
 if TYPE_CHECKING:
+    import captum.attr
     from datasets import Dataset
 
 # %% ../../nbs/06_training/01_settings.ipynb #s007

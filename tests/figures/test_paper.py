@@ -33,7 +33,8 @@ from salviz.core.words import latex_text, letter
 from salviz.core.names import method_titles
 from salviz.methods.base import method_classes
 from salviz.core.bibliography import cited
-from salviz.figures.kinds import _width_of, bibtex, figure, papers, venues
+from salviz.core.bibliography import bibtex, papers
+from salviz.figures.kinds import _width_of, figure, venues
 from salviz.core.runs import Run
 from salviz.views.base import View, discard_region
 from invented import invent
