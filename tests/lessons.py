@@ -6,7 +6,7 @@ facts = {'1.share': number}.__getitem__
 
 head = '''# 1 Which word is read most?
 
-> Difficulty 1 of 3. Browser 10 minutes, notebook 20. Prerequisites: softmax.
+> Difficulty 1 of 3. 10 minutes in the browser, 20 in the notebook. Prerequisites: softmax.
 
 You will read a row of attention, $a_i = e^{s_i} / \\sum_j e^{s_j}$, and say what it cannot tell.'''
 

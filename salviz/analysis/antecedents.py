@@ -253,7 +253,7 @@ def antecedent_accuracy(
     candidates:Literal['words', 'mentions']='words', # all 'words' of the text, or the noun phrases ('mentions')
     layers:int|Sequence[int]|None=None,              # None: all
     batch_size:PositiveInt=32,
-    seed:Seed=0,        # seed of the halves
+    seed:Seed=0,        # seed for dividing the sentences into halves
     progress:bool=True, # show a progress bar if it takes more than three seconds
     # layer, head, accuracy, first_half, second_half, [one column per type], to_earlier, to_later, to_self, to_special,
     # direction

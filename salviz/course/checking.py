@@ -159,7 +159,7 @@ def _matching_mistake(
     return _common_mistake(value, case.truth)
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-19
-_seconds_allowed = 20. # for all cases together; the solutions take less than one
+_seconds_allowed = 20. # for all cases together; the solutions take less than one second
 
 class _TooSlow(BaseException): pass
 

@@ -60,7 +60,8 @@ def read_lesson(
     return notebook
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-13
-_header = re.compile(r'> Difficulty ([123]) of 3\. Browser (\d+) minutes, notebook (\d+)\. Prerequisites: (.+)\.')
+_header = re.compile(r'> Difficulty ([123]) of 3\. (\d+) minutes in the browser, (\d+) in the notebook\. '
+                     r'Prerequisites: (.+)\.')
 
 @dataclass(frozen=True)
 class Header:
@@ -73,7 +74,7 @@ class Header:
     needs:str=''
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-13b
-_header_example = '> Difficulty 1 of 3. Browser 30 minutes, notebook 50. Prerequisites: softmax.'
+_header_example = '> Difficulty 1 of 3. 30 minutes in the browser, 50 in the notebook. Prerequisites: softmax.'
 
 def header_of(
     notebook, # a lesson

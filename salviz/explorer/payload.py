@@ -44,7 +44,7 @@ _most_numbers = 65536 # maximum size of evidence that is not a map
 
 def _custom_codec(
     x,           # evidence
-    is_map:bool, # are its last axes queries and keys?
+    is_map:bool, # whether its last two axes are queries and keys
 ) -> str:
     "Return the code for evidence of a custom method"
     if x.dtype == bool: return 'bits'

@@ -56,7 +56,7 @@ def _fill_source(
     low:torch.Tensor,     # bool [batch, words]
     is_word:torch.Tensor, # bool [batch, words]
     block:torch.Tensor,   # int64 [batch, words]
-    first='next',         # for low words without an unmasked word before them: 'next', 'keep' or 'mask'
+    first='next',         # for masked words without an unmasked word before them: 'next', 'keep' or 'mask'
 ) -> torch.Tensor: # int64 [batch, words]
     "Return the column of the word that replaces each `low` word, or -1 if there is none"
     W = low.shape[1]
@@ -94,7 +94,7 @@ def mask_words(
     word_ids:torch.Tensor,   # int64 [batch, n], -1 for special tokens and pads
     segments:torch.Tensor,   # int64 [batch, n], -1 for special tokens and pads
     mask_fraction:float,     # k, as a fraction of the words
-    # for low words without an unmasked word before them: 'next' unmasked word, 'keep' the word, or 'mask' token
+    # for masked words without an unmasked word before them: 'next' unmasked word, 'keep' the word, or 'mask' token
     first='next',
     ranking='signed',        # 'signed': most negative first; 'magnitude': closest to zero first
     mask_token_id:int=None,  # required by first='mask'
@@ -224,7 +224,7 @@ class SaliencyGuidedVariant(Variant):
                                   released_colour={})
     limits:ClassVar[dict] = dict(steps=is_count)
 
-    # text: for low words without an unmasked word before them, use the 'next' one, 'keep' them, or use a 'mask' token
+    # text: for masked words with none unmasked before them, use the 'next' one, 'keep' them, or use a 'mask' token
     first:Literal['next', 'keep', 'mask']='next'
     # images and series: range of the noise, or mean, of each 'feature' (channel or variable) or of the whole 'sample'
     fill_range:Literal['feature', 'sample']='feature'

@@ -222,7 +222,7 @@ def _work(sent, name, again, threads, devices, delay, begun, call) -> tuple: # (
             _elsewhere(study, folder, begun)
             study.run_cell(cell, again)
             return 'archive', pack_run(folder, name)
-    except ValueError as e: return 'refused', str(e) # a measure that does not exist is not an error of the trial
+    except ValueError as e: return 'refused', str(e) # an unknown measure ends the study
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg07wc
 def _resubmission(*sent):
