@@ -62,6 +62,7 @@ def read_lesson(
 # %% ../../nbs/14_course/11_editions.ipynb #ed-13
 _header = re.compile(r'> Difficulty ([123]) of 3\. (\d+) minutes in the browser, (\d+) in the notebook\. '
                      r'Prerequisites: (.+)\.')
+_first_header = re.compile(r'Browser (\d+) minutes, notebook (\d+)\.') # in lessons written for version 0.1
 
 @dataclass(frozen=True)
 class Header:
@@ -84,7 +85,8 @@ def header_of(
     title = re.match(r'# (?:(\d+) )?(.+)', first)
     if title and not title[1]: return Header(0, title[2])
     line = next((line for line in first.splitlines() if line.startswith('>')), '')
-    match, problem = _header.fullmatch(line.strip()), ''
+    line = _first_header.sub(r'\1 minutes in the browser, \2 in the notebook.', line.strip())
+    match, problem = _header.fullmatch(line), ''
     if not match: problem = f'contain a line such as `{_header_example}`, got {line!r}'
     if not title: problem = f'start with `# ` and a title, got {first_line(first)[:80]!r}'
     check_faults(problem, 'the first cell must ')
