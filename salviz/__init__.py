@@ -32,14 +32,14 @@ def __getattr__(name):
 def __dir__(): return [*globals(), *__all__]
 
 def lazy_attributes(module, home):
-    "Return `__getattr__` of `module` for the names in `home` {name: module}, imported when they are first used"
+    "Return a `__getattr__` for `module` that imports the names in `home` {name: module} when they are first used"
     def load(name):
         if name not in home: raise AttributeError(f'module {module} has no attribute {name!r}')
         return getattr(import_module(f'salviz.{home[name]}'), name)
     return load
 
 def lazy_names(package, **more):
-    "Return `__getattr__` of `package`: the public names of its modules, and `more` {name: module}, imported when used"
+    "Return a `__getattr__` for `package` that imports the public names of its modules, and `more` {name: module}"
     within = package.removeprefix('salviz.')
     home = {name: module for name, module in _home.items() if module.startswith(f'{within}.')}
     return lazy_attributes(package, home | {name: f'{within}.{module}' for name, module in more.items()})

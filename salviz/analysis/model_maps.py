@@ -280,7 +280,7 @@ def _check_model(model, tokenizer, saliency):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #031b
 def _each(value, count, name, kind='text'):
-    "Return `value` for each of `count` texts or images: one for all, or a list with one for each"
+    "Return a list of `count` values, one per text or image; a single `value` is repeated"
     if not isinstance(value, (list, tuple)): return [value]*count
     if len(value) != count:
         raise ValueError(f'{name} must be one value for all {kind}s, or a list of {count} values, one per {kind}, '
@@ -594,7 +594,7 @@ def _array(x):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img3
 def _image_problem(x, channels) -> str:
-    "Explain why a model of images with this number of `channels` cannot read the array `x`; '' if it can"
+    "Explain why an image model with this number of channels cannot read the array `x`; '' if it can"
     if x.ndim != 4 or not len(x):
         return ('images must be [n, channels, height, width], or one image [channels, height, width], got '
                 f'{list(x.shape)}')

@@ -124,7 +124,8 @@ def _hatexplain(row, annotators):
     if count <= len(labels)/2: return None
     text, pieces = joined(row['post_tokens'])
     lists = [list(flags) for flags in row['rationales']]
-    if any(len(flags) != len(pieces) for flags in lists): raise ValueError('a rationale is not as long as post_tokens')
+    if any(len(flags) != len(pieces) for flags in lists):
+        raise ValueError('a rationale and post_tokens differ in length')
     # normal posts: annotators who chose this label mark nothing, so all marks are from outvoted annotators
     marked = None
     if label != 'normal' and lists: marked = _marked([(text, pieces, _mean_flags(lists))], annotators)

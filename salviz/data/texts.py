@@ -594,7 +594,7 @@ def _source_name(source):
 
 # %% ../../nbs/02_data/00_texts.ipynb #045
 def _dataset(columns, types, source, called=None):
-    "Return a Dataset of `columns` with their `types`, named after its source or as `called`"
+    "Return a Dataset of `columns` with their `types`, named `called` or, without that, after its source"
     features = Features({name: types[name] for name in columns})
     if called is not None and not (isinstance(called, str) and called.strip()):
         raise ValueError('name must be a name of the data for captions, such as "film reviews", or None; '

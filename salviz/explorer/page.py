@@ -32,7 +32,7 @@ def chosen(
     probes, steps,# requested examples and steps, None: all
     first=True,   # is `run` the first run, or the run to compare with?
 ) -> tuple: # (probes, steps) to read from this run
-    "Return which examples and steps to read from `run`"
+    "Return the examples and steps to read from `run`"
     if first: return probes, steps
     def common(have, wanted):
         if wanted is None: return None

@@ -70,7 +70,7 @@ class Selection:
         return f'{self.called()}, {chosen_map(self.snapshot, **entry_place(self.entry), what=self.shows()).where}'
 
     def check_other(self):
-        "Raise a ValueError if there is no other side of a comparison"
+        "Raise a ValueError if there is no second snapshot to compare with"
         if self.other is None:
             raise ValueError('nothing to compare with: only one step was recorded; pass a second run with compare=')
 
@@ -145,7 +145,7 @@ def _triptych_part(selection, width) -> Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #019b
 def _compare_part(selection, width) -> Part:
-    "Return the same map at two steps or in two runs; for an image or series, the distribution of its saliency"
+    "Compare a map at two steps or in two runs; for an image or a series, compare the distributions of its saliency"
     selection.check_other()
     sides = [', '.join([*(method_title(s) or [selection.other_name]), f'step {s.step}'])
              for s in (selection.snapshot, selection.other)]

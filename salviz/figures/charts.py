@@ -52,7 +52,7 @@ def _decade_ticks(low, high, most=6):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #008
 def most_ticks(length):
-    "Return how many intervals between ticks an axis of `length` points may have"
+    "Return the maximum number of intervals between ticks on an axis of `length` points"
     if length > 260: return 8
     return 5
 
@@ -201,7 +201,7 @@ def _cell_texts(
 
 # %% ../../nbs/11_figures/03_charts.ipynb #023b
 def _bar_ticks(norm, height):
-    "Return the values to print on a colour bar of `height` points, their distinct texts, and their common factor"
+    "Choose the values to print on a colour bar of `height` points; return them, their texts and their common factor"
     ticks = _round_ticks(norm.vmin, norm.vmax, int(np.clip(height/12, 3, 6)))
     exponent, unit = power_of_ten(max(abs(norm.vmin), abs(norm.vmax)))
     return ticks, _tick_texts(ticks/10.**exponent), unit
@@ -451,8 +451,8 @@ def _draw_block(sheet, y, names, heads, widths, columns, gap, size):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #034
 def _table_layout(view, space, size, gap):
-    """Return names and heads of the rows, their widths, and blocks of columns, in a font of `size` points with `gap`
-    points between two columns"""
+    """Lay out a table in a font of `size` points, with `gap` points between columns: row names and their headings,
+    widths, and blocks of columns"""
     parts = zip(view.heads, zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T)
     columns = [_column(size, head, *map(list, numbers)) for head, *numbers in parts]
     free = space - sum(c['width'] + gap for c in columns) - gap*(len(view.row_heads) - 1)
@@ -538,7 +538,8 @@ def _named_places(points, names, width, height):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #pf003c
 def _point_names(view, x_range, y_range, width, height):
-    "Return (x, y, text, whether it is the knee) of the labels of points, and how many points have no space for one"
+    """Return the labels of points as (x, y, text, whether the point is the knee), and the number of points without
+    space for a label"""
     at, names = view.frame[['x', 'y']].to_numpy(float), view.frame['name'].tolist()
     places, groups = np.unique(at, axis=0, return_inverse=True)
     by_place = [[] for _ in places]

@@ -483,7 +483,7 @@ def _description(content, heading, caption) -> str: # '' or sentences
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031ds
 def _printed(content, width, font_size, drawing):
-    "Return the printed figure of `content`"
+    "Return the figure of `content` for print"
     inches, points = _width_of(width)
     if font_size == 'caption' and points is None:
         raise ValueError(f"figure: font_size='caption' needs a venue as width ({', '.join(venues)}), "

@@ -22,7 +22,7 @@ def _colours(view):
     return Normalize(0, view.limit), sequential, np.array([0, .5, 1])*view.limit
 
 def _beyond(view):
-    "Return which ends of the scale are exceeded"
+    "Return the ends of the scale that are exceeded"
     values = np.concatenate([np.nan_to_num(m).ravel() for row in view.maps for m in row if m is not None])
     if view.is_signed: return beyond(values, view.limit)
     if (values > view.limit*(1 + 1e-6)).any(): return 'max'

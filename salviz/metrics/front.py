@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr007
 def _pymoo():
-    "Return the parts of pymoo that this module uses; if pymoo is not installed, raise an error that says how to do so"
+    "Return the parts of pymoo that this module uses; raise an error with installation instructions if pymoo is missing"
     try:
         from pymoo.decomposition.weighted_sum import WeightedSum
         from pymoo.indicators.hv import HV
@@ -191,7 +191,7 @@ def _standing(frame, measures, better):
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr018b
 def _overlapping(frame, measures, better, row:int) -> np.ndarray: # bool [rows]
-    "Return which rows of `frame` are not distinguished from `row`: both intervals overlap, or are missing"
+    "Return a mask of the rows of `frame` that are not distinguished from `row`: both intervals overlap or are missing"
     best, worst = _ends(frame, measures, better)
     apart = (worst[row] <= best) | (worst <= best[row])
     out = ~apart.any(1)

@@ -79,8 +79,8 @@ def _renumbered(
     labels = [place(label) for label in plain[column]]
     if lacking:
         raise ValueError(f'the {where} split has labels of classes that the others lack: {", ".join(lacking)} '
-                         f'({sum(lacking.values())} labels); its classes are {", ".join(current)}, the others are '
-                         f'{", ".join(names)}')
+                         f'({sum(lacking.values())} labels); its classes are {", ".join(current)}, '
+                         f'those of the others are {", ".join(names)}')
     label, form, bars = ClassLabel(names=names), part.format, not are_progress_bars_disabled()
     disable_progress_bars() # selected rows are copied here
     feature = Sequence(label) if is_list else label

@@ -164,7 +164,7 @@ def _pairs_words(n): return f'{n} pair' if n == 1 else f'{n} pairs'
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-8rb
 def _reason(finding) -> str:
-    "Return the reason for a verdict, with the numbers that it follows from"
+    "Return the reason for a verdict and the numbers that it is based on"
     v, word = finding.verdict, finding.word
     if word == 'not run': return 'There are no rows for this effect.'
     if word == 'not testable': return f'{v.why[:1].upper()}{_in_words(v.why[1:])}.'
@@ -191,7 +191,7 @@ def _first_words(finding) -> str:
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-8rd
 def _detectable_words(finding) -> str:
-    "Return which effect the runs could have detected"
+    "Describe the effect that the runs could have detected"
     v, e = finding.verdict, finding.effect
     if not finding.has_interval or not math.isfinite(v.detectable): return ''
     times = digits_of(v.detectable/e.smallest, 2)
@@ -976,7 +976,7 @@ def _idle_claims(findings, rows) -> list: # of `Claim`
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-35
 def _chance_counts(findings) -> dict:
-    "Return how many verdicts remain clear after Holm's correction"
+    "Count the verdicts that remain significant after Holm's correction"
     tested = [f for f in findings if f.effect.primary and f.has_interval]
     decided = [f for f in tested if _shows_an_effect(f)]
     return dict(tested=len(tested), decided=len(decided), weak=[f.effect.name for f in decided if f.p_holm >= .05])
@@ -1023,7 +1023,7 @@ def _effects_frame(
     findings,
     rows=None, # None: without the conditions that barely learned
 ) -> pd.DataFrame: # one row per effect
-    "Return all verdicts with the numbers that they follow from"
+    "Return all verdicts and the numbers that they are based on"
     out, whole, rows = [], _claim_words(findings), rows if rows is None else bare(rows)
     for f in findings:
         v, e = f.verdict, f.effect
@@ -1065,7 +1065,7 @@ def _raw_rows(rows):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-41
 def _registry_part(budget, first, findings=()):
-    "Return the fingerprint, and what changed since the first run"
+    "Return the fingerprint and the changes since the first run"
     registered()
     now = registry_description(budget)
     changes, before = [], None
@@ -1074,7 +1074,7 @@ def _registry_part(budget, first, findings=()):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-41b
 def _changed_later(findings) -> list:
-    "Return the gates that were added after the first row, and which verdicts they change"
+    "Return the gates that were added after the first row, and the verdicts that they change"
     out = []
     for f in findings:
         later = dict.fromkeys(_in_words(g.says) for g in f.effect.gates if g.after_run)

@@ -376,11 +376,11 @@ def _rows_of_words(snapshot):
     return np.asarray(attention, dtype=float)[:, :, ~np.asarray(snapshot.is_special)]
 
 def _attention_entropy(snapshot) -> float: # nats
-    "Return the entropy of attention rows, mean over layers, heads and ordinary tokens"
+    "Return the entropy of attention rows, averaged over layers, heads and ordinary tokens"
     return float(entropy(_rows_of_words(snapshot)).mean())
 
 def _attention_to_special(snapshot) -> float: # fraction
-    "Return the attention from ordinary to special tokens, mean over layers, heads and ordinary tokens"
+    "Return the attention from ordinary to special tokens, averaged over layers, heads and ordinary tokens"
     return float(_rows_of_words(snapshot)[..., np.asarray(snapshot.is_special)].sum(-1).mean())
 
 # %% ../../nbs/10_views/01_curves.ipynb #042b
@@ -629,7 +629,7 @@ def _gridded(rows, y, x, value, upwards=False):
 
 # %% ../../nbs/10_views/01_curves.ipynb #055s
 def _marked(values, which):
-    "Return which of `values` are the 'lowest' or 'highest', and whether all values tie"
+    "Return a mask of the 'lowest' or 'highest' of `values` (`which`), and whether all values tie"
     ends = dict(lowest=np.nanmin(values), highest=np.nanmax(values))
     best = np.isclose(values, ends.get(which, ends['highest']), rtol=1e-12, atol=0)
     return best, best.sum() > 1 and bool((best | np.isnan(values)).all())

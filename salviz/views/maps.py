@@ -147,7 +147,8 @@ def _place_faults(name, layer, head) -> Iterator[str]:
         yield f"head must be a number, 'mean', 'rollout' or None, got {head!r}"
 
 def _resolved(snapshot, view, name, layer, head):
-    "Resolve layer and head to numbers of the model, and describe how missing ones were chosen"
+    """Return the layer and head numbers that `layer` and `head` select, and a description of how missing ones were
+    chosen"""
     for fault in _place_faults(name, layer, head): raise ValueError(f'{view}: {fault}')
     if head == 'rollout': return None, head, ''
     sentences = ['Layer shown: the last recorded one.']*(layer is None and head is not None)
@@ -568,7 +569,7 @@ def pattern_residual(
 # %% ../../nbs/10_views/02_maps.ipynb #035
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Compared(MapPanels):
-    "The same map on two sides, and B − A"
+    "The same map in two runs or at two steps, A and B, and the difference B − A"
     moved:float # fraction of a row's attention that moves to other keys, mean over rows; NaN for attributions
 
 def _parts(snapshot):
@@ -896,7 +897,7 @@ def continuation(
     requested = as_list(tokens)
     bad = [g for g in requested if isinstance(g, bool) or not isinstance(g, int) or not 0 <= g < count]
     if bad or not len(requested):
-        raise ValueError(f'{name}: tokens must be numbers of generated tokens, from 0 to {count - 1}, got {tokens!r}')
+        raise ValueError(f'{name}: tokens must be indices of generated tokens, from 0 to {count - 1}, got {tokens!r}')
     def before(g):
         n = start + g
         return replace(snapshot, arrays=dict(saliency=values[g, :n]), layers={}, tokens=snapshot.tokens[:n],

@@ -80,7 +80,8 @@ def _trainings(snapshots, names):
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-7
 def _of_snapshots(snapshots, names):
-    "Return modality, {item: (name, input)}, {(training, method): {item: map}}, {(item, column) of wrong predictions}"
+    """Collect the contents of a grid: the modality, the items {item: (name, input)}, the columns {(training, method):
+    {item: map}}, and the (item, column) pairs with wrong predictions"""
     inputs, items, columns, wrong = [_input_of(s) for s in snapshots], {}, {}, set()
     if len(kinds := list(dict.fromkeys(kind for kind, _, _ in inputs))) > 1:
         raise ValueError(f'saliency_grid: expected inputs of one kind, got {listed(kinds)}')
