@@ -132,7 +132,7 @@ def from_hub(
 
 # %% ../../nbs/02_data/00_texts.ipynb #018
 def _is_here(name, what):
-    "Return the result of the `Path` method `what` for `name`; False for strings that are not valid paths"
+    "Return the result of the `Path` method `what` for `name`; False if `name` is not a valid path"
     try: return getattr(Path(name).expanduser(), what)()
     except (OSError, ValueError, RuntimeError): return False
 

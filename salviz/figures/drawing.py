@@ -498,8 +498,8 @@ class Sheet:
         self.width, self.body = full, height
 
     def put(self, fig, top, whole, left, page):
-        """Write heading and notes on `fig`, which is `whole` points high and `page` wide, `top` points below its upper
-        edge and `left` points from its left edge"""
+        """Write heading and notes on `fig`, `top` points below its upper edge and `left` points from its left edge; the
+        page is `whole` points high and `page` points wide"""
         self.fig, self.left, self.top, self.whole, self.page = fig, left, top + self.head, whole, page
         y = self.margin - self.head
         for text, size, weight, colour in self.lines:
@@ -714,8 +714,8 @@ def signed_number(x):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #044
 def word_box(ax, x, y, width, box, text, size, special, saliency=None, limit=1.):
-    """Draw `text` in a box `box` points high, coloured by its `saliency` if there is one; special tokens are grey and
-    have no box"""
+    """Draw `text` in a box with a height of `box` points, coloured by its `saliency` if there is one; special tokens
+    are grey and have no box"""
     norm, cmap, _ = signed_scale(limit)
     fill = 'white'
     if saliency is not None: fill = cmap(norm(np.nan_to_num(saliency)))

@@ -270,8 +270,8 @@ def _sentence_boxes(labels, continues, space, size):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #023s
 def underline(ax, x, y, width, box, value, limit):
-    """Underline the word in the box at (`x`, `y`), `box` points high, if its `value` is clearly negative, because the
-    two colours look the same in greyscale"""
+    """Underline the word in the box at (`x`, `y`), with a height of `box` points, if its `value` is clearly negative,
+    because the two colours look the same in greyscale"""
     if not is_negative(value, limit): return
     norm, cmap, _ = signed_scale(limit)
     ax.plot([x + 2.5, x + width - 2.5], [y + box - 1.5]*2, color=ink_on(cmap(norm(value))), linewidth=.7,

@@ -125,7 +125,7 @@ def _columns(view, numbers, space, size):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #011b
 def _write_numbers(ax, numbers, places, widths, box, line):
-    "Write `numbers` below boxes `box` points high"
+    "Write `numbers` below boxes with a height of `box` points"
     for number, w, (k, x) in zip(numbers, widths, places):
         ax.text(x + w/2, k*line + box + 4.5, number, size=5.5, **middle)
 

@@ -491,7 +491,7 @@ def _has(rows, column): return column in rows and rows[column].notna().any()
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-22bb
 def _held_against(runs, study, target):
-    "Yield (metric, level or its column, its name, sign) for the runs of a condition whose metric is `target`"
+    "Yield the (metric, level or its column, name of the level, sign) that the `runs` of a condition are compared with"
     if study in constants:
         measure, level, words = constants[study]
         if measure in runs: yield measure, level, words, -1 if 'loss' in measure else 1

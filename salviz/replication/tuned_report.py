@@ -241,7 +241,7 @@ def _effect_lines(findings) -> list: # of table rows
     return lines
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #63adae5d
-_heads = ['', 'effect', 'verdict', 'mean [interval]', 'of', 'threshold', 'in the paper', 'p', 'look', 'pairs']
+_heads = ['', 'effect', 'verdict', 'mean [interval]', 'level', 'threshold', 'in the paper', 'p', 'look', 'pairs']
 
 def tuned_headline(findings) -> str:
     "Return the outcome in one sentence"

@@ -200,7 +200,8 @@ def not_finite(**arrays):
 def layer_row(snapshot, view, name, layer, default=0):
     """Return the row of the evidence `name` for `layer`, and the layer's number
 
-    `layer` is a layer of the model; negative numbers count from the last recorded layer, None selects row `default`."""
+    `layer` is a layer of the model; negative numbers count from the last recorded layer, and None selects row
+    `default`."""
     observed = snapshot.layers[name]
     if layer is None: layer = observed[default]
     is_number = isinstance(layer, Integral)

@@ -184,7 +184,7 @@ def test_conditions_that_barely_learned_are_named_with_the_verdict_and_on_the_fi
     assert named and set(named) <= {'D1a', 'D1b', 'D1c'}
     text = text_of(report_html(idle))
     assert 'high (0.530; largest class 0.500)' in text
-    assert 'the difference shows only that: ' + claims['D1'].short in text
+    assert 'the difference reflects only that: ' + claims['D1'].short in text
 
 def test_numeric_tasks_are_sorted_and_have_a_unit(page_text):
     part = page_text[page_text.index('id="G1"'):page_text.index('id="G2"')]
