@@ -65,7 +65,7 @@ def _row_choice(
 def _key_kinds(
     batch:dict, # from `Collator`
 ) -> dict: # {kind: bool [batch, query, key]}
-    "Return for each query and key whether the key is special, previous, next, the query itself, or a neighbour"
+    "Return masks [batch, query, key] of the keys that are special, previous, next, the query itself, or neighbours"
     real, special = batch['attention_mask'].bool(), batch['is_special']
     ordinary = (real & ~special)[:, None, :]
     before, after = ((neighbours(real, d, 'zero') > 0) & ordinary for d in (-1, 1))

@@ -289,8 +289,8 @@ def _each(value, count, name, kind='text'):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #031c
 def _capture(model, inputs, is_read=None):
-    """Return the outputs for one text or image (see `logits_at`), (layers, attention [layers, heads, query, key]), and
-    the inputs"""
+    """Run `model` on one text or image; return its outputs (see `logits_at`), the layers with their attention [layers,
+    heads, query, key], and the inputs"""
     with torch.no_grad(), observe(model) as maps, logits_at(model, is_read):
         outputs, captured = model(**inputs), {}
         for l in maps: captured[l] = maps[l]

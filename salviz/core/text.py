@@ -264,8 +264,8 @@ def _encode(tokenizer, firsts, seconds, max_length):
 
 # %% ../../nbs/01_core/07_text.ipynb #038
 def _positions(spelling, encoding, texts, word_spans):
-    """Return (segments, offsets, pieces, first, last) of the tokens in `encoding`; `first` and `last` are the first and
-    last word that each token overlaps, -1 for white space and tokens outside words"""
+    """Return segments, offsets and pieces of the tokens in `encoding`, and the first and the last word that each token
+    overlaps (-1 for white space and tokens outside words)"""
     segments = np.array([-1 if s is None else s for s in encoding.sequence_ids], dtype=np.int64)
     offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
     pieces = [_decode(spelling, token, id) for token, id in zip(encoding.tokens, encoding.ids)]

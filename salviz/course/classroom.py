@@ -103,7 +103,7 @@ def _read_handed(
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl09
 def _twins(sheets, of):
-    "Return [(counted, left out, reason)] for sheets that repeat others"
+    "Find sheets that repeat others; return [(counted sheet, sheet that is left out, reason)]"
     unique, doubled = {}, []
     for sheet in sheets:
         name = folded(sheet.nickname)

@@ -219,7 +219,8 @@ def _interval(name, x):
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd19b
 def _order_truth(truth, items, **_):
-    "Return an interval for each of `items`; a plain order gives each item its place"
+    """Return an interval for each of `items`; if `truth` is an order, an interval contains only the position, counted
+    from the end"""
     if isinstance(truth, dict):
         if set(truth) != set(items):
             raise ValueError(f'truth must contain a number or (low, high) for each of {", ".join(map(repr, items))}, '

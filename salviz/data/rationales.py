@@ -167,7 +167,7 @@ def _eraser_esnli(row, annotators):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #018
 def _phrases(text, evidences):
-    "Return (character spans of the phrases `evidences`, number of phrases that are not in `text`)"
+    "Return the character spans of the phrases `evidences`, and the number of phrases that are not in `text`"
     pieces = spaced_words(text)
     words, flags, lost = [text[a:b] for a, b in pieces], [False]*len(pieces), 0
     for phrase in map(str.split, evidences):

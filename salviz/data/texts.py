@@ -248,7 +248,7 @@ def _as_seen(name):
     return ' '.join(seen.split())
 
 def _pairs_alike(names, key):
-    "Return [(name, earlier name)] for each name whose `key` equals that of an earlier name"
+    "Return (name, earlier name) for each name whose `key` equals that of an earlier name"
     first = {}
     return [(name, first[key(name)]) for name in names if first.setdefault(key(name), name) != name]
 

@@ -114,7 +114,7 @@ def _in_full(s, heads, layers) -> list: # (layer, head) pairs
 
 # %% ../../nbs/12_explorer/06_page.ipynb #010b
 def _frames(runs, metas, layers, heads, limit, spent):
-    "Return (id, packed frames in base64) of every example, the number of frames and of weights"
+    "Pack all examples; return (id, packed frames in base64) for each, the number of frames and the number of weights"
     parts, count, weights, total = [], 0, 0, sum(len(m['recorded']) for m in metas)
     for i, (run, m) in enumerate(zip(runs, metas)):
         for probe in m['probes']:

@@ -270,8 +270,8 @@ _grid_samples = dict(chosen=_chosen_sample, tied=_tied_sample)
 
 # %% ../../nbs/11_figures/03_charts.ipynb #024x
 def _grid_layout(view, width, left, norm):
-    """Return the layout of a grid: the width of its colour bar, the width and height of a cell, the numbers in the
-    cells, and the lines of the bar's label. They depend on each other."""
+    """Lay out a grid, whose parts depend on each other: return the width of its colour bar, the width and height of a
+    cell, the numbers in the cells, and the lines of the bar's label"""
     rows, columns = view.values.shape
     widest, deviations = 26, np.full(view.values.shape, np.nan)
     if view.whole: widest, deviations = 46, view.deviations
@@ -396,8 +396,8 @@ def _boxes(view, width):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #033
 def _column(size, head, means, deviations, stars, best):
-    """Lay out a column of numbers in a font of `size` points, and return the lines of its head, its texts, and the
-    widths of the means and of the text after them"""
+    """Lay out a column of numbers in a font of `size` points; return the lines of its heading, its texts, the width of
+    the means, and the width of the text after them"""
     tails = [' '.join(filter(None, ['± ' + d if d else None, s])) for d, s in zip(deviations, stars)]
     left = max(text_width(m or '–', size, weight_of(b)) for m, b in zip(means, best))
     right = max((text_width(t, size) + 3 for t in tails if t), default=0)

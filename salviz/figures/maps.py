@@ -33,7 +33,7 @@ def _scale_of(kind, limit):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #008b
 def _bars(view):
-    "Return the colour bars of panels, one per scale: (norm, colours, values to print, label, exceeded ends)"
+    "Return a colour bar for each scale of the panels: (norm, colours, values to print, label, exceeded ends)"
     bars = {}
     for values, *key in zip(view.values, view.kinds, view.limits, view.units):
         bars.setdefault(tuple(key), []).append(values)
@@ -144,8 +144,7 @@ def _label_lines(label, ticks, length):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #013b
 def _lying_bars(bars, grid, width, from_left):
-    """Return (x, y, length, label) of each of the horizontal `bars` below the maps, and their total height in
-    points"""
+    "Lay out horizontal `bars` below the maps; return (x, y, length, label) of each, and their total height in points"
     if not bars: return [], 0
     least = 5
     if len(bars) <= 3: least = 3.7

@@ -30,7 +30,7 @@ def _beyond(view):
 
 # %% ../../nbs/11_figures/09_saliency_grid.ipynb #fg-5b
 def _runs_of(columns):
-    "Return [(training, first column, number of columns)] of adjacent columns with the same training"
+    "Group adjacent columns with the same training; return [(training, first column, number of columns)]"
     out = []
     for k, (training, _) in enumerate(columns):
         if out and out[-1][0] == training: out[-1][2] += 1

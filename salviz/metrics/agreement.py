@@ -100,8 +100,8 @@ def _array(snapshot, name):
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #021b
 def _maps_of(snapshot, name, level):
-    """Return the index columns (layer, head) of `level`, its maps [m, n, n], and bool [m, n, n]: keys that some head
-    of the layer attends to"""
+    """Return the index columns (layer, head) of `level`, its maps [m, n, n], and a mask [m, n, n] of the keys that at
+    least one head of the layer attends to"""
     x = _array(snapshot, name)
     seen, layers, heads, n = (x != 0).any(1), snapshot.layers[name], x.shape[1], x.shape[-1]
     if level == 'head':

@@ -46,7 +46,7 @@ def name_classes(
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm09
 def _label_feature(part, column):
-    "Return (the feature of a label in `column` of a split, whether the column contains lists of labels)"
+    "Return the feature of a label in `column` of a split, and whether the column contains lists of labels"
     feature = part.features[column]
     inner = getattr(feature, 'feature', None)
     if inner is None: return (feature, False)

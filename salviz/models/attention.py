@@ -117,8 +117,8 @@ def eager_attention_of(cls):
 # %% ../../nbs/03_models/01_attention.ipynb #031
 @cache
 def _rounding(cls) -> tuple:
-    """Return (whether the attention of the module class `cls` computes the softmax in float32, whether it casts the
-    result back to the dtype of its input)"""
+    """Return whether the attention of the module class `cls` computes the softmax in float32, and whether it casts the
+    result back to the dtype of its input"""
     names = eager_attention_of(cls).__code__.co_names
     return 'float32' in names, not {'to', 'type'}.isdisjoint(names)
 

@@ -933,8 +933,8 @@ class PatternShares(View):
 
 # %% ../../nbs/10_views/00_base.ipynb #072b
 def _guiding_patterns(snapshot):
-    """Return {name: ([n, n], bool [layers of the attention, heads])} for the patterns of the guided heads of
-    `snapshot`"""
+    """Return the patterns of the guided heads of `snapshot`: {name: (matrix [n, n], mask [layers of the attention,
+    heads] of its heads)}"""
     target, guided = arrays_of(snapshot, 'pattern_shares', 'pattern_target', 'guided')
     custom, observed, found = custom_patterns(snapshot), snapshot.layers['attention'], {}
     grid = snapshot.info.get('patches')

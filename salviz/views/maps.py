@@ -85,7 +85,7 @@ def _on_patterns(snapshot, layers):
 
 # %% ../../nbs/10_views/02_maps.ipynb #011b
 def _contrasts(snapshot, layers):
-    "Return the range of attention from a word to words [layers, heads], largest minus smallest, mean over rows"
+    "Return the range (largest minus smallest) of attention from a word to words [layers, heads], averaged over rows"
     words, observed = word_tokens(snapshot), snapshot.layers['attention']
     def contrast(A): return np.ptp(np.nan_to_num(A[words][:, words].astype(float)), -1).mean()
     maps = (snapshot.arrays['attention'][observed.index(layer)] for layer in layers)
@@ -443,7 +443,7 @@ class Triptych(MapPanels):
 
 # %% ../../nbs/10_views/02_maps.ipynb #028b
 def _explained(snapshot, m, units, explanation, mean_of=None):
-    "Return values, name, kind, limit and unit of the second and third panel"
+    "Describe the second and the third panel by values, name, kind, limit and unit"
     attention, recorded = _shown(m, units), snapshot.layers.get('attention_attribution', [])
     place, wanted = dict(layer=m.layer, head=m.head), {m.layer}
     if mean_of is not None: place, wanted = dict(mean_of=mean_of), {layer for layer, _ in mean_of}
@@ -791,7 +791,7 @@ def _check_shape(name, values, texts, unit):
                          f'{list(values.shape)}')
 
 def _coloured(source, words, evidence):
-    "Return labels, special flags, values, continuation flags and unit of one sentence"
+    "Return the labels, the special flags, the values, the continuation flags and the unit of one sentence"
     if not hasattr(source, 'arrays'):
         labels, values = source
         values = np.asarray(values, dtype=float)
@@ -980,7 +980,8 @@ class PatchAttention(View):
 
 # %% ../../nbs/10_views/02_maps.ipynb #pat2b
 def _queries_of(view, patches, grid):
-    "Return position and token of `patches`: (row, column), None for [CLS] or else the first patch, or a list"
+    """Return the position and the token of each of `patches`: (row, column), None for [CLS] (or the first patch if
+    there is no [CLS]), or a list of these"""
     rows, columns, first = (grid[k] for k in ('rows', 'columns', 'first'))
     def pair(p): return isinstance(p, (list, tuple)) and len(p) == 2 and all(isinstance(k, Integral) for k in p)
     if pair(patches) or not isinstance(patches, (list, tuple)): patches = [patches]

@@ -157,7 +157,8 @@ def _normalised_map(m):
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-9d
 def _scaled(columns, items, scale, magnitude):
-    "Return {column: {item: map}} for display, the end of the scale, and whether there are negative values"
+    """Scale the maps for display; return {column: {item: map}}, the end of the scale, and whether there are negative
+    values"""
     def drawn(m):
         if m is None: return None
         if magnitude: m = np.abs(m)
