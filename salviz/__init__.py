@@ -10,7 +10,7 @@ from types import FunctionType
 __version__ = "0.2.0"
 
 def _public_names(file) -> dict: # {public name: its module}
-    "Return the names that `file` imports as themselves; `from .methods import *` adds those of `methods/__init__.py`"
+    "Return {name: module} of the names that the stub `file` re-exports, including those of `from .methods import *`"
     home = {}
     for statement in ast.parse(file.read_text(encoding='utf-8')).body:
         if not isinstance(statement, ast.ImportFrom): continue

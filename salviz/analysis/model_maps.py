@@ -317,8 +317,8 @@ class _Requested:
         return {name: part for name, part in every.items() if part}
 
     def passes(self, model, n, places=None) -> dict: # {description: number of passes}
-        """Return how often `model` runs for a text or image of `n` tokens; unknown numbers count as 1; `places`: see
-        `rows_at_once`"""
+        """Return the number of passes of `model` over a text or image of `n` tokens; unknown numbers count as 1;
+        `places`: see `rows_at_once`"""
         groups = math.ceil(self.steps / rows_at_once(model, n, places))
         passes = dict.fromkeys(self.parts(), 1)
         if self.saliency != 'integrated_gradients': return passes

@@ -119,7 +119,7 @@ def _sums(x): return f'{float(np.sum(x)):.3g}'
 def _common_mistake(
     value, truth, # arrays
 ) -> str: # '' if there is none
-    "Return the sentence of a mistake that is common to all exercises"
+    "Return the message about a mistake that can occur in any exercise"
     if isinstance(truth, list): return ''
     a, b = np.asarray(value), np.asarray(truth)
     if a.dtype == bool and a.shape == b.shape and b.dtype == bool:
@@ -149,7 +149,7 @@ def _matching_mistake(
     case:Case,
     value, # the student's answer, see `_answer_of`
 ) -> str: # '' if none is known
-    "Return the sentence of the known mistake that returns `value` for `case`"
+    "Return the message about the known mistake that gives `value` for `case`"
     for sentence, wrong in exercise.mistakes.items():
         with np.errstate(all='ignore'), warnings.catch_warnings():
             warnings.simplefilter('ignore')

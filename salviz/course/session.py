@@ -312,7 +312,7 @@ def write_answers(
 
 # %% ../../nbs/14_course/04_session.ipynb #se20
 def _coded(entry):
-    "Return an entry as a short list; for a record only its kind and whether it passed"
+    "Return an entry as a short list; for a record, the list contains only its kind and whether it passed"
     if not _is_prediction(entry): return [entry['kind'], entry.get('passed')]
     answers = [entry.get('first'), entry.get('second')]
     of_answers = [x for a in answers if a for x in (a['value'], _confidences.index(a['confidence']))]

@@ -549,7 +549,7 @@ def _signal_view(view, width, dense=False):
 @figure_kind('saliency_distribution', saliency_distribution, 'saliency values at two steps of an image or series',
              'saliency_map, twice', 'pair', asks='names', least=2.6)
 def _saliency_distribution(view, width):
-    "Draw two histograms on top of each other"
+    "Draw two overlaid histograms"
     left, wide, high = 40, min(width*72 - 56, 380), 130
     side = min(left + wide/2, width*72 - left - wide/2) - Sheet.margin # points on each side of the middle of the axis
     label = wrapped('saliency / largest magnitude of its sample', 2*side, 6.5)

@@ -243,7 +243,7 @@ def _reference_needed(measures) -> str:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr021b
 def _check_arguments(measures, better, reference, confidence, have=()): # {measure: 'higher' or 'lower'}
-    "Check arguments without looking at the runs; return the better directions; `have` lists the available metrics"
+    "Check the arguments without reading the runs, and return the better directions; `have` lists the available metrics"
     check_fraction('front: confidence', confidence)
     if problem := _choice_problem(measures, have): raise ValueError(f'front: {problem}')
     better = _directions(measures, {k: v for k, v in better.items() if k in measures})

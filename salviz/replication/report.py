@@ -615,8 +615,9 @@ def _panels(panels, names, caption):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-24bc
 def _panel(title, means, names, at=None, ends=None, level=None, along=('start', 'end of training')):
-    """Return a panel with one line per condition. Columns are at the numbers `at`, or evenly spaced; `ends` are those
-    of the scale, by default of the values; `level` is the height of a thin line, and `along` are the labels below"""
+    """Return a panel with one line per condition. The columns are placed at the numbers `at` (default: evenly spaced),
+    and the scale has these `ends` (default: those of the values). A thin line is drawn at `level`, and the labels
+    `along` are below the panel"""
     low, high = ends or _ends(means) or (math.nan, math.nan)
     if not math.isfinite(low): return None
     if at is None: at = range(means.shape[1])
@@ -637,7 +638,7 @@ def _levels(runs, by): # [(name, rows)]
     return [(_setting_words(by, name), part) for name, part in runs.groupby(by, sort=False)]
 
 def _without_shared_end(names) -> tuple: # (names, shared part)
-    "Return names without the part after a comma if all share it, and that part"
+    "Remove the part after a comma from `names` if all of them share it; return the names and that part"
     ends = {name.partition(', ')[2] for name in names}
     if len(names) < 2 or len(ends) > 1: return names, ''
     return [name.partition(', ')[0] for name in names], ends.pop()
@@ -787,7 +788,7 @@ def _lost_tasks(finding, rows) -> list:
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-27bb
 def _gate_words(effect):
-    "Yield each gate in words, with its study if the terms use another one or several gates are alike"
+    "Describe each gate, with its study if the terms use a different one or if several gates are alike"
     says, studies = [g.says for g in effect.gates], {t.study for t in effect.terms}
     for g in effect.gates:
         words = _in_words(g.says)

@@ -135,7 +135,7 @@ def _answers_to(names, findings, first=None) -> list: # of dicts for the templat
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #313eec87
 def _seconds_per_step(rows, study, condition):
-    "Return the training time per step of each run, by everything that identifies its pair"
+    "Return the training time per step of each run, indexed by the columns that identify its pair"
     runs = rows[(rows.study == study) & (rows.method == condition)].dropna(axis=1, how='all')
     if not len(runs): return pd.Series(dtype=float)
     by = [k for k in ('task', 'layers', 'seed', 'machine') if k in runs]

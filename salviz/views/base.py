@@ -305,7 +305,7 @@ def _compared_row(
 
 # %% ../../nbs/10_views/00_base.ipynb #024sb
 def _layer_words(was_chosen, of='') -> str:
-    "State that the last layer is shown by default; `of` restricts the layers"
+    "Return a note that the last layer is shown, if it was chosen by default; `of` restricts the layers"
     which = f'that {of}'*bool(of) or 'recorded one'
     return f' Layer shown: the last {which}.'*bool(was_chosen)
 
