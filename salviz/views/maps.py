@@ -495,7 +495,7 @@ def triptych(
     beside:str|None=None,                       # 'attribution' or 'saliency'; None: attribution if it was recorded
     mean_of:Sequence[tuple]|None=None,          # as in `attention_map`
 ) -> Triptych:
-    "Return the part that shows attention, an explanation and their difference"
+    "Return attention, an explanation and their difference"
     m = chosen_map(snapshot, layer, head, 'attention', 'triptych', mean_of)
     units = _units_of(snapshot, words, special)
     attention = _shown(m, units)
