@@ -270,7 +270,7 @@ _grid_samples = dict(chosen=_chosen_sample, tied=_tied_sample)
 
 # %% ../../nbs/11_figures/03_charts.ipynb #024x
 def _grid_layout(view, width, left, norm):
-    """Lay out a grid, whose parts depend on each other: return the width of its colour bar, the width and height of a
+    """Lay out a grid, whose parts depend on each other; return the width of its colour bar, the width and height of a
     cell, the numbers in the cells, and the lines of the bar's label"""
     rows, columns = view.values.shape
     widest, deviations = 26, np.full(view.values.shape, np.nan)

@@ -978,7 +978,7 @@ def _are_texts(x) -> bool:
 class SalLMVariant(Variant):
     """Further options of SalLM; the preset 'paper' uses the defaults, and 'released' follows the authors' code
 
-    Two properties of the released code are not available as options: it marks 6 of the 60 positions, so that special
+    Two properties of the released code are not available as options. It marks 6 of the 60 positions, so that special
     tokens and padding can be marked, and it does not pass an attention mask to the model."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(loss='released', target='all_released', after_dropout=True))
     limits:ClassVar[dict] = dict(
