@@ -243,7 +243,8 @@ def _run_study(a):
 
 # %% ../nbs/13_cli/02_cli.ipynb #st-2b
 def _threads_each(workers):
-    "Return the threads of each of `workers` that share the cores of this machine; None: the default of a process"
+    """Return the number of threads for each of the `workers` that share the cores of this machine; None if `workers` is
+    None"""
     if workers is None: return None
     import torch
     return max(1, torch.get_num_threads() // workers)
@@ -695,7 +696,7 @@ def _parser() -> argparse.ArgumentParser:
 
 # %% ../nbs/13_cli/02_cli.ipynb #025
 def _is_explained(error) -> bool:
-    "Return whether `error` was raised by salviz, or by the operating system with the name of a file"
+    "Return whether `error` was raised by salviz, or by the operating system for a named file"
     if isinstance(error, OSError) and error.filename is not None: return True
     *_, (frame, number) = traceback.walk_tb(error.__traceback__)
     is_ours = frame.f_globals.get('__name__', '').startswith('salviz.')

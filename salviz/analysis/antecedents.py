@@ -206,7 +206,8 @@ def _antecedent_baselines(
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #027
 def _mention_weights(A, aligned, row) -> tuple: # ([heads…, words], {direction: [heads…]})
-    "Return the attention from the mention of `row` to each word in the maps `A` [..., n, n], and its sums by direction"
+    """Return the attention from the mention in `row` to each word, and its sums by direction; `A` [..., n, n] are the
+    maps"""
     spans = [(a, b) for _, a, b in aligned.word_spans]
     roles = _word_roles(row, spans)
     pieces = np.isin(aligned.word_ids, np.flatnonzero(roles['mention']))

@@ -65,7 +65,7 @@ def _row_choice(
 def _key_kinds(
     batch:dict, # from `Collator`
 ) -> dict: # {kind: bool [batch, query, key]}
-    "Return for each query and key whether the key is special, previous, next, the query itself, or a neighbour"
+    "Return masks [batch, query, key] of the keys that are special, previous, next, the query itself, or neighbours"
     real, special = batch['attention_mask'].bool(), batch['is_special']
     ordinary = (real & ~special)[:, None, :]
     before, after = ((neighbours(real, d, 'zero') > 0) & ordinary for d in (-1, 1))
@@ -144,8 +144,8 @@ def _saliency(model, batch, saliency, target, steps) -> np.ndarray: # [batch, 1,
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #023
 def _pattern_cells(patterns, batch, ids, tokenizer) -> dict: # {column: (bool [batch, query, key], bool [batch, query])}
-    """Return for each of the `patterns` {column: pattern} its positions in `batch` and the rows that it guides, where
-    it selects some but not all keys"""
+    """Return the positions of each of the `patterns` {column: pattern} in `batch`, and the rows that it guides: those
+    in which it selects some, but not all, keys"""
     real, out = batch['attention_mask'].bool(), {}
     for column, pattern in patterns.items():
         P, _ = pattern_target(pattern, batch, ids.get(column), 'zero', tokenizer=tokenizer)

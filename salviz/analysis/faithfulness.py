@@ -242,7 +242,8 @@ def _perturbed(
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #024
 def _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean, batch_size,
           target='predicted'):
-    "Return the batch, the ranks, the number of units per example, and a function that runs `model` without some units"
+    """Prepare the removal of units: return the batch, the ranks, the number of units per example, and a function that
+    runs `model` without some units"""
     batch = as_batch(model, inputs, tokenizer, target)
     if replacement == 'mask' and mask_token_id is None: mask_token_id = getattr(tokenizer, 'mask_token_id', None)
     ranks, units = _unit_ranks(batch, values, unit, ranking)
@@ -263,8 +264,8 @@ def _of_one_class(model, target):
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #024c
 def _decisions(model, p, y):
-    """Return the decisions [batch, ...] of `model` for the probabilities `p` [batch, ..., classes]: the predicted
-    class, or for a multi-label model whether the class `y` [batch] is predicted"""
+    """Return the decisions [batch, ...] of `model` for the probabilities `p` [batch, ..., classes]: the predicted class
+    or, for a multi-label model, whether the class `y` [batch] is predicted"""
     if not is_multi_label(model): return p.argmax(-1)
     return p.gather(-1, y.view(-1, *[1]*(p.dim() - 1)).expand(*p.shape[:-1], 1)).squeeze(-1) > .5
 

@@ -281,7 +281,7 @@ def _check_model(model, tokenizer, saliency):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #031b
 def _each(value, count, name, kind='text'):
-    "Return `value` for each of `count` texts or images: one for all, or a list with one for each"
+    "Return a list of `count` values, one per text or image; a single `value` is repeated"
     if not isinstance(value, (list, tuple)): return [value]*count
     if len(value) != count:
         raise ValueError(f'{name} must be one value for all {kind}s, or a list of {count} values, one per {kind}, '
@@ -290,8 +290,8 @@ def _each(value, count, name, kind='text'):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #031c
 def _capture(model, inputs, is_read=None):
-    """Return the outputs for one text or image (see `logits_at`), (layers, attention [layers, heads, query, key]), and
-    the inputs"""
+    """Run `model` on one text or image; return its outputs (see `logits_at`), the layers with their attention [layers,
+    heads, query, key], and the inputs"""
     with torch.no_grad(), observe(model) as maps, logits_at(model, is_read):
         outputs, captured = model(**inputs), {}
         for l in maps: captured[l] = maps[l]
@@ -318,8 +318,8 @@ class _Requested:
         return {name: part for name, part in every.items() if part}
 
     def passes(self, model, n, places=None) -> dict: # {description: number of passes}
-        """Return how often `model` runs for a text or image of `n` tokens; unknown numbers count as 1; `places`: see
-        `rows_at_once`"""
+        """Return the number of passes of `model` over a text or image of `n` tokens; unknown numbers count as 1;
+        `places`: see `rows_at_once`"""
         groups = math.ceil(self.steps / rows_at_once(model, n, places))
         passes = dict.fromkeys(self.parts(), 1)
         if self.saliency != 'integrated_gradients': return passes
@@ -600,7 +600,7 @@ def _array(x):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img3
 def _image_problem(x, channels) -> str:
-    "Explain why a model of images with this number of `channels` cannot read the array `x`; '' if it can"
+    "Explain why an image model with this number of channels cannot read the array `x`; '' if it can"
     if x.ndim != 4 or not len(x):
         return ('images must be [n, channels, height, width], or one image [channels, height, width], got '
                 f'{list(x.shape)}')

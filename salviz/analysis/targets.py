@@ -117,7 +117,8 @@ def target_divergences(
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-10
 # -> (float64 [batch], attention [batch, tokens], target [batch, tokens], bool [batch, tokens])
 def _divergence(model, method, batch) -> tuple:
-    "Return the divergence from the target of `method`, the attention, the target, and the tokens that count"
+    """Compare attention with the target of `method`; return the divergence, the attention, the target, and the tokens
+    that count"""
     with undisturbed(model), torch.no_grad():
         plan = method.plan(unwrapped(model), batch, None)
         with observe(model, list(plan.layers)) as maps: outputs = model(**model_inputs(batch, model))

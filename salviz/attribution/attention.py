@@ -158,7 +158,7 @@ def path_rule(
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #073
 def _along(model, inputs, rows, target, layer, rule, standard, part, batch_size):
-    "Return the integrated attention of one `layer` for the examples `rows`, whose inputs are `inputs`, and its mask"
+    "Return the integrated attention of one layer for the examples `rows` with these `inputs`, and its mask"
     total = 0.
     for points, weights in zip(*(x.split(max(1, batch_size // len(rows))) for x in rule)):
         k = len(points)

@@ -174,7 +174,8 @@ def _unpack(archive:Path, asset:Asset, folder:Path):
 
 # %% ../../nbs/01_core/02_assets.ipynb #031b
 def _copy(read, inside, files, folder):
-    "Copy `files` from below `inside`, opened with `read`, to `folder` and flush them to disk"
+    """Copy `files` from the folder `inside` of an archive to `folder` and flush them to disk; `read` opens a file of
+    the archive"""
     for f in files:
         with read(f'{inside}/{f}') as source, open(folder/Path(f).name, 'wb') as target:
             shutil.copyfileobj(source, target, 1 << 20)

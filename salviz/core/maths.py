@@ -434,6 +434,6 @@ def drop_mask(
     q:float,    # probability of dropping a candidate
     uniform,    # random numbers in [0, 1), shape of `candidates`
 ) -> np.ndarray: # bool [..., query, key]
-    "Return which `candidates` are dropped: those with `uniform` < `q` (Yang et al. 2022, eq. 7)"
+    "Return a mask of the `candidates` that are dropped: those with `uniform` < `q` (Yang et al. 2022, eq. 7)"
     dropped = np.asarray(candidates) & allowed & (uniform < np.float32(q))
     return dropped & (allowed & ~dropped).any(-1, keepdims=True)

@@ -81,7 +81,7 @@ _file_kinds = {stat.S_IFDIR: 'a folder', stat.S_IFIFO: 'a pipe', stat.S_IFCHR: '
 
 @contextmanager
 def _read_errors():
-    "Raise a `ValueError` with the reason for any `OSError` in the block, except for a missing file"
+    "Convert an OSError in the block to a ValueError with the reason, unless a file is missing"
     try: yield
     except FileNotFoundError: raise
     except OSError as e: raise ValueError(f'cannot be read ({e.strerror})') from None

@@ -264,8 +264,8 @@ def _encode(tokenizer, firsts, seconds, max_length):
 
 # %% ../../nbs/01_core/07_text.ipynb #038
 def _positions(spelling, encoding, texts, word_spans):
-    """Return (segments, offsets, pieces, first, last) of the tokens in `encoding`; `first` and `last` are the first and
-    last word that each token overlaps, -1 for white space and tokens outside words"""
+    """Return segments, offsets and pieces of the tokens in `encoding`, and the first and the last word that each token
+    overlaps (-1 for white space and tokens outside words)"""
     segments = np.array([-1 if s is None else s for s in encoding.sequence_ids], dtype=np.int64)
     offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
     pieces = [_decode(spelling, token, id) for token, id in zip(encoding.tokens, encoding.ids)]
@@ -453,7 +453,7 @@ def rationale_flags(
     spans=None, # character spans: (start, end), or (segment, start, end), which pairs require
     words=None, # one flag per word in `tt.unmerged_spans`, or per white-space word
 ) -> np.ndarray: # bool [n]
-    "Return which tokens are part of a human rationale; special tokens never are"
+    "Return a mask of the tokens that are part of a human rationale; special tokens never are"
     if (spans is None) == (words is None):
         raise ValueError('pass a rationale either as spans or as words (flags); got both or neither')
     spans = _full_spans(tt, spans) if words is None else _flag_spans(tt, words)

@@ -94,7 +94,7 @@ def _off(
     value, truth,    # of one shape
     tolerance:float, # see `Case`
 ) -> np.ndarray: # bool, of their shape
-    "Return where `value` differs from `truth`"
+    "Return a mask of the entries in which `value` differs from `truth`"
     if isinstance(truth, list): return np.array([a != b for a, b in zip(value, truth)], bool)
     value, truth = np.asarray(value), np.asarray(truth)
     if truth.dtype == bool: return value != truth
@@ -119,7 +119,7 @@ def _sums(x): return f'{float(np.sum(x)):.3g}'
 def _common_mistake(
     value, truth, # arrays
 ) -> str: # '' if there is none
-    "Return the sentence of a mistake that is common to all exercises"
+    "Return the message about a mistake that can occur in any exercise"
     if isinstance(truth, list): return ''
     a, b = np.asarray(value), np.asarray(truth)
     if a.dtype == bool and a.shape == b.shape and b.dtype == bool:
@@ -149,7 +149,7 @@ def _matching_mistake(
     case:Case,
     value, # the student's answer, see `_answer_of`
 ) -> str: # '' if none is known
-    "Return the sentence of the known mistake that returns `value` for `case`"
+    "Return the message about the known mistake that gives `value` for `case`"
     for sentence, wrong in exercise.mistakes.items():
         with np.errstate(all='ignore'), warnings.catch_warnings():
             warnings.simplefilter('ignore')
@@ -252,7 +252,8 @@ def _first_difference(
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-25d
 def _two(value, case, at=()):
-    "Return the student's value, the owner of the right value and the right value, with enough digits to differ"
+    """Return the student's value, words that introduce the right value, and the right value, with enough digits to
+    differ"""
     yours, right = (x[at[0]] if isinstance(x, list) else np.asarray(x)[at] for x in (value, case.truth))
     digits = next((d for d in (4, 6, 8) if _shown(yours, d) != _shown(right, d)), 12)
     return _shown(yours, digits), _owner(case), _shown(right, digits)

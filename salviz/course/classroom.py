@@ -103,7 +103,7 @@ def _read_handed(
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl09
 def _twins(sheets, of):
-    "Return [(counted, left out, reason)] for sheets that repeat others"
+    "Find sheets that repeat others; return [(counted sheet, sheet that is left out, reason)]"
     unique, doubled = {}, []
     for sheet in sheets:
         name = folded(sheet.nickname)
@@ -437,7 +437,7 @@ def _of_students(marks, reference) -> dict:
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl34b
 def _check_marked(marked, who, purpose):
-    "Raise a ValueError if no word is `marked`, which leaves nothing for the `purpose`"
+    "Raise a ValueError if no word is `marked`; `purpose` describes what the marks are needed for"
     if not marked: raise ValueError(f'{who}: no word is marked, so there is nothing {purpose}')
 
 def _comparison(marks, explanations, by) -> pd.DataFrame:
@@ -494,7 +494,8 @@ def _marks_teacher(
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl40
 def _taught_data(marks, by, names, held=()):
-    "Return the marked sentences with a column `rationale`; `held`, or the same sentences, for validation and test"
+    """Return splits of sentences with a column `rationale`: the marked sentences for training, and `held` (or the same
+    sentences) for validation and test"""
     from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value
     def number(label):
         if label in names: return names.index(label)

@@ -92,7 +92,7 @@ def _numbers(**arguments):
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd11b
 def _scale_problem(low, high, step) -> str:
-    "Return why a question cannot have these limits and this step, '' if it can"
+    "Explain why a question cannot have these limits and this step; '' if it can"
     if low >= high: return f'low must be below high, got {low:g} and {high:g}'
     if not 0 < step <= high - low: return f'step must be above 0 and at most high - low, got {step:g}'
     return ''
@@ -219,7 +219,8 @@ def _interval(name, x):
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd19b
 def _order_truth(truth, items, **_):
-    "Return an interval for each of `items`; a plain order gives each item its place"
+    """Return an interval for each of `items`; if `truth` is an order, an interval contains only the position, counted
+    from the end"""
     if isinstance(truth, dict):
         if set(truth) != set(items):
             raise ValueError(f'truth must contain a number or (low, high) for each of {", ".join(map(repr, items))}, '

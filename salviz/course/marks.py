@@ -110,7 +110,7 @@ def _quoted(x):
     return json.dumps(x, ensure_ascii=False, separators=(',', ':'), default=repr)[:60]
 
 def _flags_problem(flags, words, most) -> str:
-    "Return what is wrong with the `flags` of a sentence, '' if nothing"
+    "Describe the fault in the `flags` of a sentence; '' if there is none"
     if not isinstance(flags, (list, tuple)) or any(x not in (0, 1) for x in flags):
         return f'must be null or a list of flags, 0 or 1, got {_quoted(flags)}'
     if len(flags) != len(words): return f'has {len(flags)} flags for {len(words)} words'

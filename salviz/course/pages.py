@@ -166,7 +166,7 @@ class Fragments:
         return self.shown(content)
 
     def shown(self, thing):
-        "Return the HTML of a displayed `thing`"
+        "Return the HTML of a displayed object"
         if isinstance(thing, Reveal):
             return fragment(thing.described(), dict(parts=[dict(kind='fragment', html=self.revealed(thing.content))]))
         if hasattr(thing, 'page_html'): return thing.page_html()

@@ -129,7 +129,7 @@ def _is_prediction(entry:dict) -> bool:
 
 # %% ../../nbs/14_course/04_session.ipynb #se27b
 def _answer_problem(answer, kind):
-    "Return what is wrong with one answer of an entry, or '' if it is valid"
+    "Describe the fault in one answer of an entry; '' if it is valid"
     if answer is None: return ''
     if not isinstance(answer, dict) or not _shapes[kind](answer.get('value')):
         return f'must be an answer of the kind {kind!r}, got {shown(answer)}'
@@ -141,7 +141,7 @@ def _answer_problem(answer, kind):
 
 # %% ../../nbs/14_course/04_session.ipynb #se27c
 def _entry_problem(entry) -> str: # '' if there is none
-    "Return what is wrong with the form of an `entry` from a file"
+    "Describe the fault in the form of an `entry` from a file; '' if it is valid"
     if not isinstance(entry, dict) or not _is_text(entry.get('kind')): return 'it must be an object with its kind'
     if not _is_prediction(entry): return ''
     id, state = entry.get('id'), entry.get('state')
@@ -165,7 +165,7 @@ def store(name:str, entry:dict) -> None:
 
 # %% ../../nbs/14_course/04_session.ipynb #se12b
 def _name_problem(name, kind) -> str:
-    "Return why an entry cannot have this name and kind, '' if it can"
+    "Explain why an entry cannot have this name and kind; '' if it can"
     for argument, x in dict(name=name, kind=kind).items():
         if not isinstance(x, str) or not x: return f'`{argument}` must be a non-empty string, got {shown(x)}'
     if kind in _shapes: return f'`kind` must not be a kind of prediction, got {kind!r}'
@@ -312,7 +312,7 @@ def write_answers(
 
 # %% ../../nbs/14_course/04_session.ipynb #se20
 def _coded(entry):
-    "Return an entry as a short list; for a record only its kind and whether it passed"
+    "Return an entry as a short list; for a record, the list contains only its kind and whether it passed"
     if not _is_prediction(entry): return [entry['kind'], entry.get('passed')]
     answers = [entry.get('first'), entry.get('second')]
     of_answers = [x for a in answers if a for x in (a['value'], _confidences.index(a['confidence']))]
@@ -406,7 +406,7 @@ def _answers_in(found, name, left_out) -> dict:
 
 # %% ../../nbs/14_course/04_session.ipynb #se23-2b
 def _class_problem(of_class):
-    "Return what is wrong with the answers of a class to one question, or '' if they are valid"
+    "Describe the fault in the answers of a class to one question; '' if they are valid"
     kind = of_class.get('kind') if isinstance(of_class, dict) else None
     if not isinstance(kind, str) or kind not in _shapes: return 'the kind must be a kind of prediction'
     if not _is_text(of_class.get('id')): return 'id must be a string'

@@ -36,7 +36,7 @@ def token_f1(chosen, marked):
 
 # %% ../../nbs/14_course/09_solutions.ipynb #so-11b
 def disagreements(values):
-    "Return Krippendorff's observed and expected disagreement of `values` [annotators, units], NaN where missing"
+    "Return Krippendorff's observed and expected disagreement of `values` [annotators, units]; missing values are NaN"
     units = [u[~np.isnan(u)] for u in values.T]
     units = [u for u in units if len(u) > 1]
     everything = np.concatenate(units)
@@ -94,7 +94,7 @@ def consistency(p, q):
 
 # %% ../../nbs/14_course/09_solutions.ipynb #so-23
 def region(attribution, p):
-    "Return which cells of `attribution` [query, key] may be dropped, given the fraction `p`"
+    "Return a mask of the cells of `attribution` [query, key] that may be dropped, given the fraction `p`"
     n = attribution.shape[-1]
     kept = math.floor(n*(1 - p) + 1e-6)
     threshold = np.sort(attribution, -1)[..., kept:kept + 1]

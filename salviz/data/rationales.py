@@ -124,7 +124,8 @@ def _hatexplain(row, annotators):
     if count <= len(labels)/2: return None
     text, pieces = joined(row['post_tokens'])
     lists = [list(flags) for flags in row['rationales']]
-    if any(len(flags) != len(pieces) for flags in lists): raise ValueError('a rationale is not as long as post_tokens')
+    if any(len(flags) != len(pieces) for flags in lists):
+        raise ValueError('a rationale and post_tokens differ in length')
     # normal posts: annotators who chose this label mark nothing, so all marks are from outvoted annotators
     marked = None
     if label != 'normal' and lists: marked = _marked([(text, pieces, _mean_flags(lists))], annotators)
@@ -166,7 +167,7 @@ def _eraser_esnli(row, annotators):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #018
 def _phrases(text, evidences):
-    "Return (character spans of the phrases `evidences`, number of phrases that are not in `text`)"
+    "Return the character spans of the phrases `evidences`, and the number of phrases that are not in `text`"
     pieces = spaced_words(text)
     words, flags, lost = [text[a:b] for a, b in pieces], [False]*len(pieces), 0
     for phrase in map(str.split, evidences):

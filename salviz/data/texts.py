@@ -132,7 +132,7 @@ def from_hub(
 
 # %% ../../nbs/02_data/00_texts.ipynb #018
 def _is_here(name, what):
-    "Return the result of the `Path` method `what` for `name`; False for strings that are not valid paths"
+    "Return the result of the `Path` method `what` for `name`; False if `name` is not a valid path"
     try: return getattr(Path(name).expanduser(), what)()
     except (OSError, ValueError, RuntimeError): return False
 
@@ -248,7 +248,7 @@ def _as_seen(name):
     return ' '.join(seen.split())
 
 def _pairs_alike(names, key):
-    "Return [(name, earlier name)] for each name whose `key` equals that of an earlier name"
+    "Return (name, earlier name) for each name whose `key` equals that of an earlier name"
     first = {}
     return [(name, first[key(name)]) for name in names if first.setdefault(key(name), name) != name]
 
@@ -594,7 +594,7 @@ def _source_name(source):
 
 # %% ../../nbs/02_data/00_texts.ipynb #045
 def _dataset(columns, types, source, called=None):
-    "Return a Dataset of `columns` with their `types`, named after its source or as `called`"
+    "Return a Dataset of `columns` with their `types`, named `called` or, without that, after its source"
     features = Features({name: types[name] for name in columns})
     if called is not None and not (isinstance(called, str) and called.strip()):
         raise ValueError('name must be a name of the data for captions, such as "film reviews", or None; '

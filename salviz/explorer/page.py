@@ -32,7 +32,7 @@ def chosen(
     probes, steps,# requested examples and steps, None: all
     first=True,   # is `run` the first run, or the run to compare with?
 ) -> tuple: # (probes, steps) to read from this run
-    "Return which examples and steps to read from `run`"
+    "Return the examples and steps to read from `run`"
     if first: return probes, steps
     def common(have, wanted):
         if wanted is None: return None
@@ -114,7 +114,7 @@ def _in_full(s, heads, layers) -> list: # (layer, head) pairs
 
 # %% ../../nbs/12_explorer/06_page.ipynb #010b
 def _frames(runs, metas, layers, heads, limit, spent):
-    "Return (id, packed frames in base64) of every example, the number of frames and of weights"
+    "Pack all examples; return (id, packed frames in base64) for each, the number of frames and the number of weights"
     parts, count, weights, total = [], 0, 0, sum(len(m['recorded']) for m in metas)
     for i, (run, m) in enumerate(zip(runs, metas)):
         for probe in m['probes']:

@@ -139,8 +139,8 @@ def _is_whole(snapshot, name, x):
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #021c
 def _arrays(snapshot, full, names, layers):
-    """Return the arrays of a frame of `snapshot`, {name: (array, layers or None, cells of a thumbnail or None)}, and
-    the source of its ranks"""
+    """Collect the arrays of a frame of `snapshot` as {name: (array, layers or None, cells of a thumbnail or None)};
+    return them and the source of the ranks"""
     have, of, source = dict(snapshot.arrays), dict(snapshot.layers), None
     if {'attribution_ranks', 'attention_attribution'} & set(have) and (names is None or 'attribution_ranks' in names):
         have['attribution_ranks'], of['attribution_ranks'], source = _ranks(snapshot, full or ())

@@ -155,8 +155,8 @@ def grown(scale:dict, snapshot) -> dict:
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #045
 def _readable(run, recorded):
-    """Return [(probe, step)] of the readable snapshots among `recorded`, {probe: metadata of its example}, classes, and
-    notes on unreadable snapshots"""
+    """Read the `recorded` snapshots; return [[probe, step]] of the readable ones, the metadata of each probe, the
+    classes, and notes on unreadable snapshots"""
     good, sentences, notes, classes = [], {}, [], []
     for step, probe in recorded:
         if probe in sentences: good.append([probe, step]); continue

@@ -70,7 +70,7 @@ class Selection:
         return f'{self.called()}, {chosen_map(self.snapshot, **entry_place(self.entry), what=self.shows()).where}'
 
     def check_other(self):
-        "Raise a ValueError if there is no other side of a comparison"
+        "Raise a ValueError if there is no second snapshot to compare with"
         if self.other is None:
             raise ValueError('nothing to compare with: only one step was recorded; pass a second run with compare=')
 
@@ -110,13 +110,13 @@ def _titled(words, view, width) -> Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #013
 def _heads_part(selection, width) -> Part:
-    "Return the grid of heads, with layers from top to bottom"
+    "Return the part that shows the grid of heads, with layers from top to bottom"
     view = head_grid(selection.snapshot, selection.shows(), scale='own')
     return _titled(f'{selection.called()} of all heads, each on its own scale', view, width)
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #013b
 def _map_part(selection, width) -> Part:
-    "Return a single map in detail"
+    "Return the part that shows a single map in detail"
     s, place = selection.snapshot, entry_place(selection.entry)
     single = selection.entry['kind'] == 'head'
     overlays = [overlay for overlay, k in (('candidates', 'discard_candidates'), ('discarded', 'discarded')) if single
@@ -131,7 +131,7 @@ def _map_part(selection, width) -> Part:
 def _is_signal(snapshot) -> bool: return snapshot.info.get('modality', 'text') != 'text'
 
 def _signal_part(selection, width) -> Part:
-    "Return an image or a series with its saliency and its masked copy"
+    "Return the part that shows an image or a series with its saliency and its masked copy"
     s = selection.snapshot
     if not _is_signal(s):
         raise ValueError(f'the snapshot of step {s.step}, probe {s.probe} contains a text, not an image or series')
@@ -139,13 +139,14 @@ def _signal_part(selection, width) -> Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #019
 def _triptych_part(selection, width) -> Part:
-    "Return attention, an explanation and their difference"
+    "Return the part that shows attention, an explanation and their difference"
     place = entry_place(selection.entry)
     return _titled(chosen_map(selection.snapshot, **place).where, triptych(selection.snapshot, **place), width)
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #019b
 def _compare_part(selection, width) -> Part:
-    "Return the same map at two steps or in two runs; for an image or series, the distribution of its saliency"
+    """Return the part that compares a map at two steps or in two runs; for an image or a series, it compares the
+    distributions of saliency"""
     selection.check_other()
     sides = [', '.join([*(method_title(s) or [selection.other_name]), f'step {s.step}'])
              for s in (selection.snapshot, selection.other)]
@@ -162,8 +163,8 @@ def _compare_part(selection, width) -> Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #022
 def _sentence_part(selection, width) -> Part:
-    """Return the tokens coloured by saliency, or without saliency by the attention of the pooled row; tasks other than
-    classification also show their predictions"""
+    """Return the part that shows the tokens, coloured by saliency or, without saliency, by the attention of the pooled
+    row; tasks other than classification also show their predictions"""
     s, task_view = selection.snapshot, answer_shown(selection.snapshot)
     if hasattr(task_view, 'attention'): task_view = replace(task_view, attention=None) # the map is a separate part
     if getattr(task_view, 'saliency', None) is not None:
@@ -205,7 +206,7 @@ def _curves(rows) -> dict: # {name: ([steps], [values])}
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #024c
 def _time_part(selection, width) -> Part:
-    "Return the losses and the score over the steps"
+    "Return the part that shows the losses and the score over the steps"
     lines, height = _curves(selection.rows), 92
     if not lines: raise ValueError('no metrics were recorded, so there are no curves')
     names = sorted(lines, key=lambda name: name in _scores)
@@ -268,7 +269,7 @@ def _shelves(views, width): # list of rows of views
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #09c18fb4d
 def _evidence_part(selection, width) -> Part:
-    "Return the evidence of custom methods"
+    "Return the part that shows the evidence of custom methods"
     names, views, notes = list(custom_evidence(selection.snapshot)), [], []
     for name in names[:_most_evidence] or [None]:
         try: views.append(_custom_evidence_view(selection, name))
@@ -295,7 +296,7 @@ def _named(view):
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028
 def _tradeoff_part(selection, width) -> Part:
-    "Return the Pareto front that the run belongs to"
+    "Return the part that shows the Pareto front of the run"
     if selection.front is None: raise ValueError('this explorer has no Pareto front; use Explorer(pareto(study))')
     return _of_view(trade_off(selection.front), width)
 

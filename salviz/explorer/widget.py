@@ -144,7 +144,7 @@ def _checked_state(state) -> dict:
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #047bc
 def _of_front(front, compare, state):
-    "Return the runs of `front`, the data of its panel, and the state, which starts with the run of the knee"
+    "Return the runs of `front`, the data of its panel, and the initial state, which shows the run of the knee"
     if compare is not None:
         raise ValueError('Explorer: compare= cannot be combined with a front; '
                          'compare the runs of the front in the Compare panel')

@@ -55,7 +55,7 @@ def _decade_ticks(low, high, most=6):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #008
 def most_ticks(length):
-    "Return how many intervals between ticks an axis of `length` points may have"
+    "Return the maximum number of intervals between ticks on an axis of `length` points"
     if length > 260: return 8
     return 5
 
@@ -217,7 +217,7 @@ def _cell_texts(
 
 # %% ../../nbs/11_figures/03_charts.ipynb #023b
 def _bar_ticks(norm, height):
-    "Return the values to print on a colour bar of `height` points, their distinct texts, and their common factor"
+    "Choose the values to print on a colour bar of `height` points; return them, their texts and their common factor"
     ticks = _round_ticks(norm.vmin, norm.vmax, int(np.clip(height/12, 3, 6)))
     exponent, unit = power_of_ten(max(abs(norm.vmin), abs(norm.vmax)))
     return ticks, _tick_texts(ticks/10.**exponent), unit
@@ -291,8 +291,8 @@ _grid_samples = dict(chosen=_chosen_sample, tied=_tied_sample)
 
 # %% ../../nbs/11_figures/03_charts.ipynb #024x
 def _grid_layout(view, width, left, norm):
-    """Return the layout of a grid: the width of its colour bar, the width and height of a cell, the numbers in the
-    cells, and the lines of the bar's label. They depend on each other."""
+    """Lay out a grid, whose parts depend on each other; return the width of its colour bar, the width and height of a
+    cell, the numbers in the cells, and the lines of the bar's label"""
     rows, columns = view.values.shape
     widest, deviations = 26, np.full(view.values.shape, np.nan)
     if view.whole: widest, deviations = 46, view.deviations
@@ -430,8 +430,8 @@ def _boxes(view, width):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #033
 def _column(size, head, means, deviations, stars, best):
-    """Lay out a column of numbers in a font of `size` points, and return the lines of its head, its texts, and the
-    widths of the means and of the text after them"""
+    """Lay out a column of numbers in a font of `size` points; return the lines of its heading, its texts, the width of
+    the means, and the width of the text after them"""
     tails = [' '.join(filter(None, ['± ' + d if d else None, s])) for d, s in zip(deviations, stars)]
     left = max(text_width(m or '–', size, weight_of(b)) for m, b in zip(means, best))
     right = max((text_width(t, size) + 3 for t in tails if t), default=0)
@@ -498,8 +498,8 @@ def _draw_block(sheet, y, names, heads, widths, columns, gap, size):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #034
 def _table_layout(view, space, size, gap):
-    """Return names and heads of the rows, their widths, and blocks of columns, in a font of `size` points with `gap`
-    points between two columns"""
+    """Lay out a table in a font of `size` points, with `gap` points between columns: row names and their headings,
+    widths, and blocks of columns"""
     parts = zip(view.heads, zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T)
     groups = view.groups or ['']*len(view.heads)
     columns = [_column(size, head, *map(list, numbers)) | dict(group=group) for group, (head, *numbers)
@@ -590,7 +590,8 @@ def _named_places(points, names, width, height):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #pf003c
 def _point_names(view, x_range, y_range, width, height):
-    "Return (x, y, text, whether it is the knee) of the labels of points, and how many points have no space for one"
+    """Return the labels of points as (x, y, text, whether the point is the knee), and the number of points without
+    space for a label"""
     at, names = view.frame[['x', 'y']].to_numpy(float), view.frame['name'].tolist()
     places, groups = np.unique(at, axis=0, return_inverse=True)
     by_place = [[] for _ in places]

@@ -503,7 +503,8 @@ def spaced(
     gap=3,     # points between two texts
     flat=True, # is the axis parallel to the texts?
 ) -> list: # indices
-    "Return which of `texts`, centred at positions `at`, can be drawn without touching; both ends are included"
+    """Return the indices of the `texts`, centred at positions `at`, that can be drawn without touching; the ends take
+    precedence"""
     half, chosen = [1.9]*len(texts), [0]
     if flat: half = [text_width(text, 6)/2 for text in texts]
     if len(at) > 1 and at[-1] - at[0] > half[0] + half[-1] + gap: chosen.append(len(at) - 1)
@@ -663,8 +664,8 @@ class Sheet:
         self.width, self.body = full, height
 
     def put(self, fig, top, whole, left, page):
-        """Write heading and notes on `fig`, which is `whole` points high and `page` wide, `top` points below its upper
-        edge and `left` points from its left edge"""
+        """Write heading and notes on `fig`, `top` points below its upper edge and `left` points from its left edge; the
+        page is `whole` points high and `page` points wide"""
         self.fig, self.left, self.top, self.whole, self.page = fig, left, top + self.head, whole, page
         y = self.margin - self.head
         for text, size, weight, colour in self.lines:
@@ -869,13 +870,13 @@ ends = ('neither', 'min', 'max', 'both')
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #040sb
 def beyond(values, limit):
-    "Return which ends of a scale from -`limit` to `limit` the `values` exceed, as `extend` of a colour bar"
+    "Return the `extend` argument of a colour bar: the ends of a scale from -`limit` to `limit` that `values` exceed"
     below, above = (bool((s*values > limit*(1 + 1e-6)).any()) for s in (-1, 1))
     return ends[below + 2*above]
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #042
 def flow(widths, space, gap):
-    "Return the line and the left edge of boxes of `widths` that are set into lines of `space` points"
+    "Arrange boxes of these `widths` in lines of `space` points; return the line and the left edge of each box"
     places, line, x = [], 0, 0.
     for w in widths:
         if x and x + w > space: line, x = line + 1, 0.
@@ -893,8 +894,8 @@ def signed_number(x):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #044
 def word_box(ax, x, y, width, box, text, size, special, saliency=None, limit=1.):
-    """Draw `text` in a box `box` points high, coloured by its `saliency` if there is one; special tokens are grey and
-    have no box"""
+    """Draw `text` in a box with a height of `box` points, coloured by its `saliency` if there is one; special tokens
+    are grey and have no box"""
     norm, cmap, _ = signed_scale(limit)
     fill = 'white'
     if saliency is not None: fill = cmap(norm(np.nan_to_num(saliency)))
@@ -984,8 +985,8 @@ def mark_cells(ax, x, y, pitch):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #048
 def mark_below(ax, values, limit, pitch, at=lambda cell: cell):
-    """Draw a minus sign on the cells of `values` that are clearly below zero, `pitch` points wide, each at its place
-    `at`; in greyscale, nothing else shows the sign of a value"""
+    """Draw a minus sign on the cells of `values` that are clearly below zero, because greyscale print shows no other
+    sign of a value; cells are `pitch` points wide, and `at` maps their indices to positions"""
     norm, cmap, _ = signed_scale(limit)
     y, x = np.nonzero(is_negative(values, limit))
     colours = [ink_on(cmap(norm(v))) for v in values[y, x]]

@@ -68,7 +68,7 @@ def _draw_effect(ax, y, row, view, below=4.):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-6sb
 def _name_rows(ax, at, names):
-    "Write names, each a list of lines, along the left edge at `at`; draw a faint grid and remove the frame"
+    "Write names, each a list of lines, along the left edge at the heights `at`; draw a faint grid and remove the frame"
     ax.set_yticks(at, map('\n'.join, names), fontsize=6.5)
     ax.tick_params(axis='y', length=0)
     ax.grid(axis='x')
@@ -83,7 +83,8 @@ def _forest_places(view, claims, high_row, stacked):
     """Return the layout of the groups and their total height in points
 
     The layout is [(heading or None, its y, [(row, y of its axis, points above, points below)])]. `claims` has the lines
-    of each claim. They are above the interval if `stacked`, else beside it in a row of `high_row` points."""
+    of each claim. These lines are above the interval if `stacked`; otherwise, they are beside it in a row of `high_row`
+    points."""
     places, y = [], 0.
     for title, group in zip(view.groups, dict.fromkeys(view.frame['group'])): # without groups, `group` is empty
         heading, y, rows = y + 6, y + 14*bool(group), []

@@ -450,8 +450,8 @@ def _views_of(source, kind=None, step=None, probe=None, **options) -> Content:
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031
 def _caption_sizes(points, inches, views, columns) -> list: # of points
-    """Return the font sizes to try, in order: `points`, the largest size at which `views` are legible in `inches`, and
-    smaller ones in case the page is not high enough"""
+    """Return the font sizes to try, in order: `points`, the largest size at which `views` are legible at a width of
+    `inches`, and smaller ones in case the page is not high enough"""
     least = sheet._least(sheet._checked(views))
     most = min(points, int(70*inches/(columns or 1)/least)/10)
     return [most, *(size for size in range(int(points), 6, -1) if size < most)]
@@ -498,8 +498,8 @@ def _description(content, heading, caption) -> list: # of sentences
     return list(filter(None, sentences))
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031ds
-def _printed(content, width, font_size, drawing, look, settings):
-    "Return the printed figure of `content`, drawn with `look` and `settings` of matplotlib"
+def _printed(content, width, font_size, drawing):
+    "Return the figure of `content` for print"
     inches, points = _width_of(width)
     if font_size == 'caption' and points is None:
         raise ValueError(f"figure: font_size='caption' needs a venue as width ({', '.join(venues)}), "

@@ -33,7 +33,7 @@ def _scale_of(kind, limit):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #008b
 def _bars(view):
-    "Return the colour bars of panels, one per scale: (norm, colours, values to print, label, exceeded ends)"
+    "Return a colour bar for each scale of the panels: (norm, colours, values to print, label, exceeded ends)"
     bars = {}
     for values, *key in zip(view.values, view.kinds, view.limits, view.units):
         bars.setdefault(tuple(key), []).append(values)
@@ -46,7 +46,7 @@ def _bars(view):
 _Grid = namedtuple('_Grid', 'across side left gap ticks tops height')
 
 def _columns(count, width):
-    "Return how many of `count` maps fit into a row of `width` inches"
+    "Return the number of maps, at most `count`, that fit into a row of `width` inches"
     if width < 5 and count == 3: return 3 if width >= 3.7 else 1 # avoids a row of two above a single map
     if width < 5: return min(count, 2 if count <= 4 else 3)
     if count <= 4: return count
@@ -121,7 +121,7 @@ def _mark_panel(ax, view, i, pitch):
     if view.discarded is not None: mark_cells(ax, *np.nonzero(view.discarded[i])[::-1], pitch)
 
 def _tied_in(view, i):
-    "Return which rows of panel `i` have no ranks, bool [n]; None if all have ranks"
+    "Return a mask [n] of the rows of panel `i` that have no ranks; None if all rows have ranks"
     tied = getattr(view, 'tied', None)
     if tied is not None and tied.any() and i == len(view.values) - 1: return tied
     return None
@@ -149,8 +149,7 @@ def _label_lines(label, ticks, length):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #013b
 def _lying_bars(bars, grid, width, from_left):
-    """Return (x, y, length, label) of each of the horizontal `bars` below the maps, and their total height in
-    points"""
+    "Lay out horizontal `bars` below the maps; return (x, y, length, label) of each, and their total height in points"
     if not bars: return [], 0
     least = 5
     if len(bars) <= 3: least = 3.7
@@ -257,7 +256,8 @@ def _head_grid(view, width):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #023
 def _sentence_boxes(labels, continues, space, size):
-    "Return the texts, the widths, and the lines and left edges of the boxes of a sentence; pieces of a word touch"
+    """Lay out the boxes of a sentence, in which pieces of a word touch; return texts, widths, and (line, left edge) of
+    each box"""
     texts = [fitted(text, space - 5, size) for text in labels] # a long word can fill a line
     widths = [text_width(text, size) + 5 for text in texts]
     whole = np.split(np.arange(len(texts)), np.flatnonzero(~np.asarray(continues))[1:] if len(texts) else [])
@@ -274,8 +274,8 @@ def _sentence_boxes(labels, continues, space, size):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #023s
 def underline(ax, x, y, width, box, value, limit):
-    """Underline the word in the box at (`x`, `y`), `box` points high, if its `value` is clearly negative, because the
-    two colours look the same in greyscale"""
+    """Underline the word in the box at (`x`, `y`), with a height of `box` points, if its `value` is clearly negative,
+    because the two colours look the same in greyscale"""
     if not is_negative(value, limit): return
     norm, cmap, _ = signed_scale(limit)
     ax.plot([x + 2.5, x + width - 2.5], [y + box - 1.5]*2, color=ink_on(cmap(norm(value))), linewidth=.7,
@@ -296,7 +296,7 @@ def _write_heading(sheet, lines, x, y):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #023sc
 def _sentences(view, width):
-    "Return (positions, texts, widths, places, lines) of each sentence, and the font size"
+    "Lay out each sentence; return the layouts, the font size and the width of a line"
     size, space = 8 if len(view.labels) <= 120 else 7, width*72 - 16
     out, continues = [], getattr(view, 'continues', np.zeros(len(view.labels), dtype=bool))
     for k in range(len(view.names)):
@@ -340,8 +340,8 @@ def _continuation(view, width):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #028
 def _pair_columns(view, at, space, size):
-    """Return the words of one pair, their replacements ('' for unchanged words), the widths, the top left corners, and
-    the height"""
+    """Lay out one pair; return its words, their replacements ('' for unchanged words), the widths and top left corners
+    of the boxes, and the height"""
     words = [fitted(view.labels[i], space - 5, size) for i in at]
     below = [fitted(arrow_to(view.sources[i], k) + view.masked_labels[i], space - 5, size, 'bold')
              if view.is_replaced[i] else '' for k, i in enumerate(at)]

@@ -36,7 +36,7 @@ def _run_in(folder):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-6b
 def _found_run(facts, folder, folders):
-    "Return the run that a file describes with `facts`"
+    "Find the run that has the identity in `facts`, the description of a run in the metadata of a figure"
     near = []
     if facts.get('path'): near = [folder/facts['path']]
     example = []
@@ -56,7 +56,7 @@ def _not_found(what, facts):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-6sb
 def _found_study(facts, folder, folders):
-    "Return the study that a file describes with `facts`"
+    "Find the study that has the identity in `facts`, the description of a study in the metadata of a figure"
     near = []
     if facts.get('path'): near = [folder/facts['path']]
     paths = [path for path in near if (path/'study.json').is_file()]
@@ -93,7 +93,7 @@ class _Finder:
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-7c
 def _restored(x, find):
-    "Return the source that a file describes as `x`; `find` is a `_Finder`"
+    "Return the source that `x` describes, which is read from the metadata of a figure; `find` is a `_Finder`"
     form = x['form']
     if form == 'run': return find.run(x['run'])
     if form == 'study': return find.study(x['study'])
@@ -162,8 +162,8 @@ _unexplained = 'the metadata is the same: the figure may have been changed after
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-11b
 class Remade(namedtuple('Remade', 'path figure same same_picture differs')):
-    """A remade figure: `path` of the new file, None if its bytes are those of the existing one; `figure`; whether all
-    bytes are the `same`, or at least the image (`same_picture`); what `differs`, as sentences"""
+    """A remade `figure` and its comparison with the original: whether all bytes are the `same`, whether the image is
+    (`same_picture`), and sentences on what `differs`. `path` is the new file, or None if the bytes are the same"""
     def __repr__(self):
         if self.same: head = 'same bytes, no file written'*(not self.path) or 'same bytes'
         elif self.same_picture: head = 'same image'

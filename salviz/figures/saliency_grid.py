@@ -22,7 +22,7 @@ def _colours(view):
     return Normalize(0, view.limit), fraction_map(), np.array([0, .5, 1])*view.limit
 
 def _beyond(view):
-    "Return which ends of the scale are exceeded"
+    "Return the ends of the scale that are exceeded"
     values = np.concatenate([np.nan_to_num(m).ravel() for row in view.maps for m in row if m is not None])
     if view.is_signed: return beyond(values, view.limit)
     if (values > view.limit*(1 + 1e-6)).any(): return 'max'
@@ -30,7 +30,7 @@ def _beyond(view):
 
 # %% ../../nbs/11_figures/09_saliency_grid.ipynb #fg-5b
 def _runs_of(columns):
-    "Return [(training, first column, number of columns)] of adjacent columns with the same training"
+    "Group adjacent columns with the same training; return [(training, first column, number of columns)]"
     out = []
     for k, (training, _) in enumerate(columns):
         if out and out[-1][0] == training: out[-1][2] += 1

@@ -40,7 +40,7 @@ from ..views.maps import attention_limit, same_scale
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #006
 def _strips(view, high=46):
-    "Return the name, values, colour and height of each strip of `view`, from the top; most are `high` points high"
+    "Return (name, values, colour, height) of each strip of `view`, from the top; the target is at most 30 points high"
     rows = [(view.attention_name, view.attention, blue, high), (view.saliency_name, view.saliency, vermilion, high)]
     if view.teacher_saliency is not None: rows.append(('saliency (teacher)', view.teacher_saliency, orange, high))
     if view.target is not None: rows.append(('target', view.target, ink, min(high, 30)))
@@ -93,7 +93,7 @@ def _aligned_strips(view, rows, flagged, width):
 @figure_kind('attention_beside_saliency', attention_beside_saliency,
              "the pooled row's attention, saliency and target (SalLM)", 'attention, saliency', dense=dict(high=28))
 def _attention_beside_saliency(view, width, high=46):
-    "Draw aligned strips of bars over the sentence, each `high` points high"
+    "Draw aligned strips of bars over the sentence, with a height of `high` points"
     if view.target is None: target = np.zeros(len(view.labels))
     else: target = np.nan_to_num(view.target)
     # only the columns of a binarised target are shaded
@@ -105,7 +105,7 @@ def _attention_beside_saliency(view, width, high=46):
              'an explanation of the model and the rationale of the data', 'rationale, and explanation or saliency',
              cites=('eraser',), dense=dict(high=34))
 def _explanation_beside_rationale(view, width, high=60):
-    "Draw a strip of bars `high` points high, shaded where the rationale marks a token"
+    "Draw a strip of bars with a height of `high` points, in which tokens that the rationale marks are shaded"
     return _aligned_strips(view, [(view.explanation_name, view.explanation, blue, high)], view.is_marked, width)
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #011
@@ -127,7 +127,7 @@ def _columns(view, numbers, space, size):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #011b
 def _write_numbers(ax, numbers, places, widths, box, line):
-    "Write `numbers` below boxes `box` points high"
+    "Write `numbers` below boxes with a height of `box` points"
     for number, w, (k, x) in zip(numbers, widths, places):
         ax.text(x + w/2, k*line + box + 4.5, number, size=5.5, **middle)
 
@@ -162,7 +162,7 @@ def _shown_classes(view, most=8):
     return sorted(ranked[:most])
 
 def _class_notes(view, shown):
-    "Return the note that only the classes `shown` have bars, or no note"
+    "Return a note if only some classes are `shown`, as a tuple"
     if len(shown) in (0, len(view.classes)): return ()
     return f'{len(shown)} of {len(view.classes)} classes are shown.',
 
@@ -231,8 +231,8 @@ def _masked_sentence(view, width):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #018
 def _square(view, width, right, label_space=62):
-    """Return the left edge, side and labels of a map that is centred next to a margin of `right` points, with
-    `label_space` points for a label"""
+    """Centre a map next to a margin of `right` points, with `label_space` points for a label; return its left edge, its
+    side and its labels"""
     left = 14 + label_width(view.labels, label_space) + 6
     side = min(width*72 - left - right, max(26*len(view.labels), 78))
     return left + (width*72 - left - right - side)/2, side, map_ticks(view, side/len(view.labels), label_space)
@@ -331,7 +331,7 @@ def _guided_heads(view, width):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #025
 def _fraction_table(ax, fractions, guided, layers, pitch):
-    "Draw a table [layers, heads] on `ax` with cells `pitch` points wide and frames where `guided`"
+    "Draw a table [layers, heads] on `ax`, with cells that are `pitch` points wide and frames around `guided` heads"
     ax.imshow(fractions, cmap=fraction_map(), norm=Normalize(0, 1))
     for (i, h), x in np.ndenumerate(fractions):
         if pitch >= 13 and np.isfinite(x):
@@ -442,7 +442,8 @@ def _draw_panel(sheet, view, panel, x, y, width, height, title=True):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #029
 def _every(count, length, least):
-    "Return the smallest step of 1, 2, 5, 10, … at which `count` labels on `length` points are `least` apart"
+    """Return the smallest step (1, 2, 5, 10, …) with at least `least` points between labels, if `count` items share
+    `length` points"""
     return next(digit*10**k for k in range(9) for digit in (1, 2, 5) if digit*10**k*length/count >= least)
 
 def _feature_axis(ax, names, count, height):
@@ -581,7 +582,7 @@ def _draw_histograms(ax, view):
 @figure_kind('saliency_distribution', saliency_distribution, 'saliency values at two steps of an image or series',
              'saliency_map, twice', 'pair', asks='names', least=2.6)
 def _saliency_distribution(view, width):
-    "Draw two histograms on top of each other"
+    "Draw two overlaid histograms"
     left, wide, high = 40, min(width*72 - 56, 380), 130
     side = min(left + wide/2, width*72 - left - wide/2) - Sheet.margin # points on each side of the middle of the axis
     label = wrapped('saliency / largest magnitude of its sample', 2*side, 6.5)
@@ -973,7 +974,8 @@ def _without_repeats(drawn):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #053b
 def _left_to_the_caption(drawn, views):
-    "Return `drawn`, a list of (view, body), without notes; the notes for the caption; and the notes for the author"
+    """Remove the notes from `drawn`, a list of (view, body); return the new list, the notes for the caption and the
+    notes for the author"""
     notes = list(dict.fromkeys(note for view, body in drawn for note in (*view.notes, *body.notes)))
     for_author = tuple(f'Note: {note}' for note in notes if _for_the_author.search(note))
     captions = ' '.join(view.caption for view in views)
@@ -982,8 +984,8 @@ def _left_to_the_caption(drawn, views):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #053s
 def _laid_out(shown, views, width, columns, heading, most_height):
-    """Return the sheets and bodies of `shown`, the panels per row, sentences for the caption, and facts; `width` in
-    inches and `most_height` in points are those before enlarging"""
+    """Lay out the panels `shown`: return their sheets and bodies, the number of panels per row, and the notes for the
+    caption and the author. `width` (inches) and `most_height` (points) are the sizes before enlarging"""
     across = _side_by_side(shown, columns, width)
     if across == 1: drawn = _fitting(shown, width, most_height)
     else: drawn = [(view, bodies[type(view)](view, width/across)) for view in shown]
@@ -1001,8 +1003,8 @@ def _row_height(row):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #053sc
 def _first_that_fits(scales, lay_out, page_height):
-    """Return the first of `scales` at which the result of `lay_out(scale)` is at most `page_height` inches high, else
-    the last one, and the result"""
+    """Return the first of `scales` at which the result of `lay_out(scale)` fits into `page_height` inches, or else the
+    last scale, and the result"""
     for scale in scales:
         laid = lay_out(scale)
         sheets, _, across, _, _ = laid

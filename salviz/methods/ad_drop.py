@@ -66,7 +66,7 @@ def read_queries(
     attribution:torch.Tensor, # gradient or integrated gradients of a layer [batch, heads, query, key]
     allowed:torch.Tensor,     # bool, broadcastable: keys that this query may attend to
 ) -> torch.Tensor: # bool [batch, 1, query, 1]
-    "Return which queries the score depends on: those with a nonzero `attribution` in at least one head"
+    "Return a mask of the queries that the score depends on: those with a nonzero `attribution` in at least one head"
     return any_key((attribution != 0) & allowed).any(1, keepdim=True)
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #016
@@ -76,7 +76,7 @@ def drop_mask(
     q:float,                 # probability of dropping a candidate
     uniform:torch.Tensor,    # random numbers in [0, 1), shape of `candidates`
 ) -> torch.Tensor: # bool [..., query, key]
-    """Return which `candidates` are dropped: those with `uniform` < `q` (eq. 7)
+    """Return a mask of the `candidates` that are dropped: those with `uniform` < `q` (eq. 7)
 
     In a row that would lose all its `allowed` keys, nothing is dropped."""
     return keep_one(candidates & allowed & (uniform < q), allowed)
@@ -374,7 +374,7 @@ def _sight(
     device=None,
     causal=None, # whether attention is causal; None: determined by `_looks_back`
 ) -> torch.Tensor: # bool [n, n]
-    "Return which keys each query in `layer` of `model` may attend to, for `n` tokens without padding"
+    "Return a mask of the keys that each query in `layer` of `model` may attend to, for `n` tokens without padding"
     stack = check_part(model)[1]
     config, window = stack.config, getattr(stack.config, 'sliding_window', None)
     if causal is None: causal = _looks_back(stack)
@@ -395,7 +395,7 @@ def attendable(
     batch:dict, # from `Collator`
     layers,     # of `model`
 ) -> dict: # {layer: bool [batch, 1, query, key]}
-    "Return which keys each query may attend to, without a forward pass"
+    "Return a mask of the keys that each query may attend to, without a forward pass"
     real, causal = real_tokens(batch), _looks_back(check_part(model)[1])
     pairs = (real[:, :, None] & real[:, None, :])[:, None]
     return {l: pairs & _sight(model, l, real.shape[1], real.device, causal) for l in layers}

@@ -87,7 +87,7 @@ Term.__doc__ = "A loss per example, `loss` [batch], and its factor in the sum, `
 
 # %% ../../nbs/05_methods/00_base.ipynb #026d
 def _reason_against(method, task:str) -> str: # '' if there is none
-    "Return why `method` does not support `task`: its own reason, or else that of the task"
+    "Return the reason why `method` does not support `task`: that of the method, or else that of the task"
     reasons = (part.unsupported_tasks.get(task) for part in getattr(method, 'methods', (method,)))
     return next(filter(None, reasons), getattr(tasks.get(task), 'unsupported', ''))
 

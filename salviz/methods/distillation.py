@@ -157,7 +157,8 @@ class _Explaining(_Opening):
 
     def counted(self, batch:dict,
                 explanation:torch.Tensor) -> torch.Tensor: # bool, of the shape of `explanation`
-        "Return which values are compared: tokens of words, all real tokens with `specials`, or all pixels or values"
+        """Return a mask of the values that are compared: tokens of words (all real tokens if `specials` is set), or all
+        pixels or values"""
         if 'attention_mask' not in batch: return torch.ones_like(explanation, dtype=torch.bool)
         real = batch['attention_mask'].bool()
         if self.variant.specials: return real

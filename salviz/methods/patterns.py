@@ -155,7 +155,8 @@ def patterns_of(grid=None) -> tuple:
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #pch02b
 def why_not(name, grid=None) -> str: # '' if it applies, or if it is unknown
-    "Return why the pattern `name` does not apply to images with patches on `grid`, or to texts if `grid` is None"
+    """Return the reason why the pattern `name` does not apply to images with patches on `grid`, or to texts if `grid`
+    is None"""
     if grid is None: return 'a text has no rows and columns of patches' if name in patch_patterns else ''
     if name in patterns_of(grid): return ''
     return _why_not_on_images.get('delim' if is_one_delimiter(name) else name, '')

@@ -270,7 +270,7 @@ class _Marked(Method):
 
     @property
     def scale(self) -> str:
-        "Return how explanations are normalised, see `normalised`"
+        "Return the normalisation of explanations, see `normalised`"
         return self.variant.normalise or (_of_attention if self.of_attention else _of_saliency)[self.loss]
 
     def prescribes(self, model:torch.nn.Module) -> dict:
@@ -279,7 +279,7 @@ class _Marked(Method):
         return {l: tuple(heads) for l in check_layers(model, self.layers)}
 
     def counted(self, batch:dict) -> torch.Tensor: # bool [batch, n]
-        "Return which tokens are compared: tokens of words, or all real tokens with `specials`"
+        "Return a mask of the tokens that are compared: tokens of words, or all real tokens if `specials` is set"
         real = batch['attention_mask'].bool()
         if self.variant.specials: return real
         return real & (batch['word_ids'] >= 0)

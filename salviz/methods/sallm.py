@@ -281,7 +281,8 @@ def query_rows(
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-5c
 def counted_tokens(model, batch:dict) -> torch.Tensor: # bool [batch, tokens]
-    "Return which tokens a target may mark: real tokens that are not special; for causal models, only in the prompt"
+    """Return a mask of the tokens that a target may mark: real tokens that are not special; for causal models, only
+    those in the prompt"""
     counts = real_tokens(batch) & ~batch['is_special']
     if tasks[task_of(model)].causal: return counts & (batch['segments'] == 0)
     return counts
@@ -721,7 +722,7 @@ class _Teaching(_Questioning):
         trainer.run.set_state(teacher_weights=now)
 
     def _require_same_teacher(self, teacher, begun):
-        "Raise an error unless `teacher` computed the first explanations: its weights have the checksum `begun`"
+        "Raise an error unless `teacher` computed the first explanations, whose weights had the checksum `begun`"
         self.require(begun in (None, _checksum(teacher)),
                      'the teacher does not have the weights that computed the first explanations of this run; pass '
                      'the same teacher as before, or start a new run')

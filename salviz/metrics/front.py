@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr007
 def _pymoo():
-    "Return the parts of pymoo that this module uses; if pymoo is not installed, raise an error that says how to do so"
+    "Return the parts of pymoo that this module uses; raise an error with installation instructions if pymoo is missing"
     try:
         from pymoo.decomposition.weighted_sum import WeightedSum
         from pymoo.indicators.hv import HV
@@ -191,7 +191,7 @@ def _standing(frame, measures, better):
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr018b
 def _overlapping(frame, measures, better, row:int) -> np.ndarray: # bool [rows]
-    "Return which rows of `frame` are not distinguished from `row`: both intervals overlap, or are missing"
+    "Return a mask of the rows of `frame` that are not distinguished from `row`: both intervals overlap or are missing"
     best, worst = _ends(frame, measures, better)
     apart = (worst[row] <= best) | (worst <= best[row])
     out = ~apart.any(1)
@@ -243,7 +243,7 @@ def _reference_needed(measures) -> str:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr021b
 def _check_arguments(measures, better, reference, confidence, have=()): # {measure: 'higher' or 'lower'}
-    "Check arguments without looking at the runs; return the better directions; `have` lists the available metrics"
+    "Check the arguments without reading the runs, and return the better directions; `have` lists the available metrics"
     check_fraction('front: confidence', confidence)
     check_faults(_choice_problem(measures, have), 'front: ')
     better = _directions(measures, {k: v for k, v in better.items() if k in measures})

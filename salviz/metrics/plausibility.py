@@ -46,7 +46,7 @@ def _check_pairs(
 
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #009
 def _flags(text, rationale, i):
-    "Return which tokens of the `TokenText` `text` the `rationale` (spans, or flags per word) marks"
+    "Return a mask of the tokens of the `TokenText` `text` that the `rationale` (spans, or flags per word) marks"
     kind = 'words'
     if all(isinstance(mark, (list, tuple, np.ndarray)) for mark in rationale): kind = 'spans'
     try: return rationale_flags(text, **{kind: rationale})

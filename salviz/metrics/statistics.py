@@ -382,8 +382,8 @@ def _baseline_of(row, base, rows):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #044b
 def _compare(cells, base, test, correction, across=False):
-    """Return {(row, column): (`Comparison`, adjusted p)} with the baseline `base`; `across`: whether the columns are a
-    setting, and all comparisons one family"""
+    """Compare each cell with the baseline `base`; return {(row, column): (`Comparison`, adjusted p)}. If `across`, the
+    columns are a setting, and all comparisons form one family"""
     rows, columns = (list(dict.fromkeys(names)) for names in zip(*cells))
     families, found_in = {}, {}
     for row, column in cells: found_in.setdefault(row, []).append(column)
@@ -810,7 +810,7 @@ def _listed(names) -> list:
     return list(names)
 
 def _table_axes(frame, rows, columns, measure):
-    "Return (rows, setting along the columns or None, metrics) for the arguments of `result_table`"
+    "Return the rows, the setting along the columns (or None) and the metrics for the arguments of `result_table`"
     ids, have, rows, across = id_columns(frame), _measures_in(frame), _listed(rows), None
     if isinstance(columns, str) and columns in ids: across, measures = columns, [measure]
     elif columns is None: measures = have

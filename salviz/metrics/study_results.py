@@ -227,7 +227,8 @@ class _MeasuredStudy(_DescribedStudy):
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #b02
 def _means(frame, settings, by, report):
-    "Return [(setting, {by, report: `over_seeds`})] for the settings with the most runs, and the number of all settings"
+    """Return [(setting, {`by`, `report`: `over_seeds`})] for the settings with the most runs, and the total number of
+    settings"""
     groups, cells = [((), frame)], []
     if settings: groups = frame.groupby(settings, dropna=False, sort=False)
     for values, group in groups:

@@ -36,7 +36,7 @@ def _check_numbers(where, labels):
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #mt06b
 def _check_tags(where, words, tags, classes:int):
-    "Raise a `ValueError` for rows of the split `where` without one of `tags` (0 to `classes` - 1) for each of `words`"
+    "Raise a `ValueError` if a row of the split `where` does not have one tag (0 to `classes` - 1) for each word"
     for i, (row_words, row_tags) in enumerate(zip(words, tags)):
         bad, problem = [t for t in row_tags if type(t) is not int or not 0 <= t < classes], ''
         if bad: problem = f'the tag {bad[0]!r}; tags must be 0 to {classes - 1}'

@@ -46,7 +46,7 @@ def name_classes(
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm09
 def _label_feature(part, column):
-    "Return (the feature of a label in `column` of a split, whether the column contains lists of labels)"
+    "Return the feature of a label in `column` of a split, and whether the column contains lists of labels"
     feature = part.features[column]
     inner = getattr(feature, 'feature', None)
     if inner is None: return (feature, False)
@@ -79,8 +79,8 @@ def _renumbered(
     labels = [place(label) for label in plain[column]]
     if lacking:
         raise ValueError(f'the {where} split has labels of classes that the others lack: {", ".join(lacking)} '
-                         f'({sum(lacking.values())} labels); its classes are {", ".join(current)}, the others are '
-                         f'{", ".join(names)}')
+                         f'({sum(lacking.values())} labels); its classes are {", ".join(current)}, '
+                         f'those of the others are {", ".join(names)}')
     label, form, bars = ClassLabel(names=names), part.format, not are_progress_bars_disabled()
     disable_progress_bars() # selected rows are copied here
     feature = Sequence(label) if is_list else label

@@ -118,8 +118,8 @@ def eager_attention_of(cls):
 # %% ../../nbs/03_models/01_attention.ipynb #031
 @cache
 def _rounding(cls) -> tuple:
-    """Return (whether the attention of the module class `cls` computes the softmax in float32, whether it casts the
-    result back to the dtype of its input)"""
+    """Return whether the attention of the module class `cls` computes the softmax in float32, and whether it casts the
+    result back to the dtype of its input"""
     names = eager_attention_of(cls).__code__.co_names
     return 'float32' in names, not {'to', 'type'}.isdisjoint(names)
 
@@ -433,7 +433,7 @@ def _inputs_to_try(stack) -> dict:
     required = [k for k, p in takes.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     others = [k for k in required if k not in (*_usual, 'attention_mask', 'decoder_input_ids')]
     if others := others or [k for k in [stack.main_input_name] if k in takes and k not in _usual]:
-        raise _Unlike(f'its forward needs {", ".join(others)}, which texts and images do not provide')
+        raise _Unlike(f'its forward method needs {", ".join(others)}, which texts and images do not provide')
     draws, like = torch.Generator().manual_seed(0), dict(device=stack.device, dtype=stack.dtype)
     def normal(*shape): return torch.randn(*shape, generator=draws).to(**like)
     if 'pixel_values' in takes and 'input_ids' not in takes:
@@ -823,8 +823,8 @@ def layer_modules(model, part=None) -> list:
 
 # %% ../../nbs/03_models/01_attention.ipynb #105
 class _PassCache:
-    """The outputs of a model's layers in one pass; calls with a number below `start` return these outputs; with None,
-    every call runs and is cached"""
+    """The cached outputs of a model's layers. If `start` is None, every layer runs and its output is cached; otherwise
+    layers before `start` return their cached outputs"""
     def __init__(self): self.outputs, self.rows, self.calls, self.start = [], 0, 0, None
 
     def begin(self, stack, args): self.calls = 0

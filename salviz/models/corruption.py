@@ -321,7 +321,7 @@ def token_counts(
     data,      # encoded rows (a Dataset), such as encode(...)['train']
     tokenizer,
 ) -> torch.Tensor: # int64 [size of the vocabulary]
-    "Return how often each token occurs in `data`; special tokens count as 0"
+    "Return the number of occurrences of each token in `data`, 0 for special tokens"
     counts = np.zeros(len(tokenizer), np.int64)
     for start in range(0, len(data), 1000):
         rows = data[start:start + 1000]

@@ -250,7 +250,7 @@ def is_bidirectional(model) -> bool:
 _packaged_models = 'minilm', 'movie-minilm'
 
 def _locate(name, revision):
-    "Return (the source to load `name` from, whether to use only local files, the reason)"
+    "Return the source from which `name` is loaded, whether only local files are used, and the reason"
     if name in _packaged_models: return asset('minilm'), True, '' # 'movie-minilm' is stored as a difference from it
     if Path(name).expanduser().is_dir(): return Path(name).expanduser(), True, ''
     if str(name).startswith(('.', '/', '~')):

@@ -526,7 +526,7 @@ def small_net(
 ) -> PreTrainedModel: # in eval mode
     "Build a new small net whose weights depend only on `seed`"
     cls = nets.get(name, name) if isinstance(name, str) else name
-    if cls not in nets.values(): raise ValueError(f'no net is called {name!r}; available: {", ".join(nets)}')
+    if cls not in nets.values(): raise ValueError(f'unknown network {name!r}; available: {", ".join(nets)}')
     if data is not None: shape, labels = (passed or read for passed, read in zip((shape, labels), _read_off(cls, data)))
     table, tokenizer = _take_table(cls, settings, embeddings, tokenizer)
     if tokenizer is not None: settings = dict(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id) | settings

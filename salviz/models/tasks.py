@@ -383,7 +383,7 @@ def _head_name(model) -> str: # '' for an unknown head
     return next((end for c in type(unwrapped(model)).__mro__ for end in _heads if c.__name__.endswith(end)), '')
 
 def head_of(model) -> str: # 'sequence', 'causal', 'masked', 'token', 'span', 'image', or '' for an unknown head
-    "Return what the head of `model` predicts"
+    "Return the kind of head of `model`"
     return _heads.get(_head_name(model), '')
 
 # %% ../../nbs/03_models/02_tasks.ipynb #029b

@@ -419,7 +419,7 @@ def _below_random(model, test, ways) -> dict:
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-38b
 def _drop(model, data, rows=500, fewer=150) -> dict:
-    "Return `_below_random` of the gradient on `rows` test images, of the slower saliencies on `fewer`"
+    "Return `_below_random` of the gradient on `rows` test images, and of the slower saliencies on fewer images"
     def first(n): return data['test'].select(range(min(n, len(data['test']))))
     others = {way: how for way, how in _saliencies.items() if way != 'gradient'}
     return _below_random(model, first(fewer), others) | _below_random(model, first(rows), dict(gradient='gradient'))

@@ -54,7 +54,8 @@ _splits = (.7, .1, .2)
 def _rated_sentences(
     sign=True, # only sentences with clear ratings, labelled by their sign; False: all sentences
 ):
-    "Return the packaged movie sentences; the splits do not depend on `sign`, so test sentences remain unseen"
+    """Return the packaged movie sentences, with classes if `sign` is set; the splits are the same, so test sentences
+    remain unseen"""
     from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
     from salviz.data.texts import load_text
     data = load_text('movie-sentences', splits=_splits, seed=0)
@@ -117,7 +118,7 @@ def _antecedents(
     model, tokenizer,
     sentences=360,
 ) -> dict:
-    "Return how well single heads find antecedents in generated sentences, see `antecedent_report`"
+    "Return the accuracy with which single heads find antecedents in generated sentences, see `antecedent_report`"
     from salviz.analysis.antecedents import antecedent_report, antecedent_sentences
     report = antecedent_report(model, tokenizer, antecedent_sentences(sentences, seed=0), progress=False)
     by_answer = dict(zip(report.answer, report.accuracy))
@@ -165,7 +166,8 @@ def _new_model(
     seed, layers,
     heads, hidden,
 ):
-    "Return a model with new weights: a RoBERTa at its size, an ELECTRA for replaced tokens, else a small model"
+    """Return a model with new weights: a RoBERTa of the original width, an ELECTRA for replaced tokens, else a small
+    model"""
     from salviz.models.corruption import small_model
     kind = 'electra' if task == 'replaced_token_detection' else None
     if hidden < 768 or kind: return small_model(task, tokenizer, kind, layers, heads, hidden, seed=seed)

@@ -166,7 +166,7 @@ def _pairs_words(n): return f'{n} pair' if n == 1 else f'{n} pairs'
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-8rb
 def _reason(finding) -> str:
-    "Return the reason for a verdict, with the numbers that it follows from"
+    "Return the reason for a verdict and the numbers that it is based on"
     v, word = finding.verdict, finding.word
     if word == 'not run': return 'There are no rows for this effect.'
     if word == 'not testable': return f'{v.why[:1].upper()}{_in_words(v.why[1:])}.'
@@ -193,7 +193,7 @@ def _first_words(finding) -> str:
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-8rd
 def _detectable_words(finding) -> str:
-    "Return which effect the runs could have detected"
+    "Describe the effect that the runs could have detected"
     v, e = finding.verdict, finding.effect
     if not finding.has_interval or not math.isfinite(v.detectable): return ''
     times = digits_of(v.detectable/e.smallest, 2)
@@ -495,7 +495,7 @@ def _has(rows, column): return column in rows and rows[column].notna().any()
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-22bb
 def _held_against(runs, study, target):
-    "Yield (metric, level or its column, its name, sign) for the runs of a condition whose metric is `target`"
+    "Yield the (metric, level or its column, name of the level, sign) that the `runs` of a condition are compared with"
     if study in constants:
         measure, level, words = constants[study]
         if measure in runs: yield measure, level, words, -1 if 'loss' in measure else 1
@@ -619,8 +619,9 @@ def _panels(panels, names, caption):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-24bc
 def _panel(title, means, names, at=None, ends=None, level=None, along=('start', 'end of training')):
-    """Return a panel with one line per condition. Columns are at the numbers `at`, or evenly spaced; `ends` are those
-    of the scale, by default of the values; `level` is the height of a thin line, and `along` are the labels below"""
+    """Return a panel with one line per condition. The columns are placed at the numbers `at` (default: evenly spaced),
+    and the scale has these `ends` (default: those of the values). A thin line is drawn at `level`, and the labels
+    `along` are below the panel"""
     low, high = ends or _ends(means) or (math.nan, math.nan)
     if not math.isfinite(low): return None
     if at is None: at = range(means.shape[1])
@@ -641,7 +642,7 @@ def _levels(runs, by): # [(name, rows)]
     return [(_setting_words(by, name), part) for name, part in runs.groupby(by, sort=False)]
 
 def _without_shared_end(names) -> tuple: # (names, shared part)
-    "Return names without the part after a comma if all share it, and that part"
+    "Remove the part after a comma from `names` if all of them share it; return the names and that part"
     ends = {name.partition(', ')[2] for name in names}
     if len(names) < 2 or len(ends) > 1: return names, ''
     return [name.partition(', ')[0] for name in names], ends.pop()
@@ -791,7 +792,7 @@ def _lost_tasks(finding, rows) -> list:
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-27bb
 def _gate_words(effect):
-    "Yield each gate in words, with its study if the terms use another one or several gates are alike"
+    "Describe each gate, with its study if the terms use a different one or if several gates are alike"
     says, studies = [g.says for g in effect.gates], {t.study for t in effect.terms}
     for g in effect.gates:
         words = _in_words(g.says)
@@ -978,7 +979,7 @@ def _idle_claims(findings, rows) -> list: # of `Claim`
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-35
 def _chance_counts(findings) -> dict:
-    "Return how many verdicts remain clear after Holm's correction"
+    "Count the verdicts that remain significant after Holm's correction"
     tested = [f for f in findings if f.effect.primary and f.has_interval]
     decided = [f for f in tested if _shows_an_effect(f)]
     return dict(tested=len(tested), decided=len(decided), weak=[f.effect.name for f in decided if f.p_holm >= .05])
@@ -1025,7 +1026,7 @@ def _effects_frame(
     findings,
     rows=None, # None: without the conditions that barely learned
 ) -> pd.DataFrame: # one row per effect
-    "Return all verdicts with the numbers that they follow from"
+    "Return all verdicts and the numbers that they are based on"
     out, whole, rows = [], _claim_words(findings), rows if rows is None else bare(rows)
     for f in findings:
         v, e = f.verdict, f.effect
@@ -1067,7 +1068,7 @@ def _raw_rows(rows):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-41
 def _registry_part(budget, first, findings=()):
-    "Return the fingerprint, and what changed since the first run"
+    "Return the fingerprint and the changes since the first run"
     registered()
     now = registry_description(budget)
     changes, before = [], None
@@ -1076,7 +1077,7 @@ def _registry_part(budget, first, findings=()):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-41b
 def _changed_later(findings) -> list:
-    "Return the gates that were added after the first row, and which verdicts they change"
+    "Return the gates that were added after the first row, and the verdicts that they change"
     out = []
     for f in findings:
         later = dict.fromkeys(_in_words(g.says) for g in f.effect.gates if g.after_run)

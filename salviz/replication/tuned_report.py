@@ -69,7 +69,7 @@ def find_tuned(
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #d2d79f88
 @dataclass(frozen=True)
 class Expectation:
-    "What users ask about a method, and the effects and runs that answer it"
+    "The questions that users have about a method, and the effects and runs that answer them"
     questions:dict # {question: names of effects}
     cost:tuple     # (study, baseline, condition)
     fails:tuple    # sentences
@@ -136,7 +136,7 @@ def _answers_to(names, findings, first=None) -> list: # of dicts for the templat
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #313eec87
 def _seconds_per_step(rows, study, condition):
-    "Return the training time per step of each run, by everything that identifies its pair"
+    "Return the training time per step of each run, indexed by the columns that identify its pair"
     runs = rows[(rows.study == study) & (rows.method == condition)].dropna(axis=1, how='all')
     if not len(runs): return pd.Series(dtype=float)
     by = [k for k in ('task', 'layers', 'seed', 'machine') if k in runs]
@@ -160,7 +160,7 @@ def _cost_words(rows, of) -> str:
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #b0e4e893
 def _expected(findings, first, rows) -> list: # of dicts for the template
-    "Return what to expect of each method"
+    "Describe what to expect from each method"
     before = {f.effect.name: f.word for f in first if f.word != 'not run'}
     by_name = {f.effect.name: f for f in findings}
     return [dict(paper=paper_titles[paper],
@@ -169,7 +169,7 @@ def _expected(findings, first, rows) -> list: # of dicts for the template
             for paper, e in expectations.items()]
 
 def _not_learned(study, rows) -> list: # of sentences
-    "Return which conditions of a study did not beat a constant answer in these runs, by domain"
+    "Describe the conditions of a study that did not beat a constant answer in these runs, by domain"
     out, runs = [], rows[rows.study == study]
     by = 'task' if 'task' in runs and runs.task.notna().any() else 'study'
     for (condition, task), part in runs.groupby(['method', by]):
@@ -189,7 +189,7 @@ _redesigned = {
     'S4': 'the two domains differ in sign, and the first report averaged them'}
 
 def _claim_changes(first, now) -> list: # of phrases
-    "Return what differs between the tests of a claim"
+    "Describe the differences between the tests of a claim"
     out = [_redesigned[now[0].claim.name]] if now[0].claim.name in _redesigned else []
     def measures(findings): return {t.measure for f in findings for t in f.effect.terms}
     if new := measures(now) - measures(first): out.append(f'measured by {", ".join(map(_measure_words, sorted(new)))}')
@@ -243,7 +243,7 @@ def _effect_lines(findings) -> list: # of table rows
     return lines
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #63adae5d
-_heads = ['', 'effect', 'verdict', 'mean [interval]', 'of', 'threshold', 'in the paper', 'p', 'look', 'pairs']
+_heads = ['', 'effect', 'verdict', 'mean [interval]', 'level', 'threshold', 'in the paper', 'p', 'look', 'pairs']
 
 def tuned_headline(findings) -> str:
     "Return the outcome in one sentence"
@@ -253,7 +253,7 @@ def tuned_headline(findings) -> str:
             f'with tuned settings: {counts}.')
 
 def effects_frame(findings) -> pd.DataFrame: # one row per effect
-    "Return all verdicts with the numbers that they follow from"
+    "Return all verdicts and the numbers that they are based on"
     out = []
     for f in findings:
         v, s = f.verdict, f.sequential
@@ -271,7 +271,7 @@ def effects_frame(findings) -> pd.DataFrame: # one row per effect
 def choices_frame(
     file, # of rows
 ) -> pd.DataFrame: # study, condition, settings, metric, score, tried, time
-    "Return the settings that validation chose, in the order in which they were frozen"
+    "Return the settings chosen on validation data, in the order in which they were frozen"
     out = []
     for (study, condition), c in frozen(file).items():
         settings = ', '.join(f'{k.replace("_", " ")} {_plain_number(x)}' for k, x in c['settings'].items())

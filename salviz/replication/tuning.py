@@ -192,7 +192,7 @@ def _student(teacher, weight, top_fraction, **how):
     return SalLM.from_args(dict(teacher=teacher, weight=weight, top_fraction=top_fraction, steps=8, **how))
 
 def _agreement(run, model, tokenizer, data, rows=200, top_fraction=.1) -> dict: # kl, mass, auc
-    "Return how well the [CLS] attention agrees with the target of the teacher on test sentences"
+    "Return the agreement of the [CLS] attention with the target of the teacher on test sentences"
     from salviz.analysis.targets import target_divergences, teacher_of
     test, teacher = data['test'].select(range(min(rows, len(data['test'])))), teacher_of(run)
     frame = target_divergences(model, test, tokenizer, None if teacher == run.path else teacher, steps=8,
@@ -347,7 +347,7 @@ def _of_candidate(row, study) -> dict:
     return {k: x for k, x in row['settings'].items() if k not in study.tuned_on}
 
 def _score(values, better) -> float:
-    "Return the mean, or the worst possible score if a run has none"
+    "Return the mean of the scores, or the worst possible score if a run has no score"
     mean = float(np.mean([math.nan if x is None else x for x in values]))
     if not math.isnan(mean): return mean
     return math.inf if better == 'lower' else -math.inf
@@ -357,7 +357,7 @@ def choice_of(
     candidates:list, # of dicts, see `TunedStudy.candidates`
     rows:list,       # of dicts, the tuning rows of this condition
 ) -> dict: # study, condition, settings, metric, score, scores, rows, fingerprint
-    "Return the candidate with the best mean of the target over seeds and tasks; the first one of equals"
+    "Return the candidate with the best mean of the target over seeds and tasks; the first one if several are equal"
     metric, better = study.target
     values = [[r['measures'][metric] for r in rows if _of_candidate(r, study) == candidate] for candidate in candidates]
     if not all(values):

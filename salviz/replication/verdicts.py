@@ -85,7 +85,7 @@ def _failed(gate) -> list: # of phrases
 
 # %% ../../nbs/15_replication/00_verdicts.ipynb #ve-9c
 def _untestable(gate, pairs, dropped) -> tuple: # (verdict, reason)
-    "Return why the interval must not be interpreted; ('', '') if it may be"
+    "Return the verdict and the reason if the interval must not be interpreted; ('', '') if it may be"
     planned = pairs + dropped
     if planned < _fewest:
         return 'no verdict', f'{planned} pair{"s"*(planned != 1)}; a verdict needs at least {_fewest}'
@@ -99,7 +99,7 @@ def _untestable(gate, pairs, dropped) -> tuple: # (verdict, reason)
 # %% ../../nbs/15_replication/00_verdicts.ipynb #ve-12
 @dataclass(frozen=True)
 class Verdict:
-    "The verdict on paired differences by one rule, with the numbers that it follows from"
+    "The verdict on paired differences by one rule, and the numbers that it is based on"
     word:str          # a key of `_words`
     mean:float        # the effect; positive: in the direction of the claim; for 'spread' a logarithm
     low:float         # ends of its 95 % interval
@@ -116,12 +116,12 @@ class Verdict:
 
     @property
     def tested(self) -> bool:
-        "Does the verdict follow from the interval?"
+        "Whether the verdict follows from the interval"
         return self.word not in ('not testable', 'no verdict')
 
     @property
     def is_small(self) -> bool:
-        "Is the effect supported, but smaller than the smallest effect of interest?"
+        "Whether the effect is supported, but smaller than the smallest effect of interest"
         return self.word == 'supported' and self.rule != 'no harm' and self.high < self.smallest
 
     def __str__(self):
@@ -173,7 +173,7 @@ def verdict(
     confidence:float=.95,  # of the interval
     pooled:bool=True,      # one variance for all tasks, see `over_tasks`
 ) -> Verdict:
-    "Return the verdict on paired differences, with all numbers that it follows from"
+    "Return the verdict on paired differences and the numbers that it is based on"
     frame = _checked(frame, rule, smallest, dropped)
     effect, could, used = _estimate(frame, rule, confidence, pooled)
     dropped = int(dropped) + len(frame) - len(used)

@@ -59,7 +59,7 @@ def pack_run(
 _most_of_record = 1 << 24 # maximum size of a JSON file in an archive, in bytes
 
 def _fault_of(member, end) -> str|None:
-    "Return why `member` of an archive with `end` bytes cannot come from `pack_run`, or None if it can"
+    "Return the reason why `member` of an archive with `end` bytes cannot come from `pack_run`; None if it can"
     name, *inside = member.name.split('/')
     if not (member.isreg() or member.isdir()) or member.issparse(): return 'is neither a regular file nor a folder'
     if member.name not in ('cell.json', 'name.json', 'run') and (name != 'run' or {'', '.', '..'} & {*inside}):

@@ -130,7 +130,7 @@ class StudyProgress:
         return '\n'.join(lines)
 
     def to_json(self) -> str:
-        "Return counts, left, seconds_left, end and cells as JSON"
+        "Return `counts`, `left`, `seconds_left`, `end` and `cells` as JSON"
         rows = json.loads(self.cells.drop(columns='since').to_json(orient='records'))
         for row, since in zip(rows, self.cells['since']): row['since'] = since and since.isoformat()
         return json.dumps(dict(folder=str(self.folder), now=self.now.isoformat(), counts=self.counts, left=self.left,

@@ -152,7 +152,7 @@ class _OptunaTrials(_PointStudy):
 
 # %% ../../nbs/07_studies/07_search.ipynb #se014
 class _RunningSearch(_OptunaTrials):
-    "A search that can be run, and that reports its best point"
+    "A search with methods to run it and to evaluate its best point on the test split"
     def _report(self, busy):
         "Report failed trials only at the end, since Optuna handles failed points during the search"
         if busy or len(self.points) >= self.trials: super()._report(busy)

@@ -61,7 +61,7 @@ def _named_measures(
     return dict(items)
 
 def _fault_of_measure(name, m, splits) -> str|None:
-    "Return why a study cannot use the measure `m` called `name`, or None if it can"
+    "Return the reason why a study cannot use the measure `m` called `name`; None if it can"
     if not re.fullmatch(r'\w[\w. -]*', str(name)):
         return f'measure {name!r} requires a name of letters and digits; use measures={{name: function}}'
     if name in ('method', 'seed', 'run'):
@@ -548,7 +548,7 @@ class _FinishedTrials(_Checkpoints):
         self._write_record(cell.name, **{'measures': {}, **before}, tries=tries)
         try:
             run, pair = self._trained(cell, check)
-            if check(): raise Stopped(f'{cell.name} is trained, but not measured yet')
+            if check(): raise Stopped(f'{cell.name} has been trained, but not measured yet')
             self._measure(cell, run, pair, again)
             self._write_record(cell.name, measures=self._record(cell.name).get('measures', {}))
             self._thin_out(cell)

@@ -35,7 +35,7 @@ def _marked_words(
     data,            # a split with a column rationale
     max_length=None, # maximum number of tokens; None: the maximum of `model`
 ) -> tuple: # (encoded examples that have a rationale, bool array [words] for each)
-    "Return the examples that have a rationale, and which of their words are marked, up to the maximum length"
+    "Return the examples that have a rationale, and masks of their marked words, up to the maximum length"
     encoded = feed_for(model, tokenizer, max_length).encode(DatasetDict(test=data))['test']
     marked = [i for i, marks in enumerate(encoded['rationale']) if marks is not None]
     encoded = encoded.select(marked)
@@ -102,7 +102,7 @@ def _faults_of_values(setting, values, scale) -> Iterator[str]:
                f'[0, .1, 10]; got {list(values)}')
 
 def _on_scale(values, scale) -> list:
-    "Return those of `values` that this `scale` supports"
+    "Return the `values` that this `scale` supports"
     return [v for v in values if scale == 'linear' or v > 0]
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td012b

@@ -93,7 +93,7 @@ class Spacing:
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa21
 def _sharded_by(model) -> str: # '' if no parameter is sharded
-    "Return what has sharded the parameters of `model`"
+    "Return the name of the method that shards the parameters of `model`"
     kinds = {type(m).__name__ for m in model.modules()}
     if not kinds.isdisjoint({'FullyShardedDataParallel', 'FSDP'}) or any(k.startswith('FSDP') for k in kinds):
         return 'FSDP'

@@ -200,7 +200,8 @@ def not_finite(**arrays):
 def layer_row(snapshot, view, name, layer, default=0):
     """Return the row of the evidence `name` for `layer`, and the layer's number
 
-    `layer` is a layer of the model; negative numbers count from the last recorded layer, None selects row `default`."""
+    `layer` is a layer of the model; negative numbers count from the last recorded layer, and None selects row
+    `default`."""
     observed = snapshot.layers[name]
     if layer is None: layer = observed[default]
     is_number = isinstance(layer, Integral)
@@ -304,7 +305,7 @@ def _compared_row(
 
 # %% ../../nbs/10_views/00_base.ipynb #024sb
 def _layer_words(was_chosen, of='') -> str:
-    "State that the last layer is shown by default; `of` restricts the layers"
+    "Return a note that the last layer is shown, if it was chosen by default; `of` restricts the layers"
     which = f'that {of}'*bool(of) or 'recorded one'
     return f' Layer shown: the last {which}.'*bool(was_chosen)
 
@@ -463,7 +464,7 @@ def _sources(
 
 # %% ../../nbs/10_views/00_base.ipynb #038b
 def _joined(pieces, length):
-    "Join the `pieces` that fill a slot with a word of `length` pieces, with a space wherever the word repeats"
+    "Join `pieces` to text, with a space after every `length` pieces, where the word repeats"
     return ' '.join(''.join(pieces[i:i + length]).strip() for i in range(0, len(pieces), length))
 
 def _word_units(snapshot) -> tuple: # (units, their labels, int [units])
@@ -547,7 +548,8 @@ def _masked_texts(snapshot, view):
 
 # %% ../../nbs/10_views/00_base.ipynb #043
 def _tied_words(snapshot, values, replaced):
-    "Describe ties between words that are kept and the largest of the `values` [W] of `replaced` words"
+    """Describe ties at the threshold, where unreplaced words have the same value as the highest of the `replaced`
+    words; `values` is [W]"""
     args = methods_of(snapshot).get('SaliencyGuided') or {}
     if args.get('ranking') == 'magnitude': values = np.abs(values)
     equal = values == values[replaced].max(initial=-np.inf)
@@ -607,7 +609,7 @@ def robust_limit(values, quantile):
     return float(np.quantile(finite, quantile) or finite.max())
 
 def is_negative(values, limit):
-    """Return which of `values`, on a scale from -`limit` to `limit`, are clearly negative
+    """Return a mask of the `values` that are clearly negative on a scale from -`limit` to `limit`
 
     These values get a mark, since both colours of the scale look the same in greyscale print."""
     return np.nan_to_num(np.asarray(values, dtype=float)) < -limit/8
@@ -672,7 +674,8 @@ _least_on_words = 2/3 # fraction of the attention of words that an eligible head
 attributed_rule = 'largest median row sum of |attribution| between words'
 
 def word_tokens(snapshot) -> np.ndarray: # bool [n]
-    "Return which tokens of `snapshot` are words (or patches of an image); all tokens if fewer than two are"
+    """Return a mask of the tokens of `snapshot` that are words (or patches of an image); all True if there are fewer
+    than two"""
     words = ~np.asarray(snapshot.is_special, dtype=bool)
     if not len(words): # an image or a series has no tokens of text
         count = next((x.shape[-1] for x in snapshot.arrays.values() if x.ndim == 4), 0)
@@ -795,8 +798,8 @@ def discard_region(
 
 # %% ../../nbs/10_views/00_base.ipynb #060s
 def _under_regions(snapshot, view, observed):
-    """Return the maps [L, H, query, key] to draw below regions in the layers `observed`, their description, and a
-    sentence about the regions"""
+    """Return the maps [L, H, query, key] on which the regions in the layers `observed` are drawn, their name, and a
+    note on the regions"""
     kind = (methods_of(snapshot).get('ADDrop') or {}).get('attribution', 'gradient')
     if kind != 'random' and 'attention_attribution' in snapshot.arrays:
         maps, = arrays_of(snapshot, view, 'attention_attribution')
@@ -930,8 +933,8 @@ class PatternShares(View):
 
 # %% ../../nbs/10_views/00_base.ipynb #072b
 def _guiding_patterns(snapshot):
-    """Return {name: ([n, n], bool [layers of the attention, heads])} for the patterns of the guided heads of
-    `snapshot`"""
+    """Return the patterns of the guided heads of `snapshot`: {name: (matrix [n, n], mask [layers of the attention,
+    heads] of its heads)}"""
     target, guided = arrays_of(snapshot, 'pattern_shares', 'pattern_target', 'guided')
     custom, observed, found = custom_patterns(snapshot), snapshot.layers['attention'], {}
     grid = snapshot.info.get('patches')
@@ -1122,7 +1125,8 @@ def saliency_distribution(
     # names of the two sides; None: by method, seed and step
     names:Annotated[Sequence[str], Len(2, 2), 'a list of two names, one per side']|None=None,
 ) -> SaliencyDistribution:
-    "Return the distributions of saliency on two sides, each scaled per example and pooled over the examples"
+    """Return the distributions of saliency at two steps or in two runs, each scaled per example and pooled over the
+    examples"""
     sides = [as_list(first), as_list(last)]
     def probes_of(side): return sorted(s.probe for s in side)
     probes = [probes_of(side) for side in sides]

@@ -156,7 +156,8 @@ def _line(name, runs, x, band, ends):
 
 # %% ../../nbs/10_views/01_curves.ipynb #022b
 def _lines(groups, x, band, ends=(-np.inf, np.inf)):
-    "Return the frame of all lines {name: {run: (x, y)}}, notes, and a description of lines and bands"
+    """Summarise the lines in `groups` {name: {run: (x, y)}}; return their frame, notes, and a description of lines and
+    bands"""
     lines = [_line(name, runs, x, band, ends) for name, runs in groups.items()]
     sizes = {name: len(runs) for name, runs in groups.items()}
     notes = [note for _, in_words in lines for note in in_words]
@@ -274,8 +275,8 @@ def _split_of(groups, what, split):
 
 # %% ../../nbs/10_views/01_curves.ipynb #035
 def _gathered(groups, values, what, x):
-    """Return {name: {run: (x, y)}} for all runs in which `values(run)` -> (x, y, number of non-finite values) finds
-    values, and notes on the others"""
+    """Return {name: {run: (x, y)}} for the runs with values, and notes on the others; `values(run)` returns (x, y,
+    number of non-finite values)"""
     found, notes = {}, []
     for name, group in groups.items():
         got = {f'{r.path.name} (seed {r.config.get("seed", "?")})': values(r) for r in group}
@@ -379,11 +380,11 @@ def _rows_of_words(snapshot):
     return np.asarray(attention, dtype=float)[:, :, ~np.asarray(snapshot.is_special)]
 
 def _attention_entropy(snapshot) -> float: # nats
-    "Return the entropy of attention rows, mean over layers, heads and ordinary tokens"
+    "Return the entropy of attention rows, averaged over layers, heads and ordinary tokens"
     return float(entropy(_rows_of_words(snapshot)).mean())
 
 def _attention_to_special(snapshot) -> float: # fraction
-    "Return the attention from ordinary to special tokens, mean over layers, heads and ordinary tokens"
+    "Return the attention from ordinary to special tokens, averaged over layers, heads and ordinary tokens"
     return float(_rows_of_words(snapshot)[..., np.asarray(snapshot.is_special)].sum(-1).mean())
 
 # %% ../../nbs/10_views/01_curves.ipynb #042b
@@ -638,7 +639,7 @@ def _gridded(rows, y, x, value, upwards=False):
 
 # %% ../../nbs/10_views/01_curves.ipynb #055s
 def _marked(values, which):
-    "Return which of `values` are the 'lowest' or 'highest', and whether all values tie"
+    "Return a mask of the 'lowest' or 'highest' of `values` (`which`), and whether all values tie"
     ends = dict(lowest=np.nanmin(values), highest=np.nanmax(values))
     best = np.isclose(values, ends.get(which, ends['highest']), rtol=1e-12, atol=0)
     return best, best.sum() > 1 and bool((best | np.isnan(values)).all())
@@ -769,7 +770,8 @@ def _spans_two_decades(values, whiskers) -> bool:
     return bool(high >= 100*low)
 
 def _samples(frame, view, by, value, log, whiskers):
-    "Return {name: values to draw}, the number of omitted zeros, whether the axis is logarithmic, and notes"
+    """Prepare the values to draw; return them by name, the number of omitted zeros, whether the axis is logarithmic,
+    and notes"""
     frame = checked_frame(frame, view, [by], value)
     values, notes = frame[value].to_numpy(dtype=float), []
     if not (finite := np.isfinite(values)).all():

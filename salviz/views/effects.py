@@ -157,7 +157,7 @@ class Pairs(Chart):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-15b
 def _spread_rows(frame, view, keys, value, band, deviation):
-    "Return one row per combination of `keys` (mean, low, high and n of `value`), and notes"
+    "Return one row per combination of `keys`, with mean, low, high and n of `value`, and notes"
     if deviation is None:
         rows, notes = by_seed(frame, view, keys, value)
         means = []

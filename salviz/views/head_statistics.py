@@ -38,7 +38,7 @@ def _word_rows(snapshot):
 def head_numbers(
     snapshot, # with the array 'attention'
 ) -> dict: # {number: float [layers, heads]}; NaN without ordinary tokens
-    "Return the statistics of every head for one example, means over its ordinary tokens"
+    "Return the statistics of every head for one example, averaged over its ordinary tokens"
     A, at, keys = _word_rows(snapshot)
     if not len(at): return {name: np.full(A.shape[:2], np.nan) for name in _number_labels}
     special, n = np.asarray(snapshot.is_special), A.shape[-1]
@@ -64,7 +64,7 @@ def _counts(snapshot) -> bool:
 def head_marks(
     snapshots:Sequence, # of all probe examples at one step
 ) -> np.ndarray: # of '', 'collapsed' and 'dead', [layers, heads]; None if no example is long enough
-    "Return which heads are dead or collapsed in all `snapshots` that are long enough"
+    "Mark the heads that are 'dead' or 'collapsed' in all `snapshots` that are long enough"
     fractions = []
     for s in filter(_counts, snapshots):
         A = _word_rows(s)[0].mean(2) # [layers, heads, keys]: the weight of each key, mean over queries
@@ -93,7 +93,7 @@ def _at_step(run, step):
 def head_frame(
     run:'Run|str|PathLike', # a `Run`, its folder, or the name of a bundled run
 ) -> pd.DataFrame: # columns step, layer, head, those of `head_numbers`, and mark
-    "Return the statistics of every head at every recorded step of `run`, means over the probe examples"
+    "Return the statistics of every head at every recorded step of `run`, averaged over the probe examples"
     run, parts = _one_run(run), []
     for step in run.steps:
         snapshots = _at_step(run, step)

@@ -86,7 +86,7 @@ def _on_patterns(snapshot, layers):
 
 # %% ../../nbs/10_views/02_maps.ipynb #011b
 def _contrasts(snapshot, layers):
-    "Return the range of attention from a word to words [layers, heads], largest minus smallest, mean over rows"
+    "Return the range (largest minus smallest) of attention from a word to words [layers, heads], averaged over rows"
     words, observed = word_tokens(snapshot), snapshot.layers['attention']
     def contrast(A): return np.ptp(np.nan_to_num(A[words][:, words].astype(float)), -1).mean()
     maps = (snapshot.arrays['attention'][observed.index(layer)] for layer in layers)
@@ -148,7 +148,8 @@ def _place_faults(name, layer, head) -> Iterator[str]:
         yield f"head must be a number, 'mean', 'rollout' or None, got {head!r}"
 
 def _resolved(snapshot, view, name, layer, head):
-    "Resolve layer and head to numbers of the model, and describe how missing ones were chosen"
+    """Return the layer and head numbers that `layer` and `head` select, and a description of how missing ones were
+    chosen"""
     check_faults(_place_faults(name, layer, head), f'{view}: ')
     if head == 'rollout': return None, head, ''
     sentences = ['Layer shown: the last recorded one.']*(layer is None and head is not None)
@@ -444,7 +445,7 @@ class Triptych(MapPanels):
 
 # %% ../../nbs/10_views/02_maps.ipynb #028b
 def _explained(snapshot, m, units, explanation, mean_of=None):
-    "Return values, name, kind, limit and unit of the second and third panel"
+    "Describe the second and the third panel by values, name, kind, limit and unit"
     attention, recorded = _shown(m, units), snapshot.layers.get('attention_attribution', [])
     place, wanted = dict(layer=m.layer, head=m.head), {m.layer}
     if mean_of is not None: place, wanted = dict(mean_of=mean_of), {layer for layer, _ in mean_of}
@@ -570,7 +571,7 @@ def pattern_residual(
 # %% ../../nbs/10_views/02_maps.ipynb #035
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Compared(MapPanels):
-    "The same map on two sides, and B − A"
+    "The same map in two runs or at two steps, A and B, and the difference B − A"
     moved:float # fraction of a row's attention that moves to other keys, mean over rows; NaN for attributions
 
 def _parts(snapshot):
@@ -793,7 +794,7 @@ def _check_shape(name, values, texts, unit):
                          f'{list(values.shape)}')
 
 def _coloured(source, words, evidence):
-    "Return labels, special flags, values, continuation flags and unit of one sentence"
+    "Return the labels, the special flags, the values, the continuation flags and the unit of one sentence"
     if not hasattr(source, 'arrays'):
         labels, values = source
         values = np.asarray(values, dtype=float)
@@ -899,7 +900,7 @@ def continuation(
     requested = as_list(tokens)
     bad = [g for g in requested if isinstance(g, bool) or not isinstance(g, int) or not 0 <= g < count]
     if bad or not len(requested):
-        raise ValueError(f'{name}: tokens must be numbers of generated tokens, from 0 to {count - 1}, got {tokens!r}')
+        raise ValueError(f'{name}: tokens must be indices of generated tokens, from 0 to {count - 1}, got {tokens!r}')
     def before(g):
         n = start + g
         return replace(snapshot, arrays=dict(saliency=values[g, :n]), layers={}, tokens=snapshot.tokens[:n],
@@ -982,7 +983,8 @@ class PatchAttention(View):
 
 # %% ../../nbs/10_views/02_maps.ipynb #pat2b
 def _queries_of(view, patches, grid):
-    "Return position and token of `patches`: (row, column), None for [CLS] or else the first patch, or a list"
+    """Return the position and the token of each of `patches`: (row, column), None for [CLS] (or the first patch if
+    there is no [CLS]), or a list of these"""
     rows, columns, first = (grid[k] for k in ('rows', 'columns', 'first'))
     def pair(p): return isinstance(p, (list, tuple)) and len(p) == 2 and all(isinstance(k, Integral) for k in p)
     if pair(patches) or not isinstance(patches, (list, tuple)): patches = [patches]

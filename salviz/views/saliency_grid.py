@@ -83,7 +83,8 @@ def _trainings(snapshots, names):
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-7
 def _of_snapshots(snapshots, names):
-    "Return modality, {item: (name, input)}, {(training, method): {item: map}}, {(item, column) of wrong predictions}"
+    """Collect the contents of a grid: the modality, the items {item: (name, input)}, the columns {(training, method):
+    {item: map}}, and the (item, column) pairs with wrong predictions"""
     inputs, items, columns, wrong = [_input_of(s) for s in snapshots], {}, {}, set()
     if len(kinds := list(dict.fromkeys(kind for kind, _, _ in inputs))) > 1:
         raise ValueError(f'saliency_grid: expected inputs of one kind, got {listed(kinds)}')
@@ -159,7 +160,8 @@ def _normalised_map(m):
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-9d
 def _scaled(columns, items, scale, magnitude):
-    "Return {column: {item: map}} for display, the end of the scale, and whether there are negative values"
+    """Scale the maps for display; return {column: {item: map}}, the end of the scale, and whether there are negative
+    values"""
     def drawn(m):
         if m is None: return None
         if magnitude: m = np.abs(m)

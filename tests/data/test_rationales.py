@@ -109,8 +109,8 @@ def test_parquet_file_of_the_published_format_is_read(tmp_path, hate):
 def test_flags_of_wrong_length_raise(hate):
     bad = Dataset.from_list([*posts[:1], post(7, [0, 0, 0], [[1, 0]])], features=hate_features)
     with pytest.raises(ValueError,
-                       match=r'the rationale cannot be read \(a rationale is not as long as post_tokens\) in 1 row of '
-                       r'train \(first: row 1'):
+                       match=r'the rationale cannot be read \(a rationale and post_tokens differ in length\) '
+                       r'in 1 row of train \(first: row 1'):
         load_rationales(bad)
 
 

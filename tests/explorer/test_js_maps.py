@@ -542,7 +542,7 @@ def test_tied_heads_are_not_ranked_and_a_note_explains_it(page):
     assert note() == ('Ties: 3 of 6 heads have the same entropy as another head (=); tied heads are ordered by layer '
                       'and head.')
     page.evaluate('n => app.state.set({filter: n})', alike + 2); settled(page)
-    assert note().endswith(f'The limit of {alike + 2} heads splits a tie.')
+    assert note().endswith(f'The limit of {alike + 2} heads leaves out some tied heads.')
     page.evaluate('n => app.state.set({filter: n})', alike + 3); settled(page)
     assert note().endswith('by layer and head.')
     page.evaluate('app.state.set({filter: 0, sort: "change"})'); settled(page) # of the first step: 0 for all

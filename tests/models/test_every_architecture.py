@@ -41,7 +41,8 @@ def test_t5gemma_without_a_soft_cap_equals_eager_attention_in_each_part():
     ('gpt_oss', 'its eager attention differs from a softmax'),
     ('deepseek_v32', 'keys that an indexer selects'),
     ('mamba', 'none of its layers is an attention layer'), ('gemma3', r'several models \(vision_tower, language_model'),
-    ('glm4v_vision', 'its forward needs hidden_states, grid_thw'), ('whisper', 'its forward needs input_features'),
+    ('glm4v_vision', 'its forward method needs hidden_states, grid_thw'),
+    ('whisper', 'its forward method needs input_features'),
     ('mpnet', 'MPNetSelfAttention. does not go through')])
 def test_a_rejection_states_the_actual_reason(model_type, reason):
     with pytest.raises(ValueError, match=f'cannot be observed: .*{reason}'):

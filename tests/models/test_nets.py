@@ -394,7 +394,7 @@ def test_an_input_of_another_shape_is_rejected_by_name(name, shape, said):
     with pytest.raises(ValueError, match=said): net_of(name)(torch.zeros(1, *shape))
 
 @pytest.mark.parametrize('args,kwargs,said', [
-    (['vgg'], {}, "no net is called 'vgg'; available: digit-cnn, resnet18"), ([nn.Linear], {}, 'no net is called'),
+    (['vgg'], {}, "unknown network 'vgg'; available: digit-cnn, resnet18"), ([nn.Linear], {}, 'unknown network'),
     (['tcn'], dict(layers=2), 'TCN has no setting layers; available: shape, channels'),
     (['tcn'], dict(shape=(1, 2, 3)), 'shape must be like'),
     (['lstm'], dict(num_labels=1), 'at least 2, got 1'),

@@ -122,7 +122,7 @@ def test_changes_of_the_registry_since_the_first_run_are_printed(rows):
     changed = rows.copy()
     changed.attrs = {**rows.attrs, 'registries': [before]}
     assert 'effects.D2.smallest was 0.5 and is 0.01' in report_html(changed)
-    assert 'the same as at the first run' in report_html(rows)
+    assert 'unchanged since the first run' in report_html(rows)
 
 def test_the_table_of_verdicts_compiles(findings, tmp_path):
     (tmp_path/'a.tex').write_text(_verdicts_latex(findings, standalone=True), encoding='utf-8')
@@ -184,7 +184,7 @@ def test_conditions_that_barely_learned_are_named_with_the_verdict_and_on_the_fi
     assert named and set(named) <= {'D1a', 'D1b', 'D1c'}
     text = text_of(report_html(idle))
     assert 'high (0.530; largest class 0.500)' in text
-    assert 'the difference shows only that: ' + claims['D1'].short in text
+    assert 'the difference reflects only that: ' + claims['D1'].short in text
 
 def test_numeric_tasks_are_sorted_and_have_a_unit(page_text):
     part = page_text[page_text.index('id="G1"'):page_text.index('id="G2"')]
@@ -196,7 +196,7 @@ def test_effects_that_may_be_chance_are_named_on_the_first_page(page_text, findi
     decided = [f for f in findings if f.effect.primary and f.word in ('supported', 'contradicted')]
     weak = [f for f in decided if f.p_holm >= .05]
     top = text_of(page_text[:page_text.index('<nav')])
-    named = re.search(r'are clear at 5 %(?:, and (.*?) may be chance)?\.', top)
+    named = re.search(r'are significant at 5 %(?:, and (.*?) may be chance)?\.', top)
     assert (named[1].split(', ') if named[1] else []) == [f.effect.name for f in weak]
     alone = [f for f in weak if sum(e.primary for e in f.claim.effects) == 1]
     assert top.count('it may be chance.') == len(alone)

@@ -9,18 +9,18 @@ import {methodNames, ranksOfHead, regionOf, regionWith} from '../state/derive.js
 
 const plainEpoch =
   'Cross-tuning uses plain fine-tuning in this epoch, so nothing is dropped. '
-    + 'The shaded epochs in the time panel have regions.';
+    + 'The time panel shades the epochs with AD-DROP.';
 const noRanks =
   'The region is computed from the ranks of attention attribution, which were not recorded at this step; '
     + 'AD-DROP runs and explore() record them.';
 const halfRanks =
   ' The ranks come from attributions stored in half precision, so some ties may not have been ties in training.';
 const regionNames = {
-  high: 'highest attributions', low: 'lowest attributions', low_released: 'lowest (count of the released code)',
+  high: 'highest attributions', low: 'lowest attributions', low_released: 'lowest (as many as in the released code)',
 };
 export class WhatIfRegion extends WhatIfGroup {
   constructor(ctx) {
-    super(ctx, 'AD-DROP: discard region and draw', 'ADDrop');
+    super(ctx, 'AD-DROP: discard region and random draw', 'ADDrop');
     this.p = whatIfSlider('p', 100, p => this.change({p}));
     this.q = whatIfSlider('q', 100, q => this.change({q}));
     this.region = choiceOf(Object.entries(regionNames), region => this.change({region}));
