@@ -536,9 +536,9 @@ def _measure_watching(steps=12, probes=4, device='cpu', say=print) -> dict:
                 times[name].append(clock() - start)
         watcher.finish()
     step, recording = float(np.median(times['plain'])), watcher.spacing.recording
-    return dict(steps=steps, probes=probes, step_seconds=step, recording_seconds=recording, budget=watcher.spacing.budget,
-                ratio=float(np.median(times['watched']))/step,
-                steps_within_budget=math.ceil(2*recording/(watcher.spacing.budget*step)))
+    budget, ratio = watcher.spacing.budget, float(np.median(times['watched']))/step
+    return dict(steps=steps, probes=probes, step_seconds=step, recording_seconds=recording, budget=budget, ratio=ratio,
+                steps_within_budget=math.ceil(2*recording/(budget*step)))
 
 # %% ../../nbs/13_cli/01_bench.ipynb #047
 def _padded_tokens(lengths, order, size=_batch_size) -> int:

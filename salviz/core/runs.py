@@ -712,7 +712,8 @@ class _RunForOtherTools(_RunResuming):
     def export_to(
         self,
         to:Literal['tensorboard', 'trackio', 'wandb', 'mlflow'],
-        folder:str|os.PathLike|None=None, # where to write; None: NAME-TRACKER beside the run; Trackio has its own folder
+        # where to write; None: the folder NAME-TRACKER beside the run; Trackio has its own folder
+        folder:str|os.PathLike|None=None,
         *,
         picture_steps:Sequence[int]|None=None, # recorded steps with pictures; None: all; (): no pictures
         probes:Sequence[int]|None=None,        # probe examples with pictures; None: all

@@ -15,9 +15,9 @@ def run(tmp_path):
     "A run of two recorded steps of one example, with losses and scores"
     run = Run.create(tmp_path/'run', dict(method=dict(name='FineTuning', args={}), task='classification'))
     for step in (0, 10):
-        run.save(Snapshot(step=step, epoch=step/10, probe=0, tokens=['[CLS]', 'a', 'b', '[SEP]'], word_ids=[-1, 0, 1, -1],
-                          words=['a', 'b'], arrays=dict(attention=np.full((1, 2, 4, 4), .25)), layers=dict(attention=[3]),
-                          texts=('a b',)))
+        run.save(Snapshot(step=step, epoch=step/10, probe=0, texts=('a b',), tokens=['[CLS]', 'a', 'b', '[SEP]'],
+                          word_ids=[-1, 0, 1, -1], words=['a', 'b'], layers=dict(attention=[3]),
+                          arrays=dict(attention=np.full((1, 2, 4, 4), .25))))
         run.log(dict(kind='record', step=step, seconds=1.))
     run.log(dict(kind='train', step=5, epoch=.5, loss=.7))
     run.log(dict(kind='log', step=5, learning_rate=1e-3, grad_norm=float('nan')))
@@ -90,8 +90,8 @@ def test_a_missing_package_is_named_and_nothing_is_written(to, run, tmp_path, mo
 
 
 def test_a_tracker_must_be_known(run):
-    with pytest.raises(ValueError, match="export_to: to must be 'tensorboard', 'trackio', 'wandb' or 'mlflow', got 'paper'"):
-        run.export_to('paper')
+    message = "export_to: to must be 'tensorboard', 'trackio', 'wandb' or 'mlflow', got 'paper'"
+    with pytest.raises(ValueError, match=message): run.export_to('paper')
 
 
 @pytest.mark.slow
