@@ -62,7 +62,7 @@ def test_one_probe_example_has_no_axis_probe_and_no_padding(ragged):
 
 def test_a_wrong_selection_names_what_was_recorded(ragged):
     with pytest.raises(ValueError, match=r"has the arrays attention, probabilities, .* got arrays='maps'"):
-        ragged.to_xarray(arrays='maps')
+        labelled_arrays(ragged, arrays='maps')
     with pytest.raises(ValueError, match=r'with the layers 0, 3; got arrays=None, layers=\[1\]'):
         labelled_arrays(ragged, layers=[1])
     with pytest.raises(ValueError, match='to_xarray: probe must be an integer'): ragged.to_xarray(probe='first')
