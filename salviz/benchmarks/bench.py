@@ -8,6 +8,7 @@ __all__ = ['Row', 'model_shapes', 'bench_data', 'Step', 'trainer_for', 'timed_ro
 
 # %% ../../nbs/13_cli/01_bench.ipynb #003
 import contextlib
+import copy
 import gc
 import itertools
 import json
@@ -46,6 +47,7 @@ from ..training.job import open_job
 from ..training.method_trainer import LengthBuckets
 from ..training.settings import Settings, least_saliency
 from ..training.trainer import make_trainer, train
+from ..training.watching import watch
 
 # %% ../../nbs/13_cli/01_bench.ipynb #006
 Row = namedtuple('Row', 'title method args flops time published how', defaults=['-', ()])
@@ -500,6 +502,44 @@ def _measure_recording(name='plain', steps=24, probes=8, taken=6, recordings=20,
         # the default number of recordings with saliency
         return _recording_fraction(run.metrics, math.ceil(len(data['train']) / _batch_size), recordings, least_saliency)
 
+# %% ../../nbs/13_cli/01_bench.ipynb #76eb537e
+def _train_step(model, optimizer, batch):
+    "Make one training step and return its loss"
+    loss = model(**batch).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+def _measure_watching(steps=12, probes=4, device='cpu', say=print) -> dict:
+    "Return the cost of watching a training, whose steps alternate with those of an unwatched one"
+    say(f'watch: {steps} steps with and without it, {probes} probe examples')
+    clock = clock_of(device)
+    part = subset(load_text('movie-sentences'), steps * _batch_size, validation_size=16, test_size=16)
+    model, tokenizer = load_classifier('minilm', labels=part['train'].features['label'].names, seed=0)
+    models = {name: copy.deepcopy(model).to(device).train() for name in ('plain', 'watched')}
+    optimizers = {name: torch.optim.AdamW(m.parameters(), lr=1e-5) for name, m in models.items()}
+    times = {name: [] for name in models}
+    with tempfile.TemporaryDirectory() as folder, _one_thread():
+        texts = part['validation']['text'][:probes]
+        watcher = watch(models['watched'], tokenizer, texts, run_dir=f'{folder}/run')
+        watcher.spacing.clock = clock
+        for i in range(steps):
+            rows = part['train'][i * _batch_size:(i + 1) * _batch_size]
+            batch = tokenizer(rows['text'], padding=True, truncation=True, return_tensors='pt')
+            batch = dict(batch, labels=torch.tensor(rows['label'])).items()
+            batch = {k: v.to(device) for k, v in batch}
+            for name in _turns(list(times), i):
+                start = clock()
+                loss = _train_step(models[name], optimizers[name], batch)
+                if name == 'watched': watcher.step(loss=loss)
+                times[name].append(clock() - start)
+        watcher.finish()
+    step, recording = float(np.median(times['plain'])), watcher.spacing.recording
+    budget, ratio = watcher.spacing.budget, float(np.median(times['watched']))/step
+    return dict(steps=steps, probes=probes, step_seconds=step, recording_seconds=recording, budget=budget, ratio=ratio,
+                steps_within_budget=math.ceil(2*recording/(budget*step)))
+
 # %% ../../nbs/13_cli/01_bench.ipynb #047
 def _padded_tokens(lengths, order, size=_batch_size) -> int:
     "Return the number of tokens of an epoch, including padding, for examples in `order`"
@@ -670,6 +710,10 @@ def _besides(results) -> list: # of str
                          f'epoch (goal: at most {x["goal"]:.0%}), extrapolated from {x["looks"]} recordings at '
                          f'{x["look_seconds"]:.2f} s and {x["steps"]} steps at {x["step_seconds"]:.3f} s; '
                          f'plus {x["saliency_share"]:.1%} for integrated gradients of the probe examples.')
+    if w := results.get('watching'):
+        sentences.append(f'Watching a training: a step takes {w["ratio"]:.3f} times as long, and a recording of '
+                         f'{w["probes"]} probe examples {w["recording_seconds"]/w["step_seconds"]:.1f} steps; from '
+                         f'{w["steps_within_budget"]:,} steps on, all recordings take at most {w["budget"]:.0%}.')
     if b:
         sentences.append(f'Length-sorted batches: {b["ratio"]:.2f} times the tokens of shuffled batches, with padding '
                          f'({b["sentences"]:,} sentences).')
@@ -792,4 +836,5 @@ def _measure_beside(results, tokens, names, say, folder):
     if 'sallm' in names: results['explanations'] = _measure_explanations(shape, tokens, device, say=say)
     results['recording'] = {name: _measure_recording(name, device=device, say=say) for name in ('plain', 'ga')
                           if name in names}
+    results['watching'] = _measure_watching(device=device, say=say)
     _write_found(results, folder)

@@ -14,10 +14,11 @@ import re
 import shutil
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
@@ -29,7 +30,9 @@ from .run_files import (Damage, _is_count, _is_sealed, _left_by_a_kill, _now, _p
                                    read_manifest, read_object, sealed, to_json, write_object, write_whole)
 from .snapshots import (Snapshot, _arrays_header, _check_storable, _decode_arrays, _header_of, _plain_memory,
                                    _snapshot_fault, decode_snapshot, encode_arrays, encode_snapshot, snapshot_file)
-from .validation import check_choice, check_faults, validated
+from .validation import Names, check_choice, check_faults, validated
+
+if TYPE_CHECKING: from xarray import Dataset
 
 # %% ../../nbs/01_core/15_runs.ipynb #042
 def _config_fault(config:dict) -> str: # '' if there is none
@@ -682,8 +685,48 @@ def untrained(path) -> bool:
     nothing_done = all(_kind(r) == 'record' for r in run.metrics) and not any(run.path.glob('checkpoints/checkpoint-*'))
     return nothing_done and not run.finished and not run.damaged
 
+# %% ../../nbs/01_core/15_runs.ipynb #ef109f20
+class _RunForOtherTools(_RunResuming):
+    "Methods that pass a run on to pandas, xarray and experiment trackers"
+    def head_frame(self) -> pd.DataFrame: # columns step, layer, head, one for each statistic, and mark
+        "Return the statistics of every head at every recorded step, means over the probe examples"
+        return import_module('salviz.views.head_statistics').head_frame(self)
+
+    @validated
+    def to_xarray(
+        self,
+        probe:int|None=None,            # one probe example, without an axis 'probe'; None: all
+        *,
+        steps:Sequence[int]|None=None,  # recorded steps, negative from the end; None: all
+        layers:Sequence[int]|None=None, # layers of the model; None: all recorded ones
+        arrays:Names|None=None,         # names of recorded arrays, such as 'attention'; None: all
+    ) -> 'Dataset':
+        """Return the recorded arrays and losses as an `xarray.Dataset`
+
+        Its axes are step, probe, layer, head, query and key, and token or class. Shorter examples are padded with
+        NaN; the tokens are in the coordinates token_label, query_label and key_label. xarray must be installed."""
+        module = import_module('salviz.views.labelled_arrays')
+        return module.run_dataset(self, probe=probe, steps=steps, layers=layers, arrays=arrays)
+
+    @validated
+    def export_to(
+        self,
+        to:Literal['tensorboard', 'trackio', 'wandb', 'mlflow'],
+        # where to write; None: the folder NAME-TRACKER beside the run; Trackio has its own folder
+        folder:str|os.PathLike|None=None,
+        *,
+        picture_steps:Sequence[int]|None=None, # recorded steps with pictures; None: all; (): no pictures
+        probes:Sequence[int]|None=None,        # probe examples with pictures; None: all
+    ) -> Path: # the folder that was written
+        """Write losses, scores, statistics of heads and pictures of maps to an experiment tracker, by step
+
+        Everything is written locally. The package of the tracker must be installed."""
+        module = import_module('salviz.figures.trackers')
+        return module.export_run(self, to, folder, picture_steps=picture_steps, probes=probes)
+
+
 # %% ../../nbs/01_core/15_runs.ipynb #rn10
-class Run(_RunResuming):
+class Run(_RunForOtherTools):
     """A training run in the folder `path`, with its `config`, `metrics`, snapshots and checkpoints; you can read it
     while another process writes it"""
     @classmethod

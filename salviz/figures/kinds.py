@@ -498,7 +498,7 @@ def _description(content, heading, caption) -> list: # of sentences
     return list(filter(None, sentences))
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031ds
-def _printed(content, width, font_size, drawing):
+def _printed(content, width, font_size, drawing, look, settings):
     "Return the figure of `content` for print"
     inches, points = _width_of(width)
     if font_size == 'caption' and points is None:

@@ -102,15 +102,23 @@ def _sharded_by(model) -> str: # '' if no parameter is sharded
     if any(type(p).__name__ == 'DTensor' or type(p.data).__name__ == 'DTensor' for p in parameters): return 'DTensor'
     return ''
 
-def _check_whole(model):
-    "Raise an error if this process does not have all the weights of `model`"
+def _unwatchable(model) -> Iterator[str]:
+    "Yield the reasons why `model` cannot be recorded in this process"
     name = type(model).__name__
     if by := _sharded_by(model):
-        raise ValueError(f'watch: the parameters of {name} are sharded by {by}, so this process cannot run the model; '
-                         'train with complete parameters in each process, for example with DistributedDataParallel')
+        yield (f'the parameters of {name} are sharded by {by}, so this process cannot run the model; '
+               'train with complete parameters in each process, for example with DistributedDataParallel')
     if any(p.is_meta for p in model.parameters()):
-        raise ValueError(f'watch: {name} has parameters on the meta device (offloaded or not loaded yet), so the model '
-                         'cannot be run; load all weights first')
+        yield (f'{name} has parameters on the meta device (offloaded or not loaded yet), so it cannot '
+               'be run; load all weights first')
+    if any(kind.__name__ == 'SentenceTransformer' for kind in type(model).__mro__):
+        yield (f'{name} is a bi-encoder: it has no head, and a similarity belongs to two passes, one for each text, '
+               'but a recording contains the attention and the prediction of one pass; '
+               'watch a CrossEncoder, which reads both texts in one pass')
+
+def _check_watchable(model):
+    "Raise an error if `model` cannot be recorded in this process"
+    for reason in _unwatchable(model): raise ValueError(f'watch: {reason}')
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa22
 def _network(model):
@@ -330,7 +338,7 @@ class _Callback(_Loop):
         self._check_open('Trainer.train')
         if self.run is None: return
         if model is not None:
-            _check_whole(model)
+            _check_watchable(model)
             name = type(_network(model)).__name__
             if attention_stack(_network(model)) is not attention_stack(self.model):
                 raise ValueError(f'watch: the Trainer trains a different {name} than the watched '
@@ -458,7 +466,7 @@ def watch(
     _check_steps(steps)
     saliency = None if saliency is True else attribution_name(saliency)
     spacing = Spacing(budget, steps)
-    _check_whole(model)
+    _check_watchable(model)
     if not _is_first(): return Watcher(None, None, None, None, spacing)
     net = _network(model)
     with _checkpointing_off(net):

@@ -1,6 +1,7 @@
 "Watching changes nothing, costs little, rejects what it cannot watch, and leaves a normal run."
 import contextlib
 import copy
+import os
 import random
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+import forked
 from salviz.core.locks import RunInUse
 from salviz.core.runs import Run
 from salviz.explorer.widget import Explorer
@@ -406,6 +408,66 @@ def test_watching_a_cross_encoder_changes_nothing(watching, tmp_path, make_tiny_
         return watcher, inner
     s = same_weights(trained, [0, 2, 4]).snapshot()
     assert s.texts == ('the film', 'a film') and {'prediction', 'saliency'} <= set(s.arrays)
+
+
+@pytest.mark.slow
+def test_a_bi_encoder_is_rejected_with_its_reason(tmp_path, make_tiny_bert, tiny_tokenizer):
+    from sentence_transformers import SentenceTransformer
+    make_tiny_bert().bert.save_pretrained(tmp_path/'model')
+    tiny_tokenizer.save_pretrained(tmp_path/'model')
+    model = SentenceTransformer(str(tmp_path/'model'), device='cpu')
+    with pytest.raises(ValueError, match='SentenceTransformer is a bi-encoder: .* watch a CrossEncoder'):
+        watch(model, tiny_tokenizer, [('the film', 'a film')], run_dir=tmp_path/'run')
+    assert not (tmp_path/'run').exists()
+
+
+two = '''
+import sys, torch
+from accelerate import Accelerator
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from salviz.training.watching import watch
+folder = sys.argv[1]
+accelerator = Accelerator(cpu=True)
+rank, tokenizer = accelerator.process_index, AutoTokenizer.from_pretrained(folder + '/model')
+assert accelerator.num_processes == 2
+weights = []
+for watched in (False, True):
+    torch.manual_seed(rank)
+    model = AutoModelForSequenceClassification.from_pretrained(folder + '/model').train()
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    probes = ['the film and a fine story', 'dull']
+    watcher = watch(model, tokenizer, probes, run_dir=folder + '/run', steps=2) if watched else None
+    for i in range(4):
+        texts = ['the film', 'dull music'] if (i + rank) % 2 else ['a fine story', 'the dull film']
+        loss = model(**tokenizer(texts, padding=True, return_tensors='pt'), labels=torch.tensor([0, 1])).loss
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        if watcher: watcher.step(loss=loss)
+    if watcher: assert (watcher.finish() is None) == (rank > 0)
+    weights.append([p.detach().clone() for p in accelerator.unwrap_model(model).parameters()])
+    accelerator.wait_for_everyone()
+torch.save(weights, f'{folder}/weights-{rank}.pt')
+'''
+
+
+@pytest.mark.slow
+def test_only_the_first_of_two_accelerate_processes_records_and_the_weights_are_equal(tmp_path, make_tiny_bert,
+                                                                                     tiny_tokenizer):
+    "With gloo on the CPU and dropout"
+    make_tiny_bert().save_pretrained(tmp_path/'model')
+    tiny_tokenizer.save_pretrained(tmp_path/'model')
+    group = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(29500 + os.getpid() % 2000), WORLD_SIZE='2',
+                 LOCAL_WORLD_SIZE='2')
+    processes = [forked.begin(forked.code, two, ['-c', str(tmp_path)], said=tmp_path/f'out-{rank}',
+                              env=dict(group, RANK=rank, LOCAL_RANK=rank)) for rank in '01']
+    for process in processes: process.join()
+    errors = ''.join(path.read_text() for path in tmp_path.glob('*.err'))[-3000:]
+    assert [process.exitcode for process in processes] == [0, 0], errors
+    (plain, watched), (other_plain, other_watched) = (torch.load(tmp_path/f'weights-{rank}.pt') for rank in '01')
+    for others in (watched, other_plain, other_watched): assert all(map(torch.equal, plain, others))
+    run = Run(tmp_path/'run')
+    assert run.finished and run.steps == [0, 2, 4] and run.probes == [0, 1] and not run.damaged
 
 
 @pytest.mark.slow
