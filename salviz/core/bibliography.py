@@ -71,6 +71,19 @@ papers = { # methods, by class name
         2024, method='Explanation-enhanced distillation'),
     'soft-labels': _preprint('hinton2015distilling', 'Hinton, Geoffrey and Vinyals, Oriol and Dean, Jeff',
         'Distilling the Knowledge in a Neural Network', 2015, '1503.02531'),
+    'RightForRightReasons': _proceedings('ross2017right',
+        'Ross, Andrew Slavin and Hughes, Michael C. and Doshi-Velez, Finale',
+        'Right for the Right Reasons: Training Differentiable Models by Constraining their Explanations',
+        'Proceedings of the Twenty-Sixth International Joint Conference on Artificial Intelligence', 2017,
+        pages='2662--2670', doi='10.24963/ijcai.2017/371', method='Right for the right reasons'),
+    'EnergyLoss': _proceedings('rao2023studying',
+        'Rao, Sukrut and B{\\"o}hle, Moritz and Parchami-Araghi, Amin and Schiele, Bernt',
+        'Studying How to Efficiently and Effectively Guide Models with Explanations',
+        'Proceedings of the {IEEE/CVF} International Conference on Computer Vision', 2023, method='Energy loss'),
+    'RDrop': _proceedings('liang2021rdrop',
+        'Liang, Xiaobo and Wu, Lijun and Li, Juntao and Wang, Yue and Meng, Qi and Qin, Tao and Chen, Wei and Zhang, '
+        'Min and Liu, Tie-Yan', '{R-Drop}: Regularized Dropout for Neural Networks', _neurips_, 2021, volume=34,
+        method='R-Drop'),
     # metrics
     'eraser': _proceedings('deyoung2020eraser',
         'DeYoung, Jay and Jain, Sarthak and Rajani, Nazneen Fatema and Lehman, Eric and Xiong, Caiming and Socher, '
