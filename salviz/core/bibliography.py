@@ -84,6 +84,19 @@ papers = { # methods, by class name
         'Liang, Xiaobo and Wu, Lijun and Li, Juntao and Wang, Yue and Meng, Qi and Qin, Tao and Chen, Wei and Zhang, '
         'Min and Liu, Tie-Yan', '{R-Drop}: Regularized Dropout for Neural Networks', _neurips_, 2021, volume=34,
         method='R-Drop'),
+    'DropKey': _proceedings('li2023dropkey',
+        'Li, Bonan and Hu, Yinhan and Nie, Xuecheng and Han, Congying and Jiang, Xiangjian and Guo, Tiande and Liu, '
+        'Luoqi', '{DropKey} for Vision Transformer',
+        'Proceedings of the {IEEE/CVF} Conference on Computer Vision and Pattern Recognition', 2023, method='DropKey'),
+    'DropHead': _proceedings('zhou2020scheduled',
+        'Zhou, Wangchunshu and Ge, Tao and Wei, Furu and Zhou, Ming and Xu, Ke',
+        'Scheduled {DropHead}: A Regularization Method for Transformer Models',
+        'Findings of the Association for Computational Linguistics: {EMNLP} 2020', 2020, pages='1971--1980',
+        method='DropHead'),
+    'AttentionDropout': _proceedings('vaswani2017attention',
+        'Vaswani, Ashish and Shazeer, Noam and Parmar, Niki and Uszkoreit, Jakob and Jones, Llion and Gomez, Aidan N. '
+        'and Kaiser, {\\L}ukasz and Polosukhin, Illia', 'Attention is All you Need', _neurips_, 2017, volume=30,
+        method='Attention dropout'),
     # metrics
     'eraser': _proceedings('deyoung2020eraser',
         'DeYoung, Jay and Jain, Sarthak and Rajani, Nazneen Fatema and Lehman, Eric and Xiong, Caiming and Socher, '

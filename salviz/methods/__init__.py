@@ -13,3 +13,5 @@ from salviz.methods.rationale_guided import (RationaleGuided as RationaleGuided,
 from salviz.methods.distillation import Distillation as Distillation, DistillationVariant as DistillationVariant
 from salviz.methods.right_reasons import RightForRightReasons as RightForRightReasons, EnergyLoss as EnergyLoss
 from salviz.methods.rdrop import RDrop as RDrop
+from salviz.methods.attention_dropout import (AttentionDropout as AttentionDropout, DropHead as DropHead,
+                                              DropKey as DropKey)
