@@ -71,6 +71,17 @@ papers = { # methods, by class name
         2024, method='Explanation-enhanced distillation'),
     'soft-labels': _preprint('hinton2015distilling', 'Hinton, Geoffrey and Vinyals, Oriol and Dean, Jeff',
         'Distilling the Knowledge in a Neural Network', 2015, '1503.02531'),
+    # metrics
+    'eraser': _proceedings('deyoung2020eraser',
+        'DeYoung, Jay and Jain, Sarthak and Rajani, Nazneen Fatema and Lehman, Eric and Xiong, Caiming and Socher, '
+        'Richard and Wallace, Byron C.', '{ERASER}: A Benchmark to Evaluate Rationalized {NLP} Models', _acl20, 2020,
+        pages='4443--4458', doi='10.18653/v1/2020.acl-main.408'),
+    'rollout': _proceedings('abnar2020quantifying', 'Abnar, Samira and Zuidema, Willem',
+        'Quantifying Attention Flow in Transformers', _acl20, 2020,
+        pages='4190--4197', doi='10.18653/v1/2020.acl-main.385')}
+
+# %% ../../nbs/01_core/04_bibliography.ipynb #005c
+papers |= { # baselines, by class name
     'RightForRightReasons': _proceedings('ross2017right',
         'Ross, Andrew Slavin and Hughes, Michael C. and Doshi-Velez, Finale',
         'Right for the Right Reasons: Training Differentiable Models by Constraining their Explanations',
@@ -96,15 +107,7 @@ papers = { # methods, by class name
     'AttentionDropout': _proceedings('vaswani2017attention',
         'Vaswani, Ashish and Shazeer, Noam and Parmar, Niki and Uszkoreit, Jakob and Jones, Llion and Gomez, Aidan N. '
         'and Kaiser, {\\L}ukasz and Polosukhin, Illia', 'Attention is All you Need', _neurips_, 2017, volume=30,
-        method='Attention dropout'),
-    # metrics
-    'eraser': _proceedings('deyoung2020eraser',
-        'DeYoung, Jay and Jain, Sarthak and Rajani, Nazneen Fatema and Lehman, Eric and Xiong, Caiming and Socher, '
-        'Richard and Wallace, Byron C.', '{ERASER}: A Benchmark to Evaluate Rationalized {NLP} Models', _acl20, 2020,
-        pages='4443--4458', doi='10.18653/v1/2020.acl-main.408'),
-    'rollout': _proceedings('abnar2020quantifying', 'Abnar, Samira and Zuidema, Willem',
-        'Quantifying Attention Flow in Transformers', _acl20, 2020,
-        pages='4190--4197', doi='10.18653/v1/2020.acl-main.385')}
+        method='Attention dropout')}
 
 # %% ../../nbs/01_core/04_bibliography.ipynb #006
 papers |= { # explanations, by registered name

@@ -35,7 +35,7 @@ class _Dropping(Method):
         check_observable(model)
         check_layers(model, self.layers)
 
-    def drawn(self, model, batch, progress, shape, rates=None) -> dict: # {layer: bool [batch, *shape]}
+    def _draws(self, model, batch, progress, shape, rates=None) -> dict: # {layer: bool [batch, *shape]}
         "Draw what is dropped in each layer; `rates`: {layer: probability}, `p` by default"
         return {l: keyed_below(batch['example_id'], shape, rates[l] if rates else self.p, progress.seed,
                                progress.step, self.stream + l) for l in check_layers(model, self.layers)}
@@ -44,7 +44,7 @@ def _map_shape(model, batch):
     n = batch['input_ids'].shape[1]
     return head_count(model), n, n
 
-def _kept(dropped, model):
+def _remaining(dropped, model):
     "Return 0 where `dropped` and 1 elsewhere, in the precision of `model`"
     return (~dropped).to(next(model.parameters()).dtype)
 
@@ -68,7 +68,7 @@ class DropKey(_Dropping):
         layers = check_layers(model)
         last = self.p if self.last_p is None else self.last_p
         rates = {l: self.p + (last - self.p) * l / max(1, layers[-1]) for l in layers}
-        drop = self.drawn(model, batch, progress, _map_shape(model, batch), rates)
+        drop = self._draws(model, batch, progress, _map_shape(model, batch), rates)
         return Plan(drop=drop, evidence=dict(dropped_keys=drop), axes=dict(dropped_keys=('head', 'query', 'key')))
 
 # %% ../../nbs/05_methods/10_attention_dropout.ipynb #at-011
@@ -87,10 +87,10 @@ class AttentionDropout(_Dropping):
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
         "Return a plan that drops the drawn weights"
-        drop = self.drawn(model, batch, progress, _map_shape(model, batch))
+        drop = self._draws(model, batch, progress, _map_shape(model, batch))
         plan = Plan(evidence=dict(dropped_keys=drop), axes=dict(dropped_keys=('head', 'query', 'key')))
         if self.renormalise: plan.drop = drop
-        else: plan.scale = {l: _kept(x, model) / (1 - self.p) for l, x in drop.items()}
+        else: plan.scale = {l: _remaining(x, model) / (1 - self.p) for l, x in drop.items()}
         return plan
 
 # %% ../../nbs/05_methods/10_attention_dropout.ipynb #at-013
@@ -108,8 +108,8 @@ class DropHead(_Dropping):
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
         "Return a plan that drops the drawn heads"
-        drop = self.drawn(model, batch, progress, (head_count(model),))
+        drop = self._draws(model, batch, progress, (head_count(model),))
         drop = {l: x & ~x.all(1, keepdim=True) for l, x in drop.items()}
-        kept = {l: _kept(x, model) for l, x in drop.items()}
-        scale = {l: (x * x.shape[1] / x.sum(1, keepdim=True))[..., None, None] for l, x in kept.items()}
+        left = {l: _remaining(x, model) for l, x in drop.items()}
+        scale = {l: (x * x.shape[1] / x.sum(1, keepdim=True))[..., None, None] for l, x in left.items()}
         return Plan(scale=scale, evidence=dict(dropped_heads=drop), axes=dict(dropped_heads=('head',)))
