@@ -75,6 +75,22 @@ def all_alike(ours, theirs, **how):
     return alike(*(torch.cat([x.flatten() for x in xs]) for xs in (ours, theirs)), **how)
 
 
+def descended(model, loss_of, batches, steps=10, rate=.1):
+    """Train `model` by plain gradient descent on `loss_of(model, batch, step)`; return all losses and parameters
+
+    Adam would divide gradients that are zero in theory by their own rounding errors."""
+    losses = []
+    for step in range(steps):
+        loss = loss_of(model, batches[step % len(batches)], step)
+        model.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                if p.grad is not None: p -= rate*p.grad
+        losses.append(loss.detach())
+    return torch.stack(losses), torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
 @contextmanager
 def full_disk(most=500):
     "A block in which no file can grow beyond `most` bytes: a write fails in the middle, as on a full disk"

@@ -81,6 +81,35 @@ papers = { # methods, by class name
         'Quantifying Attention Flow in Transformers', _acl20, 2020,
         pages='4190--4197', doi='10.18653/v1/2020.acl-main.385')}
 
+# %% ../../nbs/01_core/04_bibliography.ipynb #005c
+papers |= { # baselines, by class name
+    'RightForRightReasons': _proceedings('ross2017right',
+        'Ross, Andrew Slavin and Hughes, Michael C. and Doshi-Velez, Finale',
+        'Right for the Right Reasons: Training Differentiable Models by Constraining their Explanations',
+        'Proceedings of the Twenty-Sixth International Joint Conference on Artificial Intelligence', 2017,
+        pages='2662--2670', doi='10.24963/ijcai.2017/371', method='Right for the right reasons'),
+    'EnergyLoss': _proceedings('rao2023studying',
+        'Rao, Sukrut and B{\\"o}hle, Moritz and Parchami-Araghi, Amin and Schiele, Bernt',
+        'Studying How to Efficiently and Effectively Guide Models with Explanations',
+        'Proceedings of the {IEEE/CVF} International Conference on Computer Vision', 2023, method='Energy loss'),
+    'RDrop': _proceedings('liang2021rdrop',
+        'Liang, Xiaobo and Wu, Lijun and Li, Juntao and Wang, Yue and Meng, Qi and Qin, Tao and Chen, Wei and Zhang, '
+        'Min and Liu, Tie-Yan', '{R-Drop}: Regularized Dropout for Neural Networks', _neurips_, 2021, volume=34,
+        method='R-Drop'),
+    'DropKey': _proceedings('li2023dropkey',
+        'Li, Bonan and Hu, Yinhan and Nie, Xuecheng and Han, Congying and Jiang, Xiangjian and Guo, Tiande and Liu, '
+        'Luoqi', '{DropKey} for Vision Transformer',
+        'Proceedings of the {IEEE/CVF} Conference on Computer Vision and Pattern Recognition', 2023, method='DropKey'),
+    'DropHead': _proceedings('zhou2020scheduled',
+        'Zhou, Wangchunshu and Ge, Tao and Wei, Furu and Zhou, Ming and Xu, Ke',
+        'Scheduled {DropHead}: A Regularization Method for Transformer Models',
+        'Findings of the Association for Computational Linguistics: {EMNLP} 2020', 2020, pages='1971--1980',
+        method='DropHead'),
+    'AttentionDropout': _proceedings('vaswani2017attention',
+        'Vaswani, Ashish and Shazeer, Noam and Parmar, Niki and Uszkoreit, Jakob and Jones, Llion and Gomez, Aidan N. '
+        'and Kaiser, {\\L}ukasz and Polosukhin, Illia', 'Attention is All you Need', _neurips_, 2017, volume=30,
+        method='Attention dropout')}
+
 # %% ../../nbs/01_core/04_bibliography.ipynb #006
 papers |= { # explanations, by registered name
     'integrated_gradients': _proceedings('sundararajan2017axiomatic',

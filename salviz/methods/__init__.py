@@ -1,4 +1,4 @@
-"The methods: plain fine-tuning and six ways to train with explanations."
+"The methods: plain fine-tuning, six ways to train with explanations, and baselines to compare them with."
 # One line per method. `import A as A` makes a name public: `salviz.A`.
 from salviz.methods.base import (FineTuning as FineTuning, Method as Method, Plan as Plan, Progress as Progress,
                                  Term as Term, Together as Together, Variant as Variant)
@@ -11,3 +11,7 @@ from salviz.methods.attention_guidance import (AttentionGuidance as AttentionGui
 from salviz.methods.rationale_guided import (RationaleGuided as RationaleGuided,
                                              RationaleGuidedVariant as RationaleGuidedVariant)
 from salviz.methods.distillation import Distillation as Distillation, DistillationVariant as DistillationVariant
+from salviz.methods.right_reasons import RightForRightReasons as RightForRightReasons, EnergyLoss as EnergyLoss
+from salviz.methods.rdrop import RDrop as RDrop
+from salviz.methods.attention_dropout import (AttentionDropout as AttentionDropout, DropHead as DropHead,
+                                              DropKey as DropKey)

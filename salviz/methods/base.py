@@ -55,6 +55,8 @@ class Plan:
     layers:tuple = ()                           # layers whose attention the main pass must capture
     # {layer: bool [batch, heads, query, key]}: positions dropped in the main pass
     drop:dict = field(default_factory=dict)
+    # {layer: number or tensor broadcastable to [batch, heads, query, key]}: factor of the attention in the main pass
+    scale:dict = field(default_factory=dict)
     inputs:dict = field(default_factory=dict)   # {name: model inputs} of further passes, such as the masked copy
     # {name: function of the main outputs -> model inputs}: further passes that depend on the main one
     later:dict = field(default_factory=dict)
@@ -70,8 +72,8 @@ class Plan:
 
     @property
     def observed(self) -> tuple:
-        "Return the layers that are captured or have dropped positions"
-        return tuple(sorted({*self.layers, *self.drop}))
+        "Return the layers that are captured, or have dropped positions or a factor"
+        return tuple(sorted({*self.layers, *self.drop, *self.scale}))
 
     def shown(self) -> dict:
         "Return the evidence, with entries that are functions replaced by their results"
@@ -418,7 +420,7 @@ def _check_plan(method, plan):
     layers = plan.layers
     ok = isinstance(layers, (tuple, list, range)) and all(isinstance(l, int) for l in layers)
     method.require(ok, f'the layers of its plan must be a tuple of integers, got {_in_words(layers)}')
-    for name in ('drop', 'inputs', 'later', 'evidence', 'axes'):
+    for name in ('drop', 'scale', 'inputs', 'later', 'evidence', 'axes'):
         _require_kind(method, getattr(plan, name), dict, f'{name} of its plan must be a dict')
 
 _metric_names = ('task', 'loss', 'kind', 'step', 'epoch', 'learning_rate', 'seconds') # reserved in rows of metrics
@@ -489,10 +491,11 @@ class MergedPlan(Plan):
         if len({part.after_dropout for part in observing}) > 1:
             raise ValueError(f'{" + ".join(names)}: one uses attention before dropout and the other after dropout, but '
                              'a pass captures only one of them; set after_dropout to the same value in both')
-        drop = {}
+        drop, scale = {}, {}
         for part in parts:
             for layer, x in part.drop.items(): drop[layer] = drop[layer] | x if layer in drop else x
-        super().__init__(layers=tuple(sorted({l for part in parts for l in part.layers})), drop=drop,
+            for layer, x in part.scale.items(): scale[layer] = scale[layer] * x if layer in scale else x
+        super().__init__(layers=tuple(sorted({l for part in parts for l in part.layers})), drop=drop, scale=scale,
                          inputs=self._union('inputs'),
                          later=self._union('later'), main_embeddings=any(part.main_embeddings for part in parts),
                          after_dropout=any(part.after_dropout for part in observing))

@@ -47,7 +47,7 @@ def _run_passes(
     plan,       # from `Method.plan`
 ) -> tuple: # ({'main': outputs, name of a further pass: its outputs}, maps of the main pass or None)
     "Run the main pass and the further passes of `plan`"
-    observing = (observe(net, list(plan.layers), plan.drop, after_dropout=plan.after_dropout) if plan.observed
+    observing = (observe(net, list(plan.layers), plan.drop, plan.scale, plan.after_dropout) if plan.observed
                  else contextlib.nullcontext())
     with observing as maps, captured_input(net, model_inputs(batch, net), plan.main_embeddings) as (inputs, captured):
         main = model(**inputs)
@@ -60,9 +60,10 @@ def _run_passes(
 def _further_pass(model, net, inputs:dict, batch:dict, plan):
     """Return the outputs of a further pass over `inputs`
 
-    It uses the drop masks of `plan` if `inputs` has the same number of tokens as `batch`."""
-    same = plan.drop and 'input_ids' in inputs and inputs['input_ids'].shape == batch['input_ids'].shape
-    with observe(net, [], plan.drop) if same else contextlib.nullcontext(): return model(**inputs)
+    It uses the drop masks and factors of `plan` if `inputs` has the same number of tokens as `batch`."""
+    changed = plan.drop or plan.scale
+    same = changed and 'input_ids' in inputs and inputs['input_ids'].shape == batch['input_ids'].shape
+    with observe(net, [], plan.drop, plan.scale) if same else contextlib.nullcontext(): return model(**inputs)
 
 # %% ../../nbs/06_training/02_step.ipynb #px006
 def step_terms(

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import forked
-from salviz.methods import (ADDrop, AttentionGuidance, AttentionGuidanceVariant, Distillation, FineTuning,
-                            RationaleGuided, RationaleGuidedVariant, SaliencyGuided,
-                            SalLM, SalLMVariant)
+from salviz.methods import (ADDrop, AttentionDropout, AttentionGuidance, AttentionGuidanceVariant, Distillation,
+                            DropHead, DropKey, EnergyLoss, FineTuning, RationaleGuided, RationaleGuidedVariant,
+                            RDrop, RightForRightReasons, SaliencyGuided, SalLM, SalLMVariant)
 from salviz.methods.base import method_classes
 from salviz.models.tasks import tasks
 from salviz.models.nets import (DigitCNN, InputCellLSTM, ResNet18, SeriesLSTM, SeriesTransformer, TCN, TextLSTM,
@@ -249,6 +249,11 @@ served_rows = [('regression', 'bert', 'ADDrop'), ('token_classification', 'bert'
                ('classification', 'bert', 'RationaleGuided by contrast'), ('classification', 'bert', 'Distillation'),
                ('causal_lm', 'gpt2', 'Distillation'), ('image_classification', DigitCNN, 'Distillation'),
                ('classification', 'bert', 'SalLM with texts without labels'), ('regression', 'bert', 'SalLM'),
+               ('classification', 'gpt2', 'RightForRightReasons'), ('classification', 'bert', 'EnergyLoss'),
+               ('seq2seq', 'marian', 'RDrop'), ('causal_lm', 'gpt2', 'RDrop'),
+               ('token_classification', 'bert', 'DropKey'), ('causal_lm', 'gpt2', 'AttentionDropout'),
+               ('classification', 'deberta-v2', 'DropHead'), ('token_classification', 'bert', 'RDrop'),
+               ('image_classification', DigitCNN, 'RDrop'),
                ('token_classification', 'bert', 'SalLM'), ('causal_lm', 'gpt2', 'SalLM')]
 
 class TaughtByACopy(Distillation):
@@ -267,7 +272,10 @@ methods_besides = {
     'RationaleGuided of attention': lambda: RationaleGuided(layers=None, variant=RationaleGuidedVariant(rows='mean')),
     'RationaleGuided of integrated gradients': lambda: RationaleGuided('integrated_gradients', 'bce', steps=2),
     'RationaleGuided by contrast': lambda: RationaleGuided(loss='contrastive'),
-    'Distillation': lambda: TaughtByACopy('a copy', alpha=.5, temperature=2.)}
+    'Distillation': lambda: TaughtByACopy('a copy', alpha=.5, temperature=2.),
+    'RightForRightReasons': RightForRightReasons, 'EnergyLoss': EnergyLoss, 'RDrop': RDrop,
+    'DropKey': lambda: DropKey(p=.4), 'AttentionDropout': lambda: AttentionDropout(p=.4),
+    'DropHead': lambda: DropHead(p=.4)}
 def build(name, task):
     of_task = methods_of_images if task == 'image_classification' else {}
     return {**methods, **methods_besides, **of_task}[name]()
