@@ -53,7 +53,7 @@ arithmetic: .venv/.dev fetch extras
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'numeric and not slow' $(TESTS)
 
 # Long tests whose behaviour `make test` covers with a smaller case. Numbers that the tests count are printed at the end.
-slow: .venv/.dev .venv/.ray .venv/.trainers .venv/.trackers fetch extras browser latex
+slow: .venv/.dev .venv/.ray .venv/.trainers .venv/.marimo .venv/.trackers fetch extras browser latex
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow -rP $(TESTS)
 
 # FLOPs, time and memory of a step of each method relative to plain fine-tuning; almost an hour on two cores.
@@ -129,6 +129,11 @@ readme: .venv/.dev
 # trl, sentence-transformers and lightning, whose trainings `watch` records.
 .venv/.trainers: .venv/.dev
 	$(INSTALL) '.[trainers]'
+	@touch $@
+
+# marimo, a front end in which the explorer is tested.
+.venv/.marimo: .venv/.dev
+	$(INSTALL) '.[marimo]'
 	@touch $@
 
 # TensorBoard and xarray, which read exported runs.

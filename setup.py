@@ -9,7 +9,7 @@ cfg.read('settings.ini', encoding='utf-8')
 c = cfg['DEFAULT']
 version = re.search(r'^__version__ = "(.*)"$', Path('salviz/__init__.py').read_text(encoding='utf-8'), re.M)[1]
 extras = {k: c[f'{k}_requirements'].split() for k in ('lab', 'pareto', 'course', 'claims', 'workers', 'dask', 'slurm',
-                                                      'ray', 'search', 'trainers', 'trackers', 'dev',
+                                                      'ray', 'search', 'trainers', 'marimo', 'trackers', 'dev',
                                                       'docs')}
 extras |= {k: extras['lab'] + extras[k] for k in ('course', 'dev')}
 setup(name=c['lib_name'], version=version, description=c['description'], keywords=c['keywords'], author=c['author'],
