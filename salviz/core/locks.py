@@ -100,15 +100,16 @@ class Held:
 
 # %% ../../nbs/01_core/13_locks.ipynb #069
 class Turn:
-    "Lock that allows one training at a time in this process"
+    "Lock that allows one training run at a time in this process"
     def __init__(self): self._lock, self._of = threading.Lock(), None
 
     def take(self, run_dir=None):
-        "Acquire the lock for a training in `run_dir`; raise if another training is running"
+        "Acquire the lock for a training run in `run_dir`; raise an error if another one is in progress"
         if not self._lock.acquire(blocking=False):
-            raise RuntimeError(f'train: a training{f" in {self._of}" if self._of else ""} is running in this process, '
-                'and a second one would share its random numbers, so neither could be repeated; wait for it, '
-                'stop it, or start the second one in another process')
+            where = f' in {self._of}' if self._of else ''
+            raise RuntimeError(f'train: a training run{where} is in progress in this process, and a second one would '
+                               'share its random numbers, so neither could be repeated; wait for it, stop it, or start '
+                               'the second one in another process')
         self._of = run_dir
 
     def give_back(self):

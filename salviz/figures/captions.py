@@ -31,8 +31,9 @@ _of_models = ('barely learned|learned nothing|untrained|not trained|largest clas
 _of_ties = r'no ranks|\bties?\b|tied|equal to the baseline|are equal|own height'
 _of_seeds = ('[Oo]ne value|[Oo]ne seed|without a band|no deviation|no band|interpolated|biased|not imply|Caution|'
              'too few|No marks')
+_of_axes = 'decoder tokens|query tokens' # of maps whose rows and columns are different tokens
 _of_gaps = 'not normalised|do not sum|not measured|left out|Not counted|undefined|Undefined|not finite|are missing'
-_warnings = re.compile('|'.join((_of_scales, _of_models, _of_ties, _of_seeds, _of_gaps)))
+_warnings = re.compile('|'.join((_of_scales, _of_models, _of_ties, _of_seeds, _of_axes, _of_gaps)))
 
 def is_warning(sentence:str) -> bool:
     "Return whether a caption must keep `sentence`, because a figure would look like a finding without it"

@@ -1286,7 +1286,7 @@ def _who(function): return function.__module__, function.__qualname__
 
 def _view_class_of(make):
     "Return the class of view in the return annotation of `make`"
-    view_class = inspect.signature(make, eval_str=True).return_annotation
+    view_class = inspect.get_annotations(make, eval_str=True).get('return') # a signature may be readable text
     if not (isinstance(view_class, type) and issubclass(view_class, View)):
         raise ValueError(f'figure_kind: the return annotation of make must be a View, such as `def {make.__name__}'
                          f'(...) -> HeadGrid`, got {view_class!r}')

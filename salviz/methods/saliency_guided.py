@@ -28,6 +28,7 @@ from ..models.random import keyed_uniform
 from ..models.tasks import attribution_target, example_mean, task_of, tasks
 
 if TYPE_CHECKING:
+    import captum.attr
     from datasets import DatasetDict
     from transformers import PreTrainedTokenizerBase as Tokenizer
 

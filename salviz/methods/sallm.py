@@ -44,6 +44,7 @@ from ..models.random import keyed_uniform
 from ..models.tasks import attribution_target, example_mean, task_of, tasks
 
 if TYPE_CHECKING:
+    import captum.attr
     from datasets import DatasetDict
     from transformers import PreTrainedTokenizerBase as Tokenizer
 
@@ -1053,7 +1054,7 @@ class SalLM(_Checking):
         teacher:torch.nn.Module|Run|str|PathLike|Literal[False]|None=None,
         weight:float=1.,            # lambda: weight of the attention loss
         top_fraction:float=.1,      # k: fraction of the tokens that a binarised explanation marks
-        saliency:'str|Callable|captum.attr.Attribution'='integrated_gradients', # teacher's saliency, see `_class_saliency`
+        saliency:'str|Callable|captum.attr.Attribution'='integrated_gradients', # of the teacher, see `_class_saliency`
         steps:int=20,               # m: nodes of integrated gradients
         layers:Sequence[int]=(-1,), # layers whose attention is regularised; the loss is the mean over them
         # a SalLM run, or its path, whose explanations are reused without a teacher

@@ -968,8 +968,7 @@ def _of_columns(cells, across, measure, better, ways_of_rows, percent):
 # %% ../../nbs/08_metrics/03_statistics.ipynb #064
 @validated
 def result_table(
-    # tidy table, one run per row: method, settings, seed, [run,] metrics; from a `Study` or `_runs_frame`
-    frame:pd.DataFrame,
+    frame:pd.DataFrame, # tidy, one run per row: method, settings, seed, [run,] metrics; from a `Study` or `_runs_frame`
     rows:str|Sequence[str]='method',    # a column that identifies runs, or a list of them
     # metrics; or one setting, or two for heads of two levels, together with `measure`; None = all metrics
     columns:str|Sequence[str]|None=None,
@@ -1024,5 +1023,5 @@ def result_table(
                  *_cell_sentences(table, place)]
     if compare_to is not None:
         sentences += _test_sentences(table, table.title(compare_to), test, correction, levels, fewest)
-    table.sentences = [sentence for sentence in [*sentences, about] if sentence]
+    table.sentences = list(filter(None, [*sentences, about]))
     return table

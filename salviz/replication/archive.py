@@ -91,7 +91,7 @@ def _software(now) -> dict:
 _described = { # {file: (name, media type)}
     'rows.jsonl': ('One line per trained run, with the registry and the machines', 'application/jsonl'),
     'registry.json': ('Effects, thresholds, rules and sizes', 'application/json'),
-    'settings.json': ('Settings chosen on validation data, with the time at which they were stored', 'application/json'),
+    'settings.json': ('Settings chosen on validation data, with the time of storing them', 'application/json'),
     'verdicts.json': ('Verdicts with the numbers that they follow from', 'application/json'),
     'software.json': ('Version and commit of salviz, and the date', 'application/json'),
     'CITATION.cff': ('How to cite this archive', 'text/yaml'),

@@ -28,8 +28,7 @@ from .report import (Finding, _by_paper, _chip, _cited, _claim_words, _curves, _
 from .reproduce import shipped_rows
 from .rows import read_rows, recorded_cells
 from .sequential import SequentialVerdict
-from .tuned import (first_seed, learned, looks_done, tested_pairs, tuned_effects, tuned_verdict,
-                                      undecidable)
+from .tuned import learned, looks_done, tested_pairs, tuned_effects, tuned_verdict, undecidable
 from .tuning import frozen, tuned_studies
 from .verdicts import verdict, word_of_claim
 

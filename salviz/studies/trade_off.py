@@ -18,7 +18,7 @@ from ..attribution.explanations import explain_data
 from ..attribution.registry import Attribution, attribution_name, attribution_named
 from ..core.runs import Run
 from ..core.text import pool_words
-from ..core.validation import PositiveInt, check_choice, check_faults, validated
+from ..core.validation import PositiveInt, check_faults, validated
 from ..metrics.front import Front, _check_arguments, _pymoo, _renamed, even_values, front_of, next_value
 from ..metrics.plausibility import plausibility
 from .study import Study, _is_column
@@ -26,6 +26,7 @@ from .trials import arguments_of, check_allowed
 from ..training.feed import feed_for
 
 if TYPE_CHECKING:
+    import captum.attr
     from torch import nn
     from transformers import PreTrainedTokenizerBase
 

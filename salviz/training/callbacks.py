@@ -116,7 +116,8 @@ class RunCallback(_Recording):
         self.trainer.run.set_state(stuck_at=dict(step=state.global_step, answer=answer))
         warnings.warn(f'train: at step {state.global_step} of {state.max_steps} the model predicts class {answer} '
                       f'for all {rows} validation rows, although {others:.0%} have another label. '
-                      'Such a run seldom recovers. Train for more epochs, with a warm-up (`args=dict(warmup_steps=.1)`) or a lower learning rate',
+                      'Such a run seldom recovers. Train for more epochs, with a warm-up '
+                      '(`args=dict(warmup_steps=.1)`) or a lower learning rate',
                       stacklevel=2)
 
     def on_save(self, args, state, control, **kwargs): self.tell('save')

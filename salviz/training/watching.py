@@ -41,6 +41,7 @@ from .recording import Recorder, observes
 from .settings import plain
 
 if TYPE_CHECKING:
+    import captum.attr
     from datasets import Dataset
     from transformers import PreTrainedTokenizerBase, TrainerControl, TrainerState, TrainingArguments
 
