@@ -164,10 +164,10 @@ def _add(*args, **more):
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-19
 _add('AD', 'AD-DROP and its ablations on three domains',
-     partial(_classifier_trials, rows=(256, 128, 2000), layers=3, measures=dict(ood=_other_domains)),
+     partial(_classifier_trials, rows=(256, 128, 'full'), layers=3, measures=dict(ood=_other_domains)),
      _ad_conditions(training_grid((1.5e-4, 3e-4, 6e-4), (6, 12))), **_by_domain, minutes=.8)
 _add('AD64', 'AD-DROP with 64 examples',
-     partial(_classifier_trials, rows=(64, 128, 2000), layers=3),
+     partial(_classifier_trials, rows=(64, 128, 'full'), layers=3),
      {k: c for k, c in _ad_conditions(training_grid((1.5e-4, 3e-4, 6e-4), (12, 24))).items() if k in ('FT', 'GA')},
      **_by_domain, minutes=.5)
 

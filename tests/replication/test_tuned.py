@@ -92,6 +92,17 @@ def test_invalid_budgets_of_claims_are_named(tmp_path):
     with pytest.raises(ValueError, match="G8: not in the budget 'tuned'; available: "):
         reproduce(tmp_path, ('G8',), 'tuned', progress=False)
 
+@pytest.mark.parametrize('name', ['AD', 'AD64', 'PRIOR', 'SALLM', 'DIGITS', 'TEXT'])
+def test_the_data_of_every_condition_can_be_drawn(name, tmp_path):
+    "A pool may have fewer rows than a study wants; tuning draws the same rows, but no test rows"
+    study, seed = tuned_studies[name], tuned.first_seed
+    methods = {study.baseline: lambda seed: study.conditions[study.baseline].method()}
+    for cell in study.trials(tmp_path/'test', methods, [seed], dict(study.settings), False).cells:
+        tested = study.trials(tmp_path/'test', methods, [seed], dict(study.settings), False)._data(cell)
+        fitted = study.trials(tmp_path/'tuning', methods, [seed], dict(study.settings), True)._data(cell)
+        assert set(tested) == {'train', 'validation', 'test'} and set(fitted) == {'train', 'validation'}
+        assert all(tested[k].to_dict() == fitted[k].to_dict() for k in fitted if name != 'DIGITS')
+
 # Thresholds and error rates
 
 def test_thresholds_equal_those_from_multivariate_normal_probabilities():
