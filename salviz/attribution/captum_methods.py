@@ -163,7 +163,7 @@ def _last_convolution(model):
     return ([m for m in model.modules() if isinstance(m, nn.Conv2d)] or [None])[-1]
 
 def _layer_of(score, layer):
-    "Return the module that `layer` (a name, a module, or None) means in the model of `score`"
+    "Return the module that `layer` (a name, a module, or None) refers to in the model of `score`"
     reading, named = score.reading, dict(source_stack(score.model).named_modules(remove_duplicate=False))
     whole, fault = dict(score.model.named_modules(remove_duplicate=False)), ''
     if layer is None: found = score.entry if reading.is_text else _last_convolution(score.model)
@@ -295,7 +295,7 @@ def _name_of(instance) -> str:
     return next(c.__name__ for c in type(instance).__mro__ if c.__module__.startswith('captum.'))
 
 def _model_of(instance):
-    "Return what `instance` was constructed on"
+    "Return the model or function that `instance` was constructed on"
     inner = getattr(instance, 'attribution_method', None)
     return instance.forward_func if inner is None else _model_of(inner)
 
@@ -437,7 +437,7 @@ def _option_fault(recipe, score, x, options) -> str: # '' if there is none
 
 @contextmanager
 def _restored(model):
-    "Remove the hooks and attributes that the block adds to the modules of `model`, also if it fails"
+    "Remove the hooks and attributes that the block adds to the modules of `model`, even if it fails"
     hooks = '_forward_hooks', '_forward_pre_hooks', '_backward_hooks', '_backward_pre_hooks'
     before = [(m, {*vars(m)}, {name: dict(vars(m)[name]) for name in hooks}) for m in model.modules()]
     try: yield
@@ -554,7 +554,7 @@ def _input_fault(attribution) -> str:
     return f'supports {" and ".join(attribution.trains_on)} only ({why})'
 
 def _check_object(recipe, model):
-    "Raise a `ValueError` if `recipe` is of an object that was constructed on another model than `model`"
+    "Raise a `ValueError` if `recipe` describes an object that was constructed on a model other than `model`"
     if recipe.model is None: return
     of = unwrapped(recipe.model)
     is_copy = getattr(model, 'is_twin', False) and type(of) is type(model)

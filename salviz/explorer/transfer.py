@@ -122,7 +122,7 @@ class TransferPlan:
         return None
 
     def prioritise(self, view):
-        "Rebuild the plan with priority for the (run, probe) pairs in `view`"
+        "Rebuild the plan, choosing frames of the (run, probe) pairs in `view` first"
         self.in_view, self.planned, left = set(view), set(), self.budget
         places = self._places(self.sizes)
         for group, at_least in (([p for p in places if p in self.in_view], 1),

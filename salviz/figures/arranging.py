@@ -61,18 +61,18 @@ def _check_shown(argument, names, existing):
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #2811ce0e
 def _renamed_text(text, new):
-    "Return the name `text` with itself or its parts replaced by those in `new` {old: new}"
+    "Return the name `text` after replacing it or its parts by the names in `new` {old: new}"
     name, rest = _after_name.fullmatch(text).groups()
     if name in new: return type(text)(new[name] + rest)
     return type(text)(', '.join(new.get(part, part) for part in name.split(', ')) + rest)
 
 def _renamed_all(names, new):
-    "Return nested tuples of names with those in `new` replaced"
+    "Return nested tuples of names after replacing those in `new`"
     if isinstance(names, str): return _renamed_text(names, new)
     return tuple(_renamed_all(part, new) for part in names)
 
 def _renamed_words(text, new):
-    "Return a sentence with the names in `new` replaced where they are whole words"
+    "Return a sentence after replacing the names in `new` that are whole words"
     if not new: return text
     longest_first = sorted(new, key=len, reverse=True)
     pattern = '|'.join(rf'(?<!\w){re.escape(old)}(?!\w)' for old in longest_first)
@@ -267,11 +267,11 @@ def check_followed(
     view,
     choices, # {'names', 'order', 'colours', 'cmap' or 'limits': value}; None: not chosen
 ):
-    "Raise a `ValueError` if the figure of `view` does not follow one of the `choices`"
+    "Raise a `ValueError` if the figure of `view` does not support one of the `choices`"
     available = of_view(followed, type(view)) or ()
     unused = [name for name, x in choices.items() if x is not None and name not in available]
     if unused:
-        raise ValueError(f'figure: {type(view).__name__} does not follow {unused[0]}=; it follows '
+        raise ValueError(f'figure: {type(view).__name__} does not support {unused[0]}=; it supports '
                          f'{", ".join(available) or "none of these choices"}, and always ax, caption and style')
 
 def arranged(

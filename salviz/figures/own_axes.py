@@ -260,7 +260,7 @@ def _head_grid(view, axes):
     return [(sheet.patch(facecolor='white', edgecolor=vermilion), 'trained towards a pattern')]*bool(guided.any())
 
 # %% ../../nbs/11_figures/11_own_axes.ipynb #a1c9303a
-# what the drawings of other views follow, which fill a SubFigure
+# choices that apply to views that fill a SubFigure
 followed.update({MetricTable: ('names', 'order'), Forest: ('names',), SaliencyGrid: ('names', 'order', 'cmap')})
 followed.update(dict.fromkeys((GuidedHeads, PatternShares, MaskedSentence, SignalView, TokenLabels, TranslationView,
                            ScoredSentence, MultiLabelSentence, EvidenceView, ColouredSentences, MaskedPairs,
@@ -315,7 +315,7 @@ def _axes_in(target, views):
 
 # %% ../../nbs/11_figures/11_own_axes.ipynb #a24f9129
 def _finished_texts(axes, existing):
-    "Escape the new texts of `axes` where LaTeX sets them, and parse no label of a tick as a formula"
+    "Escape the new texts of `axes` where LaTeX sets them, and prevent tick labels from being parsed as formulas"
     for axis in (axis for ax in axes for axis in (ax.xaxis, ax.yaxis)):
         is_fixed = isinstance(axis.get_major_locator(), FixedLocator) # other labels can be powers of ten
         for label in axis.get_ticklabels():
@@ -346,7 +346,7 @@ def draw_in_axes(
 _least_scale = 5/7 # letters of at least 5 points
 
 def draw_on_subfigure(target, views, style, heading):
-    "Lay out `views` on the SubFigure `target` like on a page, in the size of its letters if they fit"
+    "Lay out `views` on the SubFigure `target` like on a page, in its font size if the content fits"
     settings = user_settings(style)
     size, family = settings.get('font.size', matplotlib.rcParams['font.size']), settings.pop('font.family', 'sans')
     wide, high = (length/target.dpi for length in (target.bbox.width, target.bbox.height))

@@ -92,14 +92,14 @@ def series(folder, after, **sizes):
       small=dict(_small, seeds=range(100, 105), tasks=_ten_layouts, nets=('lstm',)) | dict(epochs=12),
       full=dict(_full, nets=('lstm',)))
 def _series_lstm(folder, after, **sizes):
-    "Return the study of an LSTM, which is shown with S5"
+    "Return the study of an LSTM; the report shows it with claim S5"
     return _series_study(folder, **sizes)
 
 @plan('SERIES_TRANSFORMER', 'Series of four layouts, a transformer', dict(small=13, full=5000), needs=_needs,
       small=dict(_small, seeds=range(100, 104), tasks=_four_layouts, nets=('transformer',)) | dict(learning_rate=2e-3),
       full=dict(_full, nets=('transformer',)))
 def _series_transformer(folder, after, **sizes):
-    "Return the study of a transformer, which is shown with S5"
+    "Return the study of a transformer; the report shows it with claim S5"
     return _series_study(folder, **sizes)
 
 # %% ../../nbs/15_replication/06_series.ipynb #ser-14

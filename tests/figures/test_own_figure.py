@@ -172,9 +172,10 @@ def test_names_order_and_colours_in_figure_legend_and_caption(drops):
     with pytest.raises(ValueError, match='must be a colour'): figure(drops, 'accuracy_drop', colours=dict(random='rot'))
 
 
-def test_a_choice_that_a_kind_does_not_follow_is_rejected_with_those_that_it_does(made):
+def test_a_choice_that_a_kind_does_not_support_is_rejected_with_those_that_it_supports(made):
     source, options = made['head_map']
-    with pytest.raises(ValueError, match='Grid does not follow order=; it follows names, cmap, limits, and always ax'):
+    message = 'Grid does not support order=; it supports names, cmap, limits, and always ax'
+    with pytest.raises(ValueError, match=message):
         figure(source, 'head_map', order=['0'], **options)
     with pytest.raises(ValueError, match='accuracy_drop has no option p; available: '):
         figure(made['accuracy_drop'][0], 'accuracy_drop', p=1)

@@ -112,7 +112,7 @@ function tabsBar(tabbed, state) {
 }
 
 const appWhatIfNames = {topShare: 'top fraction', binarised: 'binary target', maskedShare: 'mask fraction',
-  multiple: 'several matching tokens', first: 'if no unmasked word comes before'};
+  multiple: 'several matching tokens', first: 'if no unmasked word precedes it'};
 
 // A banner that is visible while what-if settings are active; its button ends them.
 function whatIfBanner({state}) {

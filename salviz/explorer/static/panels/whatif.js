@@ -22,7 +22,7 @@ class WhatIfMask extends WhatIfGroup {
       ['mask', 'use the mask token']];
     this.first = choiceOf(fallbacks, first => this.change({first}));
     this.controls.append(this.fraction.el, labelled('Rank by', this.ranking),
-      labelled('If no unmasked word comes before', this.first));
+      labelled('If no unmasked word precedes it', this.first));
     this.lines = elementOf('div', 'sv-mask-lines');
     this.result.append(this.lines);
   }
