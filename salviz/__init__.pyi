@@ -44,8 +44,11 @@ from .views.base import (attention_beside_saliency as attention_beside_saliency,
                          saliency_distribution as saliency_distribution, token_labels as token_labels,
                          translation as translation, scored_sentence as scored_sentence,
                          pattern_shares as pattern_shares, view_for as view_for)
+from .views.head_statistics import head_frame as head_frame
+from .views.labelled_arrays import run_dataset as run_dataset
 from .figures.drawing import save_figure as save_figure, figure_kinds as figure_kinds
 from .figures.kinds import figure as figure
+from .figures.trackers import export_run as export_run
 from .figures.remaking import remake as remake
 from .figures.sentences import sentence_latex as sentence_latex, coloured_sentence_latex as coloured_sentence_latex
 from .explorer.widget import Explorer as Explorer

@@ -15,7 +15,6 @@ import shutil
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -690,7 +689,8 @@ class _RunForOtherTools(_RunResuming):
     "Methods that pass a run on to pandas, xarray and experiment trackers"
     def head_frame(self) -> pd.DataFrame: # columns step, layer, head, one for each statistic, and mark
         "Return the statistics of every head at every recorded step, means over the probe examples"
-        return import_module('salviz.views.head_statistics').head_frame(self)
+        import salviz # its public names, since this package imports none of those above it
+        return salviz.head_frame(self)
 
     @validated
     def to_xarray(
@@ -705,8 +705,8 @@ class _RunForOtherTools(_RunResuming):
 
         Its axes are step, probe, layer, head, query and key, and token or class. Shorter examples are padded with
         NaN; the tokens are in the coordinates token_label, query_label and key_label. xarray must be installed."""
-        module = import_module('salviz.views.labelled_arrays')
-        return module.run_dataset(self, probe=probe, steps=steps, layers=layers, arrays=arrays)
+        import salviz
+        return salviz.run_dataset(self, probe=probe, steps=steps, layers=layers, arrays=arrays)
 
     @validated
     def export_to(
@@ -721,8 +721,8 @@ class _RunForOtherTools(_RunResuming):
         """Write losses, scores, statistics of heads and pictures of maps to an experiment tracker, by step
 
         Everything is written locally. The package of the tracker must be installed."""
-        module = import_module('salviz.figures.trackers')
-        return module.export_run(self, to, folder, picture_steps=picture_steps, probes=probes)
+        import salviz
+        return salviz.export_run(self, to, folder, picture_steps=picture_steps, probes=probes)
 
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn10

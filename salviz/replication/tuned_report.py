@@ -319,7 +319,7 @@ def tuned_report_html(
     frame = read_rows(file, 'tuned')
     first = find_all(read_rows(shipped_rows('small'), 'small'))
     at_start = next((r for r in frame.attrs['registries'] if r['budget'] in ('tuned', 'tuning')), None)
-    machines, rows = frame.attrs['machines'], bare(frame)
+    machines, rows = frame.attrs['machines'] if len(frame) else {}, bare(frame)
     both = compare_budgets(findings, first)
     different = [(c.claim, c.title, _chip(c.small), _chip(c.tuned), c.changes) for c in both.itertuples()
                  if c.small != c.tuned]

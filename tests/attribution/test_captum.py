@@ -404,7 +404,7 @@ def test_methods_take_attributions_of_captum_as_their_saliency(tiny_data, tiny_t
     assert np.isfinite(found['saliency']).all()
     guided = SaliencyGuided(saliency='captum.InputXGradient')
     salviz.train(tiny_bert(), tiny_tokenizer, tiny_data, guided, run_dir=tmp_path/'guided', **quick)
-    with pytest.raises(ValueError, match="explanation='captum.InputXGradient' cannot be trained, because it has no gradient"):
+    with pytest.raises(ValueError, match="explanation='captum.InputXGradient' cannot be trained"):
         RationaleGuided('captum.InputXGradient')
     with pytest.raises(ValueError, match="an attribution of Captum such as 'captum.Lime', or a function"):
         SalLM(saliency='lime')

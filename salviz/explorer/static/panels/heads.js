@@ -144,7 +144,8 @@ class HeadsGrid {
     const many = sorted.filter(score => tied.has(score)).length;
     const who = many === sorted.length && tied.size === 1 ? `all heads have the same ${name}`
       : `${many} of ${sorted.length} heads have the same ${name} as another head (=)`;
-    const cut = filter && sorted[filter - 1] === sorted[filter] ? ` The limit of ${filter} heads leaves out some tied heads.` : '';
+    const cut = filter && sorted[filter - 1] === sorted[filter]
+      ? ` The limit of ${filter} heads leaves out some tied heads.` : '';
     return `Ties: ${who}; tied heads are ordered by layer and head.${cut}`;
   }
 
