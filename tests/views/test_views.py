@@ -9,6 +9,7 @@ from invented import invent
 from salviz.core.maths import kl, pattern_fraction
 from salviz.core.snapshots import Snapshot
 from salviz.core.runs import Run
+from salviz.views.head_statistics import head_marks
 from salviz.views.base import (AttentionBesideSaliency, DiscardRegion, GuidedHeads, MaskedSentence, PatternShares,
                           ScoredSentence, SignalView, TokenLabels, TranslationView, Views,
                           attention_beside_saliency, discard_region, guided_heads, masked_sentence, methods_of, outline,
@@ -583,3 +584,13 @@ def test_agreement_with_a_rationale_has_no_number_where_ties_or_an_empty_rationa
         explanation_beside_rationale(s, 'rationale')
     del s.arrays['rationale']
     with pytest.raises(ValueError, match='rationale'): explanation_beside_rationale(s)
+
+def test_a_head_is_dead_or_collapsed_only_if_it_is_in_every_example():
+    def example(key): # all weight on one key; None: uniform
+        A = np.full((1, 1, 8, 8), 1/8, np.float32) if key is None else np.zeros((1, 1, 8, 8), np.float32)
+        if key is not None: A[..., key] = 1
+        return Snapshot(step=0, epoch=0., probe=0, tokens=['[CLS]', *'abcdef', '[SEP]'], words=[*'abcdef'],
+                        word_ids=[-1, *range(6), -1], arrays=dict(attention=A))
+    for key, mark in ((0, 'dead'), (7, 'dead'), (3, 'collapsed')):
+        assert head_marks([example(key), example(key)]) == mark
+        assert head_marks([example(key), example(None)]) == head_marks([example(None), example(key)]) == ''
