@@ -128,8 +128,8 @@ class ResNet18(SmallNet):
 
 # %% ../../nbs/03_models/04_nets.ipynb #017
 class Recurrence(nn.Module):
-    """One LSTM layer, [batch, steps, features] → states [batch, steps, hidden]; fused or, with `cell='modules'`, built
-    from modules for at most `steps` steps"""
+    """One LSTM layer that maps [batch, steps, features] to states [batch, steps, hidden]. With `cell='modules'`, it is
+    built from modules for at most `steps` steps instead of a fused kernel"""
     def __init__(self, features, hidden, steps=None, cell='fused'):
         super().__init__()
         check_choice('cell', cell, ('fused', 'modules')) # DeepLIFT needs modules
@@ -199,7 +199,7 @@ class SeriesLSTM(SmallNet):
 
 # %% ../../nbs/03_models/04_nets.ipynb #022
 class InputCellAttention(nn.Module):
-    "Attention-weighted means of all steps so far, averaged over hops: [batch, steps, features] → same shape"
+    "Attention-weighted means of all steps so far, averaged over hops; input and output are [batch, steps, features]"
     def __init__(self, features, hops=10, size=50, bias=False):
         super().__init__()
         self.first, self.second = nn.Linear(features, size, bias=bias), nn.Linear(size, hops, bias=False)

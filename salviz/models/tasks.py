@@ -311,9 +311,8 @@ class Spans(TokenTask):
         return self._at_ends((full(outputs.start_logits), full(outputs.end_logits)), labels)
 
     def example(self, outputs, predicted, batch, j):
-        """Return the same as for other token tasks; a token's probability is that the answer has begun and has not
-        ended,
-        where beginning and end are treated as independent"""
+        """Return the same values as other token tasks; the probability of a token is the probability that the answer
+        has begun and has not ended, where beginning and end are treated as independent"""
         start, end = (x[j].detach().exp().cpu() for x in self.log_probabilities(outputs['main'], batch))
         p = start.cumsum(0) * end.flip(0).cumsum(0).flip(0)
         gold = batch.get('labels', predicted)[j].cpu()
