@@ -225,8 +225,7 @@ def hub_silence(
     revision=None,    # a branch, tag or commit of the repository
     timeout:float=10, # seconds to wait for an answer
 ) -> str: # '' if the Hub answers, else a short reason
-    """Return the reason why the Hub cannot be reached; raise a `ValueError` if the Hub does not have `name` or
-    `revision`"""
+    "Return the reason why the Hub cannot be reached; raise a `ValueError` if it has no repository `name` or `revision`"
     from huggingface_hub import HfApi # imported here because it takes a third of a second
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
     try: HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=timeout)

@@ -117,8 +117,7 @@ def _is_tokens(x):
     return isinstance(x, (list, tuple, np.ndarray)) and len(x) > 0 and all(isinstance(token, str) for token in x)
 
 def _token_fault(tokens, i):
-    """Return the reason why `tokens` are not the tokens of a sentence or a pair, '' if they are; `i` is the sentence's
-    index"""
+    "Return the reason why `tokens`, those of sentence `i`, are not strings of a sentence or a pair; '' if they are"
     if _is_tokens(tokens): return ''
     if isinstance(tokens, (list, tuple)) and len(tokens) == 2 and all(map(_is_tokens, tokens)): return ''
     return (f'the tokens of sentence {i} must be a list of strings, or two of them for a pair; got {tokens!r:.60}. '
@@ -188,8 +187,7 @@ def _words_text(text, start, end):
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa021
 def _snapshot(place, layers, values, text, start, saliency, model, notes) -> Snapshot:
-    """Return a snapshot for `place` (step, probe) with the square maps `values` of `text`, whose second sentence begins
-    at `start`"""
+    "Return a snapshot for `place` (step, probe) with the maps `values` of `text`; its second sentence begins at `start`"
     step, probe = place
     arrays = dict(attention=np.maximum(values, 0))
     if saliency is not None: arrays['saliency'] = _array(saliency)
@@ -202,8 +200,7 @@ def _snapshot(place, layers, values, text, start, saliency, model, notes) -> Sna
                     info=info)
 
 def _square(shape, keys, values):
-    """Return maps of the square `shape` that contain `values` [layers, heads, query, key] in the last rows and are 0
-    elsewhere"""
+    "Return maps of the square `shape` with `values` [layers, heads, query, key] in the last rows and 0 elsewhere"
     square = np.zeros(shape, np.float32)
     square[..., keys:, :keys] = values
     return square

@@ -84,8 +84,7 @@ class _LeaseFile:
         return max(now - then for now, then in zip(_clocks(), self._renewed))
 
     def _renew(self):
-        """Update the modification time of the file if its content is unchanged and no other process has taken over the
-        lease"""
+        "Update the file's modification time if its content is unchanged and no other process has taken over the lease"
         began = _clocks()
         try:
             if self.file.read_bytes() != self._written: self.lost = True

@@ -37,8 +37,7 @@ def has_ended(who:dict): # None: unknown on this machine
     return process_start(who['process']) != who['started']
 
 # %% ../../nbs/01_core/13_locks.ipynb #lk09
-class RunInUse(RuntimeError): """Raised if another process, or another training run in this process, uses the folder of
-    a run"""
+class RunInUse(RuntimeError): "Raised if another process, or another training run in this process, uses a run's folder"
 
 def _in_use(path, note, who, lives):
     "Return the message of a `RunInUse`: which process uses the folder `path`, and what to do"

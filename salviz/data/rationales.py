@@ -251,8 +251,7 @@ def _placed(text, start, end, marked=None) -> list: # [start, end] in characters
     raise ValueError(f'the span from {start} to {end} is {found}')
 
 def _combined(texts, people, annotators):
-    """Combine the spans [segment, start, end] that each of `people` marked in `texts` into one rationale, as `_marked`
-    does"""
+    "Combine the spans [segment, start, end] that each of `people` marked in `texts`; return them as `_marked` does"
     spans = [[segment, *span] for mine in people for segment, *span in mine]
     _checked_spans(texts, [span if len(texts) == 2 else span[1:] for span in spans])
     sides = []

@@ -38,8 +38,7 @@ def _characters(tokenizer, texts):
 
 # %% ../../nbs/03_models/06_corruption.ipynb #006b
 def _check_size(vocab_size, least, characters):
-    """Raise a `ValueError` if `vocab_size` is below `least`; `characters` describes the required characters in the
-    message"""
+    "Raise a `ValueError` if `vocab_size` is below `least`; `characters` describes the characters in the error message"
     if vocab_size >= least: return
     raise ValueError(f'vocab_size must be at least {least}, the number of special tokens and {characters}, '
                      f'got {vocab_size}')

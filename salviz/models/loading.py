@@ -225,7 +225,7 @@ def first_row_alone(
     model,
     is_enough=True, # True: only the class logits are needed; False: compute all rows
 ):
-    "Inside the block, compute only the row of the last layer that the head of `model` uses, where possible"
+    "Compute only the row of the last layer that the head of `model` uses, where possible, inside the block"
     parts = _row_products(model) if is_enough else ()
     handles = _rows_of(layer_modules(unwrapped(model))[-1], parts) if parts else ()
     try:
@@ -424,8 +424,7 @@ def _names_of_head(name, config, head, wanted, classes=None) -> dict:
 
 # %% ../../nbs/03_models/03_loading.ipynb #041b
 def _load(task, name, seed, count, trust_remote_code=False, **kwargs):
-    """Load the model `name` with a head for `task`, and its tokenizer if it has one; `count` computes the settings of
-    the head from the config"""
+    "Load the model `name` with a head for `task`, and its tokenizer, if any; `count` returns settings for the head"
     if not isinstance(trust_remote_code, bool): # with `None`, transformers would ask the user
         raise ValueError(f'trust_remote_code must be True or False, got {trust_remote_code!r}')
     kwargs['trust_remote_code'] = trust_remote_code
