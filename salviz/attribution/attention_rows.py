@@ -36,9 +36,8 @@ def _attention_and_gradients(
     differentiate=True,
     # (A [layers, rows, heads, query, key], gradients [targets, layers, ...] or None)
 ) -> tuple:
-    """Return the attention of `layers` and the gradients of the scores with respect to it; 0 where a query may not
-    attend
-    to a key or is padding"""
+    """Return the attention of `layers` and the gradients of the scores with respect to it; 0 where a query is padding
+    or may not attend to a key"""
     with torch.set_grad_enabled(differentiate), observe(reading.model, layers=layers) as maps:
         with only_read(reading.model, reading.targets, reading.rows): outputs = reading.model(**reading.inputs)
         reading.settle(outputs)
@@ -66,7 +65,7 @@ def _row_of(reading, A, row=None) -> torch.Tensor: # [rows, key]
 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #052d
 def _on_pixels(reading, per_key) -> torch.Tensor: # [targets, rows, height, width]
-    "Divide the number of each patch equally between its pixels; the patches follow the special tokens"
+    "Divide the value of each patch equally among its pixels; the patches follow the special tokens"
     rows, columns, first = patch_grid(reading.model)
     height, width = (n // of for n, of in zip(reading.x.shape[-2:], (rows, columns)))
     on_grid = per_key[..., first:].unflatten(-1, (rows, columns)) / (height*width)
@@ -74,9 +73,8 @@ def _on_pixels(reading, per_key) -> torch.Tensor: # [targets, rows, height, widt
 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #052e
 def _of_what_is_read(reading, per_key) -> torch.Tensor: # [targets, rows, n] or [targets, rows, time, features]
-    """Convert numbers for keys [rows, n] or [targets, rows, n] to numbers for the input; the number of a patch is
-    divided
-    equally between its pixels"""
+    """Convert values for keys [rows, n] or [targets, rows, n] to values for the model's input; the pixels of a patch,
+    or the features of a step, receive equal parts"""
     if per_key.dim() == 2: per_key = per_key.expand(len(reading.targets), -1, -1)
     if reading.name == 'pixel_values': return _on_pixels(reading, per_key)
     features = reading.x.shape[-1]
@@ -120,8 +118,8 @@ def _by_attention_gradient(reading, *, layers=-1, heads=None):
              of_attention='integrated_gradients')
 def _by_integrated_attention(read, *, layers=-1, steps=20, nodes=None, reading='standard'):
     """Return IGA: integrated gradients of attention, summed over heads and queries, with a separate path for each
-    target.
-    The default is the 'standard' reading, whose sum is F(A) - F(0); that of `attention_attribution` is 'paper'"""
+    target. The default is the 'standard' reading, whose sum is F(A) - F(0); the default of `attention_attribution` is
+    'paper'"""
     values, sums = [], []
     for t in read.targets:
         here = renumbered(t, read.rows) if callable(t) else t

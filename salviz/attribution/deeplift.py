@@ -60,7 +60,8 @@ def _rescaled(f, z):
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #038
 def _product(a, b, f=torch.mul):
-    "Return f(a, b), linear in both; multipliers use the mean of the other factor, or row factors at the input"
+    """Return f(a, b), which is linear in both; each multiplier is the mean of the other factor over input and baseline,
+    except that row factors are taken at the input"""
     if not (_moving(a) and _moving(b)): return f(a, b)
     if f is torch.mul and a.shape[-1:] == (1,) != b.shape[-1:]: a, b = b, a
     by_row = f is torch.mul and b.shape[-1:] == (1,) != a.shape[-1:]
@@ -135,8 +136,8 @@ def _recurrent(x, states, weights, has_biases, layers, dropout, training, bidire
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #040c
 def _max_pooled(dims, z, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
-    """Compute max pooling over the last `dims` axes; the change is assigned to the position of the larger maximum,
-    divided equally between ties"""
+    """Compute max pooling over the last `dims` axes; assign the change to the position of the larger maximum, in equal
+    parts if there are ties"""
     if ceil_mode or return_indices:
         _refuse('supports max pooling only with ceil_mode=False and return_indices=False')
     def pair(x, other):
@@ -168,9 +169,8 @@ _operation_rules = dict(mul=_product, div=_quotient, matmul=partial(_product, f=
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #041b
 class Lifted(TorchFunctionMode):
-    """Make DeepLIFT's multipliers the derivatives of operations inside the block; inputs and baselines are the two
-    halves
-    of the batch"""
+    """Make DeepLIFT's multipliers the derivatives of operations inside the block; the two halves of the batch are
+    inputs and baselines"""
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs, name = dict(kwargs or {}), func.__name__.strip('_')
         name = _operation_names.get(name, name)

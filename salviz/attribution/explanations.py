@@ -74,9 +74,8 @@ class Explanation:
         how='sum', # how the values of a word's tokens are combined: 'sum', 'mean', 'max' or 'first'
         # of Series [W_b] with one entry per word; target 'each': of DataFrames [classes, W_b]
     ) -> list:
-        """Return a table of words and their numbers for each text. Words that share a token have one row. If the
-        texts are
-        unknown, as in a batch, words are called 0, 1, …"""
+        """Return one table of words and their values for each text. Words in the same token have one row. If the texts
+        are unknown, as in a batch, words are called 0, 1, …"""
         tables = []
         for b, values in enumerate(self.pooled(how)):
             words = range(values.shape[-1]) if self.texts is None else self.texts[b][:values.shape[-1]]
@@ -106,7 +105,7 @@ def _settled_options(method, options:dict) -> dict:
     return settled
 
 def _with_seed(options:dict, seed:int) -> dict:
-    "Return `options` with the seed that was used: that of the attribution's name, else `seed`"
+    "Return `options` with the seed that was used: the seed in the attribution's name, else `seed`"
     return options | dict(seed=seed if options.get('seed') is None else options['seed'])
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #060
@@ -129,8 +128,7 @@ def explain(
     **options,                                     # options of the method, see `_method_options`
 ) -> Explanation: # with `values` [batch, n] for texts, [batch, height, width] or [batch, time, features]
     """Attribute the score `target` to each token, pixel or cell, in eval mode; the model and the global random
-    generators
-    are restored afterwards
+    generators are restored afterwards
 
     Example: `explain(model, 'a truly moving film', tokenizer=tokenizer).words()[0]`"""
     model, chosen = unwrapped(model), attribution_named(method)

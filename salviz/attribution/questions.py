@@ -139,8 +139,7 @@ def score_target(
     batch_size=None,    # rows in a forward pass; None: 32
 ):
     """Convert `target` to a target for `batch` that suits the head of `model`: 'predicted', int64 [batch], or a
-    function
-    of (outputs, rows)"""
+    function of (outputs, rows)"""
     if callable(target): return target
     name = head_task(model)
     batch = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor)}

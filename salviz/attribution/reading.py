@@ -373,7 +373,7 @@ class Reading(_ReadExamples):
         if callable(self.targets): self.targets = self.targets(outputs, self.rows)
 
     def scores_of(self, outputs, copies=1) -> list: # of tensors [copies * rows], one per target
-        "Return the scores of the targets in the `outputs` of `copies` copies"
+        "Return the scores of the targets, computed from the `outputs` for `copies` copies of the examples"
         self.settle(outputs)
         here = torch.arange(len(self), device=self.rows.device).repeat(copies)
         return [target_scores(outputs, t, self.rows.repeat(copies) if callable(t) else here) for t in self.targets]

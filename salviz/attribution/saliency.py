@@ -317,7 +317,7 @@ def _one_each(reading, sample:int, stream:int) -> torch.Tensor: # [rows]
 # %% ../../nbs/04_attribution/04_saliency.ipynb #025b
 @attribution('random', says='chance')
 def _by_chance(reading):
-    "Return uniform random numbers in [0, 1) as values"
+    "Return uniform random numbers in [0, 1) as attribution values"
     draws = _uniform(reading, 0, 5, () if reading.is_text else reading.x.shape[-2:])
     return draws.expand(len(reading.targets), *draws.shape)
 
@@ -363,8 +363,7 @@ def checked_baselines(reading, baselines) -> torch.Tensor: # [K, ...], each broa
 # %% ../../nbs/04_attribution/04_saliency.ipynb #g032b
 def background(reading, sample:int, choices=None) -> torch.Tensor: # shape of the input
     """Return a random baseline for each example: one of `choices` [K, ...] or, if that is None, random tokens (texts)
-    or
-    noise with the example's mean and standard deviation"""
+    or noise with the example's mean and standard deviation"""
     x = reading.x
     if choices is not None: return choices[(_one_each(reading, sample, 3) * len(choices)).long()].expand_as(x)
     if reading.is_text:

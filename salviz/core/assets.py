@@ -113,7 +113,7 @@ def _place(name) -> Path:
 def _shell_command(
     *words, # such as 'fetch', 'tasks'
 ) -> str:
-    "Return a command line that runs `salviz` with `words` from the current environment"
+    "Return the command line that runs `salviz` with the arguments `words` in the current environment"
     program = 'salviz' if shutil.which('salviz') else f'{shlex.quote(sys.executable)} -m salviz'
     running = sys.modules.get('IPython')
     in_notebook = running is not None and running.get_ipython() is not None
@@ -174,7 +174,7 @@ def _unpack(archive:Path, asset:Asset, folder:Path):
 
 # %% ../../nbs/01_core/02_assets.ipynb #031b
 def _copy(read, inside, files, folder):
-    """Copy `files` from the folder `inside` of an archive to `folder` and flush them to disk; `read` opens a file of
+    """Copy `files` from the folder `inside` in an archive to `folder`, and flush them to disk; `read` opens a file in
     the archive"""
     for f in files:
         with read(f'{inside}/{f}') as source, open(folder/Path(f).name, 'wb') as target:
@@ -225,7 +225,7 @@ def hub_silence(
     revision=None,    # a branch, tag or commit of the repository
     timeout:float=10, # seconds to wait for an answer
 ) -> str: # '' if the Hub answers, else a short reason
-    "Return the reason why the Hub cannot be reached; raise a `ValueError` if it does not have `name` or `revision`"
+    "Return the reason why the Hub cannot be reached; raise a `ValueError` if it has no repository `name` or `revision`"
     from huggingface_hub import HfApi # imported here because it takes a third of a second
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
     try: HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=timeout)

@@ -22,7 +22,7 @@ class Leased(RuntimeError): "Raised if another process holds a lease"
 def server_time(
     folder, # existing folder
 ) -> float:
-    "Return the time of the file server of `folder`, or of this machine if the folder is not writable"
+    "Return the time on the file server that stores `folder`, or on this machine if the folder is not writable"
     file = Path(folder)/f'.clock.{uuid.uuid4().hex}'
     try:
         file.touch()
@@ -84,7 +84,7 @@ class _LeaseFile:
         return max(now - then for now, then in zip(_clocks(), self._renewed))
 
     def _renew(self):
-        "Update the time of the file if its content is unchanged and no other process has taken over"
+        "Update the file's modification time if its content is unchanged and no other process has taken over the lease"
         began = _clocks()
         try:
             if self.file.read_bytes() != self._written: self.lost = True

@@ -31,13 +31,13 @@ def process_start(pid) -> str:
 
 # %% ../../nbs/01_core/13_locks.ipynb #lk06b
 def has_ended(who:dict): # None: unknown on this machine
-    "Return whether the process `who` (host, process, started) has ended; `started` also distinguishes hosts"
+    "Return whether the process `who` (host, process, started) has ended; `started` also identifies the host"
     ours, theirs = (start.rpartition(':')[0] for start in (process_start(os.getpid()), who['started']))
     if not ours or (platform.node(), ours) != (who['host'], theirs): return None
     return process_start(who['process']) != who['started']
 
 # %% ../../nbs/01_core/13_locks.ipynb #lk09
-class RunInUse(RuntimeError): "Raised if another process, or another training in this process, uses the folder of a run"
+class RunInUse(RuntimeError): "Raised if another process, or another training run in this process, uses a run's folder"
 
 def _in_use(path, note, who, lives):
     "Return the message of a `RunInUse`: which process uses the folder `path`, and what to do"
@@ -100,7 +100,7 @@ class Held:
 
 # %% ../../nbs/01_core/13_locks.ipynb #069
 class Turn:
-    "Lock that allows one training run at a time in this process"
+    "A lock that allows only one training run at a time in this process"
     def __init__(self): self._lock, self._of = threading.Lock(), None
 
     def take(self, run_dir=None):
@@ -118,7 +118,7 @@ class Turn:
 
     @property
     def taken(self) -> bool:
-        "Return whether a training is running"
+        "Return whether a training run is in progress"
         return self._lock.locked()
 
 # %% ../../nbs/01_core/13_locks.ipynb #069b

@@ -40,7 +40,7 @@ def display_name(name) -> str:
 
 # %% ../../nbs/01_core/03_names.ipynb #006d
 def _model_words(model:dict) -> str: # '' without a name
-    "Return the display name of the `model` of a run's config, with its number of layers unless it uses all"
+    "Return the display name of the `model` in a run's config, preceded by the number of layers if only some are used"
     if not model.get('name'): return ''
     name, layers = loaded_as(model['name']), model.get('layers')
     display = display_name(name)
@@ -137,7 +137,7 @@ def _of_run(path):
 
 # %% ../../nbs/01_core/03_names.ipynb #013b
 def _model_named(model) -> str:
-    "Return the display name of `model`, a PyTorch module: what it was loaded from, else its class"
+    "Return the display name of the PyTorch module `model`: the name that it was loaded from, else its class name"
     name = getattr(model, 'name_or_path', '') or ''
     inner = getattr(model, 'get_base_model', lambda: model)() # with peft: the model that the adapter wraps
     if not name: return type(inner).__name__

@@ -24,7 +24,7 @@ def renamed_settings(
     method:str,    # name of the method, or of several: 'A + B'
     settings:dict, # as recorded
 ) -> dict:
-    "Return the recorded `settings` of `method` under the names since 0.2"
+    "Return the recorded `settings` of `method` under the names used since 0.2"
     if ' + ' in method:
         return {name: renamed_settings(name, part) if isinstance(part, dict) else part
                 for name, part in settings.items()}
@@ -36,17 +36,17 @@ def first_settings(
     method:str,    # name of one method
     settings:dict, # under the names since 0.2
 ) -> dict:
-    "Return the `settings` of `method` under the names of 0.1, which fingerprints are computed from"
+    "Return the `settings` of `method` under the names used in 0.1, from which fingerprints are computed"
     names = {new: old for old, new in RENAMED.get(method, {}).items()}
     return {names.get(name, name): value for name, value in settings.items()}
 
 def renamed_verdict(verdict:str) -> str:
-    "Return the name since 0.2 of a recorded `verdict`; other texts are returned unchanged"
+    "Return the name used since 0.2 for a recorded `verdict`; other texts are returned unchanged"
     return RENAMED_VERDICTS.get(verdict, verdict)
 
 # %% ../../nbs/01_core/10_renamed.ipynb #rn-07c
 def first_title(title:str) -> str:
-    "Return the `title` of an effect in the registry of 0.1, for comparisons with recorded registries"
+    "Return the `title` that an effect had in the registry of 0.1, for comparisons with recorded registries"
     return {new: old for old, new in RENAMED_TITLES.items()}.get(title, title)
 
 # %% ../../nbs/01_core/10_renamed.ipynb #rn-08b
@@ -54,7 +54,7 @@ def recorded_settings(
     method:str,    # name of the method, or of several: 'A + B'
     settings:dict, # all settings, as recorded
 ) -> dict:
-    "Return the recorded `settings` of `method` under the names since 0.2, with defaults that have changed filled in"
+    "Return the recorded `settings` of `method` under the names used since 0.2, and fill in defaults that have changed"
     if ' + ' in method:
         return {name: recorded_settings(name, part) if isinstance(part, dict) else part
                 for name, part in settings.items()}
@@ -72,13 +72,13 @@ def _renamed_method(x): # a recorded method: {name, args, ...}; anything else is
     return {**x, 'args': recorded_settings(x['name'], x['args'])}
 
 def renamed_config(config:dict) -> dict:
-    "Return the `config` of a run with the settings of its method under the names since 0.2"
+    "Return the `config` of a run with the settings of its method under the names used since 0.2"
     if 'method' in config: return {**config, 'method': _renamed_method(config['method'])}
     return config
 
 # %% ../../nbs/01_core/10_renamed.ipynb #rn-10b
 def renamed_info(info:dict) -> dict:
-    "Return the `info` of a snapshot with the settings of its methods under the names since 0.2"
+    "Return the `info` of a snapshot with the settings of its methods under the names used since 0.2"
     if not isinstance(info, dict): return info
     info, name, args, methods = dict(info), info.get('method'), info.get('args'), info.get('methods')
     if isinstance(name, str) and isinstance(args, dict): info['args'] = recorded_settings(name, args)
@@ -89,8 +89,8 @@ def renamed_info(info:dict) -> dict:
 
 # %% ../../nbs/01_core/10_renamed.ipynb #rn-10c
 def renamed_design(design:dict) -> dict:
-    """Return the `design` of a study with the settings of its methods under the names since 0.2; the names of the
-    study's own settings do not change"""
+    """Return the `design` of a study with the settings of its methods under the names used since 0.2; the names of the
+    study's settings do not change"""
     methods = design.get('methods')
     if not isinstance(methods, dict): return design
     return {**design, 'methods': {name: _renamed_method(method) for name, method in methods.items()}}
@@ -100,7 +100,7 @@ def recorded_names(
     settings:dict, # {name: values} of a study
     recorded,      # the names in the study's file
 ) -> dict:
-    "Return `settings` with each name as the study recorded it: the name since 0.2 or the earlier name"
+    "Return `settings` with each name as the study recorded it: the name used since 0.2 or the earlier name"
     old_of = {new: old for names in RENAMED.values() for old, new in names.items()}
     new_of = {old: new for new, old in old_of.items()}
     def recorded_name(name):

@@ -420,7 +420,7 @@ def _spread_words(
 
 # %% ../../nbs/01_core/07_text.ipynb #057
 def _flag_spans(tt, flags):
-    "Return the spans (segment, start, end) of flagged words in `unmerged_spans`, or of flagged white-space words"
+    "Return the spans (segment, start, end) of flagged words, from `unmerged_spans` or separated by white space"
     flags = np.asarray(flags)
     spaced = [(s, *span) for s, text in enumerate(tt.texts) for span in spaced_words(text)]
     plain = tt.unmerged_spans

@@ -98,7 +98,7 @@ class _Names(dict):
     def __missing__(self, name): return getattr(builtins, name, None) or _placeholder(name)
 
 def _evaluated(annotation, module_names:dict):
-    "Return the type that `annotation` denotes, evaluated in a module with these names"
+    "Return the type that `annotation` denotes, evaluated with the names of its module"
     if isinstance(annotation, _Readable): return annotation.hint
     if isinstance(annotation, typing.ForwardRef): annotation = annotation.__forward_arg__
     if not isinstance(annotation, str): return annotation

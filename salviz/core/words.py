@@ -155,5 +155,5 @@ def without_path(x):
     return x
 
 def loaded_as(name) -> str:
-    "Return the name that `name` was loaded under: a path's last part, and no checksum for a packaged copy"
+    "Return the original name of weights or data: the last part of a path, without the checksum of a packaged copy"
     return re.sub(r'-[0-9a-f]{12}$', '', without_path(str(name)))

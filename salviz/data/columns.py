@@ -131,7 +131,7 @@ def token_values(
     where,  # source of the rows, for errors
     over_several=np.mean, # function that combines the numbers of several words that one token covers
 ) -> list: # of lists, one number per token; 0 for tokens without a word
-    "Assign to each token the number of its word; `over_several` combines the numbers of several words"
+    "Assign to each token the value of its word; `over_several` combines the values if a token covers several words"
     out = []
     for i, (t, numbers) in enumerate(zip(texts, values)):
         spaced = [(segment, *span) for segment, text in enumerate(t.texts) for span in spaced_words(text)]

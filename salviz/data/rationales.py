@@ -251,7 +251,7 @@ def _placed(text, start, end, marked=None) -> list: # [start, end] in characters
     raise ValueError(f'the span from {start} to {end} is {found}')
 
 def _combined(texts, people, annotators):
-    "Return the rationale that `people`, each with spans [segment, start, end], marked in `texts`, as `_marked` does"
+    "Combine the spans [segment, start, end] that each of `people` marked in `texts`; return them as `_marked` does"
     spans = [[segment, *span] for mine in people for segment, *span in mine]
     _checked_spans(texts, [span if len(texts) == 2 else span[1:] for span in spans])
     sides = []
@@ -270,7 +270,7 @@ def _majority(classes):
     return label if count > len(classes)/2 else None
 
 def _of_people(texts, people, classes, annotators):
-    "Return an example from the spans of `people` (none: not annotated) and the `classes` that they chose"
+    "Return an example with the majority of `classes` and the rationale of `people`, if any; None without a majority"
     if not classes: raise ValueError('there is no class; name the field with the class with label=')
     label, rationale = _majority(classes), None
     if label is None: return None
@@ -463,7 +463,7 @@ def _generic(text, text_pair, label, rationale):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #028d
 def _shape_of(rows, columns, split):
-    "Return the function that reads rows in their published format, or with the user's columns"
+    "Return the function that reads `rows` in their published format, otherwise in the columns that the user named"
     columns_of_row = set(rows[0])
     reader = next((read for names, read in _shapes.items() if columns_of_row >= {*names}), None)
     missing = [c for c in columns if c is not None and c not in columns_of_row]

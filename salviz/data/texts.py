@@ -290,7 +290,7 @@ def _plain_labels(table, name, split, **reading):
 
 # %% ../../nbs/02_data/00_texts.ipynb #023c
 def _names_problem(names, wanted, stored, labels) -> str:
-    "Describe the problem with the class `names`, '' if there is none; the other arguments are their possible sources"
+    "Describe the problem with the class `names` from `wanted`, `stored` or `labels`; '' if there is none"
     if wanted is None and stored is None and any(isinstance(x, float) for x in labels):
         return "the labels are numbers with fractions, which cannot be classes; omit task, or pass task='regression'"
     if wanted is None and (problem := _alike_problem(names)): return problem

@@ -450,7 +450,7 @@ def prior_method(
     layers=0,      # see `ADDrop`
     form='equal',  # 'equal': every strategy drops the same number of positions per row; 'released': authors' code
 ) -> Method:
-    "Return the method for one run of the experiment in section 2.2"
+    "Return the method for one run of the experiment that compares dropping strategies (section 2.2)"
     for name, x, allowed in (('strategy', strategy, prior_strategies), ('form', form, _prior_forms)):
         if x not in allowed: raise ValueError(f'{name} must be one of {", ".join(map(repr, allowed))}, got {x!r}')
     released = form == 'released'

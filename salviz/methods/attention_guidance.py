@@ -111,7 +111,7 @@ def comparable_alpha(
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #038
 class _Targets(Method):
-    "The part of the method that computes which heads are guided and their targets"
+    "The part of the method that determines the guided heads and computes their targets"
     def heads(self, model:torch.nn.Module) -> dict:
         "Return the guided heads of `model`: {layer: {pattern: heads}}"
         return assign_heads(model, self.patterns, self.head_fraction, self.layers, self.custom or ())
@@ -291,7 +291,7 @@ def by_name(
     patterns,    # a table {layer: {head: pattern}} or {(layer, head): pattern}, or a form of `assign_heads`
     custom=None, # {name: pattern}
 ) -> tuple: # (patterns, custom)
-    "Convert `patterns` to a form of `assign_heads`, with {name: pattern} for custom patterns"
+    "Convert `patterns` to a form that `assign_heads` accepts, and return it with {name: pattern} for custom patterns"
     if not isinstance(custom, (dict, type(None))):
         raise ValueError(f'AttentionGuidance: custom must be a dict {{name: pattern}}, got {shown(custom)}')
     custom = dict(custom or {})

@@ -527,7 +527,7 @@ class _Unlabelled(Method):
         except ValueError as e: self.require(False, f'unlabelled: {e}')
 
     def _require_positions(self, longest:int, what:str):
-        "Raise an error if `padded_to` or `target_positions` is used and is smaller than `longest`, the longest text"
+        "Raise an error if `padded_to` or `target_positions` is used and is smaller than `longest`, the maximum length"
         used = dict(padded_to=self.variant.loss == 'released', target_positions=self.variant.target == 'all_released')
         for name in (k for k, is_used in used.items() if is_used):
             n = getattr(self.variant, name)
@@ -1086,7 +1086,8 @@ class SalLM(_Checking):
     def arguments(self) -> dict: return {**super().arguments(), 'explanations': self.source}
 
     def completed(self, args:dict) -> dict:
-        "Return `args` with current names and defaults; before `padded_to` existed, 'released' was a different loss"
+        """Return `args` with current names and defaults; 'released' without `padded_to` denotes the different loss of
+        an earlier version"""
         if args.get('loss') == 'released' and 'padded_to' not in args:
             args = {**args, 'loss': 'released, not normalised'}
         return super().completed(recorded_settings('SalLM', args))

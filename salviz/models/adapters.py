@@ -127,7 +127,7 @@ def _settings_of(config) -> dict:
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa15d
 def adapter_facts(adapted) -> dict: # {'adapter': its settings, 'base': name, revision, dtype, checksum}
-    "Return the entries for the config of a run that describe the adapter in `adapted` and its base"
+    "Return the entries that describe the adapter in `adapted` and its base, for the config of a run"
     model = unwrapped(adapted)
     base = dict(name=_name_of(model), revision=getattr(model.config, '_commit_hash', None),
                 dtype=str(model.dtype).removeprefix('torch.'), checksum=_base_checksum(adapted))

@@ -396,7 +396,7 @@ def _switched(stack, maps, part=None, name='salviz'):
 
 # %% ../../nbs/03_models/01_attention.ipynb #cm02
 class _EagerStance:
-    "Counts the blocks in all threads that need uncompiled passes, because torch has a single stance for all threads"
+    "A counter of the blocks in all threads that need uncompiled passes; torch has only one stance for all threads"
     lock, blocks, stance = threading.Lock(), 0, None
 
 # %% ../../nbs/03_models/01_attention.ipynb #cm02b
@@ -589,7 +589,7 @@ class _Found:
     reason:str=None  # why the part cannot be observed
 
 def _numbers(entries) -> tuple:
-    "Return the layer of each call: the index of its entry in the list of layers, or of the call if entries repeat"
+    "Return the layer of each call: its entry's index in the list of layers, or the call's index if entries repeat"
     rising = None not in entries and all(a < b for a, b in zip(entries, entries[1:]))
     return tuple(entries if rising else range(len(entries)))
 

@@ -38,7 +38,7 @@ def _characters(tokenizer, texts):
 
 # %% ../../nbs/03_models/06_corruption.ipynb #006b
 def _check_size(vocab_size, least, characters):
-    "Raise a `ValueError` if `vocab_size` is below `least`; `characters` are words for the error message"
+    "Raise a `ValueError` if `vocab_size` is below `least`; `characters` describes the characters in the error message"
     if vocab_size >= least: return
     raise ValueError(f'vocab_size must be at least {least}, the number of special tokens and {characters}, '
                      f'got {vocab_size}')

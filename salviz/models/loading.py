@@ -95,7 +95,7 @@ def weights_version(model) -> int:
 
 # %% ../../nbs/03_models/03_loading.ipynb #013
 def device_of(model) -> torch.device:
-    "Return the device of the first parameter of `model`, which inputs must be moved to"
+    "Return the device of the first parameter of `model`, to which inputs must be moved"
     return next(model.parameters()).device
 
 # %% ../../nbs/03_models/03_loading.ipynb #014b
@@ -174,7 +174,7 @@ def pooled_rows(
 _kinds_by_row = frozenset('bert camembert distilbert electra roberta vit xlm-roberta'.split())
 
 def _is_changed(module, is_whole=False) -> bool:
-    "Return whether other code added a hook or a `forward` to `module`; if `is_whole`, ignore pre-hooks"
+    "Return whether other code added a hook or a `forward` to `module`; pre-hooks are ignored if `is_whole`"
     kinds = ['_forward_hooks', '_backward_hooks', '_backward_pre_hooks'] + ['_forward_pre_hooks'] * (not is_whole)
     added = [*(f for kind in kinds for f in getattr(module, kind).values()),
              *(vars(module).get(k) for k in ('forward', '_original_forward'))] # the latter is set by accelerate
@@ -225,7 +225,7 @@ def first_row_alone(
     model,
     is_enough=True, # True: only the class logits are needed; False: compute all rows
 ):
-    "Inside the block, compute only the row of the last layer that the head of `model` uses, where possible"
+    "Compute only the row of the last layer that the head of `model` uses, where possible, inside the block"
     parts = _row_products(model) if is_enough else ()
     handles = _rows_of(layer_modules(unwrapped(model))[-1], parts) if parts else ()
     try:
@@ -393,7 +393,7 @@ def _taught_file(name) -> Path:
     return Path(str(files('salviz.models')/'taught'/f'{name}.safetensors'))
 
 def is_taught(parameter:str) -> bool:
-    "Return whether the packaged fine-tuned models trained the parameter with this name"
+    "Return whether the parameter with this name was trained in the packaged fine-tuned models"
     return parameter.endswith('bias') or 'LayerNorm' in parameter or parameter.startswith('classifier.')
 
 # %% ../../nbs/03_models/03_loading.ipynb #taught-2b
@@ -424,7 +424,7 @@ def _names_of_head(name, config, head, wanted, classes=None) -> dict:
 
 # %% ../../nbs/03_models/03_loading.ipynb #041b
 def _load(task, name, seed, count, trust_remote_code=False, **kwargs):
-    "Load the model `name` with a head for `task`, and its tokenizer if it has one; `count` returns the head's settings"
+    "Load the model `name` with a head for `task`, and its tokenizer, if any; `count` returns settings for the head"
     if not isinstance(trust_remote_code, bool): # with `None`, transformers would ask the user
         raise ValueError(f'trust_remote_code must be True or False, got {trust_remote_code!r}')
     kwargs['trust_remote_code'] = trust_remote_code
