@@ -149,7 +149,7 @@ def _matching_mistake(
     case:Case,
     value, # the student's answer, see `_answer_of`
 ) -> str: # '' if none is known
-    "Return the message about the known mistake that gives `value` for `case`"
+    "Return the message about the typical mistake that leads to `value` for `case`"
     for sentence, wrong in exercise.mistakes.items():
         with np.errstate(all='ignore'), warnings.catch_warnings():
             warnings.simplefilter('ignore')

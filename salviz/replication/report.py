@@ -642,7 +642,7 @@ def _levels(runs, by): # [(name, rows)]
     return [(_setting_words(by, name), part) for name, part in runs.groupby(by, sort=False)]
 
 def _without_shared_end(names) -> tuple: # (names, shared part)
-    "Remove the part after a comma from `names` if all of them share it; return the names and that part"
+    "Remove the part after a comma from `names` if it is the same in all of them; return the names and that part"
     ends = {name.partition(', ')[2] for name in names}
     if len(names) < 2 or len(ends) > 1: return names, ''
     return [name.partition(', ')[0] for name in names], ends.pop()
