@@ -67,7 +67,7 @@ def _renamed_text(text, new):
     return type(text)(', '.join(new.get(part, part) for part in name.split(', ')) + rest)
 
 def _renamed_all(names, new):
-    "Return nested tuples of names with those in `new` replaced"
+    "Return nested tuples of names, renamed as in `new`"
     if isinstance(names, str): return _renamed_text(names, new)
     return tuple(_renamed_all(part, new) for part in names)
 

@@ -190,7 +190,7 @@ def saliency_grid(
     rows:Literal['inputs', 'trainings']='inputs', # what is below each other: inputs, or the trainings of each input
     histogram:bool=False,          # draw the distribution of the values of each map below it?
 ) -> SaliencyGrid:
-    "Return a grid of inputs (rows) by trainings and saliency methods (columns) on one colour scale"
+    "Return a grid of inputs (rows) by training runs and saliency methods (columns) on one colour scale"
     check_choice('saliency_grid: scale', scale, ('own', 'shared'))
     if isinstance(source, dict): kind, inputs_by_item, columns, wrong = _of_arrays(source, inputs, modality, names)
     else:
