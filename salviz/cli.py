@@ -167,7 +167,7 @@ def _run_runs(a):
 
 # %% ../nbs/13_cli/02_cli.ipynb #012
 def _one(items):
-    "Return `items`, a list with one item as this item, and an empty list as None"
+    "Return `items`, or the item itself if there is only one"
     if items and len(items) == 1: return items[0]
     return items
 

@@ -22,7 +22,7 @@ _not_now = ('Training is running in this process, and this computation would use
 
 # %% ../../nbs/09_analysis/07_model_source.ipynb #ow06b
 class _ModelChoices:
-    "The models that are available for custom sentences: a model, a training, or the checkpoints of a run"
+    "The models that are available for custom sentences: a single model, a model in training, or a run's checkpoints"
     def __init__(self,
         run=None,      # a `Run` or an object with its attributes
         model=None,    # (model, tokenizer), such as from `load_classifier` or `load_model`
@@ -71,7 +71,7 @@ def _plain(parts): return parts[0] if len(parts) == 1 else tuple(parts)
 
 # %% ../../nbs/09_analysis/07_model_source.ipynb #ow08b
 class ModelSource(_ModelChoices):
-    "A model, a training or the checkpoints of a run, with which custom sentences are evaluated"
+    "Source of a model for custom sentences: a single model, a model in training, or the checkpoints of a run"
     def _model_at(self, choice):
         "Return (model, tokenizer) of one of the `choices`"
         from salviz.models.checkpoints import load_model

@@ -479,7 +479,7 @@ def _recording_fraction(
     recordings=20,          # snapshots of each probe example in an epoch
     saliency_recordings=20, # number of snapshots that include saliency
 ) -> dict:
-    "Return the cost of recording in an epoch, computed from the rows that a run logged"
+    "Return the cost of recording relative to an epoch's training steps, computed from the rows that a run logged"
     seen = [r for r in metrics if r['kind'] == 'record']
     seconds = float(np.median([r['seconds'] - r['saliency_seconds'] for r in seen]))
     saliency = float(np.median([r['saliency_seconds'] for r in seen]))
@@ -490,7 +490,7 @@ def _recording_fraction(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #044b
 def _measure_recording(name='plain', steps=24, probes=8, taken=6, recordings=20, device='cpu', say=print) -> dict:
-    "Return the cost of `recordings` of `probes` per epoch, extrapolated from a short training with `taken` recordings"
+    "Return the cost of `recordings` of `probes` per epoch, extrapolated from a short run with `taken` recordings"
     say(f'recording: {steps} steps of {_rows[name].title} with {probes} probe examples and {taken} recordings')
     data = load_text('movie-sentences')
     part = subset(data, steps * _batch_size, validation_size=16, test_size=16)
@@ -512,7 +512,7 @@ def _train_step(model, optimizer, batch):
     return loss
 
 def _measure_watching(steps=12, probes=4, device='cpu', say=print) -> dict:
-    "Return the cost of watching a training, whose steps alternate with those of an unwatched one"
+    "Return the cost of watching a training run, whose steps alternate with those of an unwatched run"
     say(f'watch: {steps} steps with and without it, {probes} probe examples')
     clock = clock_of(device)
     part = subset(load_text('movie-sentences'), steps * _batch_size, validation_size=16, test_size=16)

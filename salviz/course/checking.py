@@ -149,7 +149,7 @@ def _matching_mistake(
     case:Case,
     value, # the student's answer, see `_answer_of`
 ) -> str: # '' if none is known
-    "Return the message about the known mistake that gives `value` for `case`"
+    "Return the message about the typical mistake that leads to `value` for `case`"
     for sentence, wrong in exercise.mistakes.items():
         with np.errstate(all='ignore'), warnings.catch_warnings():
             warnings.simplefilter('ignore')
@@ -253,7 +253,7 @@ def _first_difference(
 # %% ../../nbs/14_course/08_checking.ipynb #ck-25d
 def _two(value, case, at=()):
     """Return the student's value, words that introduce the right value, and the right value, with enough digits to
-    differ"""
+    tell them apart"""
     yours, right = (x[at[0]] if isinstance(x, list) else np.asarray(x)[at] for x in (value, case.truth))
     digits = next((d for d in (4, 6, 8) if _shown(yours, d) != _shown(right, d)), 12)
     return _shown(yours, digits), _owner(case), _shown(right, digits)

@@ -312,7 +312,7 @@ def class_marks(
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl23
 def _f1(a, b):
-    "Return the token F1 of two arrays of flags; 0 if they share no word"
+    "Return the token F1 of two arrays of flags; 0 if no word is marked in both"
     if total := a.sum() + b.sum(): return float(2*(a*b).sum()/total)
     return 0.
 
@@ -327,7 +327,7 @@ def _with_others(marks:ClassMarks, i:int) -> list: # F1 of each sentence, or Non
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl23b
 def _point(x):
-    "Format with two decimals, rounding halves up as JavaScript does"
+    "Format a number with two decimals, rounding halves up as JavaScript does"
     if x is None: return 'not defined'
     return f'{math.floor(x*100 + .5)/100:.2f}'.replace('0.', '.', 1)
 
@@ -619,7 +619,7 @@ def class_page(
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl52
 def _students(files) -> list: # of dict(nickname, entries)
-    "Return the answers files, with those of one student merged"
+    "Return the answers files, with the files of each student merged into one"
     students = []
     for file in files:
         same = (one for one in students if one['nickname'].lower() == file['nickname'].lower()

@@ -207,7 +207,7 @@ def _wrong_parts(notebook, header):
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-24c
 def _wrong_picture(notebook):
-    "Return a fault if no picture, or more than one, opens the lesson"
+    "Return a fault unless exactly one picture comes before the first prediction"
     before = []
     for cell in notebook.cells:
         if cell.cell_type == 'code' and 'Predict(' in cell_text(cell): break

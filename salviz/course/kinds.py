@@ -76,7 +76,7 @@ def order(
     first:str='first', # label of the upper end of the list, such as 'most faithful'
     last:str='last',   # label of the lower end
 ) -> Query:
-    "Return a question for an order of `items`, which are shown in the given order; do not pass the true order"
+    "Return a question for an order of `items`, which are shown in this order; do not pass them in the true order"
     first, last = _texts('first and last', (first, last), 2)
     return Query('order', dict(items=_texts('items', items, 2), first=first, last=last))
 

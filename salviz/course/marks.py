@@ -89,7 +89,7 @@ def _clean_nickname(name:str) -> str: # '' if nothing is left
     return ' '.join(text.split())[:40].strip()
 
 def folded(name:str) -> str:
-    "Return `name` with capitals A to Z as small letters"
+    "Return `name` with the letters A to Z in lower case"
     return _clean_nickname(name).translate({i: i + 32 for i in range(65, 91)})
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma11b

@@ -276,7 +276,7 @@ def _snapshots_of(run, word='never', probe=2) -> list: # of dict, one per snapsh
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-27
 def _after_marking(base, tokenizer, name, mark, folder, data, draw=0):
-    "Measure attention on 40 sentences before and after training on marks of 20 others; draw 0 uses those of the course"
+    "Measure attention on 40 sentences before and after training on marks of 20 others; draw 0 is the course's choice"
     sentences = course_sentences('mark') + course_sentences('held')
     order = np.random.default_rng(draw).permutation(60) if draw else np.arange(60)
     marked, held = [sentences[i] for i in order[:20]], [sentences[i] for i in order[20:]]

@@ -58,7 +58,7 @@ def commit(entry:dict, value, confidence='think', why='') -> dict:
     return entry | dict(state='committed', first=_one_answer(value, confidence, why))
 
 def discuss(entry:dict, value, confidence='think', why='') -> dict:
-    "Return `entry` with a second answer, given after the discussion"
+    "Return `entry` with the second answer, which follows the discussion"
     _check_state(entry, 'committed', 'discuss: a second answer follows the first and precedes the reveal')
     return entry | dict(state='discussed', second=_one_answer(value, confidence, why))
 

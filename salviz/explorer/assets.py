@@ -145,7 +145,7 @@ def bundle(
     *entry:str,       # 'widget.js' or 'page.js', or any other modules
     read=static_text, # function from a module's name to its text
 ) -> str:
-    "Join the modules `entry` and all their imports into one module; `export default` is kept"
+    "Join the modules `entry` and all their imports into one module; `export default` is not removed"
     owner, parts = {}, []
     for name, module in _in_order(entry, read).items():
         for one in module['names']:

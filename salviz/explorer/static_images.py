@@ -257,7 +257,7 @@ def _custom_evidence_view(selection, name=None): # a view
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #09c18fb4c
 def _shelves(views, width): # list of rows of views
-    "Arrange `views` in rows: two maps side by side where there is room, other views alone"
+    "Arrange `views` in rows: two maps side by side where they fit, each of the other views alone"
     across, rows = 2 if width >= 400 else 1, []
     for view in views:
         last = []

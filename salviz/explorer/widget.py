@@ -495,7 +495,7 @@ def _place_of(state, meta) -> dict:
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #1d071032
 def _place_faults(wanted, place, meta): # generator of str
-    "Yield why the selection `wanted` cannot be shown; `place` is the current one, `meta` describes the run"
+    "Yield the reasons why the selection `wanted` cannot be shown; `place` is the current one, `meta` describes the run"
     if not isinstance(wanted, dict): yield f'must be a dict such as dict(step=10), got {wanted!r:.60}'; return
     if unknown := [name for name in wanted if name not in place]:
         yield f'has unknown keys {", ".join(map(str, unknown))}; allowed: {", ".join(place)}'
@@ -555,7 +555,7 @@ class _WithSelection(_Export):
         return self._place(**{**place, **wanted})
 
     def _follow_selection(self):
-        "Keep the trait and the browser's choices equal"
+        "Keep the trait and the browser's choices in sync"
         self.selection = self._place()
         self.view.observe(lambda _: self._read_selection(), 'ui')
         self.observe(lambda change: self._write_selection(change.new), 'selection')

@@ -36,7 +36,7 @@ _of_gaps = 'not normalised|do not sum|not measured|left out|Not counted|undefine
 _warnings = re.compile('|'.join((_of_scales, _of_models, _of_ties, _of_seeds, _of_axes, _of_gaps)))
 
 def is_warning(sentence:str) -> bool:
-    "Return whether a caption must keep `sentence`, because a figure would look like a finding without it"
+    "Return whether a caption must keep `sentence`, because without it a figure could be mistaken for a finding"
     return bool(_warnings.search(sentence))
 
 # %% ../../nbs/11_figures/12_captions.ipynb #f06c715e

@@ -214,7 +214,7 @@ def _map_named(name):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #97ea518b
 def _map_faults(cmap):
-    "Yield why `cmap` is not a colour map for figures"
+    "Yield a message for each of `cmap` that is not a colour map for figures"
     for name in cmap:
         found = _map_named(name)
         if found is None:
@@ -227,7 +227,7 @@ def _map_faults(cmap):
 def chosen_maps(
     cmap, # name of a colour map, a colour map, or a list of them; None: those of the library
 ) -> dict: # {'sequential' or 'signed': colour map}
-    "Return the colour maps for a `Look`, by what they suit"
+    "Return the colour maps for a `Look`: {'sequential' or 'signed': colour map}"
     if cmap is None: return {}
     names = list(cmap) if isinstance(cmap, (list, tuple)) else [cmap]
     for fault in _map_faults(names): raise ValueError(f'figure: {fault}')
@@ -291,7 +291,7 @@ def _is_pale(name, x):
     return is_colour and lightness(x) > (.97 if name == 'grid.color' else .6)
 
 def _style_faults(style):
-    "Yield why matplotlib has no style sheet `style`"
+    "Yield a message for each style sheet in `style` that matplotlib does not have"
     names = [style] if isinstance(style, (str, PathLike)) else style
     if isinstance(names, dict): names = ()
     for name in names:
@@ -1210,7 +1210,7 @@ class Kind(namedtuple('Kind', 'name about needs make takes cites lists further a
 
     @property
     def choices(self) -> tuple:
-        "Names of the arguments of `figure` about names, colours and axes that the kind follows"
+        "Names of those arguments of `figure` for names, colours and axes that affect figures of this kind"
         return of_view(followed, _view_class_of(self.make)) or ()
 
     @property

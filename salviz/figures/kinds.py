@@ -224,7 +224,7 @@ def _places(content) -> list: # of lines
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #025c
 def _facts_of(content, tool='matplotlib') -> tuple: # of lines
-    "Describe how the figure of `content`, drawn with `tool`, was made"
+    "Describe how the figure of `content`, drawn with `tool`, was created"
     seen = list({(id(one.run), one.snapshot.step, one.snapshot.probe, id(one.snapshot) if one.run is None else 0): one
                  for panel in content.seen for one in panel}.values())
     about = []
@@ -252,7 +252,7 @@ def _configs_of(content) -> list:
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #025xb
 def _citations_of(content, options={}, named=()) -> tuple: # of BibTeX entries
-    "Return the known papers behind the methods, explanations, metrics, data and weights of a figure"
+    "Return citations of the papers behind the methods, explanations, metrics, data and weights of a figure"
     kind, snapshots = content.kind, [one.snapshot for panel in content.seen for one in panel]
     shows_saliency = kind is None or {'saliency', 'saliency_map'} & set(kind.needs.replace(',', ' ').split())
     names = [name for s in snapshots for name in methods_of(s)] + [*(kind.cites if kind else ()), *named]
@@ -736,11 +736,11 @@ def figure(
     **options,
 ) -> 'Picture|Interactive|Drawn':
     """Draw a figure for a paper and return it, with `.caption`, `.notes` (what the caption leaves out), `.facts` (how
-    it was made) and `.citations` (BibTeX)
+    it was drawn) and `.citations` (BibTeX)
 
-    `figure_kinds()` lists all kinds with an example call and their options, `figure_kinds()['head_map']` one kind; the
-    gallery of figures in the documentation shows a picture of each. With `ax`, the figure is drawn into your own, in
-    your style, and nothing else of it changes."""
+    `figure_kinds()` lists all kinds, each with an example call and its options; `figure_kinds()['head_map']` describes
+    one kind. The gallery of figures in the documentation shows a picture of each. With `ax`, draw into an existing
+    figure, in its style, without any other changes to it."""
     if order is not None: order = _listed(order)
     if names is not None and not isinstance(names, dict): names, options = None, options | dict(names=names)
     call = dict(step=step, probe=probe, width=width, font_size=font_size)

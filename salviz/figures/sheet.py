@@ -489,7 +489,7 @@ _short = {'ranking saliency': 'ranking', 'masked copy X̃': 'copy X̃'}
 # %% ../../nbs/11_figures/01_sheet.ipynb #030b
 def _square_layout(view, panels, width, dense=False):
     """Lay out the panels of an image or a short series side by side; return (height, draw, points between cells). If
-    `dense`, use one row if each panel has 40 points, and make the panels of a long series low."""
+    `dense`, use one row if each panel gets 40 points, and reduce the height of the panels of a long series."""
     rows, columns = _cells(view)
     left, foot, gap = 30, 50, 14
     if view.modality == 'image': left, foot = 10, 34
@@ -1126,7 +1126,7 @@ def _in_all(part, lists): return all(part in parts for parts in lists)
 # %% ../../nbs/11_figures/01_sheet.ipynb #054cs
 def _caption_of(views, titles=None, heading='full') -> str:
     """Return the caption of `views`, with letters and `titles` if there are several. The parts that `heading` omits
-    follow; those that all views share are added once at the end"""
+    follow; parts that are the same for all views are added once at the end"""
     def left_out(view):
         "Return the clauses and numbers that the heading omits and the caption does not contain"
         parts = (part for part, _ in _heading_parts(view, heading))

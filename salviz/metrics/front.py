@@ -42,7 +42,7 @@ def _pymoo():
 def _front_rows(
     costs, # [values, 2], lower is better
 ) -> np.ndarray: # rows that no other row dominates, sorted by the first cost
-    "Return the rows of `costs` on the front, including all rows that are equal"
+    "Return the indices of the rows of `costs` on the front, including duplicates of a row"
     costs = np.asarray(costs, dtype=np.float64)
     rows = np.sort(_pymoo().sorting().do(costs, only_non_dominated_front=True))
     return rows[np.lexsort(costs[rows].T[::-1])]

@@ -41,7 +41,7 @@ class Written(str):
         return path
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-6b
-class _Cite(tuple): "Keys of BibTeX entries"
+class _Cite(tuple): "A citation: the keys of one or several BibTeX entries"
 
 _markdown_signs = re.compile(r'([\\`*_{}\[\]<>#|$~^@&!])')
 

@@ -566,7 +566,7 @@ def _row_title(table, name, x):
     return table.title(x).replace('_', ' ') + dict(higher=' ↑', lower=' ↓').get(table.better.get(x), '')
 
 def _with_changes(rows, base):
-    "Return `rows` {row: {column: [Cell]}} without those of `base`, with its mean before each of the others"
+    "Return `rows` {row: {column: [Cell]}} without the baseline `base`, whose mean is printed before each mean"
     out = {}
     for row, cells in rows.items():
         other = _baseline_of(row, base, list(rows))
@@ -619,7 +619,7 @@ _smaller = dict(small='4pt', footnotesize='3pt', scriptsize='2.5pt') # half the 
 _points = dict(small=9.1, footnotesize=8.35, scriptsize=7.75)
 
 def _ems(text, bold=False):
-    "Return the approximate printed width of `text` in ems; capitals and symbols are wide, i, l and points narrow"
+    "Return the approximate printed width of `text` in ems; capitals and symbols are wide, full stops, i and l narrow"
     def width(c):
         if c.isupper() or c in '±↑↓%−': return .75
         if c in "iljt.,;:'() ": return .28
@@ -796,7 +796,7 @@ def _mark_best(table, by_group=False):
         if len(here) > 1: _mark_among(table, here, columns[here[0]], table.better.get(measures[here[0]]))
 
 def _mark_among(table, here, column, way):
-    "Set `best` for those of the rows `here` of the frame whose printed mean equals the best"
+    "Set `best` for those of the rows `here` of the frame whose printed mean equals the best printed mean"
     if way is None: return
     means = table.frame['mean'].iloc[here]
     top = (max if way == 'higher' else min)(means)
@@ -898,7 +898,7 @@ def _shown_sentence(table, measure, way, average):
     return f'Shown: {table.title(measure).replace("_", " ")}{better}.{last}'
 
 def _cell_sentences(table, place) -> list:
-    "Return sentences on what cells print: changes, and bold for the best mean of its `place`"
+    "Return sentences that explain the cells: changes, and bold type for the best mean of each `place`"
     words = []
     if table.change_from is not None: words.append(f'x → y: mean of {table.title(table.change_from)}, then of the row.')
     return words + [f'Bold: the best mean of its {place}.']*bool(table.frame['best'].any())
@@ -917,7 +917,7 @@ def _with_two_levels(frame, columns):
     return frame, name
 
 def _in_order_of(frame, rows):
-    "Return the frame with those rows next to each other that agree in the columns before 'measure' in `rows`"
+    "Return the frame with rows grouped by the columns that precede 'measure' in `rows`"
     before = rows[:rows.index('measure')]
     if not before: return frame
     keys = list(zip(*(frame[k] for k in before)))
@@ -953,7 +953,7 @@ def _arranged(frame, rows, columns, measure, better, titles):
     return frame, columns, measure, better, titles, ways
 
 def _table_faults(cells, across, compare_to, average, p_values, change):
-    "Yield which arguments of `result_table` do not go together"
+    "Yield a message for each argument of `result_table` that the other arguments or the cells rule out"
     if average and not across: yield 'average requires a setting along the columns, such as columns="task"'
     for name, is_set in dict(p_values=p_values, change=change).items():
         if is_set and compare_to is None: yield f'{name} requires compare_to, the baseline to compare with'

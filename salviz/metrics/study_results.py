@@ -78,7 +78,7 @@ class _StudyFolder:
         return {}
 
     def finished_trials(self, who:str) -> list:
-        "Return [(trial, `Run`)] of the finished trials; if there are none, raise a `ValueError` in the name of `who`"
+        "Return [(trial, `Run`)] for the finished trials; raise a `ValueError` that begins with `who` if there are none"
         trials = list(self._finished())
         if not trials: raise ValueError(f'{who}: {self.folder} has no finished run yet; call run() to train')
         return trials

@@ -251,7 +251,7 @@ def facts_of(
     return tasks.get(name) or Facts(name, (), has_classes=False, pseudo_labels=False, loss_unit='', words=TaskWords())
 
 def unknown_task(info:dict) -> str: # '' if it is known
-    "Return a note for a run whose task is unknown here"
+    "Return a note for a run whose task this version does not have; '' if it has the task"
     name = info.get('task') or 'classification'
     if name in tasks: return ''
     return f'The task {name!r} is unknown here, so its answers are shown in a generic form.'

@@ -24,7 +24,7 @@ def _sentence_pools(
     task,                # 'movie', 'amazon' or 'tweets' with two classes; 'movie5' with five
     splits=(.5, .2, .3), # fractions of train, validation and test
 ): # DatasetDict
-    "Return packaged sentences in three pools that share no text and do not depend on a seed"
+    "Return packaged sentences in three pools without common texts, which do not depend on a seed"
     import pandas as pd
     from salviz.data.texts import load_text, polar_classes, rating_classes
     name = _domains[task.removesuffix('5')]
@@ -209,7 +209,7 @@ _curves = dict(train_curve=epoch_train_curve, validation_curve=epoch_validation_
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-23
 def _study(folder, model, data, methods, seeds, settings, measures, **train):
-    "Return the `Study` with the settings that all studies share"
+    "Return the `Study` with the settings that all studies of classifiers have in common"
     from salviz.studies.study import Study
     return Study(folder, model, data, methods, seeds, settings, {**_shared_measures, **measures}, weights='none',
                  progress=False, args=dict(save_only_model=True), **{**dict(snapshots=0, probes=1, keep=1), **train})

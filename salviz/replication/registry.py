@@ -31,7 +31,7 @@ constants = { # {study: (metric, its value for a constant prediction, name of th
     'MT': ('exact_match', 0., 'no correct sentence')}
 
 def _constant_words(study) -> str:
-    "Return the name of the prediction that ignores its input in `study`"
+    "Return the name of the prediction, independent of the input, with which the conditions of `study` are compared"
     if study in constants: return constants[study][2]
     return 'token frequencies'
 
@@ -830,7 +830,7 @@ def _first_arguments(kind, how) -> dict:
 other_budgets = {} # {budget: function(budget) that returns its description}, for protocols with rules of their own
 
 def as_json(x): # equal values, with lists for sequences
-    "Return `x` as it is read from a JSON file"
+    "Return `x` as it would be read back from a JSON file"
     return json.loads(json.dumps(x, default=list))
 
 def registry_description(

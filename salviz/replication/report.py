@@ -642,7 +642,7 @@ def _levels(runs, by): # [(name, rows)]
     return [(_setting_words(by, name), part) for name, part in runs.groupby(by, sort=False)]
 
 def _without_shared_end(names) -> tuple: # (names, shared part)
-    "Remove the part after a comma from `names` if all of them share it; return the names and that part"
+    "Remove the part after a comma from `names` if it is the same in all of them; return the names and that part"
     ends = {name.partition(', ')[2] for name in names}
     if len(names) < 2 or len(ends) > 1: return names, ''
     return [name.partition(', ')[0] for name in names], ends.pop()
@@ -681,7 +681,7 @@ def _beside_figure(*parts): return _html('claim.html', 'beside_figure', *parts)
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-25rb
 def _reaching(query, runs, conditions):
-    "Return a table of the steps until the last condition reaches the final training loss of the first"
+    "Return a table of how many steps the last condition needs to reach the first condition's final training loss"
     base, method = conditions[0], conditions[-1]
     columns, lines = _curve_columns(runs, query.measures[0]), []
     if len(conditions) < 2 or not columns or 'steps' not in runs: return ''

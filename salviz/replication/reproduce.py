@@ -64,14 +64,14 @@ def _selected_plans(
     chosen:list, # of `Claim`
     budget='small',
 ) -> list: # names, in the order in which they are trained
-    "Return the studies of the budget that claims test or show, and those whose runs these start from"
+    "Return the budget's studies that claims test or show, and the studies from whose runs they start"
     wanted = {s for c in chosen for s in c.studies if budget in plans[s].sizes}
     wanted |= {before for s in wanted for before in plans[s].after}
     return [name for name in plans if name in wanted]
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #baa04fce
 def _list_tuned(rows) -> pd.DataFrame:
-    "Return the claims of the tuned budget; the minutes are those of all four looks, without tuning"
+    "Return the claims of the tuned budget; the minutes cover all four looks, but no tuning"
     out = []
     for name, effects in tuned_effects.items():
         cells = {str(c): c for e in effects for c in cells_of(e, range(e.seeds))}

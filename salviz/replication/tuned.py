@@ -256,7 +256,7 @@ class TunedWorker(TunedTrials):
         self.effects, self.failed, self.busy = effects, set(), False
 
     def tuned(self, name:str, condition:str) -> bool:
-        "Tune a condition, except for runs of other processes; return whether its choice is frozen"
+        "Tune a condition, skipping runs that other processes train; return whether its choice is frozen"
         if (name, condition) in frozen(self.file): return True
         study = self.studies[name]
         if condition != study.baseline and not self.tuned(name, study.baseline): return False

@@ -66,12 +66,12 @@ def training_grid(
     epochs:tuple,  # two numbers of epochs
     warmup=.1,     # fraction of the steps in which the learning rate rises
 ) -> tuple:
-    "Return eight settings of training: rates x epochs, and a warm-up at the middle rate"
+    "Return eight training settings: learning rates x epochs without warm-up, and the middle rate with warm-up"
     plain = [dict(learning_rate=r, epochs=e, warmup=0.) for r in rates for e in epochs]
     return *plain, *(dict(learning_rate=rates[1], epochs=e, warmup=warmup) for e in epochs)
 
 def combinations_of(values:dict) -> list: # of dicts
-    "Return every combination of {name: values}; the last name varies first"
+    "Return every combination of {name: values}; the last name varies fastest"
     return [dict(zip(values, chosen)) for chosen in itertools.product(*values.values())]
 
 def _crossed(**values) -> tuple: return tuple(combinations_of(values))

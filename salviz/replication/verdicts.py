@@ -50,7 +50,7 @@ _weakest = ('not run', 'no verdict', 'not testable', 'inconclusive') # from the 
 def word_of_claim(
     words, # verdicts of all primary effects of the claim
 ) -> str:
-    """Return the verdict of a claim that needs all of its effects: the verdict that they share; else 'not supported' if
+    """Return the verdict of a claim that needs all of its effects: their common verdict; else 'not supported' if
     one is not supported or contradicted; else the weakest"""
     words = list(words)
     if not words: raise ValueError('word_of_claim: no verdicts; a claim needs at least one primary effect')

@@ -173,7 +173,7 @@ def _signals_of_jobs() -> list:
 def _left_in_time(act, at_most) -> tuple: # (outcome, reason)
     """Call `act(is_up)` and return its result; `is_up()` returns whether the job's time is up
 
-    If `act` therefore raises `Stopped`, call submitit's signal handler afterwards. If `act` has not ended `at_most`
+    If `act` then raises `Stopped`, call submitit's signal handler afterwards. If `act` has not ended `at_most`
     seconds after the signal, interrupt it."""
     answers, came, before = {n: signal.getsignal(n) for n in _signals_of_jobs()}, [], []
     def leave(*_):
@@ -234,7 +234,7 @@ _work.checkpoint = _resubmission
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg09
 class _Crew:
-    "An executor that is created again if a dying worker breaks it, provided that it was passed as a function"
+    "An executor that is created again if a dying worker breaks it, provided that a function that creates it was passed"
     def __init__(self, executor):
         self.make, self._pool = (None, executor) if hasattr(executor, 'submit') else (executor, None)
         if self.make and not callable(executor):
@@ -259,7 +259,7 @@ class _Crew:
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg09b
 def _delay_of(executor) -> int: # submitit's default if none is set
-    "Return the seconds between the signal that announces the end of a job and the end"
+    "Return the seconds from the signal that announces the end of a job until the end itself"
     inner = getattr(executor, '_executor', executor)
     usual = 30 if getattr(executor, 'cluster', None) == 'local' else 90
     return int(getattr(inner, 'parameters', {}).get('signal_delay_s', usual))

@@ -258,7 +258,7 @@ class _TrialParts(_StudyArguments):
 def _described(f, facts): return {'function': getattr(f, '__qualname__', type(f).__qualname__), **facts}
 
 def _weights_of(method) -> dict: # {argument: checksum}
-    "Return checksums of models that `method` takes, such as a teacher, whose recorded argument is only a class name"
+    "Return checksums of the models among the arguments of `method`, such as a teacher; a design only names their class"
     from torch.nn import Module
     from salviz.models.loading import weights_checksum
     arguments = {k: x for m in getattr(method, 'methods', (method,)) for k, x in m.arguments().items()}
@@ -456,7 +456,7 @@ class _MeasuredTrials(_TrainedTrials):
     _codes:dict # {measure: result of `_measure_code`}
 
     def is_current(self, measure:str, known:dict, run:Run) -> bool:
-        "Return whether the stored result `known` of `run` was computed by the current version of `measure`"
+        "Return whether the stored result `known` for `run` was computed by the current version of `measure`"
         return not self.live or known['version'] == _version(self._codes[measure], run)
 
     def _write_record(self, name, **record):
@@ -509,7 +509,7 @@ class _Checkpoints(_MeasuredTrials):
         return measured and state_of(self.folder/'runs'/cell.name) == 'finished'
 
     def _is_spent(self, cell) -> bool:
-        "Return whether `cell` has checkpoints that are no longer needed, neither by itself nor by its `_builders`"
+        "Return whether `cell` has checkpoints that neither `cell` itself nor any of its `_builders` still needs"
         has_checkpoints = any((self.folder/'runs'/cell.name).glob('checkpoints/checkpoint-*'))
         return has_checkpoints and self._is_done(cell) and all(map(self._is_done, self._builders(cell)))
 

@@ -138,7 +138,7 @@ def _check_directions(study, measures, options):
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td012d
 def _even(values, start, scale) -> list:
-    "Return the evenly spaced values that are missing in `values`"
+    "Return the evenly spaced values that are missing from `values`"
     spread = sorted(_on_scale(values, scale))
     if len(spread) >= start: return []
     return [v for v in even_values(spread[0], spread[-1], start, scale) if v not in values]

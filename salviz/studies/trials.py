@@ -59,7 +59,7 @@ class Trial:
         return '.'.join(parts)[:180].encode()[:236].decode(errors='ignore')
 
     def described(self) -> dict:
-        "Return the trial in the form that study.json contains"
+        "Return the trial in the form in which study.json stores it"
         return dict(method=self.method, settings={k: shown_value(v) for k, v in self.settings}, seed=self.seed,
                     run=f'runs/{self.name}')
 

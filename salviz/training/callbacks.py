@@ -59,9 +59,9 @@ def answers_of(
     predictions, # classes for classifiers
     labels,
 ) -> tuple|None: # (number of rows, their only class or None, fraction of other labels)
-    """Return whether a classifier gives one answer to all rows
+    """Return whether a classifier gives the same answer to all rows
 
-    Return None for other tasks, for fewer than 32 rows, and if four of five labels are the same."""
+    Return None for other tasks, for fewer than 32 rows, and if more than four fifths of the labels are the same."""
     columns = [np.asarray(x) for x in (predictions, labels)]
     if any(x.ndim != 1 or x.dtype.kind not in 'iu' for x in columns) or len(labels) < _fewest_rows: return None
     if np.unique(labels, return_counts=True)[1].max() > .8*len(labels): return None

@@ -32,7 +32,7 @@ class Control:
         return False
 
     def preparing(self, trainer:'MethodTrainer') -> contextlib.AbstractContextManager:
-        "Return a context manager in which `Method.prepare` runs, which has no steps"
+        "Return a context manager for `Method.prepare`, during which there are no training steps"
         return contextlib.nullcontext()
 
     def tell(self, what:str, n:int, seconds:float, trainer:'MethodTrainer') -> None:

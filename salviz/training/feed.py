@@ -25,7 +25,7 @@ from ..models.tasks import task_of, tasks
 
 # %% ../../nbs/06_training/00_feed.ipynb #006
 def _split_faults(data, task) -> Iterator[str]:
-    "Yield the faults of `data`: not a dictionary of splits; splits that are missing, empty or lack columns of `task`"
+    "Yield a fault if `data` is not a dictionary of splits, and one for each split that cannot be used for `task`"
     needed, loader = tasks[task].columns, tasks[task].loader
     if not isinstance(data, dict):
         yield (f'data must be a DatasetDict with train and validation splits, got {type(data).__name__}; '
@@ -152,7 +152,7 @@ class Feed:
         return part
 
     def learn(self, data):
-        "Store the kinds of new further columns in `data` {split: Dataset}"
+        "Add the kinds of those further columns in `data` {split: Dataset} whose kinds are not stored yet"
         data = {split: self.as_read(part) for split, part in data.items()}
         self.kinds |= column_kinds(data, {*self.task.used, *self.kinds}, of_text=self.task.modality == 'text')
 

@@ -154,7 +154,7 @@ def _size(model) -> dict:
 
 # %% ../../nbs/06_training/04_job.ipynb #039b
 def _begins_with(model) -> dict:
-    "Return the settings of a salviz network's initial weights that differ from torch's initialisation"
+    "Return the settings of a salviz network with which its initial weights differ from torch's defaults"
     config = getattr(model, 'config', None)
     facts = {name: getattr(config, name, None) for name in ('embeddings_from', 'forget_bias')}
     return {name: x for name, x in facts.items() if x is not None}

@@ -39,7 +39,7 @@ from ..core.validation import check_faults
 
 # %% ../../nbs/06_training/09_live.ipynb #009
 class Pace:
-    "Estimator of the duration of work that consists of several kinds of tasks"
+    "Estimator of the remaining time of work that consists of several kinds of tasks"
     def __init__(self,
         block=1, # number of steps to time together, because a GPU runs asynchronously
         last=15, # number of recent durations to store for each kind

@@ -34,7 +34,7 @@ from .step import captured_input
 _stored_as = dict(saliency='method_saliency', saliency_map='method_saliency_map')
 
 def _stored_name(evidence:str) -> str:
-    "Return the name under which a snapshot stores the `evidence` of a plan; a method's name after a space is preserved"
+    "Return the name under which snapshots store `evidence` of a plan; the suffix ' METHOD', if any, stays unchanged"
     name, space, of = evidence.partition(' ')
     return _stored_as.get(name, name) + space + of
 

@@ -52,9 +52,9 @@ def _by_length(data):
 
 # %% ../../nbs/06_training/08_trainer.ipynb #060
 def _affordable(job, recorder) -> int:
-    """Return the number of snapshots with saliency that take the fraction `saliency_fraction` of training
+    """Return how many snapshots with saliency cost at most the fraction `saliency_fraction` of training
 
-    Costs are counted in forward passes over tokens: a training step costs three, a gradient at the input costs two."""
+    Costs are counted in forward passes over tokens: a training step costs three, a gradient of the input costs two."""
     copies = recorder.saliency.copies_of(dict(steps=recorder.steps))
     lengths = lengths_of(job.probe_set).tolist()
     of_probes = sum(n*(copies(n) if callable(copies) else copies) for n in lengths)

@@ -426,7 +426,7 @@ def _set_words(snapshot, probabilities):
 
 # %% ../../nbs/10_views/00_base.ipynb #027b
 def class_words(snapshot):
-    "Describe the known label and prediction of `snapshot` for a subtitle"
+    "Describe the label and the prediction of `snapshot` for a subtitle, as far as they were recorded"
     words, probabilities = [], snapshot.arrays.get('probabilities')
     is_finite = probabilities is not None and np.isfinite(probabilities).all()
     if is_finite and facts_of(snapshot.info).several: return _set_words(snapshot, probabilities)
@@ -464,7 +464,7 @@ def _sources(
 
 # %% ../../nbs/10_views/00_base.ipynb #038b
 def _joined(pieces, length):
-    "Join `pieces` to text, with a space after every `length` pieces, where the word repeats"
+    "Join `pieces` into text, with a space between repetitions of a word of `length` pieces"
     return ' '.join(''.join(pieces[i:i + length]).strip() for i in range(0, len(pieces), length))
 
 def _word_units(snapshot) -> tuple: # (units, their labels, int [units])
@@ -622,7 +622,7 @@ def _class_names(snapshot):
     return tuple(class_name(snapshot, i) for i in range(count))
 
 def _draw_words(snapshot):
-    "Describe the random draw behind the evidence of `snapshot`, if it is known"
+    "Describe the random draw behind the evidence of `snapshot`; '' if its seed or step was not recorded"
     if not {'seed', 'drawn_step'} <= set(snapshot.info): return ''
     return f'One random draw, with seed {snapshot.info["seed"]} and step {snapshot.info["drawn_step"]}.'
 
@@ -995,14 +995,14 @@ class SignalView(_Answered):
 
 # %% ../../nbs/10_views/00_base.ipynb #076b
 def _lowest(args):
-    "Describe what is masked, given the arguments of saliency guided training"
+    "Describe what is masked, from the arguments of saliency guided training"
     sized = args.get('ranking') == 'magnitude'
     if args.get('unit') == 'patch': return 'the patches with the lowest sum' + ' of absolute values'*sized
     if sized: return 'the values closest to zero'
     return 'the lowest values'
 
 def _scored(args):
-    "Describe the explained score of a class, given the arguments of saliency guided training; empty for the logit"
+    "Describe the explained score of a class, from the arguments of saliency guided training; empty for the logit"
     if args.get('score') == 'log_probability': return 'the log-probability of '
     return ''
 

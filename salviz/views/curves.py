@@ -522,7 +522,7 @@ def _fraction_curves(frame, view, value, label, title, better, band, subject):
 
 # %% ../../nbs/10_views/01_curves.ipynb #051b1
 def plain_series_name(name):
-    "Return `name` with spaces instead of underscores; names of Captum, such as captum.Lime(n_samples=20), as they are"
+    "Return `name` with spaces for underscores; Captum's names, such as captum.Lime(n_samples=20), stay unchanged"
     return str(name) if str(name).startswith('captum.') else str(name).replace('_', ' ')
 
 def about(frame) -> str: # '' or a space and the sentence

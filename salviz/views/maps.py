@@ -301,7 +301,7 @@ def _regions(snapshot, view, m, units, required):
 
 # %% ../../nbs/10_views/02_maps.ipynb #018s
 def _ties_of(snapshot, m):
-    "Return the candidates [query, key] of the head `m` in rows with ties, and a note, if its attribution is known"
+    "Return the candidates [query, key] of the head `m` in rows with ties, and a note, if its attribution was recorded"
     at = snapshot.layers.get('attention_attribution', [])
     args = methods_of(snapshot).get('ADDrop') or {}
     if m.layer not in at or args.get('attribution') == 'random': return None, ()
@@ -415,7 +415,7 @@ def attention_map(
 
 # %% ../../nbs/10_views/02_maps.ipynb #026
 def _row_places(values):
-    """Return the rank of each of `values` [..., n] in its row, from 0 (lowest) to 1; ties share their mean rank, NaN
+    """Return the rank of each of `values` [..., n] in its row, from 0 (lowest) to 1; ties get their mean rank, NaN
     stays NaN"""
     counts = ~np.isnan(values)
     most = counts.sum(-1, keepdims=True) - 1
@@ -471,7 +471,7 @@ def _explained(snapshot, m, units, explanation, mean_of=None):
 
 # %% ../../nbs/10_views/02_maps.ipynb #029
 def _pooled_row(snapshot, units, values):
-    "Return the pooled row of `values` [query, key]; the mean over rows if there is none or it is left out"
+    "Return the pooled row of `values` [query, key]; the mean over rows if there is no such row or it is not shown"
     pooled = snapshot.info.get('pooled_row')
     if pooled is None or not units.shown[units.ids[pooled]]:
         return np.nanmean(np.where(np.isnan(values), 0, values), 0), 'of the mean row'

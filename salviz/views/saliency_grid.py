@@ -63,14 +63,14 @@ def _is_wrong(snapshot):
     return isinstance(label, (int, np.integer)) and chances is not None and int(np.argmax(chances)) != int(label)
 
 def _item_name(snapshot):
-    "Return the name of an input: its class if known, or else its probe number"
+    "Return the name of an input: its class if there is a label, or else its probe number"
     has_class = isinstance(snapshot.label, (int, np.integer)) and snapshot.label < len(snapshot.classes)
     if has_class: return cut_name(str(snapshot.classes[snapshot.label]), 30)
     return f'probe {snapshot.probe}'
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-6sb
 def _trainings(snapshots, names):
-    "Name the training of each of `snapshots` by its methods, with seed and step if needed to distinguish them"
+    "Name the training run of each of `snapshots` by its methods, with seed and step if needed to tell the runs apart"
     if names is not None: return [re.sub(r',? ?probe \d+$', '', str(name)) or 'no method' for name in names]
     base = [methods_words(' + '.join(methods_of(s))) or 'no method' for s in snapshots]
     for key, word in ((lambda s: s.info.get('seed'), 'seed'), (lambda s: s.step, 'step')):
@@ -190,7 +190,7 @@ def saliency_grid(
     rows:Literal['inputs', 'trainings']='inputs', # what is below each other: inputs, or the trainings of each input
     histogram:bool=False,          # draw the distribution of the values of each map below it?
 ) -> SaliencyGrid:
-    "Return a grid of inputs (rows) by trainings and saliency methods (columns) on one colour scale"
+    "Return a grid of inputs (rows) by training runs and saliency methods (columns) on one colour scale"
     check_choice('saliency_grid: scale', scale, ('own', 'shared'))
     if isinstance(source, dict): kind, inputs_by_item, columns, wrong = _of_arrays(source, inputs, modality, names)
     else:
