@@ -90,7 +90,7 @@ class _RunFolder:
 
     @property
     def _must_seal(self) -> bool:
-        "Whether all files of this run have seals, which runs started by an earlier version do not have"
+        "Whether every file of this run must have a seal; runs that an earlier version started have unsealed files"
         return self.sealed and self.config.get('format') == 2
 
     def _cached(self, path, read):
@@ -193,7 +193,7 @@ def _kind(row):
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn04
 class _RunMetrics(_RunValues):
-    "The metrics and the end of a run"
+    "The metrics of a run, and the end of its training"
     def _parsed(self) -> tuple: # (rows, [Damage])
         try: return self._cached(self.path/'metrics.jsonl', lambda path: _read_rows(path, self._must_seal))
         except FileNotFoundError: return [], []
@@ -688,7 +688,7 @@ def untrained(path) -> bool:
 class _RunForOtherTools(_RunResuming):
     "Methods that pass a run on to pandas, xarray and experiment trackers"
     def head_frame(self) -> pd.DataFrame: # columns step, layer, head, one for each statistic, and mark
-        "Return the statistics of every head at every recorded step, means over the probe examples"
+        "Return the statistics of every head at every recorded step, averaged over the probe examples"
         import salviz # its public names, since this package imports none of those above it
         return salviz.head_frame(self)
 
@@ -778,7 +778,7 @@ def open_run(
 def _shown(run): return [k for k in run.measures if k != 'loss' or k == run.best_metric[0]]
 
 def _table_splits(run):
-    "Return validation, test and any other splits with scores of `run`"
+    "Return the splits for which `run` has scores: validation, test and any others"
     _, *names = run.splits
     return [split for i, split in enumerate(names) if i < 2 or not all(map(math.isnan, run.scores(split).values()))]
 

@@ -43,13 +43,13 @@ class _DescribedRuns:
         self._prioritise(0, first)
 
     def _guess(self, run, probe):
-        "Estimate the size of a frame of this sentence in bytes, before the first one is packed"
+        "Estimate the size of a frame of the sentence `probe` in bytes, before the first one is packed"
         m = self._metas[run]
         n = next((len(p['tokens']) for p in m['probes'] if p['id'] == probe), 32)
         return 3*(m['model']['layers'] or 12)*(m['model']['heads'] or 12)*min(n, 128)**2 + 2000
 
     def _prioritise(self, run, probe):
-        "Rebuild the plan, choosing frames of this sentence first, for both runs of a comparison"
+        "Rebuild the plan with priority for the sentence `probe`, on both sides of a comparison"
         same = {p['id']: p['matches'] if i else p['id'] for i, m in enumerate(self._metas) if i == run
                 for p in m['probes']}.get(probe, probe)
         both = {(i, p['id']) for i, m in enumerate(self._metas) for p in m['probes']

@@ -50,7 +50,7 @@ def _found(name, existing):
     return next((spelling for spelling in spellings if spelling in existing), None)
 
 def _name_faults(argument, names, existing):
-    "Yield which of `names` a figure does not show"
+    "Yield a message for each of `names` that a figure does not show"
     for name in names:
         if _found(name, existing) is None:
             yield (f'{argument} has {shown(name)}, which the figure does not show; names: '
@@ -61,13 +61,13 @@ def _check_shown(argument, names, existing):
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #2811ce0e
 def _renamed_text(text, new):
-    "Return the name `text` after replacing it or its parts by the names in `new` {old: new}"
+    "Replace the name `text`, or else each of its parts, by the new name in `new` {old: new}"
     name, rest = _after_name.fullmatch(text).groups()
     if name in new: return type(text)(new[name] + rest)
     return type(text)(', '.join(new.get(part, part) for part in name.split(', ')) + rest)
 
 def _renamed_all(names, new):
-    "Return nested tuples of names after replacing those in `new`"
+    "Return nested tuples of names, renamed as in `new`"
     if isinstance(names, str): return _renamed_text(names, new)
     return tuple(_renamed_all(part, new) for part in names)
 
@@ -254,7 +254,7 @@ def scale_faults(
     views,
     maps, # {'sequential' or 'signed': colour map}
 ):
-    "Yield which of `maps` the figures of `views` have no scale for"
+    "Yield a message for each of `maps` for which the figures of `views` have no scale"
     found, words = set().union(*map(_scales_of, views)), dict(sequential='fractions', signed='values of both signs')
     suits = dict(sequential="a sequential colour map such as 'viridis'", signed="a diverging colour map such as 'RdBu'")
     for kind, cmap in maps.items():
@@ -267,7 +267,7 @@ def check_followed(
     view,
     choices, # {'names', 'order', 'colours', 'cmap' or 'limits': value}; None: not chosen
 ):
-    "Raise a `ValueError` if the figure of `view` does not support one of the `choices`"
+    "Raise a `ValueError` if the figure of `view` ignores any of the `choices`"
     available = of_view(followed, type(view)) or ()
     unused = [name for name, x in choices.items() if x is not None and name not in available]
     if unused:

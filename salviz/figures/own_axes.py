@@ -103,13 +103,13 @@ def _boxes(view, axes):
     return charts._boxes_entries(view)
 
 def _name_rows(ax, at, names):
-    "Label rows at `at` with `names`, in lines of at most two fifths of the width of the figure"
+    "Label rows at `at` with `names`, in lines that are at most two fifths as wide as the figure"
     wide = .4*ax.figure.bbox.width*72/ax.figure.dpi
     ax.set_yticks(list(at), ['\n'.join(in_lines(name, wide, 6*_scale())) for name in names])
     ax.tick_params(axis='y', length=0)
 
 def _legend_above(ax, handles, names):
-    "Draw a legend in `ax` above its rows, which become lower"
+    "Draw a legend in `ax` above its rows, whose height is reduced to make space"
     high, needed = _points_of(ax)[1], 1.6*_size_of('legend.fontsize')*len(names) + 6
     (bottom, top), space = ax.get_ylim(), min(needed/high, .5)
     ax.set_ylim(bottom, top - (bottom - top)*space/(1 - space))
@@ -270,7 +270,7 @@ followed.update(dict.fromkeys((AttentionBesideSaliency, ExplanationBesideRationa
 # %% ../../nbs/11_figures/11_own_axes.ipynb #489638f7
 @dataclass(frozen=True, repr=False)
 class Drawn:
-    "What `figure(ax=…)` has drawn: its Axes, its caption, the legend of its marks, how it was made, papers to cite"
+    "What `figure(ax=…)` has drawn: its Axes, its caption, the legend of its marks, how it was drawn, papers to cite"
     axes:tuple
     caption:str = ''
     notes:tuple = ()       # sentences that the short caption leaves out
@@ -281,13 +281,13 @@ class Drawn:
     def __repr__(self): return f'{len(self.axes)} Axes: {self.caption}' if self.axes else self.caption
 
 def names_of_panels(view) -> tuple:
-    "Return the names of the panels of `view`, ('',) if it has one"
+    "Return the names of the panels of `view`, or ('',) if it has only one"
     if isinstance(view, MapPanels) and len(view.values) > 1: return tuple(view.names)
     return ('',)
 
 # %% ../../nbs/11_figures/11_own_axes.ipynb #c417c9e6
 def _ax_faults(target, views):
-    "Yield why `views` cannot be drawn into `target`"
+    "Yield the reasons why `views` cannot be drawn into `target`"
     count = sum(len(names_of_panels(view)) for view in views)
     names = [name for view in views for name in names_of_panels(view)]
     if isinstance(target, FigureBase): return
@@ -315,7 +315,7 @@ def _axes_in(target, views):
 
 # %% ../../nbs/11_figures/11_own_axes.ipynb #a24f9129
 def _finished_texts(axes, existing):
-    "Escape the new texts of `axes` where LaTeX sets them, and prevent tick labels from being parsed as formulas"
+    "Escape the new texts of `axes` that LaTeX typesets, and never parse tick labels at fixed places as formulas"
     for axis in (axis for ax in axes for axis in (ax.xaxis, ax.yaxis)):
         is_fixed = isinstance(axis.get_major_locator(), FixedLocator) # other labels can be powers of ten
         for label in axis.get_ticklabels():
@@ -346,7 +346,7 @@ def draw_in_axes(
 _least_scale = 5/7 # letters of at least 5 points
 
 def draw_on_subfigure(target, views, style, heading):
-    "Lay out `views` on the SubFigure `target` like on a page, in its font size if the content fits"
+    "Lay out `views` on the SubFigure `target` as on a page, in the current font size if they fit"
     settings = user_settings(style)
     size, family = settings.get('font.size', matplotlib.rcParams['font.size']), settings.pop('font.family', 'sans')
     wide, high = (length/target.dpi for length in (target.bbox.width, target.bbox.height))

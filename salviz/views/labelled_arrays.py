@@ -26,7 +26,7 @@ _axes_of_letters = dict(L='layer', H='head', q='query', k='key', n='token', C='c
 _token_axes = 'token', 'query', 'key'
 
 def _axes(snapshot, name) -> tuple:
-    "Return the names of the axes of the array `name` of `snapshot`, without axes that always have size 1"
+    "Return the names of the axes of the array `name` of `snapshot`, except axes that always have size 1"
     modality = snapshot.info.get('modality', 'text')
     letters = (shapes | signal_shapes.get(modality, {})).get(plain_name(name))
     if letters is None:

@@ -27,7 +27,7 @@ def _log_fits(levels) -> bool:
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-6b
 def _line_over(rows, x, levels, value, band):
-    "Return one row per level of `x` in `rows` [x, seed, value]; if the rows lack the setting, the same numbers for all `levels`"
+    "Return one row per level of `x` in `rows` [x, seed, value]; without the setting, the same numbers for all `levels`"
     has_setting, out = rows[x].notna().any(), []
     for level in levels:
         part = rows
