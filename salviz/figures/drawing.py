@@ -304,7 +304,7 @@ def _style_faults(style):
 def user_settings(
     style=None, # style sheet of matplotlib, its path, a dict of settings, or a list of these; None: current settings
 ) -> dict: # {setting: value}, for `figure_style`; also 'font.family'
-    "Return the settings of matplotlib that figures follow, where they differ from its defaults"
+    "Return the matplotlib settings that affect figures and differ from the defaults"
     for fault in _style_faults(() if style is None else style): raise ValueError(f'figure: {fault}')
     defaults = matplotlib.rcParamsDefault
     with _borrowed, matplotlib.rc_context():

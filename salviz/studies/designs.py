@@ -241,7 +241,7 @@ def _slurm_executor(options, logs):
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds023
 def _slurm_faults(options) -> Iterator[str]:
-    "Yield the faults in options for Slurm that submitit does not check"
+    "Yield the errors in Slurm options that submitit does not detect"
     if {'time', 'timeout_min'} <= set(options): yield ' contains both time and timeout_min; remove one'
     turns = options.get('max_num_timeout', 0)
     if type(turns) is not int or turns < 0: yield f': max_num_timeout must be an integer of at least 0, got {turns!r}'
