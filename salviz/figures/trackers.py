@@ -96,19 +96,22 @@ class _TensorBoard:
     def close(self): self.writer.close()
 
 # %% ../../nbs/11_figures/13_trackers.ipynb #tr33
-class _Wandb:
+class _Logged:
+    "Writes numbers and pictures with the `log` of a run, as Weights & Biases and Trackio do"
+    def write(self, step, numbers, pictures):
+        images = {name: self.module.Image(image) for name, image in pictures.items()}
+        self.run.log(numbers | images, step=step)
+    def close(self): self.run.finish()
+
+class _Wandb(_Logged):
     "Writes an offline run of Weights & Biases"
     def __init__(self, folder, run):
         self.module, self.folder = _imported('wandb'), Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.run = self.module.init(mode='offline', dir=str(self.folder), project='salviz', name=run.path.name,
                                     config=run.config)
-    def write(self, step, numbers, pictures):
-        images = {name: self.module.Image(image) for name, image in pictures.items()}
-        self.run.log(numbers | images, step=step)
-    def close(self): self.run.finish()
 
-class _Trackio:
+class _Trackio(_Logged):
     "Writes a local run of Trackio, without measurements of this machine"
     def __init__(self, folder, run):
         self.module = _imported('trackio')
@@ -119,10 +122,6 @@ class _Trackio:
         with patch.dict(os.environ):
             for name in online: os.environ.pop(name, None)
             self.run = self.module.init(project='salviz', name=run.path.name, config=run.config, **off)
-    def write(self, step, numbers, pictures):
-        images = {name: self.module.Image(image) for name, image in pictures.items()}
-        self.run.log(numbers | images, step=step)
-    def close(self): self.run.finish()
 
 # %% ../../nbs/11_figures/13_trackers.ipynb #tr35
 class _MLflow:

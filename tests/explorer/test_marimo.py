@@ -8,8 +8,10 @@ import urllib.request
 from contextlib import contextmanager
 
 import pytest
+from playwright.sync_api import expect
 
 from browser import knows_the_tour
+from salviz.core.runs import Run
 
 app = '''import marimo
 app = marimo.App()
@@ -22,7 +24,7 @@ def _():
     get, put = mo.state(None)
     explorer.observe(lambda change: put(dict(change.new)), names='selection')
     explorer
-    return explorer, get, mo
+    return explorer, get, mo, training
 @app.cell
 def _(get, mo):
     mo.md(f'selected: {{get()}}')
@@ -31,6 +33,16 @@ def _(get, mo):
 def _(explorer, mo):
     choose = mo.ui.button(label='choose', on_click=lambda _: setattr(explorer, 'selection', dict(layer=1, head=2)))
     choose
+    return
+@app.cell
+def _(mo):
+    tick = mo.ui.refresh(default_interval='1s')
+    tick
+    return tick,
+@app.cell
+def _(mo, tick, training):
+    tick
+    mo.md(f'state: {{getattr(training, "state", "none")}}')
     return
 if __name__ == '__main__':
     app.run()
@@ -76,7 +88,7 @@ def opened(browser, url):
 
 @pytest.mark.slow
 def test_a_run_and_its_selection_work_in_marimo(browser, tmp_path):
-    with marimo_app(tmp_path, setup='', source="'ad-drop'") as url, opened(browser, url) as page:
+    with marimo_app(tmp_path, setup='training = None', source="'ad-drop'") as url, opened(browser, url) as page:
         page.get_by_role('button', name='choose', exact=True).click()
         page.wait_for_selector('.sv-map >> text=/layer 1, head 2/', timeout=60000)
         page.wait_for_selector("text=/selected: .*'layer': 1, 'head': 2/", timeout=60000)
@@ -87,13 +99,14 @@ def test_a_run_and_its_selection_work_in_marimo(browser, tmp_path):
 @pytest.mark.slow
 def test_a_training_is_followed_and_paused_in_marimo(browser, tmp_path):
     with marimo_app(tmp_path, setup=training, source='training') as url, opened(browser, url) as page:
-        where = "([before]) => document.querySelector('.sv-where').innerText !== before"
-        page.wait_for_function(where, arg=[page.inner_text('.sv-where')], timeout=120000)
+        step = page.locator('.sv-where')
+        expect(step).not_to_have_text(step.inner_text(), timeout=120000)
         page.get_by_role('button', name='Pause or resume').click()
-        page.wait_for_timeout(6000) # the current step ends
-        paused = page.inner_text('.sv-where')
-        page.wait_for_timeout(6000)
-        assert page.inner_text('.sv-where') == paused
+        page.wait_for_selector('text=/state: paused/', timeout=120000)
+        last = Run(tmp_path/'run').steps[-1]
         page.get_by_role('button', name='Pause or resume').click()
-        page.wait_for_function(where, arg=[paused], timeout=120000)
+        page.wait_for_selector('text=/state: running/', timeout=120000)
+        expect(step).not_to_have_text(step.inner_text(), timeout=120000)
+        assert Run(tmp_path/'run').steps[-1] >= last
         page.get_by_role('button', name='Stop').click()
+        page.wait_for_selector('text=/state: stopped/', timeout=120000)
