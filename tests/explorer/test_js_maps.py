@@ -530,6 +530,22 @@ def test_heads_are_sorted_and_filtered_by_their_scores(page):
     page.evaluate('app.state.set({filter: 0, sort: "order"})'); settled(page)
     assert tiles() == list(np.ndindex(2, 3))
 
+def test_each_tile_shows_the_score_of_its_head(page):
+    s = guided()
+    show(page, [s], state=dict(sort='entropy'), panels=['heads'])
+    R = _cube_value(_cube_code(s.arrays['attention'])).astype(float)
+    R = R/R.sum(-1, keepdims=True)
+    H = -(R*np.log(np.where(R > 0, R, 1))).sum(-1).mean(-1)
+    box, found = page.query_selector('.sv-heads canvas').bounding_box(), tiles_of(page)
+    heads = [tile for tile in found['tiles'] if tile['entry']['kind'] == 'head']
+    assert len(heads) == H.size
+    for tile in heads:
+        half = found['side']/found['ratio']/2
+        page.mouse.move(box['x'] + tile['x'] + half, box['y'] + tile['y'] + half)
+        shown = re.search(r'ntropy[^:]*: ([\d.]+)', page.inner_text('.sv-heads .sv-tip'))
+        number = H[tile['entry']['layer'], tile['entry']['head']]
+        assert float(shown[1]) == pytest.approx(number, abs=.05) # two digits
+
 @pytest.mark.slow
 def test_tied_heads_are_not_ranked_and_a_note_explains_it(page):
     s = invented()
