@@ -75,6 +75,7 @@ def _formula(latex):
 def _markdown():
     "Return the Markdown renderer"
     import mistune
+    from mistune.plugins.table import render_table_cell
     class Words(mistune.HTMLRenderer):
         def block_html(self, text):
             if not (fold := _fold.fullmatch(text.strip())): return f'<p>{html.escape(text.strip())}</p>\n'
@@ -87,6 +88,8 @@ def _markdown():
         def block_code(self, code, info=None): return super().block_code(code, info).replace('<pre>', _pre, 1)
         def block_math(self, text): return _formula(text.strip())
         def inline_math(self, text): return _maths(text)
+        def table_cell(self, text, align=None, head=False):
+            return render_table_cell(self, text, align, head and bool(text)) # an empty header cell names nothing
         def image(self, text, url, title=None): return html.escape(f'![{text}]({url})')
         def link(self, text, url, title=None):
             return super().link(text, re.sub(r'^(\d+_\w+)\.ipynb(?=#|$)', r'\1.html', url), title)

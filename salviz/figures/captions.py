@@ -26,14 +26,14 @@ def sentences_of(text:str) -> list:
 # %% ../../nbs/11_figures/12_captions.ipynb #077d2af0
 _of_scales = ('square.root|logarithmic|linear scale|own scale|not from zero|divided by its largest|lie beyond|'
               'beyond the axis|clipped')
-_of_models = ('barely learned|learned nothing|untrained|not trained|largest class|replication|as printed|'
-              'none of ours|[Ii]nvented')
-_of_ties = r'no ranks|\bties?\b|tied|equal to the baseline|are equal|own height'
-_of_seeds = ('[Oo]ne value|[Oo]ne seed|without a band|no deviation|no band|interpolated|biased|not imply|Caution|'
-             'too few|No marks')
+_of_models = 'barely learned|untrained|not trained|largest class|replication|as printed|invented|not finished'
+_of_ties = r'no ranks|ranks cannot|\bties?\b|\btied\b|equal to the baseline|are equal|own height'
+_of_seeds = ('one value|one seed|without a band|no deviation|no band|interpolated|biased|not imply|caution|too few|'
+             'no marks|does not mean|too often|without correction|distinguished from')
+_of_choices = 'does not choose|chosen by the displayed|numbers that are shown|no head is marked|on other texts'
 _of_axes = 'decoder tokens|query tokens' # of maps whose rows and columns are different tokens
-_of_gaps = 'not normalised|do not sum|not measured|left out|Not counted|undefined|Undefined|not finite|are missing'
-_warnings = re.compile('|'.join((_of_scales, _of_models, _of_ties, _of_seeds, _of_axes, _of_gaps)))
+_of_gaps = 'not normalised|not measured|left out|not counted|undefined|non-finite|are missing|are skipped|no value'
+_warnings = re.compile('|'.join((_of_scales, _of_models, _of_ties, _of_seeds, _of_choices, _of_axes, _of_gaps)), re.I)
 
 def is_warning(sentence:str) -> bool:
     "Return whether a caption must keep `sentence`, because without it a figure could be mistaken for a finding"

@@ -1427,11 +1427,11 @@ def evidence_view(
     x, chosen = _chosen_evidence(snapshot, name, axes, drawn, layer, head)
     finite = np.isfinite(x)
     values = fixed(np.where(finite, x, np.nan).astype(float))
-    kind, limit = 'region', 1.
-    largest = f'{int(x.sum())} of {x.size} are true'
-    if x.dtype != bool:
-        kind, limit = 'positive', float(np.nanmax(np.abs(values), initial=0.)) or 1.
-        if (values < 0).any(): kind = 'signed'
+    if x.dtype == bool:
+        kind, limit = 'region', 1.
+        largest = f'{x.sum()} of {x.size} are true'
+    else:
+        kind, limit = 'signed' if (values < 0).any() else 'positive', float(np.nanmax(np.abs(values), initial=0.)) or 1.
         largest = _between(values[finite])
     shown, where = axes[len(axes) - drawn:], ', '.join(f'{k} {v}' for k, v in chosen.items())
     if form == 'table':

@@ -118,7 +118,7 @@ def test_a_run_is_shown_as_a_page(tmp_path):
             '0' in large.stderr)
     assert not (tmp_path/'large.html').exists()
     none = salviz('show', 'one', '--probes', '7', '--out', 'none.html', cwd=tmp_path)
-    assert none.returncode == 2 and 'there are [0, 1]' in none.stderr
+    assert none.returncode == 2 and 'available: [0, 1]' in none.stderr
 
 @pytest.mark.slow
 def test_the_command_line_strips_dead_views(tmp_path):
@@ -150,7 +150,7 @@ refused = [(('demo', '--out', '.'), 'already exists'), (('train', '--method', 'D
            (('runs', 'nowhere'), 'no such folder'), (('show', 'nowhere'), 'no such folder'),
            (('show', 'x', '--probes', 'a'), 'must be whole numbers'), (('strip', 'nowhere.ipynb'), 'nowhere.ipynb'),
            (('figure', 'nowhere', '--out', 'x.pdf'), 'no run in'),
-           (('figure', 'x', '--kind', 'heat_map', '--out', 'x.pdf'), 'there are attention_map, '),
+           (('figure', 'x', '--kind', 'heat_map', '--out', 'x.pdf'), 'available: attention_map, '),
            (('figure', 'x', '--width', 'vldb', '--out', 'x.pdf'), 'a venue (acl, '), (('study', 'nowhere'), 'no study'),
            (('fetch', 'glove'), 'minilm'), (('bench', '--methods', 'gaa'), 'unknown methods: gaa; available: plain'),
            (('bench', '--tokens', '4'), 'from 8 to 512'), (('bench', '--device', 'gpu'), "'cpu' or 'cuda'"),

@@ -406,7 +406,7 @@ def test_a_class_file_is_shown_after_the_reveal(opened, tmp_path):
     p = opened(write_lesson(tmp_path/'l.html', one, Answers()))
     p.set_input_files('input[type=file]', path)
     noted = 'text => document.querySelector(".course-answers .cr-note").textContent.includes(text)'
-    p.wait_for_function(noted, arg='to 1 questions')
+    p.wait_for_function(noted, arg='to 1 question.')
     assert p.locator('.cr-tag-class').count() == 0
     p.click('.cr-word:text-is("bad")')
     commit(p)
@@ -414,7 +414,7 @@ def test_a_class_file_is_shown_after_the_reveal(opened, tmp_path):
     p.wait_for_selector('text=4 of 5')
     assert 'never: 4; bad: 1 (5 answers)' in p.inner_text('.course-predict .cr-results')
     p.set_input_files('input[type=file]', [dict(name='x.json', mimeType='application/json', buffer=b'{"no')])
-    p.wait_for_function(noted, arg='not be read: x.json is not JSON')
+    p.wait_for_function(noted, arg='Could not read: x.json is not JSON')
 
 @pytest.mark.slow
 def test_a_damaged_class_file_breaks_no_page_at_no_reload_and_the_rest_is_shown(opened, tmp_path):
@@ -435,7 +435,7 @@ def test_a_damaged_class_file_breaks_no_page_at_no_reload_and_the_rest_is_shown(
     for i, file in enumerate(files):
         p.set_input_files('input[type=file]', [file])
         p.wait_for_function('i => document.querySelector(".course-answers .cr-note").textContent.includes(i)',
-                            arg=f'{i}.json' if i not in (4, len(wrong)) else 'stand beside')
+                            arg=f'{i}.json' if i not in (4, len(wrong)) else 'of a class to 1 question.')
         p.reload()
         p.wait_for_function('() => window.salvizCourse')
         assert p.locator('.salviz-failed').count() == 0

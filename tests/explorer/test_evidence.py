@@ -17,6 +17,7 @@ from salviz.explorer.page_compression import _unpack_page, pack_page
 from salviz.explorer.payload import pack_frame, unpack_frame
 from salviz.core.snapshots import Snapshot, decode_snapshot, encode_snapshot
 from salviz.core.runs import Run
+from salviz.views.base import evidence_view
 
 hostile = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
 long_name = 'a name that goes on and on ' * 12
@@ -56,6 +57,12 @@ def snapshot(n=7, step=10, probe=0, heads=3, seed=0, **more):
                  words=tokens[1:-1], word_ids=[-1, *range(n - 2), -1], classes=list('abcde'), label=1,
                  info=dict(method='Mine', seed=0, pooled_row=0, axes=dict(gate=['head']), **more))
     return decode_snapshot(encode_snapshot(s)) # as a run has it
+
+
+def test_a_view_of_evidence_leaves_out_values_that_are_not_finite():
+    view = evidence_view(snapshot(), 'gaps')
+    assert np.isfinite(view.values).sum() == view.values.size - 2 and '2 non-finite' in ' '.join(view.notes)
+    assert np.isnan(evidence_view(snapshot(), 'everywhere nan').values).all()
 
 
 def shown(page, selector='.sv-evidence'): return page.inner_text(selector)

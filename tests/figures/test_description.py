@@ -49,7 +49,7 @@ def keys(citations): return [re.match(r'@\w+\{([^,]+)', entry)[1] for entry in c
 @pytest.mark.parametrize('kind', figure_kinds())
 def test_every_fact_of_the_heading_is_in_the_caption_of_a_figure_without_heading(kind, made):
     parts, bare = heading_of(draw(made, kind, width=9)), draw(made, kind, heading='none', width=9)
-    caption = ' '.join(bare.caption.lower().split())
+    caption = ' '.join(' '.join([bare.caption, *bare.notes]).lower().split())
     assert parts and not heading_of(bare)
     for part in parts: assert ' '.join(part.lower().split()) in caption, part
 
@@ -198,7 +198,8 @@ def test_a_figure_of_recordings_without_a_run_names_and_cites_their_model_and_ca
     from salviz.figures.remaking import remake
     explorer = Explorer(looked_at())
     fig = explorer.figure()
-    assert 'MiniLM-L6' in fig.caption and 'Model: MiniLM-L6' in fig.facts and keys(fig.citations)[0] == 'wang2020minilm'
+    assert any('MiniLM-L6' in note for note in fig.notes) and 'Model: MiniLM-L6' in fig.facts
+    assert keys(fig.citations)[0] == 'wang2020minilm'
     for end in ('pdf', 'svg', 'png'):
         again = remake(save_figure(fig, tmp_path/f'a.{end}'))
         assert again.same and again.figure.caption == fig.caption
@@ -221,9 +222,9 @@ def test_several_explorers_are_drawn_side_by_side(tmp_path):
                       state=dict(entry=dict(kind='head', layer=1, head=0)))
     assert 'A is AD-DROP' in figure([one, guided], 'compared').caption
     assert figure([one, guided], 'loss_curves').caption
-    with pytest.raises(ValueError, match='different kinds of figures .attention_map, triptych.; give kind='):
+    with pytest.raises(ValueError, match='different kinds of figures .attention_map, triptych.; choose one with kind='):
         figure([one, Explorer(drop, state=dict(entry=dict(kind='head', layer=1, head=0), tab='triptych'))])
-    with pytest.raises(ValueError, match='leave step= out'): figure([one, other], step=3)
+    with pytest.raises(ValueError, match='omit step='): figure([one, other], step=3)
 
 
 def test_emojis_that_share_a_token_are_all_drawn(tiny_tokenizer):

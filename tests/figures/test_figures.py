@@ -50,7 +50,7 @@ def test_hostile_tokens_are_drawn_literally_with_one_warning_of_each_kind(method
         save_figure(fig, tmp_path/'a.pdf')
         check_legible(fig)
     assert [str(o.message)[:34] for o in caught] == ['DejaVu Sans has no glyph for 6 of ',
-                                                     'figure: 2 labels cut for lack of s']
+                                                     'figure: 2 labels shortened to fit ']
     assert '<img' not in svg and '<script' not in svg
     texts = ' '.join(o.get_text() for o in fig.findobj(Text))
     for token in ('$x^2$', '□□', r'$\frac{', '<img on', 'a⏎b', '…'): assert token in texts
@@ -201,7 +201,7 @@ def test_values_that_are_not_finite_are_noted_below_the_figure():
     snap.arrays['saliency'][4] = np.nan
     for make in makers.values():
         fig = draw_figure(make(snap)); check_legible(fig)
-        if make is not guided_heads: assert any('not finite' in o.get_text() for o in fig.findobj(Text))
+        if make is not guided_heads: assert any('non-finite' in o.get_text() for o in fig.findobj(Text))
 
 
 @pytest.mark.slow
@@ -249,7 +249,7 @@ from invented import invent; from salviz.figures.drawing import *
 from salviz.figures.sheet import *; from salviz.views.base import *
 for make in (attention_beside_saliency, masked_sentence, discard_region, guided_heads):
     for kind in ('pdf', 'svg', 'png'):
-        save_figure(figure(make(invent(9, 2, 6))), f'{sys.argv[1]}/{make.__name__}.{kind}')
+        save_figure(draw_figure(make(invent(9, 2, 6))), f'{sys.argv[1]}/{make.__name__}.{kind}')
 print([m for m in ('torch', 'transformers', 'matplotlib.pyplot') if m in sys.modules])
 '''
     for seed in '12':
@@ -526,7 +526,7 @@ def test_missing_panels_of_a_signal_or_a_text_raise_an_error_with_the_reason():
     image, text = Selection(invented.image(20)), Selection(invented.tagged())
     for panel in ('heads', 'map', 'triptych'):
         with pytest.raises(ValueError, match='has no attention'): picture(image, panel)
-    with pytest.raises(ValueError, match='give compare='): picture(image, 'compare')
+    with pytest.raises(ValueError, match='pass a second run with compare='): picture(image, 'compare')
     with pytest.raises(ValueError, match='contains a text, not an image or series'): picture(text, 'signal')
     for panel in ('signal', 'sentence', 'whatif'):
         assert any('masked copy' in o.get_text() for o in picture(image, panel).findobj(Text))

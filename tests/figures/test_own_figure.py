@@ -1,5 +1,6 @@
 """Figures in the author's figure, style, words and colours: nothing else changes, and nothing looks like a finding"""
 import json
+import re
 from pathlib import Path
 
 import matplotlib
@@ -12,6 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 import every_kind
+import salviz
+from salviz.figures import captions
 from salviz.figures.captions import sentences_of, short_caption
 from salviz.figures.drawing import figure_kinds, save_figure
 from salviz.figures.kinds import figure
@@ -242,10 +245,19 @@ def test_a_short_caption_and_its_notes_are_the_whole_caption(kind, made):
 @pytest.mark.parametrize('warning', [
     'The model barely learned.', 'Attention (square-root scale).', 'Tied rows have no ranks.', 'One seed (0): chance.',
     'A logarithmic axis.', '3 of 9 values lie beyond the y axis, which is limited to 0 to 1.', 'Invented numbers.',
-    'Our own small-scale replication: study AD, 9 runs.', 'The framed value is the maximum and so a biased estimate.'])
+    'Our own small-scale replication: study AD, 9 runs.', 'The framed value is the maximum and so a biased estimate.',
+    'Ties (hatched): in 3 rows, ranks cannot be compared.', '1 non-finite values of saliency are left out.',
+    'No mark does not mean that there is no difference.', 'Training is not finished.'])
 def test_a_warning_stays_in_a_short_caption(warning):
     text = f'A title. One. Two. Three. Four. {warning} Model: m.'
     assert short_caption(text) == (f'A title. One. Two. {warning}', ('Three.', 'Four.', 'Model: m.'))
+
+
+def test_each_phrase_that_marks_a_warning_occurs_in_the_library():
+    texts = ' '.join(file.read_text() for file in Path(salviz.__file__).parent.rglob('*.py') if file.stem != 'captions')
+    texts = re.sub(r"'\s*\n\s*f?'", '', texts) # join texts that continue on the next line
+    phrases = captions._warnings.pattern.split('|')
+    assert [phrase for phrase in phrases if not re.search(phrase, texts, re.I)] == []
 
 
 def test_the_files_of_a_figure_have_the_notes(made, tmp_path):

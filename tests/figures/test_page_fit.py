@@ -110,7 +110,7 @@ def test_a_figure_that_is_too_high_gives_a_warning_with_a_remedy(sources):
     assert f'{fig.get_figheight():.1f} inches high, more than the text area of a page (9.72)' in said
     assert 'a larger width' in said
     _, (said,) = drawn(source, 'token_labels', width=6.75, font_size=14)
-    assert 'take a smaller font_size' in said
+    assert 'choose a smaller font_size' in said
     run, _ = sources('short')['discard_region']
     _, (said,) = drawn(run, 'discard_region', layer=0, head=[0, 1, 2], probe=[0, 1, 2], width='neurips', columns=1)
     assert 'columns=2' in said and 'fewer panels' in said

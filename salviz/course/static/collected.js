@@ -97,7 +97,8 @@ export class CourseAnswers {
   async readClass(input) {
     const {classmates, leftOut} = await courseClassAnswers(input.files), count = Object.keys(classmates).length;
     if (count) this.source.page.say({classmates});
-    const found = count ? `Loaded the answers of a class to ${count} questions.` : 'This file contains no answers.';
+    const questions = count === 1 ? '1 question' : `${count} questions`;
+    const found = count ? `Loaded the answers of a class to ${questions}.` : 'This file contains no answers.';
     const not = leftOut.length ? ` Could not read: ${coursePrintable(leftOut.join('; '))}.` : '';
     setText(this.note, found + not);
     input.value = '';

@@ -152,7 +152,7 @@ class Compare {
 export const comparePanel = {
   name: 'compare', title: 'Compare', order: 40, tab: true, shows: 'maps', image: 'compare',
   help: {says: [
-    'The same map in two runs or at two steps, on one scale. In B − A, orange means more in B, blue more in A.',
+    'The same map in two runs or at two steps, on one scale; in B − A, orange means more in B, blue more in A.',
     'A difference in one sentence may be due to the seed; compare several sentences and seeds.'],
   keys: [['← ↑ ↓ →', 'move between cells, in all three maps'], ['Enter', 'choose the row']]},
   view: Compare,

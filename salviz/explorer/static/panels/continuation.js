@@ -161,7 +161,7 @@ class Continuation {
 export const continuationPanel = {
   name: 'continuation', title: 'Continuation', order: 62, shows: 'text', image: 'continuation', page: 'below',
   help: {says: [
-    'The text that the model generated. Earlier tokens are coloured by their influence on the chosen token’s logit.',
+    'The generated text, in which earlier tokens are coloured by their influence on the chosen token’s logit.',
     'The colours are scaled separately for each token, so a strong colour does not mean that the model was confident.'],
   keys: [['← →', 'previous or next generated token'], ['Home End', 'first or last generated token']]},
   fits: hasContinuation, absent: 'No continuation was generated in this run.',

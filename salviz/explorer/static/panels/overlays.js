@@ -242,7 +242,7 @@ function regionWords(frame, state, marks) {
   const counts = `${marks.candidatesCount} of ${marks.allowedCount} positions are candidates (outlined${ties})`;
   const drawn = marks.discarded ? `, ${marks.discardedCount} of them discarded (crosses)` : '';
   const draw = Number.isFinite(frame.info.seed) && marks.discarded
-    ? `: one random draw, with seed ${frame.info.seed} and step ${frame.info.drawn_step}` : '';
+    ? `: one random draw (seed ${frame.info.seed}, step ${frame.info.drawn_step})` : '';
   const how = marks.recomputed ? 'What-if: ' : '';
   return `${how}${counts}${drawn}${draw}${args.length ? ` (${args.join(', ')})` : ''}.${ties && tieWords(marks.tied)}`;
 }
