@@ -94,7 +94,7 @@ def pattern_matrix(
     check_choice('boundary', boundary, ['uniform', 'zero'])
     check_choice('multiple', multiple, ['uniform', 'indicator'])
     if (name in ('delim', 'period')) != (occurs is not None):
-        raise ValueError(f'occurs (bool [n], positions of the token) is for delim and period only; got '
+        raise ValueError(f'occurs (bool [n], positions of the token) applies only to delim and period; got '
                          f'occurs={occurs!r} for {name}')
     real = np.asarray(real, bool)
     at = np.flatnonzero(real)

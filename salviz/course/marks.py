@@ -248,12 +248,12 @@ def read_code(
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma20d
 def codes_in(text:str) -> list: # of str
-    "Return the codes in `text`, such as a chat"
+    "Return the codes in a `text`, such as a chat"
     return [match[0] for match in _code.finditer(text)]
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma24
 class Marks(CourseWidget):
-    """A widget for marking words; hand in with `.code` or `.save()`, or pass `.sheet` to `class_marks`
+    """A widget for marking words; hand the marks in with `.code` or `.save()`, or pass `.sheet` to `class_marks`
 
     Example: `Marks('class', ['the film is not bad , but it never surprises .'])`"""
     state = T.Dict().tag(sync=True) # marks (flags of each sentence, or None), at (current sentence), nickname

@@ -459,8 +459,8 @@ def _as_in_train(tables, column, rows) -> dict:
                     f'the split has the classes {", ".join(names)}, train has {", ".join(of_train or ())}, and a label '
                     'is of a class that train lacks')
         if renumbered[split] != rows[split] and of_train:
-            warnings.warn(f'{split} has the classes {", ".join(names)}, train has {", ".join(of_train)}: its labels '
-                          'were renumbered to the order of train', stacklevel=4)
+            warnings.warn(f'{split} has the classes {", ".join(names)}, train has {", ".join(of_train)}; its labels '
+                          'were renumbered to match train', stacklevel=4)
     return renumbered
 
 # %% ../../nbs/02_data/00_texts.ipynb #029
@@ -579,7 +579,7 @@ def _drop_unusable(tables, label):
     for name in [*tables]:
         if not isinstance(label, str) or name == 'train': continue
         if {_plain(x) for x in _label_values(tables[name], label, name)} <= {-1, None}:
-            warnings.warn(f'ignoring {name}, which has no labels; a {name} split is cut from train', stacklevel=3)
+            warnings.warn(f'ignoring {name}, which has no labels; a {name} split is taken from train', stacklevel=3)
             del tables[name]
     return tables
 

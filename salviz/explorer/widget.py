@@ -191,7 +191,7 @@ class _Selected(W.VBox):
         return selection
 
     def selected(self) -> 'Selection|None':
-        "Return the selection in the browser, a `salviz.explorer.static_images.Selection`; None without recordings"
+        "Return the selection in the browser, a `salviz.explorer.static_images.Selection`; None if nothing was recorded"
         from salviz.explorer.static_images import Selection
         state, metas = self._state(), self._metas()
         at = 0
@@ -246,7 +246,7 @@ class _WithBackground(_Selected):
     "Waiting for the computation of `explore`"
     @property
     def _background(self):
-        "Return the computation of `explore`, None without one"
+        "Return the computation of `explore`, or None if there is none"
         looking = getattr(self, 'training', None) # missing if __init__ raised an error
         # a training can be paused, and a training recorded by `watch` cannot be stopped from here
         if hasattr(looking, 'pause') or not hasattr(looking, 'stop'): return None

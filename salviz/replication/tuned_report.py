@@ -168,7 +168,7 @@ def _expected(findings, first, rows) -> list: # of dicts for the template
             for paper, e in expectations.items()]
 
 def _not_learned(study, rows) -> list: # of sentences
-    "Describe the conditions of a study that did not beat a constant answer in these runs, by domain"
+    "Describe the conditions of a study that did not beat a constant prediction in these runs, by domain"
     out, runs = [], rows[rows.study == study]
     by = 'task' if 'task' in runs and runs.task.notna().any() else 'study'
     for (condition, task), part in runs.groupby(['method', by]):

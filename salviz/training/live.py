@@ -206,7 +206,7 @@ class _Working(_Steered):
             if self._wish == 'stop':
                 job.run.set_state(stopped=0)
                 job.close()
-                raise Stopped('stopped before it was started')
+                raise Stopped('stopped before it started')
             self._news('running')
             fit(job, self)
             end, self.seconds_left = 'finished', 0.
@@ -231,7 +231,7 @@ class _Working(_Steered):
 
 # %% ../../nbs/06_training/09_live.ipynb #027
 class Training(_Working):
-    "A training run in a worker thread, see `start_training`"
+    "A training run in a worker thread; see `start_training`"
     def _result(self) -> Run:
         for fn, in self._last_acts:
             try: fn()
@@ -254,7 +254,7 @@ class Training(_Working):
             self._stop_and_join()
             raise
         if not ended:
-            raise TimeoutError(f'wait: after {timeout} s training is {self.state}, at step {self.step} of {self.total}')
+            raise TimeoutError(f'wait: after {timeout} s, training is {self.state} at step {self.step} of {self.total}')
         return self._result()
 
     async def _awaited(self):
@@ -285,7 +285,7 @@ def start_training(
     start:bool=True,       # whether to start at once; False: wait for `start()`, or for the button in the explorer
     **kwargs               # further arguments of `train`
 ) -> Training:
-    """Start `train` in a worker thread and return its `Training`; raise for invalid arguments
+    """Start `train` in a worker thread and return its `Training`; raise an error for invalid arguments
 
     You can pause, resume, stop, wait for and await the `Training`."""
     fault = ''

@@ -996,7 +996,7 @@ def test_runs_table_lists_damaged_runs_and_skips_other_folders(tmp_path):
     assert t.method['b'] == 'FineTuning' and not t.finished[['b', 'c', 'd']].any()
     assert list(runs_table(tmp_path/'pictures').columns) == list(runs_table(tmp_path).columns)
     assert len(runs_table(tmp_path/'pictures')) == 0
-    with pytest.raises(FileNotFoundError, match='there is no such folder'): runs_table(tmp_path/'nowhere')
+    with pytest.raises(FileNotFoundError, match='the folder does not exist'): runs_table(tmp_path/'nowhere')
 
 
 def test_run_and_snapshot_have_a_readable_repr(run):

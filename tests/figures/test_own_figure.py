@@ -102,7 +102,7 @@ def test_panels_go_to_the_axes_of_their_names(made):
                            (free[:2], 'one Axes for each of the 3 panels, got 2'),
                            ('a', 'ax must be Axes of matplotlib')):
         with pytest.raises(ValueError, match=message): figure(run, 'triptych', ax=wrong)
-    with pytest.raises(ValueError, match='columns= sets a page; drop it with ax='):
+    with pytest.raises(ValueError, match='columns= applies to a whole page; omit it with ax='):
         figure(run, 'triptych', ax=free, columns=1)
 
 

@@ -161,7 +161,7 @@ def test_a_run_of_an_earlier_version_is_loaded_with_its_training_class_names(tmp
         earlier.setattr(feed, 'check_classes', lambda model, task, data: task.class_names(data['train'].features))
         run = train(model, words_tokenizer(), splits(), run_dir=tmp_path/'run', **quick)
     assert class_names(model) == ['good', 'bad']
-    with pytest.warns(UserWarning, match='the names of the run are used'):
+    with pytest.warns(UserWarning, match='the names from the run are used'):
         assert class_names(load_model(Run(run.path))[0]) == ['bad', 'good']
 
 
