@@ -65,9 +65,9 @@ _over, _held = ('finished', 'stopped', 'failed'), ('waiting', 'paused', 'pausing
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #w0421b
 class Controls(W.VBox):
-    """Buttons to start, pause, resume and stop a `training` (see `salviz.training.live`), with its progress, remaining
-    time and error. A computation that cannot be paused, such as the one started by `explore`, can be cancelled; when it
-    is done, the controls disappear."""
+    """Buttons to start, pause, resume and stop a `training` run (see `salviz.training.live`), with its progress,
+    remaining time and error. A computation that cannot be paused, such as the one started by `explore`, can be
+    cancelled; when it is done, the controls disappear."""
     def __init__(self, training):
         self.training = training
         self.pause_button = W.Button(description='Pause', icon='pause', tooltip='pause training after the current step')
@@ -93,7 +93,7 @@ class Controls(W.VBox):
         self._worker.call()
 
     def _show(self):
-        "Show the current state of the training"
+        "Show the current state of training"
         t = self.training
         state = t.state
         self.pause_button.description = 'Start' if state == 'waiting' else 'Resume' if state in _held else 'Pause'
@@ -159,8 +159,8 @@ def _opened(run):
     try: opened = as_run(run)
     except (TypeError, AttributeError): opened = None
     if all(hasattr(opened, k) for k in ('recorded', 'snapshot', 'metrics', 'config')): return opened
-    raise ValueError('run must be a Run, its path, a training from start_training or watch, or a list of Snapshots; '
-                     f'got {type(run).__name__}')
+    raise ValueError('run must be a Run, its path, a training run from start_training or watch, or a list of '
+                     f'Snapshots; got {type(run).__name__}')
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #050
 def _same(sentence, m, probe):
@@ -411,12 +411,12 @@ class _TrainingEnd(_Display):
         self.refresh()
 
     def _end(self):
-        "Send and draw the final state while the cell waits for the training, so that the notebook stores the output"
+        "Send and draw the final state while the cell waits for training to end, so that the notebook stores the output"
         self._send_last()
         self._draw_last()
 
     def close(self) -> None:
-        "Stop a running computation, unsubscribe from the training and close the view"
+        "Stop a running computation, unsubscribe from the training run and close the view"
         if self._background: self._background.stop()
         for end in ('_unsubscribe', '_forget_end'): getattr(self, end, lambda: None)()
         for part in filter(None, [getattr(self, name, None) for name in ('view', 'controls')]): part.close()

@@ -37,7 +37,7 @@ from .verdicts import verdict, word_of_claim
 class TunedFinding(Finding):
     "An effect of the tuned protocol and its result"
     sequential:SequentialVerdict|None = None # None before the first look
-    left_out:tuple = () # domains in which a condition did not beat a constant answer
+    left_out:tuple = () # domains in which a condition did not beat a constant prediction
 
     @property
     def verdicts(self) -> dict: # {domain: `Verdict`}
@@ -97,8 +97,8 @@ expectations = { # by paper
         {'Does it harm accuracy?': ('L1 no harm',), 'Does attention follow the explanation?': ('L3a', 'L3b'),
          'Is a pre-trained student better?': ('L2',)},
         ('SALLM', 'FT', 'SalLM'),
-        ('A large weight of the attention loss, or a teacher that is hardly better than a constant answer, can keep a '
-         'small model at that level.',), 'The teacher is trained first, which takes as long as plain fine-tuning.')}
+        ('A large weight of the attention loss, or a teacher that is hardly better than a constant prediction, can '
+         'keep a small model at that level.',), 'The teacher is trained first, which takes as long as plain fine-tuning.')}
 
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #259fec42

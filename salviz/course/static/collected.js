@@ -97,7 +97,7 @@ export class CourseAnswers {
   async readClass(input) {
     const {classmates, leftOut} = await courseClassAnswers(input.files), count = Object.keys(classmates).length;
     if (count) this.source.page.say({classmates});
-    const found = count ? `Loaded the answers of a class to ${count} questions.` : 'This file contains no answers.';
+    const found = count ? `Loaded the class answers to ${count} questions.` : 'This file contains no answers.';
     const not = leftOut.length ? ` Could not read: ${coursePrintable(leftOut.join('; '))}.` : '';
     setText(this.note, found + not);
     input.value = '';
