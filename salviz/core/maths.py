@@ -325,7 +325,7 @@ def top_overlap(
     """Return the fraction of the `k` largest values of `a` that are also among the `k` largest values of `b`
 
     Ties go to the earlier position. All counted positions are compared if there are fewer than `k`."""
-    if k < 1: raise ValueError(f'k must be at least 1 (how many of the largest values to compare), got {k!r}')
+    if k < 1: raise ValueError(f'k, the number of largest values to compare, must be at least 1, got {k!r}')
     a, b = np.broadcast_arrays(a, b)
     chosen = top_mask(a, k, counts)
     both, of = (chosen & top_mask(b, k, counts)).sum(-1), chosen.sum(-1)

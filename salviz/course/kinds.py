@@ -51,7 +51,7 @@ def words(
 ) -> Query:
     "Return a question that asks for words of `sentence`"
     spans = find_words(sentence) if isinstance(sentence, str) else []
-    if not spans: raise ValueError(f'sentence must be a text with words, got {shown(sentence)}')
+    if not spans: raise ValueError(f'sentence must be a text that contains words, got {shown(sentence)}')
     is_spaced = [start > end for (_, end), (start, _) in pairwise([(0, 0), *spans])]
     return Query('words', dict(sentence=sentence, words=[sentence[start:end] for start, end in spans],
                                spaced=is_spaced, most=_count('most', most, len(spans))))

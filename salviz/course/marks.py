@@ -73,7 +73,7 @@ def mark_set(
         rows = [row if isinstance(row, dict) else dict(text=row) for row in sentences]
     wrong = [i for i, row in enumerate(rows) if not isinstance(row.get('text'), str) or not find_words(row['text'])]
     problem = ''
-    if wrong: problem = f'sentence {wrong[0] + 1} must be a text with words, got {shown(rows[wrong[0]])}'
+    if wrong: problem = f'sentence {wrong[0] + 1} must be a text that contains words, got {shown(rows[wrong[0]])}'
     if not rows:
         problem = f'`sentences` must be a list of texts, or of dicts with text and label, got {shown(sentences)}'
     if type(most) is not int or most < 1: problem = f'`most` must be a positive integer, got {most!r}'

@@ -272,7 +272,7 @@ def check_followed(
     unused = [name for name, x in choices.items() if x is not None and name not in available]
     if unused:
         raise ValueError(f'figure: {type(view).__name__} does not support {unused[0]}=; it supports '
-                         f'{", ".join(available) or "none of these choices"}, and always ax, caption and style')
+                         f'{", ".join([*available, "ax", "caption", "style"])}')
 
 def arranged(
     view,

@@ -174,7 +174,7 @@ def test_names_order_and_colours_in_figure_legend_and_caption(drops):
 
 def test_a_choice_that_a_kind_does_not_support_is_rejected_with_those_that_it_supports(made):
     source, options = made['head_map']
-    message = 'Grid does not support order=; it supports names, cmap, limits, and always ax'
+    message = 'Grid does not support order=; it supports names, cmap, limits, ax, caption, style'
     with pytest.raises(ValueError, match=message):
         figure(source, 'head_map', order=['0'], **options)
     with pytest.raises(ValueError, match='accuracy_drop has no option p; available: '):
