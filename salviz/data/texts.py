@@ -705,7 +705,8 @@ def _are_counted(sentences):
 def _bio(path, word=None, tag=None):
     """Read a file with one word and its tag per line as a data frame with the columns words and tags
 
-    `word` and `tag` are column numbers; None: the first column without word numbers, and the last column."""
+    `word` and `tag` are column numbers. If `word` is None, it is the first column without word numbers. If `tag` is
+    None, it is the last column."""
     sentences, choose = _tag_lines(path), 'pass the column numbers of words and tags, such as words=1, tags=3 (from 0)'
     width, counted = len(sentences[0][0][1]), _are_counted(sentences)
     unusable = {2: ': the first column only counts; a column of words is needed',

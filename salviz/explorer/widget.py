@@ -185,7 +185,7 @@ class _Selected(W.VBox):
         return self.selected()
 
     def recorded_selection(self) -> 'Selection':
-        "Return `selected()`; raise a ValueError without recordings"
+        "Return `selected()`; raise a ValueError if there are no recordings"
         selection = self.selected()
         if selection is None: raise ValueError('nothing has been recorded yet, so there is nothing to show or export')
         return selection
