@@ -288,7 +288,7 @@ def padding_for(
                                f'it was set to the padding token of the tokenizer (id {tokenizer_pad})')
     if model_pad == tokenizer_pad: return model_pad, ''
     return model_pad, (f'{who}: the padding token of the tokenizer has the id {tokenizer_pad}, '
-                       f'the padding token of the model {model_pad}: batches are padded with the token of the model, '
+                       f'that of the model has the id {model_pad}; batches are padded with the token of the model, '
                        'which its head needs to find the last token')
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm24b1
