@@ -98,7 +98,8 @@ expectations = { # by paper
          'Is a pre-trained student better?': ('L2',)},
         ('SALLM', 'FT', 'SalLM'),
         ('A large weight of the attention loss, or a teacher that is hardly better than a constant prediction, can '
-         'keep a small model at that level.',), 'The teacher is trained first, which takes as long as plain fine-tuning.')}
+         'keep a small model at that level.',),
+        'The teacher is trained first, which takes as long as plain fine-tuning.')}
 
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #259fec42
