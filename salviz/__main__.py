@@ -1,4 +1,4 @@
-"`python -m salviz` is `salviz`."
+"Run the `salviz` command as `python -m salviz`."
 import sys
 
 from salviz.cli import main

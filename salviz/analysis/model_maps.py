@@ -242,7 +242,7 @@ def _saliency(model, inputs, score, start, saliency, steps, baseline) -> tuple: 
     return {name: values[0].float().cpu().numpy()}, {}
 
 def _stacked(maps:dict) -> np.ndarray: # float32 [layers, heads, query, key]
-    "Stack the `maps` {layer: map} of one text to an array, and release each map in turn"
+    "Stack the `maps` {layer: map} of one text into an array, releasing each map in turn"
     layers = list(maps)
     stacked = np.empty((len(layers), *maps[layers[0]].shape[1:]), np.float32)
     for to, l in zip(stacked, layers): to[...] = maps.pop(l)[0].detach().float().cpu().numpy()

@@ -23,7 +23,7 @@ def _without(reading, place:int) -> dict:
 
 # %% ../../nbs/04_attribution/06_occlusion.ipynb #048b
 def _removed(reading) -> torch.Tensor: # [targets, rows, n]
-    "Return the drop of each score when each token is removed"
+    "Return the drop in each score when each token is removed"
     fault = ''
     if (reading.real.sum(1) < 2).any(): fault = "needs at least two tokens in every text; use 'baseline'"
     if has_encoder_and_decoder(reading.model) and target_start(reading.model) is None:
@@ -40,7 +40,7 @@ def _removed(reading) -> torch.Tensor: # [targets, rows, n]
 
 # %% ../../nbs/04_attribution/06_occlusion.ipynb #048c
 def _without_tokens(reading, replacement, baseline=None) -> torch.Tensor: # [targets, rows, n]
-    "Return the drop of each score when `replacement` replaces each token"
+    "Return the drop in each score when `replacement` replaces each token"
     if replacement == 'removal': return _removed(reading)
     x = reading.x
     if not isinstance(replacement, str): baseline = replacement
@@ -92,7 +92,7 @@ def _option_fault(is_text, replacement, window, stride) -> str: # '' if there is
 
 @attribution('occlusion', cite='li2016understanding', is_linear=True, copies=lambda tokens: tokens)
 def _by_occlusion(reading, *, replacement='baseline', window=None, stride=None, baseline=None):
-    "Compute the drop of each score without a token, or the mean drop without the windows that cover a pixel or cell"
+    "Compute the drop in each score without a token, or the mean drop without the windows that cover a pixel or cell"
     x = reading.x
     check_faults(_option_fault(reading.is_text, replacement, window, stride), 'occlusion: ')
     if reading.is_text: return _without_tokens(reading, replacement, baseline)

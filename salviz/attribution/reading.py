@@ -103,7 +103,7 @@ def target_scores(
     if logits is None or logits.dim() != 2:
         what = 'no logits'
         if logits is not None: what = f'logits of shape {list(logits.shape)}'
-        raise ValueError(f'{type(outputs).__name__} has {what} and so no class to explain; '
+        raise ValueError(f'{type(outputs).__name__} has {what} but no class to explain; '
                          'define the score with target=function of (outputs, rows)')
     if isinstance(target, torch.Tensor): target = target[rows]
     return _class_scores(logits, _target_classes(logits, target), score)

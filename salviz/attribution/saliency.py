@@ -126,7 +126,7 @@ def begin(reading, baseline=None) -> torch.Tensor: # shape of the input
                          f'{list(start.shape)}') from None
 
 def _path_gain(reading, start) -> torch.Tensor: # [targets, rows]
-    "Return the difference of the scores between `start` and the input"
+    "Return the difference between the scores at `start` and at the input"
     return reading.scores_here - reading.scores(start[None])[:, 0]
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #032c
@@ -304,12 +304,12 @@ def _uniform(
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #g024c
 def _normal(reading, sample:int) -> torch.Tensor:
-    "Return standard normal random numbers in the shape of the input (by Box and Muller), see `_uniform`"
+    "Return standard normal random numbers in the shape of the input (Box-Muller transform); see `_uniform`"
     radius, angle = (_uniform(reading, sample, stream) for stream in (0, 1))
     return ((-2 * (1 - radius).log()).sqrt() * (2 * math.pi * angle).cos()).to(reading.x)
 
 def _one_each(reading, sample:int, stream:int) -> torch.Tensor: # [rows]
-    "Return a uniform random number for each example, see `_uniform`"
+    "Return a uniform random number for each example; see `_uniform`"
     keys = [_content_key(reading, i) for i in range(len(reading))]
     draws = [torch.from_numpy(keyed_uniform(key, (1,), reading.seed, sample, stream)) for key in keys]
     return torch.cat(draws).to(reading.x.device, _drawn_in(reading))

@@ -1,1 +1,1 @@
-"Benchmarks: the cost of a training step of each method, and comparisons with other libraries; see `salviz bench`."
+"Measure the cost of a training step of each method, and compare it with other libraries; see `salviz bench`."

@@ -381,7 +381,7 @@ def _measure_steps(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #037
 def _in_status(text:str, name:str) -> float:
-    "Return the value of `name` in the text of Linux' /proc/self/status, in megabytes (10^6 bytes)"
+    "Return the value of `name` in the text of Linux's /proc/self/status, in megabytes (10^6 bytes)"
     line = next((l for l in text.splitlines() if l.startswith(f'{name}:')), None)
     if line is None: raise ValueError(f'bench: no {name} in the status of this process')
     return int(line.split()[1]) * 1024 / 1e6

@@ -147,7 +147,7 @@ def _seconds_to_paint(
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe08bc
 def _looking(snapshot, folder) -> dict: # {library: (path, selector)}
-    "Write one snapshot as a page of each library"
+    "Write one snapshot as a page with each library"
     from salviz.explorer.bertviz import bertviz_view
     from salviz.explorer.page import page
     folder = Path(folder)
@@ -282,7 +282,7 @@ def _time(kinds, results, rounds, clock, say, agree=False):
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe11c
 def _looked_at(rounds) -> dict:
-    "Return the bytes of each page and the seconds until it is drawn"
+    "Return the size of each page in bytes and the seconds until it is drawn"
     from salviz.explorer.widget import Explorer
     snapshot = Explorer('ad-drop').selected().snapshot
     with tempfile.TemporaryDirectory() as folder:

@@ -251,7 +251,7 @@ def _entries_in(text) -> list:
 
 # %% ../../nbs/01_core/04_bibliography.ipynb #013b
 def _entries_of(source) -> list:
-    "Return the entries that `source` cites, see `write_bibliography`"
+    "Return the entries that `source` cites; see `write_bibliography`"
     if hasattr(source, 'citations'): return list(source.citations)
     if isinstance(source, (list, tuple)): return [entry for one in source for entry in _entries_of(one)]
     if not isinstance(source, (str, Path)):

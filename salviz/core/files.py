@@ -193,5 +193,5 @@ def read_by_ending(
     read = readers.get(path.suffix.lower())
     if read is None:
         raise ValueError(f'{path} has the extension {path.suffix!r}; supported extensions: {", ".join(readers)}. Read '
-                         "other files with pandas, such as pandas.read_csv(path, sep='\\t'), and pass the frame")
+                         "other files with pandas, for example pandas.read_csv(path, sep='\\t'), and pass the frame")
     return read(checked_file(path))

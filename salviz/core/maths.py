@@ -94,7 +94,7 @@ def pattern_matrix(
     check_choice('boundary', boundary, ['uniform', 'zero'])
     check_choice('multiple', multiple, ['uniform', 'indicator'])
     if (name in ('delim', 'period')) != (occurs is not None):
-        raise ValueError(f'occurs (bool [n], positions of the token) is for delim and period only; got '
+        raise ValueError(f'occurs (bool [n], positions of the token) applies only to delim and period; got '
                          f'occurs={occurs!r} for {name}')
     real = np.asarray(real, bool)
     at = np.flatnonzero(real)
@@ -325,7 +325,7 @@ def top_overlap(
     """Return the fraction of the `k` largest values of `a` that are also among the `k` largest values of `b`
 
     Ties go to the earlier position. All counted positions are compared if there are fewer than `k`."""
-    if k < 1: raise ValueError(f'k must be at least 1 (how many of the largest values to compare), got {k!r}')
+    if k < 1: raise ValueError(f'k, the number of largest values to compare, must be at least 1, got {k!r}')
     a, b = np.broadcast_arrays(a, b)
     chosen = top_mask(a, k, counts)
     both, of = (chosen & top_mask(b, k, counts)).sum(-1), chosen.sum(-1)

@@ -197,7 +197,7 @@ def _described_table(frame, **more):
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-14b
 def _described_words(about):
-    "Return the attrs of a table that can be stored"
+    "Return those attrs of a table that can be stored"
     written = {}
     for k, x in about.items():
         try: written[k] = _packed(x)

@@ -80,7 +80,7 @@ class _RunFolder:
         file = self.path/'config.json'
         if not os.path.lexists(file):
             problem = f'{self.path} is not a run, or it is damaged: file {file} is missing'
-            if not self.path.is_dir(): problem = f'no run in {self.path}: there is no such folder'
+            if not self.path.is_dir(): problem = f'no run in {self.path}: the folder does not exist'
             raise FileNotFoundError(problem)
         self.config, self.sealed = _read_config(file)
 
@@ -535,7 +535,7 @@ class _RunDamage(_RunScores):
         return [*rows, *self._scan()[1], *_damaged_values(self), *_damaged_arrays(self), *_damaged_checkpoints(self)]
 
     def check(self) -> list: # of `Damage`
-        "Read every byte of the run and of nested runs; return all damage, also what `damaged` cannot detect"
+        "Read every byte of the run and of nested runs; return all damage, even where `damaged` cannot detect it"
         for path in self._scan()[0].values():
             try: self._load(path)
             except (FileNotFoundError, ValueError): pass # from now on, `_scan` lists it as damaged
@@ -794,7 +794,7 @@ def runs_table(folder:str|os.PathLike) -> pd.DataFrame:
     "Return a table of the runs in `folder`, one per row, with scores of the best checkpoint and any damaged files"
     folder, rows, names = Path(folder), [], {}
     splits = dict.fromkeys(['validation', 'test'])
-    if not folder.is_dir(): raise FileNotFoundError(f'no runs in {folder}: there is no such folder')
+    if not folder.is_dir(): raise FileNotFoundError(f'no runs in {folder}: the folder does not exist')
     for p in sorted(folder.iterdir()):
         if not any((p/name).exists() for name in ('config.json', 'metrics.jsonl', 'snapshots')): continue
         try:

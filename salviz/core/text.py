@@ -363,7 +363,7 @@ def _check_words(values, word_ids, n_words):
     "Return the arguments of `pool_words` as arrays; raise a `ValueError` if their shapes do not match"
     values, word_ids = np.asarray(values), np.asarray(word_ids)
     if values.shape[-1:] != word_ids.shape:
-        raise ValueError(f'values {values.shape} must end in one number for each of the {word_ids.shape} word_ids')
+        raise ValueError(f'the last axis of values {values.shape} must match word_ids {word_ids.shape}')
     least = int(word_ids.max(initial=-1)) + 1
     if n_words is None: n_words = least
     if n_words >= least: return values, word_ids, n_words

@@ -246,7 +246,7 @@ def _with_new_names(function, kwargs:dict) -> dict:
     for old, new in getattr(function, 'old_names', {}).items():
         if old not in kwargs: continue
         who = function.__qualname__.removesuffix('.__init__')
-        if new in kwargs: raise TypeError(f'{who}: {old} is the old name of {new}; pass {new} alone')
+        if new in kwargs: raise TypeError(f'{who}: {old} is the old name of {new}; pass only {new}')
         warnings.warn(f'{who}: {old} is now called {new}; the old name is accepted until salviz 0.4',
         DeprecationWarning,
                       stacklevel=3)

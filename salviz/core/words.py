@@ -148,7 +148,7 @@ def for_file(text:str) -> str:
 
 # %% ../../nbs/01_core/00_words.ipynb #73b0047f
 def without_path(x):
-    "Return only the last part of `x` if it is the path of a file or folder, so that no private path is shown, else `x`"
+    "Return `x` or, if it is the path of a file or folder, only its last part, so that no private path is shown"
     if not isinstance(x, str): return x
     is_path = re.match(r'/|~|\.{1,2}[\\/]|[A-Za-z]:[\\/]|\\\\|file:', x) or x.count('/') + x.count('\\') > 1
     if is_path and '\n' not in x: return re.split(r'[\\/]', x.rstrip('\\/'))[-1]

@@ -1,4 +1,4 @@
-"The course: predictions, reveals, marks, exercises, and the runs that they use. It can be imported without torch."
+"Teach with predictions, reveals, marks and exercises, and the runs that they use; can be imported without torch."
 from salviz import lazy_names
 
 _modules = {

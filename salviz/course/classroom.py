@@ -176,7 +176,7 @@ def _class_alpha(
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl17
 def _majority_of(votes, respondents:int): # flags; None without respondents
-    "Return the words that more than half of the `respondents` marked; a tie is not marked"
+    "Return the words that more than half of the `respondents` marked; exactly half is not enough"
     if respondents: return (2*votes > respondents).astype(int)
     return None
 

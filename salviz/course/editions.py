@@ -240,7 +240,7 @@ def _folded(summary, text):
     return f'<details><summary>{summary}</summary>\n\n{text.strip()}\n\n</details>'
 
 def _hides_source(cell):
-    "Return whether the code of `cell` is folded: it contains true answers, or only draws the picture"
+    "Return whether the code of `cell` is folded, because it contains true answers or only draws the picture"
     return cell_tag(cell) == 'picture' or any(f'{name}(' in cell_text(cell) for name in ('Predict', 'Reveal'))
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-26b

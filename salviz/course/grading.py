@@ -67,7 +67,7 @@ class Handed:
     notes:list = field(default_factory=list) # messages about problematic files
 
 def _first_answers(file):
-    "Return the first answers of a file with their times; equal times for all answers mean a copy"
+    "Return the first answers of a file with their times; if all times are equal, the file is a copy"
     firsts = {name: entry.get('first') for name, entry in file['entries'].items()}
     answers = {name: (str(first.get('value')), str(first.get('time'))) for name, first in firsts.items()
             if isinstance(first, dict) and first.get('time')}
@@ -80,7 +80,7 @@ def _handed_in(
     "Read the answers files in `folder`"
     folder, handed, seen = Path(folder), Handed(), {}
     if not folder.is_dir():
-        raise NotADirectoryError(f'grade: no folder {folder}; name the folder with the answers files')
+        raise NotADirectoryError(f'grade: no folder {folder}; pass the folder with the answers files')
     for path in sorted(folder.glob('*.json')):
         left_out = []
         try: file = session.read_answers(path, left_out)
@@ -218,7 +218,7 @@ def grade(
 ) -> str:
     "Grade a class and return the report for the terminal"
     if out is not None:
-        if Path(out).exists(): raise FileExistsError(f'grade: {out} already exists; name another file')
+        if Path(out).exists(): raise FileExistsError(f'grade: {out} already exists; choose another file')
         if not Path(out).absolute().parent.is_dir():
             raise FileNotFoundError(f'grade: the folder of {out} does not exist; create it first')
     grades = _graded(folder, lessons, numbers)

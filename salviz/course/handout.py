@@ -40,8 +40,8 @@ def _free_folder(
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=path): pass
     except OSError as error:
-        raise PermissionError(f'course: {path} cannot be written ({error.strerror}); name another folder') from None
-    if problem: raise FileExistsError(f'course: {path} {problem}; name a new folder, because nothing is overwritten')
+        raise PermissionError(f'course: {path} cannot be written ({error.strerror}); choose another folder') from None
+    if problem: raise FileExistsError(f'course: {path} {problem}; choose a new folder, because nothing is overwritten')
     return path
 
 # %% ../../nbs/14_course/13_handout.ipynb #ho-06b
@@ -225,7 +225,7 @@ def open_lab(
 @contextlib.contextmanager
 def _no_network():
     "Block every connection to other computers"
-    def refuse(self, address): raise OSError(f'the rehearsal has no network, but something connected to {address!r}')
+    def refuse(self, address): raise OSError(f'no network during the rehearsal, but something connected to {address!r}')
     connect = socket.socket.connect
     def local(self, address):
         stays_here = self.family == getattr(socket, 'AF_UNIX', None)

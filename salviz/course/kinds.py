@@ -49,9 +49,9 @@ def words(
     sentence:str,
     most:int=2,   # maximum number of words
 ) -> Query:
-    "Return a question for words of `sentence`"
+    "Return a question that asks for words of `sentence`"
     spans = find_words(sentence) if isinstance(sentence, str) else []
-    if not spans: raise ValueError(f'sentence must be a text with words, got {shown(sentence)}')
+    if not spans: raise ValueError(f'sentence must be a text that contains words, got {shown(sentence)}')
     is_spaced = [start > end for (_, end), (start, _) in pairwise([(0, 0), *spans])]
     return Query('words', dict(sentence=sentence, words=[sentence[start:end] for start, end in spans],
                                spaced=is_spaced, most=_count('most', most, len(spans))))
@@ -61,13 +61,13 @@ def head(
     layers:int, # number of layers
     heads:int,  # number of heads per layer
 ) -> Query:
-    "Return a question for one head of a model"
+    "Return a question that asks for one head of a model"
     return Query('head', dict(layers=_count('layers', layers, 100), heads=_count('heads', heads, 100)))
 
 def choice(
     *options:str,
 ) -> Query:
-    "Return a question for one of `options`"
+    "Return a question that asks for one of `options`"
     return Query('choice', dict(options=_texts('options', options, 2)))
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd08c
@@ -76,7 +76,7 @@ def order(
     first:str='first', # label of the upper end of the list, such as 'most faithful'
     last:str='last',   # label of the lower end
 ) -> Query:
-    "Return a question for an order of `items`, which are shown in this order; do not pass them in the true order"
+    "Return a question that asks for the order of `items`; they are shown as passed, so do not pass the true order"
     first, last = _texts('first and last', (first, last), 2)
     return Query('order', dict(items=_texts('items', items, 2), first=first, last=last))
 
@@ -107,7 +107,7 @@ def number(
     near:_Finite=None, # distance from the truth that scores 1; None for 5% of the range
     far:_Finite=None,  # distance that scores .5; None for 15%
 ) -> Query:
-    "Return a question for a number"
+    "Return a question that asks for a number"
     if step is None: step = (high - low)/100
     if near is None: near = (high - low)*.05
     if far is None: far = (high - low)*.15
@@ -129,7 +129,7 @@ def slope(
     near:_Finite=None, # distance from the true end that scores 1 if the direction is right; None for 10% of the range
     same:_Finite=None, # largest change that counts as no change; None for 2% of the range
 ) -> Query:
-    "Return a question for the end of a line that starts at `start`"
+    "Return a question that asks where a line that starts at `start` ends"
     if step is None: step = (high - low)/100
     if near is None: near = (high - low)*.1
     if same is None: same = (high - low)*.02

@@ -73,7 +73,7 @@ def mark_set(
         rows = [row if isinstance(row, dict) else dict(text=row) for row in sentences]
     wrong = [i for i, row in enumerate(rows) if not isinstance(row.get('text'), str) or not find_words(row['text'])]
     problem = ''
-    if wrong: problem = f'sentence {wrong[0] + 1} must be a text with words, got {shown(rows[wrong[0]])}'
+    if wrong: problem = f'sentence {wrong[0] + 1} must be a text that contains words, got {shown(rows[wrong[0]])}'
     if not rows:
         problem = f'`sentences` must be a list of texts, or of dicts with text and label, got {shown(sentences)}'
     if type(most) is not int or most < 1: problem = f'`most` must be a positive integer, got {most!r}'
@@ -248,12 +248,12 @@ def read_code(
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma20d
 def codes_in(text:str) -> list: # of str
-    "Return the codes in `text`, such as a chat"
+    "Return the codes in a `text`, such as a chat"
     return [match[0] for match in _code.finditer(text)]
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma24
 class Marks(CourseWidget):
-    """A widget for marking words; hand in with `.code` or `.save()`, or pass `.sheet` to `class_marks`
+    """A widget for marking words; hand the marks in with `.code` or `.save()`, or pass `.sheet` to `class_marks`
 
     Example: `Marks('class', ['the film is not bad , but it never surprises .'])`"""
     state = T.Dict().tag(sync=True) # marks (flags of each sentence, or None), at (current sentence), nickname

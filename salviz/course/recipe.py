@@ -341,7 +341,7 @@ def make_course(
     "Train and measure everything in the course; write NAME.tar.xz of each run, sentences.json and tables.json"
     from salviz.recipes import pack_example_run
     folder = Path(folder).resolve()
-    if folder.exists(): raise FileExistsError(f'make_course: {folder} already exists; name another folder')
+    if folder.exists(): raise FileExistsError(f'make_course: {folder} already exists; choose another folder')
     folder.mkdir(parents=True)
     sentences = json.dumps(_choose_sentences(), indent=1, ensure_ascii=False) + '\n'
     (folder/'sentences.json').write_text(sentences, encoding='utf-8')

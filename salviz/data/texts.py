@@ -459,8 +459,8 @@ def _as_in_train(tables, column, rows) -> dict:
                     f'the split has the classes {", ".join(names)}, train has {", ".join(of_train or ())}, and a label '
                     'is of a class that train lacks')
         if renumbered[split] != rows[split] and of_train:
-            warnings.warn(f'{split} has the classes {", ".join(names)}, train has {", ".join(of_train)}: its labels '
-                          'were renumbered to the order of train', stacklevel=4)
+            warnings.warn(f'{split} has the classes {", ".join(names)}, train has {", ".join(of_train)}; its labels '
+                          'were renumbered to match train', stacklevel=4)
     return renumbered
 
 # %% ../../nbs/02_data/00_texts.ipynb #029
@@ -579,7 +579,7 @@ def _drop_unusable(tables, label):
     for name in [*tables]:
         if not isinstance(label, str) or name == 'train': continue
         if {_plain(x) for x in _label_values(tables[name], label, name)} <= {-1, None}:
-            warnings.warn(f'ignoring {name}, which has no labels; a {name} split is cut from train', stacklevel=3)
+            warnings.warn(f'ignoring {name}, which has no labels; a {name} split is taken from train', stacklevel=3)
             del tables[name]
     return tables
 
@@ -597,7 +597,7 @@ def _dataset(columns, types, source, called=None):
     "Return a Dataset of `columns` with their `types`, named `called` or, without that, after its source"
     features = Features({name: types[name] for name in columns})
     if called is not None and not (isinstance(called, str) and called.strip()):
-        raise ValueError('name must be a name of the data for captions, such as "film reviews", or None; '
+        raise ValueError('name must be the name of the data for captions, such as "film reviews", or None; '
                          f'got {called!r}')
     def in_arrow(name, values): # otherwise datasets would inspect every value
         feature = types[name]
@@ -705,7 +705,8 @@ def _are_counted(sentences):
 def _bio(path, word=None, tag=None):
     """Read a file with one word and its tag per line as a data frame with the columns words and tags
 
-    `word` and `tag` are column numbers; None: the first column without word numbers, and the last column."""
+    `word` and `tag` are column numbers. If `word` is None, it is the first column without word numbers. If `tag` is
+    None, it is the last column."""
     sentences, choose = _tag_lines(path), 'pass the column numbers of words and tags, such as words=1, tags=3 (from 0)'
     width, counted = len(sentences[0][0][1]), _are_counted(sentences)
     unusable = {2: ': the first column only counts; a column of words is needed',

@@ -76,7 +76,7 @@ def _from_bertviz(page) -> tuple: # (frame, script)
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #014c
 def _drawn(kind, s, layers, heads, start) -> tuple: # (frame, script)
-    "Draw the snapshot `s` with bertviz; `start`: position of the second sentence, None without one"
+    "Draw the snapshot `s` with bertviz; `start`: position of the second sentence, None if there is none"
     try: import bertviz
     except ModuleNotFoundError:
         raise ModuleNotFoundError('bertviz_view needs bertviz; install it with `make lab`, or run: '

@@ -34,7 +34,7 @@ def _check_image_args(model, text_args):
 
 # %% ../../nbs/12_explorer/14_model_explorer.ipynb #me06b
 def _check_text_args(model, tokenizer, image_args):
-    "Raise a ValueError for image arguments without images, an image model with texts, and a model without tokenizer"
+    "Raise a ValueError for image arguments without images, an image model with texts, and a model without a tokenizer"
     extra = [name for name, value in image_args.items() if value is not None]
     takes_images = getattr(model, 'main_input_name', '') == 'pixel_values'
     problems = [(extra, f'{", ".join(extra)} can only be used with images='),

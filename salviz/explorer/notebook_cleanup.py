@@ -68,7 +68,7 @@ def strip_views(
     try: nb = json.loads(path.read_text(encoding='utf-8'))
     except (ValueError, RecursionError): nb, problem = None, 'is not valid JSON'
     if not isinstance(nb, dict) or not isinstance(nb.get('cells'), list):
-        raise ValueError(f'{path} is not a notebook of format 4: it {problem}')
+        raise ValueError(f'{path} is not a notebook in format 4; it {problem}')
     before = json.dumps(nb)
     removed = _strip(nb)
     if json.dumps(nb) != before: write_whole(path, _saved(nb))

@@ -91,7 +91,7 @@ def _too_large(total, fraction, limit):
 
 @lru_cache(1)
 def plotly_gz() -> bytes:
-    "Return the gzipped plotly.min.js of the installed plotly, empty without plotly"
+    "Return the gzipped plotly.min.js of the installed plotly; empty if plotly is not installed"
     try: file = files('plotly')/'package_data'/'plotly.min.js'
     except ModuleNotFoundError: return b''
     if file.is_file(): return gzip.compress(file.read_bytes(), 9, mtime=0)

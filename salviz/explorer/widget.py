@@ -65,9 +65,9 @@ _over, _held = ('finished', 'stopped', 'failed'), ('waiting', 'paused', 'pausing
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #w0421b
 class Controls(W.VBox):
-    """Buttons to start, pause, resume and stop a `training` (see `salviz.training.live`), with its progress, remaining
-    time and error. A computation that cannot be paused, such as the one started by `explore`, can be cancelled; when it
-    is done, the controls disappear."""
+    """Buttons to start, pause, resume and stop a `training` run (see `salviz.training.live`), with its progress,
+    remaining time and error. A computation that cannot be paused, such as the one started by `explore`, can be
+    cancelled; when it is done, the controls disappear."""
     def __init__(self, training):
         self.training = training
         self.pause_button = W.Button(description='Pause', icon='pause', tooltip='pause training after the current step')
@@ -93,7 +93,7 @@ class Controls(W.VBox):
         self._worker.call()
 
     def _show(self):
-        "Show the current state of the training"
+        "Show the current state of training"
         t = self.training
         state = t.state
         self.pause_button.description = 'Start' if state == 'waiting' else 'Resume' if state in _held else 'Pause'
@@ -159,8 +159,8 @@ def _opened(run):
     try: opened = as_run(run)
     except (TypeError, AttributeError): opened = None
     if all(hasattr(opened, k) for k in ('recorded', 'snapshot', 'metrics', 'config')): return opened
-    raise ValueError('run must be a Run, its path, a training from start_training or watch, or a list of Snapshots; '
-                     f'got {type(run).__name__}')
+    raise ValueError('run must be a Run, its path, a training run from start_training or watch, or a list of '
+                     f'Snapshots; got {type(run).__name__}')
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #050
 def _same(sentence, m, probe):
@@ -185,13 +185,13 @@ class _Selected(W.VBox):
         return self.selected()
 
     def recorded_selection(self) -> 'Selection':
-        "Return `selected()`; raise a ValueError without recordings"
+        "Return `selected()`; raise a ValueError if there are no recordings"
         selection = self.selected()
         if selection is None: raise ValueError('nothing has been recorded yet, so there is nothing to show or export')
         return selection
 
     def selected(self) -> 'Selection|None':
-        "Return the selection in the browser, a `salviz.explorer.static_images.Selection`; None without recordings"
+        "Return the selection in the browser, a `salviz.explorer.static_images.Selection`; None if nothing was recorded"
         from salviz.explorer.static_images import Selection
         state, metas = self._state(), self._metas()
         at = 0
@@ -246,7 +246,7 @@ class _WithBackground(_Selected):
     "Waiting for the computation of `explore`"
     @property
     def _background(self):
-        "Return the computation of `explore`, None without one"
+        "Return the computation of `explore`, or None if there is none"
         looking = getattr(self, 'training', None) # missing if __init__ raised an error
         # a training can be paused, and a training recorded by `watch` cannot be stopped from here
         if hasattr(looking, 'pause') or not hasattr(looking, 'stop'): return None
@@ -411,12 +411,12 @@ class _TrainingEnd(_Display):
         self.refresh()
 
     def _end(self):
-        "Send and draw the final state while the cell waits for the training, so that the notebook stores the output"
+        "Send and draw the final state while the cell waits for training to end, so that the notebook stores the output"
         self._send_last()
         self._draw_last()
 
     def close(self) -> None:
-        "Stop a running computation, unsubscribe from the training and close the view"
+        "Stop a running computation, unsubscribe from the training run and close the view"
         if self._background: self._background.stop()
         for end in ('_unsubscribe', '_forget_end'): getattr(self, end, lambda: None)()
         for part in filter(None, [getattr(self, name, None) for name in ('view', 'controls')]): part.close()

@@ -169,7 +169,7 @@ def _values_along(view, axis):
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #67f3c1d3
 def _limit_faults(view, limits):
-    "Yield what is wrong with `limits` {axis: (lowest, highest)} for `view`"
+    "Yield the faults in `limits` {axis: (lowest, highest)} for `view`"
     axes = ('x', 'y') if isinstance(view, (Curves, TradeOff)) else (_value_axis(view),)
     for axis, ends in limits.items():
         is_pair = isinstance(ends, (list, tuple, np.ndarray)) and len(ends) == 2
@@ -218,7 +218,7 @@ def limited(
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #7da268f4
 def _colour_faults(view, colours):
-    "Yield what is wrong with `colours` {name: colour} for `view`"
+    "Yield the faults in `colours` {name: colour} for `view`"
     for name, colour in colours.items():
         if not is_color_like(colour):
             yield f"colours[{name!r}] must be a colour such as 'C0', 'red' or '#d55e00', got {shown(colour)}"
@@ -272,7 +272,7 @@ def check_followed(
     unused = [name for name, x in choices.items() if x is not None and name not in available]
     if unused:
         raise ValueError(f'figure: {type(view).__name__} does not support {unused[0]}=; it supports '
-                         f'{", ".join(available) or "none of these choices"}, and always ax, caption and style')
+                         f'{", ".join([*available, "ax", "caption", "style"])}')
 
 def arranged(
     view,

@@ -199,8 +199,10 @@ def _cell_texts(
     values, deviations, cell_width, whole,
     # (rows of (text, text or None), size in points); None if they do not fit
 ) -> tuple:
-    """Return the numbers for cells that are `cell_width` points wide. They have 3 to 1 decimals in a `whole` grid, and
-    2 or 1 decimals without a leading zero in a map of many heads."""
+    """Return the numbers for cells that are `cell_width` points wide.
+
+    They have as many decimals as fit: up to 3 in a `whole` grid, and up to 2, without a leading zero, in a map of
+    many heads."""
     top = np.nanmax(np.abs(values))
     ways = (2, 6), (2, 5), (1, 6), (1, 5)
     if whole: ways = (3, 6), (2, 6), (1, 6)
@@ -254,7 +256,7 @@ def _negative_cells(view, texts):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #024b
 def _draw_cells(ax, view, texts, norm, cmap, cell_height, s=1.):
-    "Draw the colours, numbers and marks of the cells, in letters `s` times as large as usual"
+    "Draw the colours, numbers and marks of the cells, at `s` times the usual font size"
     ax.imshow(view.values, cmap=cmap, norm=norm)
     ties = getattr(view, 'ties', np.zeros(view.values.shape, bool))
     for (i, j), v in np.ndenumerate(view.values):
@@ -352,7 +354,7 @@ def _boxes_range(view):
     return with_margin(low, high, .03, view.log)
 
 def _draw_points(ax, y, values):
-    "Draw `values` as points around the height `y`, in a fixed order, so that equal ones do not overlap"
+    "Draw `values` as points around the height `y`, in a fixed order, so that points with equal values do not overlap"
     at = y + .34*(np.arange(len(values))*.618034 % 1 - .5)*2
     ax.plot(values, at, marker='o', color=grey, markersize=1.8, linestyle='none', markeredgewidth=0, alpha=.7,
             zorder=4.5)

@@ -393,7 +393,7 @@ class Math(str):
     "A label with formulas between dollar signs; other texts are never parsed as formulas"
 
 def _drawable_value(value, without, inside=True):
-    """Return `value` with drawable texts, also in tuples, lists and dicts; an empty text in a tuple becomes visible"""
+    """Return `value` with drawable texts, also within tuples, lists and dicts; empty texts in tuples become visible"""
     if isinstance(value, Math): return value
     if isinstance(value, str): return drawable(value, without) if value or inside else ''
     if type(value) in (tuple, list): return type(value)(_drawable_value(part, without) for part in value)
@@ -532,7 +532,7 @@ class TokenTicks:
             if self.upright: label.set(rotation=90, rotation_mode='default')
 
     def scaled(self, s):
-        "Return the same labels in letters that are `s` times as large"
+        "Return the same labels at `s` times the font size"
         return replace(self, size=s*self.size, reach=s*self.reach)
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #027s
@@ -917,7 +917,7 @@ def word_boxes(ax, view, words, places, widths, box, line, size):
         word_box(ax, x, k*line, widths[i], box, words[i], size, view.is_special[i], saliency, view.limit)
 
 def arrow_to(source, place):
-    "Return an arrow from the word at `place` to the word at `source` that replaces it; '' without a source"
+    "Return an arrow from the word at `place` to the word at `source` that replaces it; '' if there is no source"
     if source < 0: return ''
     if source < place: return '← '
     return '→ '
@@ -1222,7 +1222,7 @@ class Kind(namedtuple('Kind', 'name about needs make takes cites lists further a
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #059kc
 def of_view(table, view_class):
-    "Return the entry of `table` {class of a view: entry} for `view_class` or its closest base class; None without one"
+    "Return the entry of `table` {class of a view: entry} for `view_class` or its closest base class, if any"
     return next((table[c] for c in view_class.__mro__ if c in table), None)
 
 def draws_in_axes(

@@ -612,7 +612,7 @@ def _in_user_figure(ax, content, drawing, look, style):
     "Draw `content` into `ax`, and return it as `Drawn` with the sentences that its caption keeps"
     titles, views = drawing.pop('titles', None), content.views
     heading = drawing.pop('heading', 'none')
-    if drawing: raise ValueError(f'figure: {next(iter(drawing))}= sets a page; drop it with ax=')
+    if drawing: raise ValueError(f'figure: {next(iter(drawing))}= applies to a whole page; omit it with ax=')
     if titles is None and len(views) > 1: titles = content.distinctions
     if titles is None: titles = [view.title*(heading != 'none') for view in views]
     titles = _listed(titles)

@@ -193,10 +193,10 @@ def _called_again(recipe, path, runs, changes):
             if not isinstance(places, (list, tuple)): places = [places]
             source = _restored(recipe['source'], _Finder(path.absolute().parent, places))
     except (TypeError, KeyError, AttributeError, RecursionError) as e:
-        raise ValueError(f'{path} has inconsistent metadata on how it was made '
+        raise ValueError(f'{path} has inconsistent metadata about its creation '
                          f'({type(e).__name__}: {str(e)[:80]})') from None
     if not {*arguments}.isdisjoint({'source', 'kind', 'interactive'}):
-        raise ValueError(f'{path} has inconsistent metadata on how it was made')
+        raise ValueError(f'{path} has inconsistent metadata about its creation')
     return source, kind, dict(style={}) | arguments | changes # figures without a style followed none
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-12

@@ -149,7 +149,7 @@ def _line_boxes(words, space, size):
 
 # %% ../../nbs/11_figures/09_saliency_grid.ipynb #fg-7b
 def _lines(view, width):
-    "Draw a line of coloured words for each training and method, below the name of each sentence"
+    "Draw a line of coloured words for each training run and method, below the name of each sentence"
     full, size, box = width*72, 7, 11
     with_method = width >= 5 or len({method for _, method in view.columns}) > 1
     names = [fitted(f'{training}, {method}' if with_method else training, .34*full, 6)

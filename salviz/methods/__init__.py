@@ -1,4 +1,4 @@
-"The methods: plain fine-tuning, six ways to train with explanations, and baselines to compare them with."
+"Train with plain fine-tuning, with six explanation-based methods, or with baselines to compare them with."
 # One line per method. `import A as A` makes a name public: `salviz.A`.
 from salviz.methods.base import (FineTuning as FineTuning, Method as Method, Plan as Plan, Progress as Progress,
                                  Term as Term, Together as Together, Variant as Variant)

@@ -432,7 +432,7 @@ def row_ranks(
     attribution:torch.Tensor, # [batch, heads, query, key]
     allowed:torch.Tensor,     # bool, broadcastable
 ) -> torch.Tensor: # uint8 (int16 for rows of 256 keys and more), shape of `attribution`; 0 where not allowed
-    "Return the dense rank of each attribution within its row, see `maths.dense_ranks`"
+    "Return the dense rank of each attribution within its row; see `maths.dense_ranks`"
     b = attribution.detach().cpu()
     if b.dtype in (torch.bfloat16, torch.float16): b = b.float()
     ranks = dense_ranks(b.numpy(), allowed.cpu().numpy())

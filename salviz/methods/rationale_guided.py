@@ -270,7 +270,7 @@ class _Marked(Method):
 
     @property
     def scale(self) -> str:
-        "Return the normalisation of explanations, see `normalised`"
+        "Return the normalisation of explanations; see `normalised`"
         return self.variant.normalise or (_of_attention if self.of_attention else _of_saliency)[self.loss]
 
     def prescribes(self, model:torch.nn.Module) -> dict:

@@ -492,7 +492,7 @@ class Unfinished:
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050ac
 def _question_of(part:dict): # None if it was not stored, as in earlier versions
-    "Return the `question` stored in `part`, see `SalLM`"
+    "Return the `question` stored in `part`; see `SalLM`"
     if 'question' in part: return json.loads(part['question'].tobytes())
     return None
 

@@ -180,7 +180,7 @@ def _refuse_outside(confidence, resamples=1):
         raise ValueError(f'resamples must be a positive integer, got {resamples!r}')
 
 def _untested(test, d) -> Comparison:
-    "Return a `Comparison` of the differences `d` without an interval and a p-value"
+    "Return a `Comparison` of the differences `d` without an interval or a p-value"
     return Comparison(test, len(d), over_seeds(d)['mean'], math.nan, math.nan, math.nan)
 
 def _constant(d): return len(d) < 2 or np.ptp(d) <= 1e-12*max(1., np.abs(d).max())
@@ -290,7 +290,7 @@ def adjust(
     p = np.array(p, dtype=np.float64)
     tested = ~np.isnan(p)
     if ((p[tested] < 0) | (p[tested] > 1)).any():
-        raise ValueError(f'p must be p-values between 0 and 1, got {p[tested].tolist()}')
+        raise ValueError(f'p must contain p-values between 0 and 1, got {p[tested].tolist()}')
     if tested.any(): p[tested] = _corrections[correction](p[tested])
     return p
 
@@ -316,7 +316,7 @@ def _check_names(argument, names, allowed):
     unknown = [name for name in names if name not in allowed]
     if unknown:
         available = ', '.join(str(name) for name in allowed if name != 'run')
-        raise ValueError(f'{argument} has {unknown[0]!r}, which is unknown; available: {available or "none"}')
+        raise ValueError(f'{argument} contains the unknown name {unknown[0]!r}; available: {available or "none"}')
 
 def format_value(x) -> str:
     "Format a value of a setting; floats are written in their shortest form"
@@ -359,8 +359,8 @@ def _cells(frame, rows, column, measures):
                 vary = [c for c in ids if frame[c].map(_plain_value).map(str).nunique() > 1]
                 clash = f'seed {record["seed"]} occurs twice'
                 if vary: clash = f'{", ".join(vary)} take several values'
-                raise ValueError(f'several runs share one cell of the table: {clash}; add such columns to rows or '
-                                 'columns, or select runs with where=')
+                raise ValueError(f'several runs share one cell of the table: {clash}; add a column that '
+                                 'distinguishes the runs to rows or columns, or select runs with where=')
             here[record['seed']] = math.nan if record[m] is None else float(record[m])
     return cells
 

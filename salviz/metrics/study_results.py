@@ -341,7 +341,7 @@ class StudyResults(_MeasuredStudy):
         report:str|None=None,         # metric to report; None: the same metric on the test split
         **where,                      # only runs with this `method`, `seed` or settings
     ) -> pd.DataFrame:
-        "Return the best setting of each method, selected on the validation split, see `best_settings`"
+        "Return the best setting of each method, selected on the validation split; see `best_settings`"
         frame, problem = self._finished_results(), ''
         for name, x in where.items():
             if name not in id_columns(frame):

@@ -163,8 +163,8 @@ def read_adapter(adapted, folder, who='train'):
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa21
 def _refuse_base(why):
-    raise ValueError(f'load_model: {why}; pass base=, the model that the adapter was trained on, '
-                     'with the same weights')
+    raise ValueError(f'load_model: {why}; pass base= to supply the model that the adapter was '
+                     'trained on, with the same weights')
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa21b
 def _base_by_name(folder, kind, base_facts):

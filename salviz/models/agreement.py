@@ -78,9 +78,9 @@ def _renumbered(
         return places[label]
     labels = [place(label) for label in plain[column]]
     if lacking:
-        raise ValueError(f'the {where} split has labels of classes that the others lack: {", ".join(lacking)} '
+        raise ValueError(f'the {where} split has labels that the other splits lack: {", ".join(lacking)} '
                          f'({sum(lacking.values())} labels); its classes are {", ".join(current)}, '
-                         f'those of the others are {", ".join(names)}')
+                         f'but theirs are {", ".join(names)}')
     label, form, bars = ClassLabel(names=names), part.format, not are_progress_bars_disabled()
     disable_progress_bars() # selected rows are copied here
     feature = Sequence(label) if is_list else label
@@ -119,8 +119,8 @@ def _class_order(
 # %% ../../nbs/03_models/10_agreement.ipynb #agm11b
 def _renumbering(names, order) -> str:
     "Return the sentence that reports the change of the class order from `names` to `order`"
-    return (f'the data list the classes {", ".join(names)}, the model {", ".join(order)}: '
-            'the labels were renumbered to the order of the model')
+    return (f'the data list the classes {", ".join(names)}, the model {", ".join(order)}; '
+            'the labels were renumbered to match the model')
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm14
 def _labelled(data, column) -> bool:
@@ -228,7 +228,7 @@ def named_as(model, names):
     name_classes(model, names)
     if model_names is not None:
         warnings.warn(f'load_model: the config of the checkpoint lists the classes {", ".join(model_names)}, '
-                      f'but the run was trained with {", ".join(names)}: the names of the run are used',
+                      f'but the run was trained with {", ".join(names)}; the names from the run are used',
                       stacklevel=3)
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm23
@@ -288,7 +288,7 @@ def padding_for(
                                f'it was set to the padding token of the tokenizer (id {tokenizer_pad})')
     if model_pad == tokenizer_pad: return model_pad, ''
     return model_pad, (f'{who}: the padding token of the tokenizer has the id {tokenizer_pad}, '
-                       f'the padding token of the model {model_pad}: batches are padded with the token of the model, '
+                       f'that of the model has the id {model_pad}; batches are padded with the token of the model, '
                        'which its head needs to find the last token')
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm24b1
@@ -302,7 +302,7 @@ def agreed_pads(
     pads = mask == 0
     if not (ids[pads] != model_pad).any(): return batch
     warnings.warn(f'explain: the batch was not padded with the padding token of the model (id {model_pad}), '
-                  'which its head needs to find the last token: the padding was replaced', stacklevel=4)
+                  'which its head needs to find the last token; the padding was replaced', stacklevel=4)
     return {**batch, 'input_ids': ids.masked_fill(pads, model_pad)}
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm24c

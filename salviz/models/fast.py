@@ -22,7 +22,7 @@ def on_processor(
     x:torch.Tensor, # first argument of the function; the device of `x` determines which function is called
     *args,
 ) -> torch.Tensor:
-    "Return `in_torch(x, *args)`, computed by `in_numpy` if `x` is on a CPU"
+    "Return `in_torch(x, *args)`, or the same values computed by `in_numpy` if `x` is on a CPU"
     if x.device.type != 'cpu': return in_torch(x, *args)
     return torch.from_numpy(in_numpy(x.detach().numpy(), *args))
 

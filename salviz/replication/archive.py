@@ -74,7 +74,7 @@ def verdicts_of(
 
 # %% ../../nbs/15_replication/14_archive.ipynb #1e23396f
 def _of_budget(file, budget) -> str:
-    "Return the lines of a file of rows that belong to a budget, with the registries and machines"
+    "Return those lines in a file of rows that belong to a budget, with the registries and machines"
     budgets = {budget, 'tuning'} if budget == 'tuned' else {budget}
     def belongs(e):
         if e['kind'] == 'row': return e['budget'] in budgets

@@ -118,7 +118,7 @@ def _antecedents(
     model, tokenizer,
     sentences=360,
 ) -> dict:
-    "Return the accuracy with which single heads find antecedents in generated sentences, see `antecedent_report`"
+    "Return the accuracy with which single heads find antecedents in generated sentences; see `antecedent_report`"
     from salviz.analysis.antecedents import antecedent_report, antecedent_sentences
     report = antecedent_report(model, tokenizer, antecedent_sentences(sentences, seed=0), progress=False)
     by_answer = dict(zip(report.answer, report.accuracy))
@@ -277,7 +277,7 @@ def _reorder_pools(
     size=12_000,
     block=32,
 ) -> tuple: # (tokenizer, pairs of train, validation and test)
-    "Return distinct sentence pairs of the copy-and-reorder language, and a tokenizer of its words"
+    "Return distinct sentence pairs of the copy-and-reorder language, and a tokenizer for its words"
     from datasets import DatasetDict
     from salviz.data.texts import copy_reorder
     from salviz.models.corruption import train_tokenizer

@@ -97,7 +97,7 @@ def find_all(
 def _claim_words(
     findings, # see `find_all`
 ) -> dict: # {name of the claim: a key of `groups`}
-    "Return the verdict of each claim, from the verdicts of its primary effects, see `word_of_claim`"
+    "Return the verdict of each claim, from the verdicts of its primary effects; see `word_of_claim`"
     words = {}
     for f in findings:
         if f.effect.primary: words.setdefault(f.claim.name, []).append(f.word)
@@ -533,7 +533,7 @@ def _learnt(
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-22y
 def _hardly_learnt(effect, rows) -> list: # of phrases, one per condition and task
-    "Return the conditions of an effect that barely learned, see `_learnt`"
+    "Return the conditions of an effect that barely learned; see `_learnt`"
     little = [x for x in _learnt(effect, rows).itertuples() if x.little]
     return [f'{", ".join(filter(None, [x.condition, x.task]))} ({_number(x.reached)}; {x.words} {_number(x.alone)})'
             for x in little]

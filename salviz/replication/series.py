@@ -35,7 +35,7 @@ def _found(
     model, data,
     method='integrated_gradients',
 ) -> dict: # aup, aur, aup_difference, aur_difference
-    "Return metrics of how well saliency finds the informative cells of the test series, see `informative_table`"
+    "Return metrics of how well saliency finds the informative cells of the test series; see `informative_table`"
     from salviz.analysis.faithfulness import informative_table
     return informative_table(model, data['test'], method).loc[method].to_dict()
 

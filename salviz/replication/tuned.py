@@ -146,7 +146,7 @@ def learned(
     study:str, condition:str,
     rows:pd.DataFrame, # of one condition, with one task
 ) -> GateCheck:
-    "Check that a condition beats a constant answer"
+    "Check that a condition beats a constant prediction"
     metric, better, constant = tuned_studies[study].learns
     level = rows[constant].mean() if isinstance(constant, str) else constant
     gain = rows[metric].mean() - level if len(rows) else math.nan

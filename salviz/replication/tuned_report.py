@@ -37,7 +37,7 @@ from .verdicts import verdict, word_of_claim
 class TunedFinding(Finding):
     "An effect of the tuned protocol and its result"
     sequential:SequentialVerdict|None = None # None before the first look
-    left_out:tuple = () # domains in which a condition did not beat a constant answer
+    left_out:tuple = () # domains in which a condition did not beat a constant prediction
 
     @property
     def verdicts(self) -> dict: # {domain: `Verdict`}
@@ -97,8 +97,9 @@ expectations = { # by paper
         {'Does it harm accuracy?': ('L1 no harm',), 'Does attention follow the explanation?': ('L3a', 'L3b'),
          'Is a pre-trained student better?': ('L2',)},
         ('SALLM', 'FT', 'SalLM'),
-        ('A large weight of the attention loss, or a teacher that is hardly better than a constant answer, can keep a '
-         'small model at that level.',), 'The teacher is trained first, which takes as long as plain fine-tuning.')}
+        ('A large weight of the attention loss, or a teacher that is hardly better than a constant prediction, can '
+         'keep a small model at that level.',),
+        'The teacher is trained first, which takes as long as plain fine-tuning.')}
 
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #259fec42
@@ -168,7 +169,7 @@ def _expected(findings, first, rows) -> list: # of dicts for the template
             for paper, e in expectations.items()]
 
 def _not_learned(study, rows) -> list: # of sentences
-    "Describe the conditions of a study that did not beat a constant answer in these runs, by domain"
+    "Describe the conditions of a study that did not beat a constant prediction in these runs, by domain"
     out, runs = [], rows[rows.study == study]
     by = 'task' if 'task' in runs and runs.task.notna().any() else 'study'
     for (condition, task), part in runs.groupby(['method', by]):

@@ -178,7 +178,7 @@ def _left_in_time(act, at_most) -> tuple: # (outcome, reason)
     answers, came, before = {n: signal.getsignal(n) for n in _signals_of_jobs()}, [], []
     def leave(*_):
         if unbroken.is_set(): signal.alarm(1)
-        else: raise Stopped('the time of this job is up')
+        else: raise Stopped('the time limit of this job has been reached')
     def hear(*signalled):
         if came: return
         came.append(signalled)

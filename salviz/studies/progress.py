@@ -79,7 +79,7 @@ def _clock(when): return when.strftime('%Y-%m-%d %H:%M UTC')
 # %% ../../nbs/07_studies/06_progress.ipynb #pg011
 @dataclass
 class StudyProgress:
-    "Progress of a study, see `study_progress`"
+    "Progress of a study; see `study_progress`"
     folder:Path
     cells:pd.DataFrame # one row per trial, see `_cells_of`
     now:datetime

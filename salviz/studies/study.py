@@ -130,15 +130,15 @@ def _is_column(k, measures) -> bool:
     return k in measures or any(callable(m) and str(k).startswith(f'{name}_') for name, m in measures.items())
 
 def _check_better(better, measures):
-    "Raise for invalid directions in `better`, and for columns that none of `measures` can have"
+    "Raise an error for invalid directions in `better`, and for columns that none of `measures` can have"
     for k in better or {}:
         if not _is_column(k, measures):
-            raise ValueError(f'Study: better has {k!r}, which is unknown; available: {", ".join(measures)}')
+            raise ValueError(f'Study: better contains the unknown name {k!r}; available: {", ".join(measures)}')
     checked_better(better, who='Study: ')
 
 # %% ../../nbs/07_studies/03_study.ipynb #018b
 def _check_required(makers, settings):
-    "Raise if a function in `makers` {description: (function, further arguments)} requires an unavailable argument"
+    "Raise an error if one of `makers` {description: (function, further arguments)} requires an unavailable argument"
     for what, (f, further) in makers.items():
         if not callable(f): continue
         required = [k for k, is_required in arguments_of(f).items() if is_required]
@@ -160,7 +160,7 @@ class _StudyArguments(StudyResults):
     patience:float  # seconds, see `Study`
 
     def check_live(self) -> None:
-        "Raise if this study was opened from its folder, without the objects that are needed for training"
+        "Raise an error if this study was opened from its folder, without the objects that are needed for training"
         if not self.live:
             raise ValueError('Study: Study.open only returns results; to run or grow the study, create the Study again '
                              'with its model, data and methods')
@@ -326,7 +326,7 @@ class _Design(_TrialParts):
         return _described(spec, facts) if callable(spec) and not inspect.isclass(spec) else facts
 
     def _agree(self, extend):
-        "Write the design; raise if the folder contains a different design"
+        "Write the design; raise an error if the folder contains a different design"
         self.manifest, file = json.loads(to_json(self.manifest)), self.folder/'study.json' # as it is read from the file
         if file.exists():
             old, new = read_study(self.folder)['design'], dict(self.manifest['design'])
@@ -359,7 +359,7 @@ class _GrowingStudy(_Design):
         self.cells = study_cells(self.methods, self.seeds, self.settings, self._shared)
 
     def _refuse_overtaken(self, design, grown):
-        "Raise if another process has extended the `design` in the folder since this study was created"
+        "Raise an error if another process has extended the `design` in the folder since this study was created"
         here = {k: [*v, *grown.get(k, ())] for k, v in _shown_values(self.settings).items()}
         more = {k: _new(v, here.get(k, ())) for k, v in design['settings'].items()}
         current = {**self.manifest['design'], 'settings': {k: [] for k in more}}
@@ -620,7 +620,7 @@ class _TrialList(_FinishedTrials):
         return out
 
     def _report(self, busy):
-        "Warn about failed trials and those in other processes; raise if all trials failed"
+        "Warn about failed trials and those in other processes; raise an error if all trials failed"
         failed = {c.name: e for c in self.cells if (e := self._record(c.name).get('error'))}
         if len(failed) == len(self.cells):
             error = next(iter(failed.values()))
@@ -681,7 +681,7 @@ class _RunningStudy(_TrialList):
 
 # %% ../../nbs/07_studies/03_study.ipynb #016
 class Study(_RunningStudy):
-    "A study that trains methods x seeds x settings in `folder`, and returns the results as tables, see `StudyResults`"
+    "A study that trains methods x seeds x settings in `folder`, and returns the results as tables; see `StudyResults`"
     patience = 120. # seconds after which an inactive process on another host counts as dead, see `Lease`
 
     @validated

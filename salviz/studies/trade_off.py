@@ -131,7 +131,7 @@ def _faults_of_measures(study, measures) -> Iterator[str]:
                    'for example')
 
 def _check_directions(study, measures, options):
-    "Raise if `measures` and the `options` of `front_of` cannot select a front"
+    "Raise an error if `measures` and the `options` of `front_of` cannot select a front"
     better = {**study.manifest['better'], **(options.get('better') or {})}
     twins = [t for m in measures if _is_column(t := _renamed(m, 'test', 'validation'), study.measures)]
     _check_arguments(measures, better, options.get('reference'), options.get('confidence', .95), have=twins)
@@ -162,7 +162,7 @@ def _is_measured(study, path) -> bool:
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td014b
 def _trained(study):
-    "Train and measure the missing runs; raise if some remain unfinished"
+    "Train and measure the missing runs; raise an error if some remain unfinished"
     study.run()
     status = study.status()
     waits = [state == 'finished' and not _is_measured(study, study.folder/path)
@@ -173,8 +173,8 @@ def _trained(study):
     first = missing.iloc[0]
     why = f': {first["error"]}' if first['error'] else ''
     raise RuntimeError(f'pareto: {len(missing)} of {len(status)} runs are not finished; the first is '
-                       f'{Path(first["run"]).name} ({first["state"]}{why}). The choice of the next value requires all '
-                       'runs: call pareto again with the same study when they are finished, or use front_of for the '
+                       f'{Path(first["run"]).name} ({first["state"]}{why}). Choosing the next value requires all '
+                       'runs. Call pareto again with the same study when they are finished, or use front_of for the '
                        'front of the finished runs')
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td014c

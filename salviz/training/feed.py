@@ -46,7 +46,7 @@ def _check_splits(data, task='classification'):
 
 # %% ../../nbs/06_training/00_feed.ipynb #007
 def _check_texts(name, d, columns):
-    "Raise if the split `d`, called `name`, has empty texts in `columns`"
+    "Raise an error if the split `d`, called `name`, has empty texts in `columns`"
     empty = [i for c in columns if c in d.column_names for i, t in enumerate(d[c][:]) if not isinstance(t, str)
              or not t.strip()]
     if empty:
@@ -55,14 +55,14 @@ def _check_texts(name, d, columns):
 
 # %% ../../nbs/06_training/00_feed.ipynb #008
 def _check_sight(model, task):
-    "Raise if `task` is causal but `model` attends to the tokens that it must predict"
+    "Raise an error if `task` is causal but `model` attends to the tokens that it must predict"
     if task.causal and is_bidirectional(model):
         raise ValueError(f'train: {type(model).__name__} attends to the tokens that it must predict; build it with '
                          'is_decoder=True in its config, or use a causal model such as GPT-2')
 
 # %% ../../nbs/06_training/00_feed.ipynb #008b
 def check_data(model, data):
-    "Return the class names of `data`; raise if a split is missing or empty, or if `model` cannot be trained on it"
+    "Return the class names of `data`; raise an error if a split is missing or empty, or if `model` cannot train on it"
     task = tasks[task_of(model)]
     _check_sight(model, task)
     _check_splits(data, task.name)

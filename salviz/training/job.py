@@ -54,7 +54,7 @@ _compiling = dict(torch_compile=None, torch_compile_backend='backend', torch_com
 
 # %% ../../nbs/06_training/04_job.ipynb #046
 def _check_args(args:dict):
-    "Raise if `args` contains names that are unknown, that `train` sets itself, or that `train` does not support"
+    "Raise an error if `args` contains names that are unknown, set by `train` itself, or not supported by `train`"
     unknown = sorted(set(args) - set(inspect.signature(TrainingArguments.__init__).parameters))
     faults = dict.fromkeys(unknown, ', which is not an argument of TrainingArguments')
     for name in args:
@@ -66,7 +66,7 @@ def _check_args(args:dict):
 
 # %% ../../nbs/06_training/04_job.ipynb #046b
 def _precision(settings, further) -> dict: # further arguments of `TrainingArguments`
-    "Return the arguments for `settings.precision`; raise if this processor does not support it"
+    "Return the arguments for `settings.precision`; raise an error if this processor does not support it"
     if settings.precision == 'fp32': return {}
     fault, both = '', {'bf16', 'fp16'} & set(further)
     device = 'cpu' if further.get('use_cpu') or not torch.cuda.is_available() else 'cuda'
@@ -128,7 +128,7 @@ def _lacks_for_inductor() -> str: # '' if nothing is missing
 
 # %% ../../nbs/06_training/04_job.ipynb #jc02b
 def _compile_options(settings:Settings) -> dict: # None: do not compile
-    "Return the arguments of torch.compile in `settings.args`; raise if this machine cannot compile"
+    "Return the arguments of torch.compile in `settings.args`; raise an error if this machine cannot compile"
     options_of_torch = {name: (settings.args or {}).get(name) for name in _compiling}
     wanted = options_of_torch.pop('torch_compile')
     options, fault = {_compiling[name]: x for name, x in options_of_torch.items() if x is not None}, ''
@@ -200,7 +200,7 @@ def _same_method(was, now, method) -> bool:
 
 # %% ../../nbs/06_training/04_job.ipynb #051ab
 def _set_back(run, config, method, weights) -> Path: # None: start from the beginning
-    "Reset `run` to its last complete checkpoint and return it; raise if the run cannot be resumed"
+    "Reset `run` to its last complete checkpoint and return it; raise an error if the run cannot be resumed"
     def refuse(why): raise ValueError(f'train: cannot resume {run.path}: {why}')
     differs = [k for k in _same_when_resumed if run.config.get(k) != config.get(k)]
     if not _same_method(run.config.get('method'), config['method'], method): differs.insert(0, 'method')

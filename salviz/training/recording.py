@@ -58,7 +58,7 @@ def _example(
 
 # %% ../../nbs/06_training/03_recording.ipynb #2695a622
 def _check_evidence(method, name, x, size:int):
-    "Raise if evidence `x` of `method` cannot be stored under `name` for a batch of `size` examples"
+    "Raise an error if evidence `x` of `method` cannot be stored under `name` for a batch of `size` examples"
     def require(ok, message): method.require(ok, f'the evidence {name!r} {message}')
     require(isinstance(name, str) and name and name != '__metadata__', 'must have a non-empty string as its name')
     try: name.encode()
@@ -93,7 +93,7 @@ def observes(model) -> bool:
 
 # %% ../../nbs/06_training/03_recording.ipynb #012
 def check_saliency(model, feed, probes, settings):
-    "Raise if `settings.saliency` does not support `model`; tested on the first of `probes`"
+    "Raise an error if `settings.saliency` does not support `model`; tested on the first of `probes`"
     batch = {k: v.to(device_of(model)) for k, v in feed.collate([probes[0]]).items()}
     batch = feed.corrupt(batch, settings.seed, evaluation_draw)
     chosen = attribution_named(settings.saliency, what_is_read(batch), 'train: saliency')

@@ -377,7 +377,7 @@ def _lightning_callback():
                       'watcher.step(loss=loss) after each optimiser step')
 
 class Watcher(_Callback):
-    "A recorded training run, see `watch`; a callback for `Trainer`, with `step` for a plain loop"
+    "A recorded training run (see `watch`); a callback for `Trainer`, with `step` for a plain loop"
     def lightning(self) -> object:
         "Return a callback for Lightning's `Trainer`"
         watcher = self

@@ -464,7 +464,7 @@ def _sources(
 
 # %% ../../nbs/10_views/00_base.ipynb #038b
 def _joined(pieces, length):
-    "Join `pieces` into text, with a space between repetitions of a word of `length` pieces"
+    "Join `pieces` into text, with a space after every `length` pieces if a word is repeated"
     return ' '.join(''.join(pieces[i:i + length]).strip() for i in range(0, len(pieces), length))
 
 def _word_units(snapshot) -> tuple: # (units, their labels, int [units])
@@ -558,12 +558,12 @@ def _tied_words(snapshot, values, replaced):
 
 # %% ../../nbs/10_views/00_base.ipynb #043b
 def _word_saliency(saliency, units, special):
-    "Return the sum of `saliency` over the pieces of each unit; NaN for special tokens, None without saliency"
+    "Return the sum of `saliency` over the pieces of each unit, NaN for special tokens; None if `saliency` is None"
     if saliency is None: return None
     return fixed(np.where(special, np.nan, [saliency[u].sum() for u in units]))
 
 def _ordinary(saliency, special):
-    "Return the values of `saliency` that do not belong to special tokens, None without saliency"
+    "Return the values of `saliency` that do not belong to special tokens; None if `saliency` is None"
     if saliency is None: return None
     return saliency[~np.asarray(special)]
 
@@ -867,7 +867,7 @@ def _one_head_each(names, guided):
 
 # %% ../../nbs/10_views/00_base.ipynb #068c
 def _closest_layer(snapshot):
-    "Return the layer of the model whose guided heads have the smallest mean squared residual, None without any"
+    "Return the layer of the model whose guided heads have the smallest mean squared residual; None if none is guided"
     if any(snapshot.arrays.get(name) is None for name in ('attention', 'pattern_target', 'guided')): return None
     attention, target, guided = (fixed(snapshot.arrays[name]) for name in ('attention', 'pattern_target', 'guided'))
     observed, distances = snapshot.layers['attention'], {}

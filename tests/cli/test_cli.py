@@ -147,7 +147,7 @@ refused = [(('demo', '--out', '.'), 'already exists'), (('train', '--method', 'D
            (('train', '--method', 'ADDrop', '--set', 'p=1.3'), 'p must be between 0 and 1'),
            (('train', '--method', 'ADDrop', '--set', 'r=1'), 'ADDrop: no argument r; available: p'),
            (('train', '--data', 'movie-sentence'), 'movie-sentences'),
-           (('runs', 'nowhere'), 'no such folder'), (('show', 'nowhere'), 'no such folder'),
+           (('runs', 'nowhere'), 'the folder does not exist'), (('show', 'nowhere'), 'the folder does not exist'),
            (('show', 'x', '--probes', 'a'), 'must be whole numbers'), (('strip', 'nowhere.ipynb'), 'nowhere.ipynb'),
            (('figure', 'nowhere', '--out', 'x.pdf'), 'no run in'),
            (('figure', 'x', '--kind', 'heat_map', '--out', 'x.pdf'), 'available: attention_map, '),

@@ -44,10 +44,10 @@ def test_teachers_get_notebooks_with_solutions_in_a_new_folder(package, tmp_path
     assert 'with solutions' in capsys.readouterr().out
 
 @pytest.mark.parametrize('place,status,words', [
-    ('full', 2, 'is not empty; name a new folder, because nothing is overwritten'),
+    ('full', 2, 'is not empty; choose a new folder, because nothing is overwritten'),
     ('.', 2, 'is not empty'), ('empty', 0, ''),
-    ('file', 2, 'is a file; name a new folder'),
-    ('file/in', 2, 'cannot be written (Not a directory); name another folder')])
+    ('file', 2, 'is a file; choose a new folder'),
+    ('file/in', 2, 'cannot be written (Not a directory); choose another folder')])
 def test_existing_files_are_not_overwritten(package, tmp_path, capsys, place, status, words):
     here = tmp_path/'here'
     (here/'full').mkdir(); (here/'full'/'thesis.txt').write_text('mine')
@@ -147,7 +147,7 @@ def test_the_rehearsal_prints_a_line_per_lesson_and_leaves_no_files(package, tmp
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('cell,text,words', [
     (13, 'def row(scores): return [1, 0]', 'check rejects the solution'),
-    (17, "import socket\nsocket.create_connection(('192.0.2.1', 80))", 'the rehearsal has no network'),
+    (17, "import socket\nsocket.create_connection(('192.0.2.1', 80))", 'no network during the rehearsal'),
     (21, 'assert False, "not so"', 'AssertionError: not so'),
     (9, "Reveal('1.class', lambda: 1/0)", 'ZeroDivisionError')])
 def test_a_failed_rehearsal_names_the_lesson_and_the_cell(package, capsys, cell, text, words):

@@ -70,7 +70,7 @@ def test_existing_folder_takes_precedence_over_an_example(tmp_path, monkeypatch)
 def test_unknown_example_raises_with_available_names():
     with pytest.raises(ValueError, match="unknown example run 'bert'; available: plain, sallm, "):
         salviz.Run.example('bert')
-    with pytest.raises(FileNotFoundError, match='there is no such folder'): open_run('bert')
+    with pytest.raises(FileNotFoundError, match='the folder does not exist'): open_run('bert')
 
 @pytest.mark.slow
 def test_examples_open_without_torch():

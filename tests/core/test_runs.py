@@ -422,9 +422,9 @@ def test_unreadable_config_raises_with_its_file(run, data):
 
 
 def test_folder_without_a_run_raises_with_the_missing_file(tmp_path, run):
-    with pytest.raises(FileNotFoundError, match='no such folder'): Run(tmp_path/'nowhere')
+    with pytest.raises(FileNotFoundError, match='the folder does not exist'): Run(tmp_path/'nowhere')
     with pytest.raises(FileNotFoundError, match='config.json'): Run(tmp_path)
-    with pytest.raises(FileNotFoundError, match='no such folder'): Run(run.path/'config.json')
+    with pytest.raises(FileNotFoundError, match='the folder does not exist'): Run(run.path/'config.json')
     (run.path/'config.json').unlink()
     with pytest.raises(FileNotFoundError, match=re.escape(str(run.path/'config.json'))): Run(run.path)
 
@@ -996,7 +996,7 @@ def test_runs_table_lists_damaged_runs_and_skips_other_folders(tmp_path):
     assert t.method['b'] == 'FineTuning' and not t.finished[['b', 'c', 'd']].any()
     assert list(runs_table(tmp_path/'pictures').columns) == list(runs_table(tmp_path).columns)
     assert len(runs_table(tmp_path/'pictures')) == 0
-    with pytest.raises(FileNotFoundError, match='there is no such folder'): runs_table(tmp_path/'nowhere')
+    with pytest.raises(FileNotFoundError, match='the folder does not exist'): runs_table(tmp_path/'nowhere')
 
 
 def test_run_and_snapshot_have_a_readable_repr(run):

@@ -620,7 +620,7 @@ class Slow: is_fast = False
     (lambda t: align_batch(t, 'bad'), "texts must be a list, got the string 'bad'"),
     (lambda t: align_batch(t, ['a'], []), 'pairs must be as long as texts, got 0 for 1'),
     (lambda t: align(t, 'a', max_length=2), 'max_length must be greater than the number of special tokens, 2, got 2'),
-    (lambda t: pool_words([1.], [0, 1]), 'values (1,) must end in one number for each of the (2,) word_ids'),
+    (lambda t: pool_words([1.], [0, 1]), 'the last axis of values (1,) must match word_ids (2,)'),
     (lambda t: pool_words([1., 2.], [0, 1], n_words=1), 'n_words must be at least 2'),
     (lambda t: pool_words([1.], [0], how='median'), "how must be 'sum', 'mean', 'max' or 'first', got 'median'"),
     (lambda t: _spread_words([1.], [0, 1]), 'word_values must have at least 2 words'),

@@ -435,7 +435,7 @@ def test_a_damaged_class_file_breaks_no_page_at_no_reload_and_the_rest_is_shown(
     for i, file in enumerate(files):
         p.set_input_files('input[type=file]', [file])
         p.wait_for_function('i => document.querySelector(".course-answers .cr-note").textContent.includes(i)',
-                            arg=f'{i}.json' if i not in (4, len(wrong)) else 'of a class to 1 question.')
+                            arg=f'{i}.json' if i not in (4, len(wrong)) else 'class answers to 1 question.')
         p.reload()
         p.wait_for_function('() => window.salvizCourse')
         assert p.locator('.salviz-failed').count() == 0

@@ -116,7 +116,8 @@ def test_every_kind_of_question_has_its_rows_and_its_truth(screen):
     seen, printed = after('1.word', 3)
     assert seen['never'] == (['true'], ['7', '12']) and seen['not'] == ([], ['5', '0']) and 'True: never.' in printed
     seen, printed = after('2.order', 3)
-    assert seen['occlusion'] == (['true place 1'], ['2', '1']) and seen['rollout'][0] == ['true place 2 to 3']
+    assert seen['occlusion'] == (['correct position 1'], ['2', '1'])
+    assert seen['rollout'][0] == ['correct position 2 to 3']
     seen, printed = after('4.after', 3)
     assert seen['.6 to .7'][0] == ['true'] and seen['.2 to .3'] == (['before'], ['3', '0'])
     assert 'True: .2 → .6' in printed

@@ -178,7 +178,7 @@ def test_movie_reviews_on_the_hub_have_phrases():
                              evidences=Sequence(Value('string'))))
     rows = [dict(review='it is bad .\nvery , very bad .\n', label=0, evidences=['very bad', 'bad .', 'so bad']),
             dict(review='Fun movie\n', label=1, evidences=['Fun movie'])]
-    with pytest.warns(UserWarning, match='1 marked phrases of train that are not in their text'):
+    with pytest.warns(UserWarning, match='1 marked phrases of train, which do not occur in their texts'):
         data = load_rationales(DatasetDict({split: Dataset.from_list(rows, features=features)
                                             for split in ('train', 'validation', 'test')}))
     assert said(data['train'][0]) == ['bad .', 'very bad']

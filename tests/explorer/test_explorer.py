@@ -294,8 +294,8 @@ def test_the_saliency_scale_grows_during_training_and_has_its_last_step(tmp_path
 # --- errors
 
 def test_invalid_arguments_of_the_explorer_raise_clear_errors(run, tmp_path):
-    cases = {'a training from start_training or watch, or a list of Snapshots; got int': lambda: Explorer(3),
-               'no such folder': lambda: Explorer(tmp_path/'none'), 'an empty list': lambda: Explorer([]),
+    cases = {'a training run from start_training or watch, or a list of Snapshots; got int': lambda: Explorer(3),
+               'the folder does not exist': lambda: Explorer(tmp_path/'none'), 'an empty list': lambda: Explorer([]),
                "no panel 'maps'; available: heads, map": lambda: Explorer(run, panels=['maps']),
                'probes [9] were not recorded; available: [0, 1]': lambda: Explorer(run, probes=[9]),
                'steps [9] were not recorded': lambda: Explorer(run, steps=9),

@@ -105,7 +105,7 @@ def test_panels_go_to_the_axes_of_their_names(made):
                            (free[:2], 'one Axes for each of the 3 panels, got 2'),
                            ('a', 'ax must be Axes of matplotlib')):
         with pytest.raises(ValueError, match=message): figure(run, 'triptych', ax=wrong)
-    with pytest.raises(ValueError, match='columns= sets a page; drop it with ax='):
+    with pytest.raises(ValueError, match='columns= applies to a whole page; omit it with ax='):
         figure(run, 'triptych', ax=free, columns=1)
 
 
@@ -177,7 +177,7 @@ def test_names_order_and_colours_in_figure_legend_and_caption(drops):
 
 def test_a_choice_that_a_kind_does_not_support_is_rejected_with_those_that_it_supports(made):
     source, options = made['head_map']
-    message = 'Grid does not support order=; it supports names, cmap, limits, and always ax'
+    message = 'Grid does not support order=; it supports names, cmap, limits, ax, caption, style'
     with pytest.raises(ValueError, match=message):
         figure(source, 'head_map', order=['0'], **options)
     with pytest.raises(ValueError, match='accuracy_drop has no option p; available: '):

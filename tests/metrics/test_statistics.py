@@ -243,9 +243,9 @@ def test_misspelt_direction_raises(wrong):
 
 @pytest.mark.parametrize('options,message', [
     (dict(better=dict(acc='higher')),
-     "better has 'acc', which is unknown; available: test_accuracy, average_loss"),
-    (dict(percent='acc'), "percent has 'acc', which is unknown"),
-    (dict(titles=dict(zzz='x')), "titles has 'zzz', which is unknown"),
+     "better contains the unknown name 'acc'; available: test_accuracy, average_loss"),
+    (dict(percent='acc'), "percent contains the unknown name 'acc'"),
+    (dict(titles=dict(zzz='x')), "titles contains the unknown name 'zzz'"),
     (dict(digits=-1), 'digits must be'), (dict(digits='2'), 'digits must be'),
     (dict(levels={'*': 5}), 'levels must be'), (dict(fewest=1), 'fewest must be')])
 def test_ignored_or_invalid_options_raise(options, message):
@@ -399,13 +399,13 @@ def test_setting_along_the_columns_shows_one_metric():
 
 @pytest.mark.parametrize('options,message', [
     (dict(), 'several runs share one cell of the table: p, lr take several values'),
-    (dict(rows='size'), "rows has 'size', which is unknown; available: method, p, lr, seed"),
-    (dict(columns=['f1']), "'f1', which is unknown; available: accuracy"),
+    (dict(rows='size'), "rows contains the unknown name 'size'; available: method, p, lr, seed"),
+    (dict(columns=['f1']), "the unknown name 'f1'; available: accuracy"),
     (dict(columns='p'), 'pass measure=, one of accuracy'),
     (dict(rows=['method', 'p', 'lr'], compare_to='Plain'), 'must be a row of the table: FineTuning, drop'),
     (dict(test='z'), "test must be 't' or 'bootstrap'"), (dict(correction='fdr'), "correction must be 'holm'"),
     (dict(best='red'), "best must be 'bold' or 'group' or None"),
-    (dict(where=dict(size=3)), 'where has'), (dict(where=dict(p=.9)), 'no finished runs that match'),
+    (dict(where=dict(size=3)), 'where contains'), (dict(where=dict(p=.9)), 'no finished runs that match'),
     (dict(rows='seed'), 'rows must be')])
 def test_invalid_tables_raise(options, message):
     with pytest.raises(ValueError, match=re.escape(message)): result_table(grid_frame(), **options)
@@ -542,7 +542,7 @@ def test_each_task_may_have_its_own_metric():
     assert table.heads()[1] == ['task = CoLA (test mcc) (%)', 'task = STS-B (test spearman) (%)']
     assert table.frame.best.sum() == 2 and 'score' not in frame
     for wrong, says in ((dict(CoLA='test_mcc'), 'has no entry for task = STS-B'),
-                        ({**own, 'CoLA': 'test_f1'}, "measure has 'test_f1'"),
+                        ({**own, 'CoLA': 'test_f1'}, "measure contains the unknown name 'test_f1'"),
                         ({**own, 'CoLA': 'test_loss'}, 'have the same better direction')):
         with pytest.raises(ValueError, match=says): result_table(frame, columns='task', measure=wrong)
     with pytest.raises(ValueError, match='along the columns'): result_table(frame, measure=own)

@@ -161,7 +161,7 @@ def test_a_run_of_an_earlier_version_is_loaded_with_its_training_class_names(tmp
         earlier.setattr(feed, 'check_classes', lambda model, task, data: task.class_names(data['train'].features))
         run = train(model, words_tokenizer(), splits(), run_dir=tmp_path/'run', **quick)
     assert class_names(model) == ['good', 'bad']
-    with pytest.warns(UserWarning, match='the names of the run are used'):
+    with pytest.warns(UserWarning, match='the names from the run are used'):
         assert class_names(load_model(Run(run.path))[0]) == ['bad', 'good']
 
 
@@ -213,7 +213,7 @@ def test_a_batch_padded_with_another_token_is_read_at_its_last_real_token():
 
 def test_a_tokenizer_without_a_padding_token_pads_with_that_of_the_model():
     tokenizer = words_tokenizer(pad_token=None)
-    with pytest.warns(UserWarning, match='the tokenizer has the id None, the padding token of the model 2'):
+    with pytest.warns(UserWarning, match='the tokenizer has the id None, that of the model has the id 2'):
         score = explain(llama(2), TEXTS, 'input_x_gradient', target=1, tokenizer=tokenizer).score
     assert alike(score, alone(llama(2), tokenizer), size=4096)
     with pytest.raises(ValueError, match=r'no usable padding token.*\(id None\).*has the id None'):

@@ -79,7 +79,7 @@ def test_domains_that_differ_get_their_own_answers_and_lost_domains_are_named(tm
                                                                         tweets='supported')
     assert 'movie: No, the opposite' in text and 'amazon: Yes' in text
     assert found['S4a'].left_out == ('tweets',)
-    assert re.search('did not beat a constant answer: tweets', text)
+    assert re.search('did not beat a constant prediction: tweets', text)
 
 def test_cost_is_the_median_over_pairs_of_runs(file):
     rows = row_entries(file, 'tuned')

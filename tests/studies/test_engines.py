@@ -150,7 +150,7 @@ def test_work_outside_steps_is_interrupted_when_the_time_is_up(number, answers, 
     def act(is_up):
         tell(number)
         while is_up(): time.sleep(.01)
-    assert _left_in_time(act, 1) == ('left', 'the time of this job is up') and answered == answers
+    assert _left_in_time(act, 1) == ('left', 'the time limit of this job has been reached') and answered == answers
 
 @pytest.mark.slow
 def test_signal_does_not_interrupt_a_checkpoint_and_may_be_repeated(answered):

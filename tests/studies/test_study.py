@@ -149,7 +149,7 @@ def test_gap_is_never_marked_as_best(whole):
 @pytest.mark.parametrize('better,said',
                          [(dict(gap='down'), r"better\['gap'\] must be 'higher', 'lower' or None, got 'down'"),
                           (dict(gap=True), 'must be'),
-                          (dict(acc='higher'), "better has 'acc', which is unknown; available")])
+                          (dict(acc='higher'), "better contains the unknown name 'acc'; available")])
 def test_invalid_direction_raises_before_anything_is_written(made, whole, tmp_path, better, said):
     with pytest.raises(ValueError, match=said): made['study'](tmp_path/'s', better=better)
     assert not (tmp_path/'s').exists()

@@ -149,7 +149,7 @@ def test_paused_training_takes_no_steps(start):
     training = start(method)
     training.subscribe(when(4, lambda t: t.pause()))
     reached(training, 'paused')
-    with pytest.raises(TimeoutError, match='training is paused, at step 4 of 10'): training.wait(timeout=.3)
+    with pytest.raises(TimeoutError, match='training is paused at step 4 of 10'): training.wait(timeout=.3)
     assert training.step == training.run.last_step == 4 and method.begun == [0, 1, 2, 3]
     training.resume()
     assert training.wait().finished and method.begun == list(range(10))

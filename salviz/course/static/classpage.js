@@ -61,7 +61,7 @@ class ClassPage {
       await this.files(input.files);
       input.value = '';
     });
-    const wanted = 'Drop files marks-….json and answers-….json here, or choose them';
+    const wanted = 'Drop marks-….json and answers-….json files here, or choose them';
     const drop = elementOf('label', 'sv-merge-drop', wanted, input);
     const over = (event, isOver) => {
       event.preventDefault();
@@ -74,7 +74,7 @@ class ClassPage {
       this.files(event.dataTransfer.files);
     });
     const field = elementOf('textarea');
-    const placeholder = 'marks1:nickname:… or SVA1.…  one below the other, or a whole chat';
+    const placeholder = 'codes such as marks1:nickname:… or SVA1.…, one per line, or a whole chat';
     Object.assign(field, {rows: 4, spellcheck: false, placeholder});
     const read = classButton('Read codes', () => {
       if (!field.value.trim()) { setText(this.message, 'Paste a code first.'); return; }
@@ -144,7 +144,7 @@ class ClassPage {
   // Each answered question with a button that opens its vote screen.
   votes({rounds}) {
     const title = elementOf('h2', '', 'Votes');
-    const none = 'None of these answers belongs to a question of this page.';
+    const none = 'None of these answers belongs to a question on this page.';
     if (!rounds.length) return [title, elementOf('p', '', none)];
     this.screen?.el.remove();
     this.screen = new VoteScreen(this.place, rounds, name => {
@@ -162,8 +162,8 @@ class ClassPage {
       return elementOf('li', '', show, elementOf('span', '', elementOf('strong', '', about.name), ` ${about.question} `,
         elementOf('span', 'sv-marks-keys', counts)));
     });
-    const says = 'For the projector. Press a key to show the first answers, the answers after the discussion '
-      + 'and the truth.';
+    const says = 'For the projector: press a key to show the first answers, the answers after the discussion, '
+      + 'and the correct answer.';
     return [title, elementOf('p', '', says), elementOf('ul', 'sv-merge-votes', ...list)];
   }
 
@@ -175,8 +175,8 @@ class ClassPage {
     const whole = sheets.filter(sheet => sheet.marks.every(flags => flags !== null)).length;
     const parts = [elementOf('p', '', "Krippendorff's alpha ", elementOf('strong', '', value), sampled,
       '. 1 is perfect agreement, 0 is chance.'),
-    elementOf('p', '', `${whole} of ${sheets.length} have finished all ${this.set.spans.length} sentences; unfinished `
-      + 'sheets count with their finished sentences.')];
+    elementOf('p', '', `${whole} of ${sheets.length} have finished all ${this.set.spans.length} sentences; only `
+      + 'the finished sentences of the other sheets count.')];
     return elementOf('section', '', elementOf('h2', '', 'Agreement'), ...parts);
   }
 

@@ -98,7 +98,7 @@ export class CourseAnswers {
     const {classmates, leftOut} = await courseClassAnswers(input.files), count = Object.keys(classmates).length;
     if (count) this.source.page.say({classmates});
     const questions = count === 1 ? '1 question' : `${count} questions`;
-    const found = count ? `Loaded the answers of a class to ${questions}.` : 'This file contains no answers.';
+    const found = count ? `Loaded the class answers to ${questions}.` : 'This file contains no answers.';
     const not = leftOut.length ? ` Could not read: ${coursePrintable(leftOut.join('; '))}.` : '';
     setText(this.note, found + not);
     input.value = '';

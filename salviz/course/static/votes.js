@@ -106,7 +106,7 @@ function votesOrder({options: {items}}, {first, second}, truth) {
   const bar = (values, item) => values.length ? {fraction: (items.length - place(values, item)) / (items.length - 1),
     text: courseNumber(place(values, item), '', .1)} : {fraction: 0, text: ''};
   return items.map((text, item) => ({text, isTrue: false,
-    note: truth === null ? '' : `true place ${votesPlaces(truth, item)}`,
+    note: truth === null ? '' : `correct position ${votesPlaces(truth, item)}`,
     bars: [first, second].map(values => bar(values, item))}));
 }
 
