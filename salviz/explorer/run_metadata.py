@@ -17,10 +17,10 @@ from types import SimpleNamespace
 import numpy as np
 
 from ..core.evidence import largest_saliency
+from ..core.maths import fewest_words
 from ..core.names import methods_words, scores_of
 from ..core.runs import Run, open_run
 from ..core.snapshots import Snapshot, snapshot_numbers
-from ..core.maths import fewest_words
 from ..core.validation import check_faults
 from .quantisation import _finite, json_text
 from .transfer import thin_rows
@@ -263,10 +263,20 @@ class HeadRows:
         for step, probe in self.run.recorded:
             if self.probes is None or probe in self.probes: places.setdefault(step, []).append(probe)
         for step, probes in places.items():
-            if self._rows.get(step, (0, None))[0] == len(probes): continue
+            if self._rows.get(step, (0, None))[0] == len(probes) or self._is_in_progress(step): continue
             if time.monotonic() - start > seconds: return True
             self._rows[step] = len(probes), self._row_of(step, probes)
         return False
+
+    def _is_in_progress(self, step) -> bool:
+        "Return True if the recorder is still writing snapshots of `step`, which is the last one"
+        if self.run.finished or step != self.run.steps[-1]: return False
+        complete = [row['step'] for row in self.run.metrics if row.get('kind') == 'record']
+        return bool(complete) and complete[-1] < step
+
+    def forget(self, step):
+        "Compute `step` again, since one of its snapshots has been replaced"
+        self._rows.pop(step, None)
 
     def _row_of(self, step, probes): # a row, None without attention between tokens
         snapshots = []

@@ -69,6 +69,7 @@ export function headTimeNotes(rows, curves, number, recorded) {
   const last = rows.at(-1), {steps, limit} = curves, notes = [];
   notes.push(`Each cell shows the ${headNumbers[number].words}, mean over the ordinary tokens of ${textsWords(last)}. `
     + `All cells share one scale, from 0 (bottom) to ${shortNumber(limit)} (top).`);
+  if (steps.length > 1) notes.push(`Steps run from ${steps[0]} (left) to ${steps.at(-1)} (right).`);
   if (steps.length === 1) {
     const before = steps[0] === 0 ? ' These are the values before training.' : '';
     notes.push(`Only step ${steps[0]} has statistics, so there is no change over time to see.${before}`);
@@ -156,7 +157,7 @@ class HeadTime {
     const found = row ? `At step ${row.step}, ${markedWords(row)}.` : `No statistics at or before step ${this.step}.`;
     return [item('dead', `dead (solid frame, D): ${rule} to the first token and special tokens.`),
       item('collapsed', `collapsed (dashed frame, C): ${rule} to one word.`),
-      item('strip', 'strip at the bottom: the head is marked at these steps.'),
+      item('square', 'squares at the bottom: the recorded steps at which the head is marked.'),
       item('step', `vertical line: the step in view. ${found} On other texts, these heads may differ.`)];
   }
 
@@ -165,9 +166,9 @@ class HeadTime {
     const dashes = name === 'collapsed' ? {'stroke-dasharray': '3 2'} : {};
     if (name === 'dead' || name === 'collapsed')
       key.append(svgNode('rect', {x: 1, y: 1, width: 16, height: 12, ...dashes}));
-    if (name === 'strip')
-      key.append(svgNode('rect', {x: 1, y: 9, width: 16, height: 4, class: 'sv-headtime-strip', stroke: 'none'}));
-    if (name === 'step') key.append(svgNode('line', {x1: 9, x2: 9, y1: 0, y2: 14}));
+    if (name === 'square')
+      key.append(svgNode('rect', {x: 7, y: 9, width: 4, height: 4, class: 'sv-headtime-square'}));
+    if (name === 'step') key.append(svgNode('line', {x1: 9, x2: 9, y1: 0, y2: 14, class: 'sv-headtime-step'}));
     const letter = {dead: 'D', collapsed: 'C'}[name];
     if (letter) {
       const text = svgNode('text', {x: 5.5, y: 11});
@@ -275,11 +276,11 @@ class HeadTime {
     context.stroke(line);
   }
 
-  // A strip below the steps at which the head is marked, and a frame with a letter if it is marked at the step in view.
+  // A square at each step at which the head is marked, and a frame with a letter if it is marked at the step in view.
   drawMarks(points, x, y) {
     const {context} = this.sharp, {inks} = this, {width, height} = this.place;
     context.fillStyle = context.strokeStyle = inks.warn;
-    for (const {x: at, mark} of points) if (mark) context.fillRect(at - 1.5, y + height - 4, 3, 3);
+    for (const {x: at, mark} of points) if (mark) context.fillRect(at - 2, y + height - 4, 4, 4);
     const mark = points.filter(({step}) => step <= this.step).at(-1)?.mark;
     if (!mark) return;
     context.save();
@@ -344,7 +345,7 @@ class HeadTime {
 }
 
 export const headtimePanel = {
-  name: 'headtime', title: 'Heads over time', order: 88, shows: 'maps', image: 'head_statistics',
+  name: 'headtime', title: 'Heads over time', order: 95, shows: 'maps', image: 'head_statistics',
   fits: (frame, store, state) => store.rows(state.run).some(row => row.kind === 'heads' && row.layers),
   absent: 'This run has no statistics of heads over its steps.',
   help: {says: [
