@@ -76,6 +76,7 @@ class _Inbox(_DescribedRuns):
             with self._lock:
                 self._inbox[run, item.probe, item.step] = None
                 self._latest[run, item.probe] = item
+            self._heads[run].forget(item.step)
             self._metas[run]['saliency'] = grown(self._metas[run]['saliency'], item)
         self._live = True
         self._sender.call()

@@ -136,7 +136,7 @@ def test_the_first_frame_is_there_before_the_widget_is(run):
     assert view.get_state()['index'][0][:3] == [0, 0, 30]
 
 def test_frames_meta_and_index_travel_in_one_message_and_only_what_changed(run):
-    view = ExplorerView([run], live=True)
+    view = ExplorerView([run], live=True, options=json.dumps(dict(panels=['heads'])))
     view.settle()
     sent = Messages(view)
     run.save(invented.snapshot(40, 0)); view.settle()
