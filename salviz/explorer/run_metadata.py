@@ -247,6 +247,7 @@ def _head_row(heads) -> dict:
                 long_texts=heads.long_texts, marks=marks, threshold=mark_threshold, fewest_words=fewest_words,
                 **{name: _short(x) for name, x in heads.numbers.items()})
 
+# %% ../../nbs/12_explorer/04_run_metadata.ipynb #fa429cdb
 class HeadRows:
     "Statistics of all heads of `run` on probe examples and training batches, as rows for the browser"
     def __init__(self,
@@ -293,6 +294,7 @@ class HeadRows:
         missing = [dict(kind='heads', examples='batches', step=0, reason=reason)] if reason else []
         return [*found, *map(_head_row, batch_heads(self.run)), *missing]
 
+# %% ../../nbs/12_explorer/04_run_metadata.ipynb #66110f37
 def rows_with_heads(
     run,
     heads:HeadRows,

@@ -226,7 +226,8 @@ class _Delivery(_Rows):
         if send: self._push(**state)
         else: self._data.update(state)
         if send and (due or more or again or wait):
-            self._sender.call(after=0 if due or more else max(again, wait) if not (again and wait) else min(again, wait))
+            later = max(again, wait) if not (again and wait) else min(again, wait)
+            self._sender.call(after=0 if due or more else later)
 
     def settle(self, timeout=60.):
         "Wait until all planned frames have been sent"

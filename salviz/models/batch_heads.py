@@ -141,9 +141,9 @@ def batch_head_numbers(
 ) -> dict:
     """Return the statistics of every head, averaged over the texts of a batch
 
-    The dict contains the `layers`, the number of `texts`, those among them that are long enough to mark heads
-    (`long_texts`), one array [layers, heads] for each statistic, and the smallest attention of a long text to `sinks`
-    and to `one_word` (None without long texts). Texts without ordinary tokens do not count."""
+    The dict contains the `layers`, the number of `texts`, the number of `long_texts` (long enough to mark heads), and
+    one array [layers, heads] for each statistic. `sinks` and `one_word` are the smallest attention of a long text to
+    sinks and to one word (None without long texts). Texts without ordinary tokens do not count."""
     real = inputs['attention_mask'].bool()
     is_special = torch.isin(inputs['input_ids'], torch.tensor(special, device=real.device)) & real
     queries, later = real & ~is_special, is_special.clone()

@@ -366,7 +366,8 @@ class _Loop(_Logging):
         self._check_open('step')
         named = {name: _detached(name, x) for name, x in dict(loss=loss, **numbers).items() if x is not None}
         if self._is_active and named: self._losses.append(named)
-        if batch is not None and self._batch_heads and self._batch_heads.rows: self._batch_heads.last.set(_checked_batch(batch))
+        heads = self._batch_heads
+        if batch is not None and heads and heads.rows: heads.last.set(_checked_batch(batch))
         self._after_step(self.step_number + 1, epoch)
 
     def finish(self) -> 'Run|None':

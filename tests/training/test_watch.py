@@ -420,7 +420,8 @@ def test_head_statistics_of_a_batch_are_those_of_a_slow_reference(watching, tiny
     assert A.dtype == np.float64
     wanted = reference(A, batch['input_ids'][:4].tolist(), batch['attention_mask'][:4].tolist(),
                        {tiny_tokenizer.cls_token_id, tiny_tokenizer.sep_token_id, tiny_tokenizer.pad_token_id})
-    assert (row['step'], row['examples'], row['layers'], row['texts'], row['long_texts']) == (2, 'batches', [0, 1], 3, 2)
+    assert (row['step'], row['examples'], row['layers']) == (2, 'batches', [0, 1])
+    assert (row['texts'], row['long_texts']) == (3, 2)
     for name, x in wanted.items(): assert np.allclose(row[name], x, rtol=1e-4, atol=1e-5), name
     assert np.std(row['relative_entropy']) > .01
 
@@ -449,7 +450,8 @@ def test_the_batch_is_found_in_models_of_other_kinds(watching, tiny_tokenizer, k
 def test_a_batch_can_be_passed_and_is_checked(watching, tiny_bert, tiny_tokenizer):
     watcher = watching(tiny_bert().eval(), saliency=False, steps=1) # a loop whose model stays in evaluation mode
     batch = tiny_tokenizer(['the film and', 'dull'], padding=True, return_tensors='pt')
-    for wrong in (dict(pixel_values=torch.ones(2, 3)), ['the film'], dict(batch, attention_mask=torch.ones(2, 1, 4, 4))):
+    masked = dict(batch, attention_mask=torch.ones(2, 1, 4, 4))
+    for wrong in (dict(pixel_values=torch.ones(2, 3)), ['the film'], masked):
         with pytest.raises(ValueError, match='step: batch must be a dict of tensors as the model takes them; '):
             watcher.step(loss=1., batch=wrong)
     watcher.step(loss=1., batch=batch)
