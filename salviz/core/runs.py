@@ -687,10 +687,14 @@ def untrained(path) -> bool:
 # %% ../../nbs/01_core/15_runs.ipynb #ef109f20
 class _RunForOtherTools(_RunResuming):
     "Methods that pass a run on to pandas, xarray and experiment trackers"
-    def head_frame(self) -> pd.DataFrame: # columns step, layer, head, one for each statistic, and mark
-        "Return the statistics of every head at every recorded step, averaged over the probe examples"
+    @validated
+    def head_frame(
+        self,
+        examples:Literal['probes', 'batches']='probes', # probe examples, or rows of the training batches (`watch`)
+    ) -> pd.DataFrame: # columns step, layer, head, one for each statistic, and mark
+        "Return the statistics of every head at every recorded step, averaged over the examples"
         import salviz # its public names, since this package imports none of those above it
-        return salviz.head_frame(self)
+        return salviz.head_frame(self, examples)
 
     @validated
     def to_xarray(

@@ -22,8 +22,8 @@ from .assets import bundle, check_panels, needs_plotly, static_text, styles
 from .page_compression import pack_page
 from .payload import pack_frame
 from .quantisation import json_text
-from .run_metadata import as_run, check_recorded, choose, example_count_text, meta as describe, run_meta
-from .transfer import thin_rows
+from .run_metadata import (HeadRows, as_run, check_recorded, choose, example_count_text,
+                                          meta as describe, rows_with_heads, run_meta)
 from ..views.maps import telling_entry
 
 # %% ../../nbs/12_explorer/06_page.ipynb #006
@@ -166,8 +166,10 @@ def page_of(
                if left else '')
     carried = ''
     if plotly and needs_plotly(panels): carried = base64.b64encode(plotly_gz()).decode()
+    heads = [HeadRows(run, [p['id'] for p in m['probes']]) for run, m in zip(runs, metas)]
+    for one in heads if panels is None or 'headtime' in panels else (): one.more()
     texts = [('application/json', 'salviz-meta', json_text(describe(metas, shipped, front))),
-             ('application/json', 'salviz-rows', json_text([thin_rows(r.metrics) for r in runs])),
+             ('application/json', 'salviz-rows', json_text([rows_with_heads(*pair) for pair in zip(runs, heads)])),
              ('application/json', 'salviz-options', json_text(dict(panels=panels, state=dict(state or {}))))]
     frames, count, weights = _frames(runs, metas, layers, heads, limit, len(carried) + sum(len(t) for *_, t in texts))
     title = ' and '.join(f'{m["title"]} ({m["name"]})' for m in metas)

@@ -309,6 +309,7 @@ _parts = dict(heads=_heads_part, map=_map_part, triptych=_triptych_part, compare
 def _kind_view(image, selection): # a view
     "Return the view of the figure kind `image`, at the layer and head of `selection` if it takes them"
     kind, place = figure_kinds()[image], entry_place(selection.entry)
+    if kind.takes in ('run', 'runs'): return kind.make(selection.run)
     return kind.make(selection.snapshot, **{k: v for k, v in place.items() if k in kind.options})
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028c

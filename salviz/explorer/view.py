@@ -7,6 +7,7 @@ __all__ = ['ExplorerView']
 
 # %% ../../nbs/12_explorer/08_view.ipynb #vw03
 import asyncio
+import json
 import threading
 import time
 
@@ -20,8 +21,9 @@ from .custom_sentences import model_queries
 from .page import chosen
 from .payload import pack_frame
 from .quantisation import json_text
-from .run_metadata import as_run, check_recorded, grown, meta as describe, run_meta
-from .transfer import ThrottledWorker, TransferPlan, thin_rows
+from .run_metadata import (HeadRows, as_run, check_recorded, grown, meta as describe, rows_with_heads,
+                                          run_meta)
+from .transfer import ThrottledWorker, TransferPlan
 from ..views.maps import telling_entry
 
 # %% ../../nbs/12_explorer/08_view.ipynb #025
@@ -74,6 +76,7 @@ class _Inbox(_DescribedRuns):
             with self._lock:
                 self._inbox[run, item.probe, item.step] = None
                 self._latest[run, item.probe] = item
+            self._heads[run].forget(item.step)
             self._metas[run]['saliency'] = grown(self._metas[run]['saliency'], item)
         self._live = True
         self._sender.call()
@@ -164,7 +167,7 @@ class _Rows(_PackedFrames):
         "Add the metrics to `state` if they are due"
         wait = self._rows_due - time.monotonic()
         if wait > 0: return wait
-        rows = [thin_rows(r.metrics) for r in self._runs]
+        rows = [rows_with_heads(*pair) for pair in zip(self._runs, self._heads)]
         text = json_text(rows)
         if text == self._data['rows']: return 0
         state['rows'] = text
@@ -218,11 +221,13 @@ class _Delivery(_Rows):
         if 'meta' in state:
             offers = json_text([source.offer() for source in self._sources])
             if offers != self._data['own']: state['own'] = offers
+        more = not due and send and self._with_heads and any([heads.more(.05) for heads in self._heads])
         wait = self._rows(state)
         if send: self._push(**state)
         else: self._data.update(state)
-        if send and (due or again or wait):
-            self._sender.call(after=0 if due else max(again, wait) if not (again and wait) else min(again, wait))
+        if send and (due or more or again or wait):
+            later = max(again, wait) if not (again and wait) else min(again, wait)
+            self._sender.call(after=0 if due or more else later)
 
     def settle(self, timeout=60.):
         "Wait until all planned frames have been sent"
@@ -290,13 +295,17 @@ class ExplorerView(_Delivery, _ModelQueries, anywidget.AnyWidget):
         try: self._loop = asyncio.get_running_loop()
         except RuntimeError: self._loop = None
         self._describe(probes, steps)
+        panels = json.loads(kw.get('options', '{}')).get('panels')
+        self._with_heads = panels is None or 'headtime' in panels
+        self._heads = [HeadRows(run, [p['id'] for p in m['probes']] if self._chosen[0] is not None else None)
+                       for run, m in zip(self._runs, self._metas)]
         self._sender = ThrottledWorker(self._deliver)
         self._deliver(seconds=.15, send=False)
         super().__init__(**kw)
         self.on_msg(lambda _, content, buffers: self._ask(content))
         self._unsubscribe = [r.subscribe(lambda item, i=i: self._notice(i, item)) for i, r in enumerate(self._runs)
                              if hasattr(r, 'subscribe')]
-        if self._wanted(): self._sender.call()
+        if self._wanted() or self._with_heads: self._sender.call()
 
     def get_state(self, key=None, drop_defaults=False):
         "Return the state of the traits and of the sent data"

@@ -24,7 +24,7 @@ from ..core.run_files import to_json
 from ..core.runs import Run, _kind
 from .drawing import rendered, small_png
 from .kinds import figure
-from ..views.head_statistics import head_frame
+from ..views.head_statistics import batch_heads, head_frame
 
 # %% ../../nbs/11_figures/13_trackers.ipynb #tr11
 _not_numbers = {'step', 'epoch', 'kind', 'split'}
@@ -42,11 +42,13 @@ def run_numbers(run:Run) -> dict: # {step: {name: number}}, sorted
     "Return losses, scores and statistics of heads of `run` at every step"
     found = defaultdict(dict)
     for row in run.metrics:
-        if _kind(row) != 'record': found[row['step']] |= _row_numbers(row)
+        if _kind(row) not in ('record', 'heads'): found[row['step']] |= _row_numbers(row)
+    frames = {'batch_heads': [one.frame() for one in batch_heads(run)]}
     if run.recorded and all(any(map(_has_maps, run.snapshots(step=step))) for step in run.steps):
-        frame = head_frame(run)
+        frames['heads'] = [head_frame(run)]
+    for group, frame in [(group, frame) for group, parts in frames.items() for frame in parts]:
         for place in frame.itertuples():
-            found[place.step] |= {f'heads/{name}/{place.layer}.{place.head}': float(getattr(place, name))
+            found[place.step] |= {f'{group}/{name}/{place.layer}.{place.head}': float(getattr(place, name))
                                   for name in frame.columns.drop(['step', 'layer', 'head', 'mark'])}
     return {step: {name: x for name, x in found[step].items() if math.isfinite(x)} for step in sorted(found)}
 

@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,11 +27,12 @@ from transformers import TrainerCallback
 from ..attribution.registry import Attribution, attribution_name
 from ..core.locks import Held
 from ..core.runs import Run
-from ..core.validation import Count, PositiveInt, Seed
+from ..core.validation import Count, PositiveInt, Seed, check_faults
 from ..data.texts import encode_texts
 from ..methods.base import FineTuning, Progress
 from ..models.agreement import check_tokens, class_names
 from ..models.attention import attention_stack, check_layers, unwrapped
+from ..models.batch_heads import LastInputs, batch_fault, batch_head_numbers, first_rows, special_ids
 from ..models.corruption import corruptions
 from ..models.loading import device_of
 from .callbacks import scores_in
@@ -185,6 +186,46 @@ def _probe_feed(model, tokenizer, probes, max_length) -> tuple: # (feed, encoded
         feed.corruption = corruptions[feed.task.name].learned(tokenizer, encoded, feed.mlm_probability)
     return feed, encoded, texts
 
+# %% ../../nbs/06_training/10_watch.ipynb #8dc37def
+def _ancestors(model, net) -> list:
+    "Return the modules of `model` that contain `net`, and `net` itself"
+    return [m for m in model.modules() if any(part is net for part in m.modules())]
+
+def _rounded(x) -> list:
+    "Return the array `x` as nested lists of numbers with five significant digits, None for NaN"
+    if np.ndim(x): return [_rounded(part) for part in x]
+    return float(f'{x:.5g}') if math.isfinite(x) else None
+
+class _BatchHeads:
+    "Head statistics of the last training batch, for the metrics of a run"
+    def __init__(self,
+        model, net, # the model with and without its wrappers
+        tokenizer, layers,
+        rows:int,       # number of texts of the batch; 0: no statistics
+        max_length:int,
+    ):
+        self.net, self.layers, self.rows, self.max_length = net, layers, rows, max_length
+        self.special = special_ids(tokenizer) if tokenizer is not None else []
+        self.last = LastInputs(*_ancestors(model, net)) if rows and tokenizer is not None else LastInputs()
+
+    def row(self) -> dict: # {} without a new batch
+        "Return the statistics of the last training batch, or the `reason` why there are none"
+        inputs = self.last.inputs
+        if not self.rows or inputs is None: return {}
+        found = dict(reason=batch_fault(inputs))
+        if not found['reason']:
+            try: found = batch_head_numbers(self.net, first_rows(inputs, self.rows, self.max_length), self.special,
+                                            self.layers)
+            except Exception as e: found = dict(reason=f'{type(e).__name__}: {e}'[:200])
+        if 'reason' in found: self.end()
+        numbers = {name: _rounded(x) if isinstance(x, np.ndarray) else x for name, x in found.items()}
+        return dict(kind='heads', examples='batches', **numbers)
+
+    def end(self):
+        "Remove the hooks and release the batch"
+        self.rows = 0
+        self.last.remove()
+
 # %% ../../nbs/06_training/10_watch.ipynb #wa41
 class _Watched(FineTuning):
     "A stand-in method for training runs that `watch` records"
@@ -201,8 +242,10 @@ class _Watching(TrainerCallback):
         spacing:Spacing,
         seed:int=0,
         log_every:int=10, # number of steps over which the losses of a plain loop are averaged
+        batch_heads:_BatchHeads|None=None, # head statistics of training batches
     ):
         self.model, self.run, self._held, self.recorder = model, run, held, recorder
+        self._batch_heads = batch_heads
         self.spacing, self.seed, self.log_every = spacing, seed, log_every
         self.step_number, self.epoch, self.state, self.error = 0, 0., 'waiting', None
         self._losses, self._listeners = [], []
@@ -225,11 +268,13 @@ class _Watching(TrainerCallback):
             self._end('failed')
 
     def _record(self):
-        "Record the probe examples at the current step"
+        "Record the probe examples and the head statistics of the training batch at the current step"
         if (device := device_of(self.model)).type == 'cuda': torch.cuda.synchronize(device) # counts as training time
         progress = Progress(step=self.step_number, epoch=max(1, math.ceil(self.epoch)), seed=self.seed)
         with self.spacing.recorded(self.step_number), _checkpointing_off(self.model):
             self.recorder(self.model, progress, float(self.epoch))
+            if row := self._batch_heads.row() if self._batch_heads else {}:
+                self.run.log(dict(row, step=self.step_number, epoch=round(float(self.epoch), 6)))
         self._news()
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa44
@@ -265,6 +310,7 @@ class _Logging(_Watching):
     def _end(self, state, **summary):
         "Change to the final `state`, write the summary and release the folder"
         self.state = state
+        if self._batch_heads: self._batch_heads.end()
         try:
             if state == 'finished': self.run.finish(**summary)
             elif self.error is not None: self.run.set_state(error=f'{type(self.error).__name__}: {self.error}')
@@ -291,6 +337,13 @@ def _detached(name, x):
     got = f'a tensor of shape {list(x.shape)}' if isinstance(x, torch.Tensor) else f'{x!r:.60}'
     raise ValueError(f'step: {name} must be a single number, such as the mean loss of the batch, got {got}')
 
+def _checked_batch(batch) -> dict:
+    "Return the tensors of `batch` by name; raise an error if they have no statistics of heads"
+    is_mapping = isinstance(batch, Mapping)
+    tensors = {k: x for k, x in batch.items() if isinstance(x, torch.Tensor)} if is_mapping else {}
+    check_faults(batch_fault(tensors), 'step: batch must be a dict of tensors as the model takes them; ')
+    return tensors
+
 # %% ../../nbs/06_training/10_watch.ipynb #wa52
 class _Loop(_Logging):
     "The methods that a plain training loop calls"
@@ -303,6 +356,9 @@ class _Loop(_Logging):
     def step(self,
         loss:'torch.Tensor|float|None'=None, # loss of this step, one number
         epoch:float|None=None,               # number of completed epochs, such as 1.5; only for display
+        # inputs of the model in this step, for the head statistics of training batches; None: those of the last pass,
+        # which is known unless the model is compiled
+        batch:'Mapping[str, torch.Tensor]|None'=None,
         # further numbers for this step; those whose names end in 'loss' are plotted with the losses
         **numbers:'torch.Tensor|float',
     ) -> None:
@@ -310,6 +366,8 @@ class _Loop(_Logging):
         self._check_open('step')
         named = {name: _detached(name, x) for name, x in dict(loss=loss, **numbers).items() if x is not None}
         if self._is_active and named: self._losses.append(named)
+        heads = self._batch_heads
+        if batch is not None and heads and heads.rows: heads.last.set(_checked_batch(batch))
         self._after_step(self.step_number + 1, epoch)
 
     def finish(self) -> 'Run|None':
@@ -432,6 +490,7 @@ def _begin(watcher):
     try: watcher._record()
     except BaseException as e:
         watcher._held.release()
+        watcher._batch_heads.end()
         shutil.rmtree(watcher.run.path, ignore_errors=True)
         if isinstance(e, ValueError): raise ValueError(f'watch: {e}') from None
         raise
@@ -457,6 +516,9 @@ def watch(
     budget:Annotated[float, Ge(0), Le(1)]=.02, # fraction of the training time that recording may take
     max_length:Count=128, # maximum number of tokens; longer probes are truncated. Maps grow with its square
     batch_size:PositiveInt=8, # number of probes in one pass; a smaller number needs less memory
+    # number of texts of the current training batch on which head statistics are computed at each recording, in one
+    # extra pass without gradients; its cost is part of `budget`. 0: none
+    batch_rows:Annotated[int, Ge(0), Le(256)]=4,
     log_every:PositiveInt=10, # number of steps over which the losses of a plain loop are averaged
     seed:Seed=0, # seed for masking tokens in the probes of masked language models
 ) -> Watcher:
@@ -471,15 +533,17 @@ def watch(
     if not _is_first(): return Watcher(None, None, None, None, spacing)
     net = _network(model)
     with _checkpointing_off(net):
-        if observes(net): check_layers(net, layers)
+        has_maps = observes(net)
+        if has_maps: check_layers(net, layers)
         feed, encoded, texts = _probe_feed(net, tokenizer, probes, max_length)
         classes = _classes_of(net, feed.task)
         settings = dict(layers=layers, score=score, saliency=saliency, steps=steps, budget=budget,
-                        max_length=max_length, seed=seed)
+                        max_length=max_length, batch_rows=batch_rows, seed=seed)
         config = _watched_config(net, feed, classes, settings)
     recorder = Recorder(None, encoded, texts, feed, _Watched(), classes, batch_size,
                         saliency=_default_saliency(net, saliency), layers=layers, score=score)
     recorder.run, held = _opened_run(run_dir, config)
-    watcher = Watcher(net, recorder.run, held, recorder, spacing, seed, log_every)
+    heads = _BatchHeads(model, net, tokenizer, layers, batch_rows if has_maps else 0, max_length)
+    watcher = Watcher(net, recorder.run, held, recorder, spacing, seed, log_every, heads)
     _begin(watcher)
     return watcher

@@ -17,6 +17,7 @@ from ..core.names import listed
 from ..core.runs import Run
 from ..core.snapshots import plain_name, shapes, signal_shapes
 from ..core.validation import Names
+from .head_statistics import batch_heads
 
 if TYPE_CHECKING: from xarray import Dataset
 
@@ -118,6 +119,19 @@ def _of_one_probe(axes, values) -> tuple: # (axes, values)
     at = axes.index('probe')
     return axes[:at] + axes[at + 1:], np.take(np.asarray(values), 0, axis=at)
 
+def _batch_numbers(run, steps, layers) -> dict: # {name: (axes, array)}
+    "Return the head statistics of training batches at `steps`, NaN where they are missing; {} if there are none"
+    at_steps = [one for one in batch_heads(run) if one.step in steps]
+    layers = layers or sorted({layer for one in at_steps for layer in one.layers})
+    variables = {}
+    for one in at_steps:
+        for name, x in one.numbers.items():
+            empty = np.full((len(steps), len(layers), x.shape[1]), np.nan)
+            _, values = variables.setdefault(f'batch_{name}', (('step', 'layer', 'head'), empty))
+            for layer, of_heads in zip(one.layers, x):
+                if layer in layers: values[steps.index(one.step), layers.index(layer)] = of_heads
+    return variables
+
 def labelled_arrays(
     run:Run,
     probe:int|None=None,            # one probe example, without an axis 'probe'; None: all
@@ -125,7 +139,9 @@ def labelled_arrays(
     layers:Sequence[int]|None=None, # layers of the model; None: all recorded ones
     arrays:Names|None=None,         # names of recorded arrays; None: all
 ) -> dict: # the arguments `data_vars`, `coords` and `attrs` of `xarray.Dataset`
-    "Return the recorded arrays and losses of `run`, padded with NaN, with the names of their axes and coordinates"
+    """Return the recorded arrays and losses of `run`, padded with NaN, with the names of their axes and coordinates
+
+    If all arrays are chosen, the head statistics of training batches are included, such as `batch_entropy`."""
     snapshots = _selected(run, steps, probe)
     recorded = list(dict.fromkeys(name for s in snapshots.values() for name in s.arrays))
     names = recorded if arrays is None else [arrays] if isinstance(arrays, str) else list(arrays)
@@ -138,6 +154,7 @@ def labelled_arrays(
     variables = {name: _padded(snapshots, name, *places, used) for name in names}
     variables, sizes = _same_sizes(variables, max(len(s.tokens) for s in snapshots.values()))
     variables |= _losses(snapshots, *places)
+    if arrays is None: variables |= _batch_numbers(run, places[0], used)
     coordinates = _coordinates(snapshots, *places, used, sizes)
     if probe is not None:
         variables, coordinates = ({name: _of_one_probe(*x) for name, x in part.items()}

@@ -126,7 +126,8 @@ def test_a_page_that_is_opened_later_gets_everything_in_one_state(run):
     view.settle()
     assert set(held(view)) == {(0, p, s) for p in (0, 1) for s in (0, 10, 20, 30)}
     state = view.get_state()
-    assert len(json.loads(state['rows'])[0]) == 5
+    kinds = [row['kind'] for row in json.loads(state['rows'])[0]]
+    assert len(kinds) == 9 and kinds.count('heads') == 4 # statistics of heads at each step
     assert [p['tokens'][0] for p in meta(view)['runs'][0]['probes']] == ['[CLS]'] * 2
     assert meta(view)['shipped'] == ''
 
@@ -135,7 +136,7 @@ def test_the_first_frame_is_there_before_the_widget_is(run):
     assert view.get_state()['index'][0][:3] == [0, 0, 30]
 
 def test_frames_meta_and_index_travel_in_one_message_and_only_what_changed(run):
-    view = ExplorerView([run], live=True)
+    view = ExplorerView([run], live=True, options=json.dumps(dict(panels=['heads'])))
     view.settle()
     sent = Messages(view)
     run.save(invented.snapshot(40, 0)); view.settle()
@@ -537,7 +538,9 @@ def test_a_real_training_is_watched_and_paused(tiny_bert, tiny_tokenizer, tiny_d
     explorer._worker.flush(); explorer.controls.settle()
     assert set(held(explorer.view)) == {(0, p, s) for s, p in run.recorded}
     assert explorer.controls.status.value.startswith('finished')
-    assert json.loads(explorer.view.get_state()['rows'])[0] == run.metrics
+    sent = json.loads(explorer.view.get_state()['rows'])[0]
+    assert [row for row in sent if row['kind'] != 'heads'] == run.metrics
+    assert [row['step'] for row in sent if row['kind'] == 'heads'] == run.steps
     assert not training.subscriber_errors
     assert not run.subscriber_errors
 

@@ -19,7 +19,8 @@ import forked
 from salviz.core.locks import RunInUse
 from salviz.core.runs import Run
 from salviz.explorer.widget import Explorer
-from salviz.models.attention import attention_layers
+from salviz.models.attention import attention_layers, observe
+from salviz.models.batch_heads import batch_head_numbers, special_ids
 from salviz.models.corruption import small_model
 from salviz.training.trainer import train
 from salviz.training.watching import Spacing, watch
@@ -36,8 +37,8 @@ def no_watcher(*args, **kwargs): return None
 def watching(tmp_path, tiny_tokenizer):
     "Function that watches a model; every recording takes place unless `steps` says otherwise"
     begun = []
-    def begin(model, run_dir='run', texts=probes, **kw):
-        begun.append(watch(model, tiny_tokenizer, texts, run_dir=tmp_path/run_dir, **{'steps': 2, **kw}))
+    def begin(model, run_dir='run', texts=probes, tokenizer=tiny_tokenizer, **kw):
+        begun.append(watch(model, tokenizer, texts, run_dir=tmp_path/run_dir, **{'steps': 2, **kw}))
         return begun[-1]
     yield begin
     for watcher in begun: watcher.finish()
@@ -94,15 +95,17 @@ def assert_same(a, b):
 
 @pytest.mark.parametrize('how', [dict(), dict(autocast=True), dict(accumulate=2), dict(checkpointing=True)],
                          ids=['plain', 'autocast', 'accumulation', 'checkpointing'])
-def test_watching_a_loop_changes_nothing(watching, tiny_bert, tiny_tokenizer, tiny_data, how):
+def test_watching_a_loop_changes_nothing(watching, tmp_path, tiny_bert, tiny_tokenizer, tiny_data, how):
     how, results = dict(how), []
     checkpointing = how.pop('checkpointing', False)
     for begin in (no_watcher, watching):
         model = tiny_bert(num_hidden_layers=2)
         if checkpointing: model.gradient_checkpointing_enable(dict(use_reentrant=False))
         results.append(loop(model, tiny_tokenizer, tiny_data, begin, **how))
-        assert model.is_gradient_checkpointing == checkpointing
+        assert model.is_gradient_checkpointing == checkpointing and not model._forward_pre_hooks
     assert_same(*results)
+    rows = [r for r in Run(tmp_path/'run').metrics if r['kind'] == 'heads']
+    assert [(r['step'], r['texts'], np.shape(r['entropy'])) for r in rows] == [(2, 4, (2, 4)), (4, 4, (2, 4))]
 
 
 @pytest.mark.slow
@@ -148,6 +151,7 @@ def test_watching_transformers_trainer_changes_nothing(watching, tmp_path, tiny_
     assert run.finished and run.steps == [0, 2, 4] and run.snapshot(-1).epoch > 0
     assert [r['loss'] for r in run.train_rows] == [row['loss'] for row in b if row]
     assert 'grad_norm' in next(r for r in run.metrics if r['kind'] == 'log')
+    assert [(r['step'], r['texts']) for r in run.metrics if r['kind'] == 'heads'] == [(2, 4), (4, 4)]
 
 
 def test_the_trainer_must_train_the_watched_model(watching, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
@@ -364,6 +368,107 @@ def test_attention_recorded_by_watch_is_that_of_observe(watching, tiny_bert):
     recorded = watching(model).run.snapshot().arrays['attention']
     assert recorded.shape[:2] == (len(attention_layers(model)), 4) and np.allclose(recorded.sum(-1), 1, atol=2e-3)
     assert model.training and Path(model.config.name_or_path or '.').exists()
+
+
+def reference(A, ids, mask, special):
+    "Head statistics of texts A [layers, heads, n, n] in float64, with loops over layers, heads, texts and queries"
+    layers, heads = A[0].shape[:2]
+    names = 'entropy', 'relative_entropy', 'largest', 'to_first', 'to_special', 'distance'
+    result = {name: np.full((layers, heads), np.nan) for name in (*names, 'sinks', 'one_word')}
+    for layer in range(layers):
+        for head in range(heads):
+            of_texts, sinks, one_word = {name: [] for name in names}, [], []
+            for a, tokens, real in zip(A, ids, mask):
+                n = int(sum(real)) # padding is on the right
+                words = [q for q in range(n) if tokens[q] not in special]
+                of_queries, to_keys = {name: [] for name in names}, np.zeros(n)
+                for q in words:
+                    row = [float(x) for x in a[layer, head, q, :n]]
+                    to_keys += np.array(row)/len(words)
+                    h = -sum(x*np.log(x) for x in row if x > 0)
+                    of_queries['entropy'].append(h)
+                    if n > 1: of_queries['relative_entropy'].append(h/np.log(n))
+                    of_queries['largest'].append(max(row))
+                    of_queries['to_first'].append(row[0])
+                    of_queries['to_special'].append(sum(row[k] for k in range(1, n) if tokens[k] in special))
+                    of_queries['distance'].append(sum(row[k]*abs(q - k) for k in range(n)))
+                if not words: continue
+                for name in names: of_texts[name].append(np.mean(of_queries[name]))
+                at_words = [k for k in words if k > 0]
+                if len(words) >= 5 and n - len(at_words) < n/2:
+                    sinks.append(sum(to_keys[k] for k in range(n) if k not in at_words))
+                    one_word.append(max(to_keys[k] for k in at_words))
+            for name in names: result[name][layer, head] = np.mean(of_texts[name])
+            if sinks: result['sinks'][layer, head], result['one_word'][layer, head] = min(sinks), min(one_word)
+    return result
+
+
+def test_head_statistics_of_a_batch_are_those_of_a_slow_reference(watching, tiny_bert, tiny_tokenizer):
+    "Padding, a text of special tokens only, and rows beyond the fourth do not count; the model is in training mode"
+    model = tiny_bert(num_hidden_layers=2).double().train()
+    for name, p in model.named_parameters(): # sharper than at the start of training
+        if 'query' in name or 'key' in name: p.data *= 20
+    texts = ['the film and a fine story of the dull film', 'dull', '', 'a film is a film of the story', 'left out']
+    batch = dict(tiny_tokenizer(texts, padding=True, return_tensors='pt'))
+    watcher = watching(model, saliency=False)
+    model(**batch)
+    watcher.step(loss=1.)
+    watcher.step(loss=1.)
+    row = next(r for r in watcher.run.metrics if r['kind'] == 'heads')
+    with torch.no_grad(), observe(model.eval()) as maps: model(**{k: x[:4] for k, x in batch.items()})
+    A = maps.stacked().double().numpy()
+    assert A.dtype == np.float64
+    wanted = reference(A, batch['input_ids'][:4].tolist(), batch['attention_mask'][:4].tolist(),
+                       {tiny_tokenizer.cls_token_id, tiny_tokenizer.sep_token_id, tiny_tokenizer.pad_token_id})
+    assert (row['step'], row['examples'], row['layers']) == (2, 'batches', [0, 1])
+    assert (row['texts'], row['long_texts']) == (3, 2)
+    for name, x in wanted.items(): assert np.allclose(row[name], x, rtol=1e-4, atol=1e-5), name
+    assert np.std(row['relative_entropy']) > .01
+
+
+@pytest.mark.parametrize('kind', ['bert', 'llama', 't5'])
+def test_the_batch_is_found_in_models_of_other_kinds(watching, tiny_tokenizer, kind):
+    "Encoders, decoders with left padding, and encoder-decoders; by name or by position"
+    task = dict(bert='masked_lm', llama='causal_lm', t5='seq2seq')[kind]
+    tokenizer = copy.deepcopy(tiny_tokenizer)
+    tokenizer.padding_side = 'left' if kind == 'llama' else 'right'
+    tokenizer.eos_token = tokenizer.sep_token
+    model = small_model(task, tokenizer, kind=kind).train()
+    texts = [('the film', 'a film')] if kind == 't5' else ['the film and']
+    watcher = watching(model, texts=texts, tokenizer=tokenizer, saliency=False, steps=1)
+    batch = dict(tokenizer(['the film and a fine story', 'dull film'], padding=True, return_tensors='pt'))
+    if kind == 't5': model(**batch, labels=batch['input_ids'])
+    else: model(batch['input_ids'], batch['attention_mask'])
+    watcher.step(loss=1.)
+    row = next(r for r in watcher.run.metrics if r['kind'] == 'heads')
+    alone = [batch_head_numbers(model, dict(tokenizer([text], return_tensors='pt')), special_ids(tokenizer))
+             for text in ('the film and a fine story', 'dull film')]
+    assert np.allclose(row['entropy'], np.mean([one['entropy'] for one in alone], axis=0), atol=1e-4)
+    assert row['texts'] == 2
+
+
+def test_a_batch_can_be_passed_and_is_checked(watching, tiny_bert, tiny_tokenizer):
+    watcher = watching(tiny_bert().eval(), saliency=False, steps=1) # a loop whose model stays in evaluation mode
+    batch = tiny_tokenizer(['the film and', 'dull'], padding=True, return_tensors='pt')
+    masked = dict(batch, attention_mask=torch.ones(2, 1, 4, 4))
+    for wrong in (dict(pixel_values=torch.ones(2, 3)), ['the film'], masked):
+        with pytest.raises(ValueError, match='step: batch must be a dict of tensors as the model takes them; '):
+            watcher.step(loss=1., batch=wrong)
+    watcher.step(loss=1., batch=batch)
+    assert [r['texts'] for r in watcher.run.metrics if r['kind'] == 'heads'] == [2]
+
+
+def test_batches_without_statistics_have_a_reason_and_end_only_these(watching, tiny_bert, tiny_tokenizer):
+    model = tiny_bert().train()
+    watcher = watching(model, saliency=False, steps=1)
+    for _ in range(2):
+        model(inputs_embeds=torch.zeros(2, 4, model.config.hidden_size))
+        watcher.step(loss=1.)
+    rows = [r for r in watcher.finish().metrics if r['kind'] == 'heads']
+    assert [(r['step'], r['reason']) for r in rows] == [(1, 'the batch has no input_ids [rows, tokens]')]
+    assert watcher.run.steps == [0, 1, 2] and watcher.run.finished
+    off = watching(tiny_bert().train(), 'off', saliency=False, batch_rows=0)
+    assert not off.model._forward_pre_hooks
 
 
 def same_weights(trained, steps):

@@ -7,6 +7,7 @@ import pytest
 
 from salviz.core.runs import Run
 from salviz.core.snapshots import Snapshot
+from salviz.figures.trackers import run_numbers
 from salviz.views.labelled_arrays import labelled_arrays
 
 
@@ -88,3 +89,18 @@ def test_a_run_has_a_frame_by_step_layer_and_head(ragged):
     frame = ragged.head_frame()
     assert list(frame.columns[:3]) == ['step', 'layer', 'head'] and len(frame) == 2*2 + 2
     assert frame[frame.step == 10].layer.tolist() == [3, 3]
+
+
+def test_head_statistics_of_training_batches_are_variables_of_their_steps(ragged):
+    numbers = dict.fromkeys(['relative_entropy', 'largest', 'to_first', 'to_special', 'distance'], [[.5, .5]])
+    ragged.log(dict(kind='heads', examples='batches', step=10, layers=[3], texts=4, long_texts=0, sinks=None,
+                    one_word=None, entropy=[[.25, None]], **numbers))
+    axes, entropy = labelled_arrays(ragged)['data_vars']['batch_entropy']
+    assert axes == ('step', 'layer', 'head') and entropy.shape == (2, 2, 2)
+    assert np.array_equal(entropy[1], [[np.nan, np.nan], [.25, np.nan]], equal_nan=True) and np.isnan(entropy[0]).all()
+    assert 'batch_entropy' not in labelled_arrays(ragged, arrays=['attention'])['data_vars']
+    frame = ragged.head_frame('batches')
+    assert frame.entropy.tolist()[0] == .25 and list(frame.mark) == ['', ''] and set(frame.layer) == {3}
+    assert [name for name in run_numbers(ragged)[10] if name.startswith('batch_heads/entropy')] == [
+        'batch_heads/entropy/3.0']
+    with pytest.raises(ValueError, match='examples'): ragged.head_frame('train')

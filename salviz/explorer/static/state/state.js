@@ -7,6 +7,7 @@ export const firstState = {
   overlays: {candidates: true, discarded: true, target: false, residual: false, saliency: true, regularised: true},
   hideSpecial: false, mergeWords: false, top: 0, threshold: 0,
   scale: 'map', palette: 'cividis', sort: 'order', filter: 0,
+  headNumber: 'relative_entropy', headExamples: 'probes',
   // whatIf: {p, q, region, protect, pattern, boundary, multiple, topShare, binarised, maskedShare, ranking, first,
   // threshold}
   compare: null, whatIf: null,
