@@ -336,11 +336,14 @@ class _Requested:
         return {name: part for name, part in every.items() if part}
 
     def passes(self, model, n, places=None) -> dict: # {description: number of passes}
-        """Return the number of passes of `model` over a text or image of `n` tokens; unknown numbers count as 1;
-        `places`: see `rows_at_once`"""
+        """Return the number of passes of `model` over a text or image of `n` tokens, in the order of computation;
+        unknown numbers count as 1; `places`: see `rows_at_once`"""
         steps = _path_steps(self.saliency, n, self.steps)
         groups = math.ceil(steps / rows_at_once(model, n, places))
         passes = dict.fromkeys(self.parts(), 1)
+        # for long texts the maps of the attribution need most of the memory, so they are computed last
+        if n > _tokens_of_most and 'attention attribution' in passes:
+            passes['attention attribution'] = passes.pop('attention attribution')
         if self.saliency != 'integrated_gradients': return passes
         passes |= {name: groups for name in passes if name.startswith('saliency')}
         if self.steps is None and steps < _most_steps: passes['saliency'] += 2 # for the completeness error
