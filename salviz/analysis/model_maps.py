@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from ..attribution.attention import attention_attribution
 from ..attribution.packing import rows_at_once
-from ..attribution.reading import Reading, most_places, row_tokens, target_scores, token_logit
+from ..attribution.reading import Reading, every_row, most_places, row_tokens, target_scores, token_logit
 from ..attribution.registry import attribution_named
 from ..attribution.saliency import completeness_error, input_saliency
 from ..core.names import class_places
@@ -377,8 +377,8 @@ class Capture:
 def _check_targets(captured, targets):
     "Call the functions among `targets` once, so that their errors are raised before anything is shown"
     with torch.no_grad():
-        for (outputs, *_), chosen in zip(captured, targets):
-            if callable(chosen): target_scores(outputs, chosen, torch.zeros(1, dtype=torch.long))
+        for (outputs, _, inputs), chosen in zip(captured, targets):
+            if callable(chosen): target_scores(outputs, chosen, every_row(inputs))
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0322c
 def _snapshot(number, read, attention, reply, probabilities, names, model, notes, **more) -> Snapshot:
