@@ -237,8 +237,10 @@ def _baseline_token(model, tokenizer):
 _most_steps, _fewest_steps, _tokens_of_most = 20, 6, 512
 
 def _path_steps(saliency, tokens:int, steps=None) -> int:
-    """Return `steps`, or by default the number of steps of integrated gradients for an input of `tokens` tokens: 20 up to
-    512 tokens, then fewer with the square of the length, but at least 6; 20 for every other `saliency`"""
+    """Return `steps`, or by default the number of steps of integrated gradients for an input of `tokens` tokens
+
+    The default is 20 up to 512 tokens, then falls with the square of the length to at least 6. It is 20 for every
+    other `saliency`."""
     if steps is not None: return steps
     if saliency != 'integrated_gradients': return _most_steps
     return min(_most_steps, max(_fewest_steps, round(_most_steps * (_tokens_of_most / tokens)**2)))
@@ -247,7 +249,8 @@ def _note_on_steps(model, inputs, values, score, steps, baseline) -> str:
     "Return a note that integrated gradients `values` have fewer `steps` than usual, with their completeness error"
     error = float(completeness_error(model, inputs, values, score, baseline))
     return (f'Integrated gradients have {steps} steps instead of {_most_steps}, since the input has '
-            f'{row_tokens(model, inputs):,} tokens; completeness error: {error:.1%}. Pass steps={_most_steps} for more.')
+            f'{row_tokens(model, inputs):,} tokens; completeness error: {error:.1%}. '
+            f'Pass steps={_most_steps} for more.')
 
 # three results: {name: array}, {name: layers}, notes
 def _saliency(model, inputs, score, start, saliency, steps, baseline) -> tuple:
