@@ -11,6 +11,7 @@ from _pytest.assertion import rewrite
 
 import traced
 from forked import cheaply, in_place_of_spawn
+from processor_time import pytest_sessionfinish, pytest_terminal_summary, pytest_testnodedown # noqa: F401, hooks
 from units import in_order
 
 if find_spec('xdist') is not None: from units import pytest_xdist_make_scheduler # noqa: F401, a hook

@@ -127,6 +127,7 @@ def explore_part(device, quick):
     s = quick_sizes if quick else sizes
     config = dict(s['explored'])
     tokenizer = load_classifier('minilm', num_labels=2)[1]
+    tokenizer.model_max_length = 4096 # MiniLM's own limit is 512, which `explore` respects
     tokens, config['vocab_size'] = s['tokens'], max(config.pop('vocab'), len(tokenizer))
     model = LlamaForCausalLM(LlamaConfig(**config, max_position_embeddings=4096, pad_token_id=0)).eval().to(device)
     text, clock, meter, seconds = _long_texts(tokenizer, tokens, 1)[0], clock_of(device), Peak(device), []
@@ -147,7 +148,7 @@ def numeric_files():
     return sorted(str(f.relative_to(root)) for f in tests.rglob('test_*.py')
                   if f.stem in conftest.numeric_files or 'pytest.mark.numeric' in f.read_text())
 
-def pytest_part(files, options, env, out, name, limit, processes):
+def tests_part(files, options, env, out, name, limit, processes):
     "Tests, each stored as it ends; those that have passed before are left out"
     noted = out/f'{name}.jsonl'
     spread = ['--numprocesses', str(processes), '--dist', 'loadfile'] if processes > 1 else []
@@ -226,7 +227,7 @@ def run_part(name, todo, limit, out, env, device, quick, processes):
     "What the part `name` found, in a process of its own: (state, result)"
     if isinstance(todo, tuple):
         files, options, more = todo
-        found = pytest_part(files or numeric_files(), options, {**env, **more}, out, name, limit, processes)
+        found = tests_part(files or numeric_files(), options, {**env, **more}, out, name, limit, processes)
         whole = found['tests'] and found['passed'] + found['skipped'] == found['tests']
         return ('done' if whole else 'failed' if found['failed'] else 'cut off'), found
     file = out/f'{name.replace(" ", "-")}.json'

@@ -20,9 +20,9 @@ from transformers import PreTrainedModel
 
 from ..attribution.attention import attention_attribution
 from ..attribution.packing import rows_at_once
-from ..attribution.reading import Reading, most_places, row_tokens, target_scores, token_logit
+from ..attribution.reading import Reading, every_row, most_places, row_tokens, target_scores, token_logit
 from ..attribution.registry import attribution_named
-from ..attribution.saliency import input_saliency
+from ..attribution.saliency import completeness_error, input_saliency
 from ..core.names import class_places
 from ..core.snapshots import Snapshot
 from ..core.text import align_batch, continued
@@ -234,12 +234,33 @@ def _baseline_token(model, tokenizer):
                    f'{tokenizer.convert_ids_to_tokens(token)!r}']
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #026b
-def _saliency(model, inputs, score, start, saliency, steps, baseline) -> tuple: # ({name: array}, {name: layers})
+_most_steps, _fewest_steps, _tokens_of_most = 20, 6, 512
+
+def _path_steps(saliency, tokens:int, steps=None) -> int:
+    """Return `steps`, or by default the number of steps of integrated gradients for an input of `tokens` tokens
+
+    The default is 20 up to 512 tokens, then falls with the square of the length to at least 6. It is 20 for every
+    other `saliency`."""
+    if steps is not None: return steps
+    if saliency != 'integrated_gradients': return _most_steps
+    return min(_most_steps, max(_fewest_steps, round(_most_steps * (_tokens_of_most / tokens)**2)))
+
+def _note_on_steps(model, inputs, values, score, steps, baseline) -> str:
+    "Return a note that integrated gradients `values` have fewer `steps` than usual, with their completeness error"
+    error = float(completeness_error(model, inputs, values, score, baseline))
+    return (f'Integrated gradients have {steps} steps instead of {_most_steps}, since the input has '
+            f'{row_tokens(model, inputs):,} tokens; completeness error: {error:.1%}. '
+            f'Pass steps={_most_steps} for more.')
+
+# three results: {name: array}, {name: layers}, notes
+def _saliency(model, inputs, score, start, saliency, steps, baseline) -> tuple:
     "Compute the saliency of each token or pixel for `score`"
-    name = 'saliency'
+    name, chosen, notes = 'saliency', _path_steps(saliency, row_tokens(model, inputs), steps), []
     if 'pixel_values' in inputs: name = 'saliency_map'
-    values = input_saliency(model, inputs, saliency, score, steps, baseline=baseline)
-    return {name: values[0].float().cpu().numpy()}, {}
+    values = input_saliency(model, inputs, saliency, score, chosen, baseline=baseline)
+    if steps is None and chosen < _most_steps:
+        notes.append(_note_on_steps(model, inputs, values, score, chosen, baseline))
+    return {name: values[0].float().cpu().numpy()}, {}, notes
 
 def _stacked(maps:dict) -> np.ndarray: # float32 [layers, heads, query, key]
     "Stack the `maps` {layer: map} of one text into an array, releasing each map in turn"
@@ -249,7 +270,7 @@ def _stacked(maps:dict) -> np.ndarray: # float32 [layers, heads, query, key]
     return stacked
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #026c
-def _attribution(model, inputs, score, start) -> tuple: # ({name: array}, {name: layers})
+def _attribution(model, inputs, score, start) -> tuple: # ({name: array}, {name: layers}, notes)
     "Compute the attribution of `score` to each attention position, and its rank in its row"
     maps, allowed = attention_attribution(model, inputs, score)
     layers = list(maps)
@@ -259,7 +280,7 @@ def _attribution(model, inputs, score, start) -> tuple: # ({name: array}, {name:
         return np.stack([row_ranks(x[:, None], may[:, None])[0, 0].numpy() for x, may in heads])
     ranks = np.stack([ranks_of(b, allowed[l]) for l, b in maps.items()])
     arrays = dict(attention_attribution=_stacked(maps), attribution_ranks=ranks)
-    return arrays, dict.fromkeys(arrays, layers)
+    return arrays, dict.fromkeys(arrays, layers), []
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #031
 def _not_a_model(model) -> str:
@@ -303,7 +324,7 @@ def _capture(model, inputs, is_read=None):
 class _Requested:
     "Computations to perform in addition to the attention of each text"
     saliency:str=None     # name of an attribution
-    steps:int=20
+    steps:int|None=None   # of integrated gradients; None: see `_path_steps`
     attribution:bool=True
     baseline:int=None     # token from which paths of the saliency start; None: an image of zeros
     notes:tuple=()        # notes on the saliency
@@ -318,22 +339,28 @@ class _Requested:
         return {name: part for name, part in every.items() if part}
 
     def passes(self, model, n, places=None) -> dict: # {description: number of passes}
-        """Return the number of passes of `model` over a text or image of `n` tokens; unknown numbers count as 1;
-        `places`: see `rows_at_once`"""
-        groups = math.ceil(self.steps / rows_at_once(model, n, places))
+        """Return the number of passes of `model` over a text or image of `n` tokens, in the order of computation;
+        unknown numbers count as 1; `places`: see `rows_at_once`"""
+        steps = _path_steps(self.saliency, n, self.steps)
+        groups = math.ceil(steps / rows_at_once(model, n, places))
         passes = dict.fromkeys(self.parts(), 1)
+        # for long texts the maps of the attribution need most of the memory, so they are computed last
+        if n > _tokens_of_most and 'attention attribution' in passes:
+            passes['attention attribution'] = passes.pop('attention attribution')
         if self.saliency != 'integrated_gradients': return passes
-        return passes | {name: groups for name in passes if name.startswith('saliency')}
+        passes |= {name: groups for name in passes if name.startswith('saliency')}
+        if self.steps is None and steps < _most_steps: passes['saliency'] += 2 # for the completeness error
+        return passes
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #032b
 _evidence_order = ('input', 'attention', 'saliency', 'saliency_map', 'continuation_saliency', 'attention_attribution',
                    'attribution_ranks', 'probabilities')
 
-def _extended(snapshot, arrays, layers, wanted) -> Snapshot:
+def _extended(snapshot, arrays, layers, notes, wanted) -> Snapshot:
     "Add `arrays` and their properties to `snapshot`"
     both, info = {**snapshot.arrays, **arrays}, dict(snapshot.info)
     if {'saliency', 'saliency_map'} & {*arrays}:
-        info['notes'] = [*info['notes'], *wanted.notes]
+        info['notes'] = [*info['notes'], *wanted.notes, *notes]
         info |= attribution_named(wanted.saliency).in_a_run()
     return replace(snapshot, arrays={k: both[k] for k in _evidence_order if k in both},
                    layers={**snapshot.layers, **layers}, info=info)
@@ -353,8 +380,8 @@ class Capture:
 def _check_targets(captured, targets):
     "Call the functions among `targets` once, so that their errors are raised before anything is shown"
     with torch.no_grad():
-        for (outputs, *_), chosen in zip(captured, targets):
-            if callable(chosen): target_scores(outputs, chosen, torch.zeros(1, dtype=torch.long))
+        for (outputs, _, inputs), chosen in zip(captured, targets):
+            if callable(chosen): target_scores(outputs, chosen, every_row(inputs))
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0322c
 def _snapshot(number, read, attention, reply, probabilities, names, model, notes, **more) -> Snapshot:
@@ -429,16 +456,17 @@ def _token_facts(
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #clm2c
 def _saliency_of_each(
     model, inputs, score, start, saliency, steps, baseline,
-) -> tuple: # ({name: array}, {name: layers})
+) -> tuple: # ({name: array}, {name: layers}, notes)
     "Compute the saliency of all tokens for the logit of each token, starting at position `start`"
     ids, method = inputs['input_ids'][0], attribution_named(saliency)
+    steps = _path_steps(saliency, len(ids), steps)
     options = {k: v for k, v in dict(steps=steps, baseline=baseline).items() if k in method.options}
     with undisturbed(model):
         for p in model.parameters(): p.requires_grad_(False)
         targets = [token_logit(i - 1, int(ids[i]), len(ids)) for i in range(start, len(ids))]
         reading = Reading(model, inputs, None, targets)
         values = method(reading, **options)[0][:, 0]
-    return dict(continuation_saliency=values.float().cpu().numpy()), {}
+    return dict(continuation_saliency=values.float().cpu().numpy()), {}, []
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #clm4
 def capture_texts(
@@ -497,7 +525,7 @@ def _explain_texts(
     # token whose output is explained, if the head has an output for each; or a list, one per text
     position=None,
     saliency='integrated_gradients', # name of an attribution, see `registered_attributions`, or None
-    steps:int=20,                    # steps of integrated gradients
+    steps:int|None=None,             # steps of integrated gradients; None: see `_path_steps`
     attribution:bool=True,           # also attribute to attention
     # number of tokens that a causal language model generates after each text, greedily, or a dict of arguments of
     # model.generate; each of them is explained
@@ -727,7 +755,7 @@ def _explain_images(
     # class to explain, or a function of (outputs, rows); or a list, one per image; None: the predicted one
     target=None,
     saliency='integrated_gradients', # name of an attribution, see `registered_attributions`, or None
-    steps:int=20,                    # steps of integrated gradients
+    steps:int|None=None,             # steps of integrated gradients; None: see `_path_steps`
     attribution:bool=True,           # also attribute to attention
 ) -> list: # of `Snapshot`, one per image, all of step 0
     "Explain the predictions of `model` for `images` and record its attention; the model is not changed"
@@ -852,11 +880,11 @@ class BackgroundAttribution(_CapturePasses):
             self.stage = f'{name} of {self._capture.kind} {probe}' if several else name
             self._begun, self._most = self.step, self.step + number
             self._notify()
-            arrays, layers = parts[name](self._twin, *self._capture.questions[probe])
+            results = parts[name](self._twin, *self._capture.questions[probe])
             self._check()
             self.step = self._most
             snapshot = self.run.snapshot(0, probe)
-            self.run.put(_extended(snapshot, arrays, layers, self._capture.requested))
+            self.run.put(_extended(snapshot, *results, self._capture.requested))
             self._await(probe, 'being computed')
 
     def _work(self):

@@ -56,7 +56,9 @@ def explore(
     position:int|Sequence[int]|None=None,
     # attribution, see `list_attributions`, such as 'captum.Lime' or a `CaptumAttribution`; or None
     saliency:'str|Attribution|captum.attr.Attribution|None'='integrated_gradients',
-    steps:int=20,                    # number of steps of integrated gradients
+    # number of steps of integrated gradients; None: 20 up to 512 tokens, fewer for longer texts (at least 6), with the
+    # completeness error in the notes of the text
+    steps:int|None=None,
     attribution:bool=True,           # also compute attention attribution?
     # number of tokens that a causal language model generates after each text (greedily), or a dict of arguments of
     # model.generate; each generated token is explained

@@ -555,6 +555,36 @@ def test_two_computations_run_one_after_the_other():
     for explorer in (first, second): explorer.settle(60)
     assert max(most, default=1) == 1
 
+def test_long_texts_take_fewer_steps_and_a_note_has_their_completeness_error(monkeypatch):
+    monkeypatch.setattr(model_maps, '_tokens_of_most', 10) # the second text has 16 tokens: 20*(10/16)**2 is 7.8
+    model, tokenizer = classifier(), tokenizer_for('bert')
+    short, long = _explain_texts(model, tokenizer, texts[:2])
+    inputs = dict(input_ids=torch.tensor([tokenizer(texts[1])['input_ids']]))
+    pad = model.config.pad_token_id
+    few = input_saliency(model, inputs, steps=8, baseline=pad)
+    embed, (target,) = model.get_input_embeddings(), model(**inputs).logits.argmax(-1)
+    x = embed(inputs['input_ids'])
+    with torch.no_grad():
+        at_input, at_start = (model(inputs_embeds=e).logits[0, target] for e in (x, embed.weight[pad].expand_as(x)))
+    error = abs(few.sum() - (at_input - at_start))/abs(at_input - at_start)
+    np.testing.assert_allclose(long.arrays['saliency'], few[0].numpy(), atol=1e-6)
+    note = (f'Integrated gradients have 8 steps instead of 20, since the input has 16 tokens; completeness error: '
+            f'{float(error):.1%}. Pass steps=20 for more.')
+    assert note in long.info['notes'] and not any('completeness' in note for note in short.info['notes'])
+    chosen, = _explain_texts(model, tokenizer, texts[1], steps=20)
+    usual = input_saliency(model, inputs, steps=20, baseline=pad)
+    np.testing.assert_allclose(chosen.arrays['saliency'], usual[0].numpy(), atol=1e-6)
+    assert not any('completeness' in note for note in chosen.info['notes'])
+
+def test_the_attribution_of_a_long_text_is_computed_last(monkeypatch):
+    "Its maps stay in memory; activations of integrated gradients are then released already"
+    monkeypatch.setattr(model_maps, '_tokens_of_most', 9)
+    explorer = explore(classifier(), tokenizer_for('bert'), texts[:2])
+    order = [(probe, name) for probe, name, _ in explorer.training._parts]
+    explorer.settle(60)
+    assert order == [(0, 'attention attribution'), (0, 'saliency'), (1, 'saliency'), (1, 'attention attribution')]
+    assert explorer.training.step == explorer.training.total
+
 @pytest.mark.slow
 def test_a_script_ends_without_waiting_for_the_computation():
     code = """

@@ -1030,3 +1030,10 @@ print(*sorted({{'torch', 'transformers', 'datasets'}} & set(sys.modules)), sep='
 
 
 if __name__ == '__main__': keep_writers()
+
+
+def test_a_released_run_has_no_locked_file(tmp_path):
+    held = Held(tmp_path)
+    assert held._lock.is_locked
+    held.release()
+    assert not held._lock.is_locked and not held.note.exists()

@@ -9,7 +9,7 @@ from invented import invent
 from salviz.core.maths import kl, pattern_fraction
 from salviz.core.snapshots import Snapshot
 from salviz.core.runs import Run
-from salviz.views.head_statistics import head_marks
+from salviz.views.head_statistics import head_marks, head_statistics
 from salviz.views.base import (AttentionBesideSaliency, DiscardRegion, GuidedHeads, MaskedSentence, PatternShares,
                           ScoredSentence, SignalView, TokenLabels, TranslationView, Views,
                           attention_beside_saliency, discard_region, guided_heads, masked_sentence, methods_of, outline,
@@ -594,3 +594,25 @@ def test_a_head_is_dead_or_collapsed_only_if_it_is_in_every_example():
     for key, mark in ((0, 'dead'), (7, 'dead'), (3, 'collapsed')):
         assert head_marks([example(key), example(key)]) == mark
         assert head_marks([example(key), example(None)]) == head_marks([example(None), example(key)]) == ''
+
+
+@pytest.mark.parametrize('number, label, of_row', [
+    ('entropy', 'entropy of attention (nats)', lambda row, query, special: -sum(p*np.log(p) for p in row if p > 0)),
+    ('largest', 'largest weight of a query (mean)', lambda row, query, special: max(row)),
+    ('to_first', 'attention to the first token (fraction)', lambda row, query, special: row[0]),
+    ('to_special', 'attention to later special tokens (fraction)',
+     lambda row, query, special: sum(p for key, p in enumerate(row) if special[key] and key)),
+    ('distance', 'distance of the attended token (tokens)',
+     lambda row, query, special: sum(p*abs(query - key) for key, p in enumerate(row)))])
+def test_head_statistics_show_the_number_that_their_label_names(tmp_path, number, label, of_row):
+    run = invented.run(tmp_path/'run', steps=[0])
+    view = head_statistics(run, number)
+    snapshots = [run.snapshot(0, probe) for probe in run.probes]
+    def mean(s, layer, head):
+        words = [i for i, special in enumerate(s.is_special) if not special]
+        return np.mean([of_row(s.arrays['attention'][layer, head, i].astype(float), i, s.is_special) for i in words])
+    layers, heads = snapshots[0].arrays['attention'].shape[:2]
+    expected = [np.mean([mean(s, layer, head) for s in snapshots]) for layer in range(layers) for head in range(heads)]
+    np.testing.assert_allclose(view.values[:, 0], expected, rtol=1e-4) # entropy divides by the sum of a row
+    assert view.value_label == label
+    assert view.title == f"{label.partition(' (')[0].capitalize()} of each head over training"

@@ -1,0 +1,42 @@
+"""The processor time of a test run, printed at its end.
+
+`time` counts only processes that the run waits for. The server that forks workers (forked.py) outlives its tests, so
+`time` leaves out its workers; the kernel counts them for the server, in /proc."""
+import os
+import resource
+from multiprocessing import forkserver
+from pathlib import Path
+
+import pytest
+
+of_workers = [] # (seconds of a process of pytest-xdist, seconds of its forked workers)
+
+def of_server() -> float:
+    "Seconds of the server of this process and of the workers that have ended; 0 without a server or /proc"
+    stat = Path(f'/proc/{forkserver._forkserver._forkserver_pid}/stat')
+    if not stat.exists(): return 0.
+    fields = stat.read_text().rpartition(')')[2].split() # the name in brackets may contain spaces
+    return sum(map(int, fields[11:15]))/os.sysconf('SC_CLK_TCK')
+
+def of_this() -> tuple:
+    "Seconds of this process and of those that it waited for, and `of_server`"
+    own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(x.ru_utime + x.ru_stime for x in own), of_server()
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session):
+    output = getattr(session.config, 'workeroutput', None)
+    if output is not None: output['processor_time'] = of_this()
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    of_workers.append(getattr(node, 'workeroutput', {}).get('processor_time', (0., 0.)))
+
+def summary(parts) -> str:
+    ran, forked = map(sum, zip(*parts))
+    return f'processor time: {(ran + forked)/60:.1f} min (with forked workers: {forked/60:.1f} min)'
+
+def pytest_terminal_summary(terminalreporter):
+    # processes of pytest-xdist are counted by `of_workers`, before the first process waits for them
+    if not hasattr(terminalreporter.config, 'workerinput'):
+        terminalreporter.write_line(summary([of_this(), *of_workers]))
