@@ -104,11 +104,12 @@ def _on_test_pool(
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-14
 def _study(folder, model, data, methods, seeds, settings, target, measures, tuning, warmup=0., weights='none', **train):
     "Return a `Study` of test runs, or of tuning runs, which compute only the target metric"
-    from salviz.studies.study import Study
+    from salviz.studies.study import Study, StudyOptions
     how = dict(dict(snapshots=0, probes=1, keep=1, progress=False), **train)
     return Study(folder, model, without_test(data) if tuning else data, methods, seeds, settings,
-                 target if tuning else {**target, **measures, 'seconds': 'seconds', 'steps': 'steps'}, weights=weights,
-                 args=dict(save_only_model=True, **({'warmup_steps': warmup} if warmup else {})), **how)
+                 target if tuning else {**target, **measures, 'seconds': 'seconds', 'steps': 'steps'},
+                 StudyOptions(weights=weights), **how,
+                 args=dict(save_only_model=True, **({'warmup_steps': warmup} if warmup else {})))
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-16
 _domains = ('movie', 'amazon', 'tweets')

@@ -19,7 +19,7 @@ from ..core.leases import Lease
 from ..core.validation import PositiveInt, check_faults, validated
 from ..metrics.statistics import better_of
 from ..metrics.study_results import read_study, state_of
-from .study import Study
+from .study import Study, StudyOptions
 from .trials import check_allowed, optional_module, study_cells
 from ..training.settings import shown_value
 
@@ -212,7 +212,8 @@ class Search(_RunningSearch):
     ):
         self.space = {k: _distribution(k, x) for k, x in space.items()}
         self.trials, self.at_once, self.by, self._storage, self._sampler = trials, at_once, by, storage, sampler
-        self._study_arguments = dict(model=model, data=data, methods=methods, better=better, **train)
+        options = StudyOptions(better=better, weights=weights)
+        self._study_arguments = dict(model=model, data=data, methods=methods, options=StudyOptions(better=better), **train)
         self._way = (better or {}).get(by) or better_of(by)
         self.start = {k: _middle(d) for k, d in self.space.items()} | (start or {})
         check_allowed('Search: start has unknown settings', start or (), space)
@@ -221,7 +222,7 @@ class Search(_RunningSearch):
         settings = {k: [self.start[k]] for k in self.space}
         names = [by, *(measures if not isinstance(measures, dict) else ())]
         measures = dict(measures) | {by: by} if isinstance(measures, dict) else list(dict.fromkeys(names))
-        super().__init__(folder, model, data, methods, seeds, settings, measures, better, weights, **train)
+        super().__init__(folder, model, data, methods, seeds, settings, measures, options, **train)
 
     def _search_faults(self, measures) -> Iterator[str]:
         "Yield the faults in the measures of a search"
