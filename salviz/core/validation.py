@@ -12,11 +12,12 @@ import builtins
 import inspect
 import math
 import os
+import sys
 import types
 import typing
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import lru_cache, wraps
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, TypeVar
@@ -378,4 +379,7 @@ def with_readable_signatures(thing):
         functions = [f for cls in bases for f in vars(cls).values()]
     for function in functions:
         if isinstance(function, types.FunctionType): function.__signature__ = readable_signature(function)
+    if is_dataclass(thing):
+        module_names = vars(sys.modules[thing.__module__])
+        thing.__annotations__ = {name: _readable(x, module_names) for name, x in thing.__annotations__.items()}
     return thing
