@@ -144,6 +144,18 @@ def _check_required(makers, settings):
         required = [k for k, is_required in arguments_of(f).items() if is_required]
         check_allowed(f'Study: {what} requires', required, [*further, *settings])
 
+# %% ../../nbs/07_studies/03_study.ipynb #1f21d748
+@dataclass(frozen=True)
+class StudyOptions:
+    "Options of a `Study` that few studies need"
+    better:dict|None=None   # {measure: 'higher', 'lower' or None} if a name does not imply the direction
+    # checkpoints of a finished run to keep: the 'best' one, 'all' that `keep` allows, or 'none'
+    weights:Literal['best', 'all', 'none']='best'
+    extend:bool=False       # whether to allow methods, seeds or values that are not in the folder's design
+    processes:PositiveInt=1 # number of processes that split each batch, each with a GPU if available
+
+    def __post_init__(self): check_arguments(type(self).__init__, vars(self))
+
 # %% ../../nbs/07_studies/03_study.ipynb #018-2
 class _StudyArguments(StudyResults):
     "The arguments of a study, and their checks"
@@ -154,7 +166,7 @@ class _StudyArguments(StudyResults):
     settings:dict
     measures:dict   # {name: name or function}
     train:dict      # further arguments of `train`
-    options:'StudyOptions'
+    options:StudyOptions
     progress:bool
     patience:float  # seconds, see `Study`
 
@@ -680,18 +692,6 @@ class _RunningStudy(_TrialList):
         if self.options.weights == 'none': self._thin_out_spent(self.cells)
         self._report(busy)
         return self.results()
-
-# %% ../../nbs/07_studies/03_study.ipynb #1f21d748
-@dataclass(frozen=True)
-class StudyOptions:
-    "Options of a `Study` that few studies need"
-    better:dict|None=None   # {measure: 'higher', 'lower' or None} if a name does not imply the direction
-    # checkpoints of a finished run to keep: the 'best' one, 'all' that `keep` allows, or 'none'
-    weights:Literal['best', 'all', 'none']='best'
-    extend:bool=False       # whether to allow methods, seeds or values that are not in the folder's design
-    processes:PositiveInt=1 # number of processes that split each batch, each with a GPU if available
-
-    def __post_init__(self): check_arguments(type(self).__init__, vars(self))
 
 # %% ../../nbs/07_studies/03_study.ipynb #016
 class Study(_RunningStudy):
