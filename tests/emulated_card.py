@@ -32,7 +32,8 @@ class _Backend:
     def get_amp_supported_dtype(self): return [torch.bfloat16, torch.float16]
 
 
-if torch._C._get_privateuse1_backend_name() != 'card': _setup_privateuseone_for_python_backend('card', _Backend())
+if torch._C._get_privateuse1_backend_name() != 'card':
+    backend_registration._setup_privateuseone_for_python_backend('card', _Backend())
 
 # autocast is accepted and casts nothing
 _autocast = torch.library.Library('_', 'IMPL', 'AutocastPrivateUse1')
