@@ -1,6 +1,6 @@
 """`python tests/install.py '.[dev]'`: install this folder, editable, in the versions of constraints.txt, into the
-environment of the Python that runs this. `python tests/install.py --oldest FOLDER`: create an environment in FOLDER with
-the oldest versions that settings.ini allows, and what the tests need.
+environment of the Python that runs this. `python tests/install.py --oldest FOLDER`: create an environment in FOLDER
+with the oldest versions that settings.ini allows, and what the tests need.
 
 With uv where it can be installed, because it takes a tenth of pip's processor time, and with pip otherwise. uv does not
 read pip's configuration: what pip is configured with here (indexes, links, certificates) is passed on to it."""

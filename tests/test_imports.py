@@ -106,8 +106,8 @@ below['figures'] = [*below['views'], 'views']
 below['explorer'] = [*below['figures'], 'figures']
 below['course'] = below['replication'] = below['benchmarks'] = [*below['studies'], 'studies', 'analysis',
                                                                 *below['explorer'], 'explorer']
-# Modules above all packages. `model_explorer` joins `analysis`, which computes, to the explorer, which shows the results;
-# for custom sentences, `salviz/__init__.py` does so, see `core.model_access`.
+# Modules above all packages. `model_explorer` joins `analysis`, which computes, to the explorer, which shows the
+# results; for custom sentences, `salviz/__init__.py` does so, see `core.model_access`.
 above = {'tour', 'model_explorer', 'cli', '__main__'}
 
 def _is_type_checking(node): return isinstance(node, ast.If) and ast.unparse(node.test) == 'TYPE_CHECKING'

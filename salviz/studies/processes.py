@@ -120,7 +120,8 @@ def train_in_step(
         folder = Path(folder)
         (folder/'study').write_bytes(import_cloudpickle().dumps(study))
         what = 'from salviz.studies.processes import train_as_one_process; train_as_one_process()'
-        command, environment = in_step(study.options.processes, '--no-python', sys.executable, '-c', what, folder, cell.name)
+        command, environment = in_step(study.options.processes, '--no-python', sys.executable, '-c', what, folder,
+                                       cell.name)
         environment['PYTHONPATH'] = os.pathsep.join(sys.path) # so that the processes can import the same modules
         with open(folder/'output', 'wb') as output:
             process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=output)

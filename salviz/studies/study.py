@@ -182,7 +182,8 @@ class _StudyArguments(StudyResults):
         check_allowed('Study: train has no argument', self.train, _of_train)
         values = [(k, x) for k, xs in self.settings.items() if k in _of_train for x in xs]
         for k, x in [*self.train.items(), *values]: Settings(**{k: x}) # raises the errors of `train`
-        for batch in self._values_of('batch_size', Settings.batch_size): examples_per_process(batch, self.options.processes)
+        for batch in self._values_of('batch_size', Settings.batch_size):
+            examples_per_process(batch, self.options.processes)
         shared = [*_of_train, *(k for f in (self.model, self.data) if callable(f) for k in arguments_of(f))]
         allowed = [*shared, *(k for m in self.methods.values() for k in arguments_of(m))]
         check_allowed('Study: train, methods, model and data have no argument', self.settings,
@@ -347,9 +348,9 @@ class _Design(_TrialParts):
             for name, was in old['methods'].items(): self._complete(was, name, new['methods'])
             differs = _differences(old, _extended_only(old, new) if extend else new)
             if differs:
+                hint = '' if extend else ' (StudyOptions(extend=True) allows new methods, seeds and values)'
                 raise ValueError(f'Study: {self.folder} has another design: {"; ".join(differs)}. '
-                                 'To continue the study, pass the same design; otherwise choose another folder'
-                                 + ('' if extend else ' (StudyOptions(extend=True) allows new methods, seeds and values)'))
+                                 'To continue the study, pass the same design; otherwise choose another folder' + hint)
         elif self.folder.exists() and any(self.folder.iterdir()):
             raise FileExistsError(f'Study: {self.folder} is not empty, but does not contain a study; '
                                   'choose another folder')
