@@ -13,7 +13,7 @@ export PYTHONPYCACHEPREFIX = $(CURDIR)/.venv/pycache
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL = $(BIN)/python tests/install.py
 
-.PHONY: demo lab test check docs course reproduce arithmetic slow bench gpu fetch extras browser latex notebooks outputs readme clean
+.PHONY: demo lab test check docs course reproduce arithmetic slow oldest bench gpu fetch extras browser latex notebooks outputs readme clean
 
 demo: .venv/.demo fetch
 	$(BIN)/salviz demo $(DEMO)
@@ -55,6 +55,16 @@ arithmetic: .venv/.dev fetch extras
 # Long tests whose behaviour `make test` covers with a smaller case. Numbers that the tests count are printed at the end.
 slow: .venv/.dev .venv/.ray .venv/.trainers .venv/.marimo .venv/.trackers fetch extras browser latex
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow -rP $(TESTS)
+
+# The tests of the packages that compute and draw, with the oldest versions of the required packages, in the environment
+# .venv-oldest. One package: make oldest TESTS=tests/methods
+OLDEST := tests/metrics tests/models tests/attribution tests/methods tests/core tests/training tests/views tests/figures
+oldest: .venv-oldest/.installed fetch extras
+	PYTHONPATH=$(CURDIR) OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest --quiet $(or $(TESTS),$(OLDEST))
+
+.venv-oldest/.installed: .venv/.dev
+	$(INSTALL) --oldest .venv-oldest
+	@touch $@
 
 # FLOPs, time and memory of a step of each method relative to plain fine-tuning; almost an hour on two cores.
 # A quick benchmark: make bench BENCH=--quick
@@ -146,4 +156,4 @@ readme: .venv/.dev
 	@touch $@
 
 clean:
-	rm -rf .venv build dist *.egg-info _docs _course _proc _gpu .testmondata*
+	rm -rf .venv .venv-oldest build dist *.egg-info _docs _course _proc _gpu .testmondata*

@@ -131,12 +131,13 @@ def descriptions():
 
 
 def modules_by_package():
-    "Return {package: its modules}; those of `benchmarks` and modules outside of packages belong to `cli`"
-    found = {}
+    "Return {package: its modules}; those of `benchmarks` and other modules outside of packages belong to `cli`"
+    found, homes = {}, dict(model_explorer='explorer')
     for file in sorted((root/'salviz').rglob('*.py')):
         place = file.relative_to(root).with_suffix('').parts
         if file.stem.startswith('_'): continue
-        found.setdefault(place[1] if place[1] in packages else 'cli', []).append('.'.join(place))
+        package = place[1] if place[1] in packages else homes.get(place[1], 'cli')
+        found.setdefault(package, []).append('.'.join(place))
     return found
 
 

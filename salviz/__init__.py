@@ -47,3 +47,11 @@ def lazy_names(package, **more):
     return lazy_attributes(package, home | {name: f'{within}.{module}' for name, module in more.items()})
 
 from salviz.core.docstrings import documented # noqa: E402, their package calls `lazy_names`
+from salviz.core.model_access import provide_model_access # noqa: E402
+
+def _model_source(*args):
+    "Return the `ModelSource` through which the explorer, which imports no package that computes, runs a model"
+    from salviz.analysis.model_source import ModelSource
+    return ModelSource(*args)
+
+provide_model_access(_model_source)

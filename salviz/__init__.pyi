@@ -26,7 +26,7 @@ from .methods import *
 from .training.trainer import train as train
 from .training.live import start_training as start_training, Training as Training
 from .training.watching import watch as watch, Watcher as Watcher
-from .studies.study import Study as Study
+from .studies.study import Study as Study, StudyOptions as StudyOptions
 from .studies.trade_off import pareto as pareto, RationalePlausibility as RationalePlausibility
 from .metrics.scores import attention_agreement as attention_agreement, run_agreement as run_agreement
 from .metrics.plausibility import plausibility_table as plausibility_table
@@ -51,10 +51,10 @@ from .figures.kinds import figure as figure
 from .figures.trackers import export_run as export_run
 from .figures.remaking import remake as remake
 from .figures.sentences import sentence_latex as sentence_latex, coloured_sentence_latex as coloured_sentence_latex
-from .explorer.widget import Explorer as Explorer
-from .explorer.model_explorer import explore as explore
+from .explorer.widget import Explorer as Explorer, ExplorerOptions as ExplorerOptions
 from .explorer.notebook_cleanup import strip_views as strip_views
 from .explorer.bertviz import bertviz_view as bertviz_view
+from .model_explorer import explore as explore
 from .tour import demo as demo
 
 __version__: str

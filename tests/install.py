@@ -1,11 +1,13 @@
 """`python tests/install.py '.[dev]'`: install this folder, editable, in the versions of constraints.txt, into the
-environment of the Python that runs this.
+environment of the Python that runs this. `python tests/install.py --oldest FOLDER`: create an environment in FOLDER
+with the oldest versions that settings.ini allows, and what the tests need.
 
 With uv where it can be installed, because it takes a tenth of pip's processor time, and with pip otherwise. uv does not
 read pip's configuration: what pip is configured with here (indexes, links, certificates) is passed on to it."""
 import os
 import subprocess
 import sys
+from configparser import ConfigParser
 from pathlib import Path
 
 root = Path(__file__).resolve().parents[1]
@@ -15,6 +17,10 @@ options = '--constraint', 'constraints.txt', '--no-build-isolation', '--editable
 # {pip's setting: the option of uv that means the same}
 same = {'index-url': '--default-index', 'extra-index-url': '--index', 'find-links': '--find-links',
         'trusted-host': '--allow-insecure-host'}
+
+# what the tests need in an environment of the oldest versions
+for_tests = ('pytest', 'setuptools', 'peft', 'optuna', 'cloudpickle', 'loky', 'submitit', 'krippendorff',
+             'latex2mathml', 'nbformat', 'mistune', 'pymoo', 'sacrebleu', 'nbconvert')
 
 def settings(listed: str) -> dict[str, str]:
     """Parse the output of `pip config list` into {setting: value}
@@ -32,6 +38,22 @@ def uv_options(settings: dict[str, str]) -> list[str]:
                                                                                                             value)]
     return found + ['--index-strategy', 'unsafe-best-match'] # the best version of all indexes, as pip does
 
+def with_oldest(folder: str) -> int:
+    "Create the environment `folder` with the oldest versions of the requirements; return the exit status"
+    configured = settings(subprocess.run([*pip, 'config', 'list'], capture_output=True, text=True).stdout)
+    certificates = {'SSL_CERT_FILE': configured['cert']} if 'cert' in configured else {}
+    uv, environment = (sys.executable, '-m', 'uv'), certificates | os.environ
+    python, versions = Path(folder)/'bin'/'python', Path(folder)/'oldest.txt'
+    required = ConfigParser(delimiters=['='])
+    required.read(root/'settings.ini', encoding='utf-8')
+    add = [*uv, 'pip', 'install', '--quiet', '--python', str(python), *uv_options(configured)]
+    subprocess.run([*uv, 'venv', '--quiet', '--python', sys.executable, folder], cwd=root, check=True, env=environment)
+    subprocess.run([*add, '--resolution', 'lowest-direct', *required['DEFAULT']['requirements'].split()], cwd=root,
+                   check=True, env=environment)
+    listed = subprocess.run([*uv, 'pip', 'freeze', '--python', str(python)], capture_output=True, text=True)
+    (root/versions).write_text(listed.stdout)
+    return subprocess.run([*add, '--constraint', str(versions), *for_tests], cwd=root, env=environment).returncode
+
 def install(target: str) -> int:
     "Install `target` with uv, or with pip where that fails; return the exit status"
     fetched = subprocess.run([*pip, 'install', '--quiet', '--constraint', 'constraints.txt', 'uv'], cwd=root,
@@ -45,4 +67,6 @@ def install(target: str) -> int:
     print('uv could not install everything: pip does it, which takes longer.', file=sys.stderr)
     return subprocess.run([*pip, 'install', '--quiet', '--no-compile', *options, target], cwd=root).returncode
 
-if __name__ == '__main__': raise SystemExit(install(*sys.argv[1:]))
+if __name__ == '__main__':
+    if sys.argv[1] == '--oldest': raise SystemExit(with_oldest(sys.argv[2]))
+    raise SystemExit(install(sys.argv[1]))

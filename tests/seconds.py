@@ -221,7 +221,7 @@ def _studied(many):
     from salviz.core.runs import Run
     from salviz.methods import FineTuning
     from salviz.models.corruption import small_model, train_tokenizer
-    from salviz.studies.study import Study
+    from salviz.studies.study import Study, StudyOptions
     part = Dataset.from_dict(dict(text=['a good film', 'a bad film']*8, label=[1, 0]*8))
     part = part.cast_column('label', ClassLabel(names=['bad', 'good']))
     tokenizer = train_tokenizer(list(part['text']), vocab_size=50)
@@ -240,8 +240,8 @@ def _studied(many):
     Study._trained = trained
     with tempfile.TemporaryDirectory() as folder:
         study = Study(Path(folder)/'study', bert, DatasetDict(train=part, validation=part, test=part),
-                      {'plain': FineTuning}, seeds=range(many), measures=[one], weights='none', progress=False,
-                      epochs=1, snapshots=0)
+                      {'plain': FineTuning}, seeds=range(many), measures=[one],
+                      options=StudyOptions(weights='none'), progress=False, epochs=1, snapshots=0)
         start = time.process_time()
         for cell in study.cells: study.run_cell(cell)
         return time.process_time() - start

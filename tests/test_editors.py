@@ -58,6 +58,19 @@ def test_help_shows_types_as_editors_do(name):
     shown = str(inspect.signature(thing))
     assert not re.search(r"salviz\.|typing\.|collections\.|: '", shown), shown
 
+# Records of data, whose arguments are the fields that you read later.
+records = {'Plan', 'Snapshot', 'TokenText'}
+
+def _constructor_arguments(cls):
+    return [name for name, p in inspect.signature(cls).parameters.items() if p.kind is not p.VAR_KEYWORD]
+
+def test_constructors_have_at_most_eight_arguments():
+    classes = {name: getattr(salviz, name) for name in salviz.__all__ if inspect.isclass(getattr(salviz, name))}
+    counts = {name: len(_constructor_arguments(cls)) for name, cls in classes.items()}
+    options = {name for name, cls in classes.items() if name.endswith(('Variant', 'Options'))}
+    assert {name: n for name, n in counts.items() if n > 8 and name not in records | options} == {}
+    assert len(classes) > 25 and {'Study', 'Explorer', 'SalLM', 'ADDrop'} <= classes.keys() - records - options
+
 def test_the_documentation_shows_the_signature_of_help():
     sys.path.insert(0, str(root/'docs'))
     pytest.importorskip('sphinx')

@@ -98,7 +98,7 @@ from salviz import cli
 from salviz.core.bibliography import bibtex
 from salviz.core.names import methods_words
 from salviz.explorer.assets import panels
-from salviz.explorer.model_explorer import explore
+from salviz.model_explorer import explore
 from salviz.explorer.run_metadata import meta
 from salviz.figures.kinds import figure
 from salviz.models.corruption import small_model, train_tokenizer

@@ -1,5 +1,6 @@
 """The library is what the notebooks export, the notebooks are clean and run, README is what its notebook
 says."""
+import ast
 import filecmp
 import itertools
 import json
@@ -159,6 +160,24 @@ def test_no_message_is_broken_before_a_fragment():
             if alone and joined and len(alone[2]) < 10:
                 fragments.append(f'{file.relative_to(root)}:{i}: {line.strip()}')
     assert not fragments, '\n'.join(fragments)
+
+def _parameters_below_a_comment(lines, function):
+    "Return the numbers of lines with a parameter of `function`, below a comment of one line"
+    parameters = [*function.args.args, *function.args.kwonlyargs]
+    numbers = [p.lineno - 1 for p in parameters if p.lineno > function.lineno + 1]
+    def is_comment(number): return lines[number].lstrip().startswith('#')
+    return [n for n in numbers if is_comment(n - 1) and not is_comment(n - 2)]
+
+def test_a_comment_stands_behind_its_parameter_if_it_fits():
+    wrong = []
+    for file in sorted((root/'salviz').rglob('*.py')):
+        lines = file.read_text().splitlines()
+        for function in ast.walk(ast.parse('\n'.join(lines))):
+            if not isinstance(function, ast.FunctionDef): continue
+            for n in _parameters_below_a_comment(lines, function):
+                has_room = len(f'{lines[n]} {lines[n - 1].strip()}') <= 120
+                if lines[n].endswith(',') and has_room: wrong.append(f'{file.relative_to(root)}:{n}')
+    assert not wrong
 
 def test_kept_outputs_teach_and_are_small():
     "No progress bars, warnings or paths of the machine on which a notebook was saved"

@@ -73,8 +73,7 @@ def _unit_values(v, real, positions, words, unit, i):
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #006x
 def _unit_ranks(
     batch:dict,       # as returned by `Collator`: input_ids [batch, n], attention_mask, is_special, for words word_ids
-    # one array per example, [batch, n] or an `Explanation`: a number per token, or with unit='word' per word
-    values,
+    values, # one array per example, [batch, n] or an `Explanation`: a number per token, or with unit='word' per word
     unit='token',     # or 'word'
     ranking='signed', # highest values first, or 'magnitude'
 ) -> tuple: # (int64 [batch, n], -1 where a position has no rank; number of units of each example, int64 [batch])
@@ -420,8 +419,7 @@ def _requested(named, count, target, **question) -> tuple: # ({name: its request
 def faithfulness_data(
     model,
     data,               # one split of `load_text`, an encoded split, or a list of texts
-    # attributions, see `list_attributions`; or {name: attribution, dict(method=…, its options) or arrays}
-    methods,
+    methods, # attributions, see `list_attributions`; or {name: attribution, dict(method=…, its options) or arrays}
     tokenizer,
     target='predicted', # class for the attributions and the probability
     flips=True,         # also measure the decision flip, which needs up to one forward pass per unit

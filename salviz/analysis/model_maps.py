@@ -522,8 +522,7 @@ def _explain_texts(
     # class, token or label to explain, or a function of (outputs, rows); or a list, one per text; None: the predicted
     # one
     target=None,
-    # token whose output is explained, if the head has an output for each; or a list, one per text
-    position=None,
+    position=None, # token whose output is explained, if the head has an output for each; or a list, one per text
     saliency='integrated_gradients', # name of an attribution, see `registered_attributions`, or None
     steps:int|None=None,             # steps of integrated gradients; None: see `_path_steps`
     attribution:bool=True,           # also attribute to attention
@@ -748,12 +747,10 @@ def capture_images(whole, images, labels, classes, target, saliency, steps, attr
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img7
 def _explain_images(
     model,       # a vision transformer of transformers (ViT, DeiT, BEiT, DINOv2 …), with or without a head
-    # normalised numbers [n, channels, height, width], one image, or rows of the result of `load_images`
-    images,
+    images, # normalised numbers [n, channels, height, width], one image, or rows of the result of `load_images`
     labels=None,                     # class of each image, by name or number; None: from the rows
     classes=None,                    # names of the model's classes; None: see `_classes_of`
-    # class to explain, or a function of (outputs, rows); or a list, one per image; None: the predicted one
-    target=None,
+    target=None, # class to explain, or a function of (outputs, rows); or a list, one per image; None: the predicted one
     saliency='integrated_gradients', # name of an attribution, see `registered_attributions`, or None
     steps:int|None=None,             # steps of integrated gradients; None: see `_path_steps`
     attribution:bool=True,           # also attribute to attention

@@ -122,8 +122,7 @@ def explain(
     *,
     tokenizer:'PreTrainedTokenizerBase|None'=None, # for texts
     batch_size:PositiveInt|None=None, # rows in a forward pass; None: as many as `rows_at_once`, which limits memory
-    # seed of methods that use random numbers
-    seed:Annotated[int, Interval(ge=0, le=2**32 - 1)]=0,
+    seed:Annotated[int, Interval(ge=0, le=2**32 - 1)]=0, # seed of methods that use random numbers
     check:bool=True,                               # whether to compute the completeness error; may need another pass
     **options,                                     # options of the method, see `_method_options`
 ) -> Explanation: # with `values` [batch, n] for texts, [batch, height, width] or [batch, time, features]

@@ -52,8 +52,7 @@ def _data_fault(data) -> str: # '' if there is none
 
 def encoded_for(
     model,
-    # list of texts, of pairs (tuples) or of lists of words; a split, loaded or encoded
-    data,
+    data, # list of texts, of pairs (tuples) or of lists of words; a split, loaded or encoded
     tokenizer=None,  # for texts
     max_length=None, # maximum number of tokens in a text; None: as many as `model` can read, but at most 512
     target='predicted', # 'gold' reads the labels, so their classes must be those of `model`

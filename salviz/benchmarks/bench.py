@@ -791,8 +791,7 @@ def _settings_of(tokens, dropout, device) -> list: # of dicts (tokens, dropout, 
 
 # %% ../../nbs/13_cli/01_bench.ipynb #062b
 def bench(
-    # folder for bench.json and bench.md; None: the first free folder among runs/bench, runs/bench-2, ...
-    out=None,
+    out=None, # folder for bench.json and bench.md; None: the first free folder among runs/bench, runs/bench-2, ...
     tokens=(32, 64, 128),  # lengths of the texts, in tokens
     methods=None,          # names in `_rows`; None: all
     rounds=7,              # number of times that each step is timed

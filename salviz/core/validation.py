@@ -4,18 +4,20 @@
 
 # %% auto #0
 __all__ = ['PositiveInt', 'PositiveFloat', 'Probability', 'Seed', 'Count', 'Splits', 'Names', 'LayerChoice', 'HeadChoice',
-           'shown', 'check_choice', 'check_faults', 'renamed_arguments', 'check_arguments', 'validated',
-           'readable_signature', 'with_readable_signatures']
+           'shown', 'check_choice', 'check_faults', 'renamed_arguments', 'grouped_arguments', 'check_arguments',
+           'validated', 'readable_signature', 'with_readable_signatures']
 
 # %% ../../nbs/01_core/05_validation.ipynb #003
 import builtins
 import inspect
 import math
 import os
+import sys
 import types
 import typing
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from functools import lru_cache, wraps
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, TypeVar
@@ -248,8 +250,7 @@ def _with_new_names(function, kwargs:dict) -> dict:
         who = function.__qualname__.removesuffix('.__init__')
         if new in kwargs: raise TypeError(f'{who}: {old} is the old name of {new}; pass only {new}')
         warnings.warn(f'{who}: {old} is now called {new}; the old name is accepted until salviz 0.4',
-        DeprecationWarning,
-                      stacklevel=3)
+                      DeprecationWarning, stacklevel=3)
         kwargs = {new if name == old else name: x for name, x in kwargs.items()}
     return kwargs
 
@@ -263,6 +264,32 @@ def renamed_arguments(
         @wraps(function)
         def renamed(*args, **kwargs): return function(*args, **_with_new_names(function, kwargs))
         return renamed
+    return decorate
+
+# %% ../../nbs/01_core/05_validation.ipynb #fc6280af
+def _call_text(who, arguments:dict): return f'{who}({", ".join(f"{name}={shown(x)}" for name, x in arguments.items())})'
+
+def _with_groups(who, groups:dict, kwargs:dict) -> dict:
+    "Return `kwargs` with the fields of the classes in `groups` {argument: class} replaced by objects of these classes"
+    for name, kind in groups.items():
+        old = {f.name: kwargs[f.name] for f in fields(kind) if f.name in kwargs}
+        if not old: continue
+        if name in kwargs: raise TypeError(f'{who}: pass {", ".join(old)} as fields of {name}')
+        warnings.warn(f'{_call_text(who, old)} works until salviz 0.4; '
+                      f'write {who}({name}={_call_text(kind.__name__, old)})', DeprecationWarning, stacklevel=3)
+        kwargs = {**{k: x for k, x in kwargs.items() if k not in old}, name: kind(**old)}
+    return kwargs
+
+# %% ../../nbs/01_core/05_validation.ipynb #d65d326c
+def grouped_arguments(
+    **groups, # argument=dataclass whose fields were arguments of the function
+) -> Callable[[_Function], _Function]:
+    "Decorate a function so that it accepts the fields of an object as arguments, with a DeprecationWarning"
+    def decorate(function):
+        who = function.__qualname__.removesuffix('.__init__')
+        @wraps(function)
+        def grouped(*args, **kwargs): return function(*args, **_with_groups(who, groups, kwargs))
+        return grouped
     return decorate
 
 # %% ../../nbs/01_core/05_validation.ipynb #009
@@ -352,4 +379,7 @@ def with_readable_signatures(thing):
         functions = [f for cls in bases for f in vars(cls).values()]
     for function in functions:
         if isinstance(function, types.FunctionType): function.__signature__ = readable_signature(function)
+    if is_dataclass(thing):
+        module_names = vars(sys.modules[thing.__module__])
+        thing.__annotations__ = {name: _readable(x, module_names) for name, x in thing.__annotations__.items()}
     return thing

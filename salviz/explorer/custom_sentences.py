@@ -16,7 +16,7 @@ model_queries = {} # {kind: (function that yields the parts of an answer, `is_va
 def model_query(
     kind:str, # name of the queries in the messages of the page
     is_valid, # function from a query to a bool; `id`, `run`, `texts` and `choice` are checked for every kind
-): # decorator of a function from (one `ModelSource` per run, a query) to a generator of (message, its buffers)
+): # decorator of a function from (one `ModelAccess` per run, a query) to a generator of (message, its buffers)
     "Register the function that answers one kind of query to a model; a panel sends it with `ctx.kernel.ask`"
     def add(answer):
         model_queries[kind] = answer, is_valid
@@ -40,7 +40,7 @@ def _reply(source, question, attribution):
 @model_query('own', lambda query: (all(map(_is_sentence, query['texts'])) and isinstance(query.get('attribution'), str)
                                    and (query.get('head') is None or _is_pair(query['head']))))
 def replies(
-    sources:list, # one `ModelSource` per run
+    sources:list, # one `ModelAccess` per run
     question:dict,# {id, run, texts: lists of texts, choice, attribution, head: [layer, head] or None}
 ): # generator of (content of a message, its buffers)
     "Yield the parts of an answer: sentences and frames, with `more` if saliency follows, or an `error`"
@@ -63,7 +63,7 @@ def _vectors_frame(vectors):
 @model_query('vectors', lambda query: _is_sentence(query['texts']) and all(
     isinstance(query.get(name), int) for name in ('layer', 'head', 'length')))
 def vector_replies(
-    sources:list,  # one `ModelSource` per run
+    sources:list,  # one `ModelAccess` per run
     question:dict, # {id, run, texts: a list of one text or a text pair, choice, layer, head, length}
 ): # generator of (content of a message, its buffers)
     "Yield the answer in one part: the tokens of the model and a frame of vectors, or an `error`"

@@ -63,7 +63,7 @@ class _DescribedRuns:
         missing = len(self._plan.sizes) - len(self._plan.planned)
         sentences = [f'{missing} of {len(self._plan.sizes)} recorded frames are left out to stay within '
                      f'{self._plan.budget/1e6:.0f} MB; choose another example to load its steps, or use '
-                     'Explorer(run, probes=…, steps=…, budget=…).'] if missing else []
+                     'Explorer(run, probes=…, steps=…, options=ExplorerOptions(budget=…)).'] if missing else []
         return ' '.join(sentences + list(dict.fromkeys(self._unreadable.values()))[:3])
 
 # %% ../../nbs/12_explorer/08_view.ipynb #027

@@ -717,8 +717,7 @@ def figure(
     font_size:PositiveFloat|Literal['caption']|Sequence[PositiveFloat]|None=None,
     # Axes of your own figure, a list, array or dict of them for several panels, or a SubFigure; None: a new figure
     ax:object=None,
-    # {name of a line, box or bar: colour}, or a list of colours in their order
-    colours:dict|Sequence|None=None,
+    colours:dict|Sequence|None=None, # {name of a line, box or bar: colour}, or a list of colours in their order
     # colour map of matplotlib: a sequential one for fractions, a diverging one for values of both signs, or both
     cmap:str|Colormap|Sequence|None=None,
     order:Names|None=None,             # names that come first
@@ -729,8 +728,7 @@ def figure(
     caption:str='short',               # 'short': a title and two sentences; 'long': everything; or your own caption
     # style sheet of matplotlib, its path, or a dict of settings, used instead of your current settings
     style:str|dict|os.PathLike|Sequence|None=None,
-    # draw curves, grids, boxes and tables of numbers with plotly, for a notebook
-    interactive:bool=False,
+    interactive:bool=False, # draw curves, grids, boxes and tables of numbers with plotly, for a notebook
     # options of the drawing (columns, font, heading, titles, share: see `salviz.figures.sheet.figure`) and of the kind;
     # `about`: sentences about a table, for its caption
     **options,

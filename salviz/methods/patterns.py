@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['named', 'places', 'real_pairs', 'neighbours', 'columns', 'is_one_delimiter', 'looks_at_tokens', 'pattern_ids',
-           'as_pattern', 'patterns_of', 'why_not', 'check_pattern', 'pattern_target']
+           'as_pattern', 'why_not', 'check_pattern', 'pattern_target']
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #003
 import torch
@@ -148,7 +148,7 @@ _why_not_on_images = dict(
     period='patches have no full stops',
     first='it selects the column of [CLS], but this model has no token before its patches')
 
-def patterns_of(grid=None) -> tuple:
+def _patterns_of(grid=None) -> tuple:
     "Return the names of the patterns for texts, or for images with patches on `grid`"
     if grid is None: return named
     return patch_pattern_names(grid.first)
@@ -158,7 +158,7 @@ def why_not(name, grid=None) -> str: # '' if it applies, or if it is unknown
     """Return the reason why the pattern `name` does not apply to images with patches on `grid`, or to texts if `grid`
     is None"""
     if grid is None: return 'a text has no rows and columns of patches' if name in patch_patterns else ''
-    if name in patterns_of(grid): return ''
+    if name in _patterns_of(grid): return ''
     return _why_not_on_images.get('delim' if is_one_delimiter(name) else name, '')
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #pch02c
@@ -168,16 +168,16 @@ def check_pattern(
     where='pattern ', # prefix of the name in errors
 ):
     "Raise an error unless `name` is a pattern for images with patches on `grid`, or for texts if `grid` is None"
-    if name in patterns_of(grid) or grid is None and is_one_delimiter(name): return
+    if name in _patterns_of(grid) or grid is None and is_one_delimiter(name): return
     reason, kind = why_not(name, grid), 'texts' if grid is None else 'images'
-    available = ', '.join([*patterns_of(grid), *(['delim:TOKEN'] if grid is None else [])])
+    available = ', '.join([*_patterns_of(grid), *(['delim:TOKEN'] if grid is None else [])])
     custom = f"or your own, a function({'tokens' if grid is None else 'grid'}) or a matrix"
     why = f'is not a pattern for {kind}: {reason}. Available' if reason else 'is unknown; available'
     raise ValueError(f'{where}{name!r} {why}: {available}, {custom}')
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #pch05
 def _on_patches(
-    name,       # one of `patterns_of(grid)`, a matrix, or a function(grid) -> [n, n]
+    name,       # one of `_patterns_of(grid)`, a matrix, or a function(grid) -> [n, n]
     batch:dict, # with pixel_values
     grid,       # `PatchGrid`
 ) -> tuple: # (target [batch, tokens, tokens], the same for all images; guided bool [batch])
@@ -191,7 +191,7 @@ def _on_patches(
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #028
 def pattern_target(
-    # one of `patterns_of(grid)`, 'delim:TOKEN', a matrix, or a function(tokens) -> [n, n]; for images function(grid)
+    # one of `_patterns_of(grid)`, 'delim:TOKEN', a matrix, or a function(tokens) -> [n, n]; for images function(grid)
     name,
     batch:dict,         # from `Collator`: input_ids, attention_mask; for images pixel_values
     ids=None,           # vocabulary ids, required if `looks_at_tokens(name)`; see `pattern_ids`

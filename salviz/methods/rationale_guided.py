@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['nodes_at_once', 'normalised', 'rationale_loss', 'retained_alone', 'as_many_of_the_rest', 'contrastive_loss',
-           'attention_sets', 'explaining_attention', 'rolled_out', 'teachable', 'taught_saliency',
-           'check_explaining_attention', 'RationaleGuidedVariant', 'check_trainable', 'RationaleGuided']
+           'explaining_attention', 'rolled_out', 'teachable', 'taught_saliency', 'check_explaining_attention',
+           'RationaleGuidedVariant', 'check_trainable', 'RationaleGuided']
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-002
 import warnings
@@ -148,7 +148,7 @@ def contrastive_loss(
     return scores.logsumexp(0) - scores[0]
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-041
-def attention_sets(
+def _attention_sets(
     A:torch.Tensor,    # [batch, heads, query, key]
     seen:torch.Tensor, # bool [batch, 1 or heads, query, key]: keys that each query can attend to
     real:torch.Tensor, # bool [batch, n]
@@ -173,7 +173,7 @@ def explaining_attention(
     layers=None,    # layers of `maps`; None: all
     rollout=False,  # True: rollout through all layers; False: each layer separately
     rows='pooled',  # 'pooled': the row that the head reads; 'first'; 'mean' or 'all' rows
-    heads=None, per_head=False, # see `attention_sets`
+    heads=None, per_head=False, # see `_attention_sets`
 ) -> tuple: # (values [batch, sets, key], bool [batch, sets, key]: values that count)
     "Return the attention of `model` as explanations for `batch`"
     real, layers = batch['attention_mask'].bool(), check_layers(model, layers)
@@ -181,8 +181,8 @@ def explaining_attention(
     how = dict(row=row and row(), each=rows == 'all')
     if rollout:
         A = rolled_out([maps[l] for l in layers], heads)
-        return attention_sets(A, A.detach() > 0, real, **how)
-    parts = [attention_sets(maps[l], maps.seen(l), real, heads=heads, per_head=per_head, **how) for l in layers]
+        return _attention_sets(A, A.detach() > 0, real, **how)
+    parts = [_attention_sets(maps[l], maps.seen(l), real, heads=heads, per_head=per_head, **how) for l in layers]
     return tuple(torch.cat(x, 1) for x in zip(*parts))
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-041c

@@ -5,7 +5,7 @@ NeurIPS 2021)"""
 
 # %% auto #0
 __all__ = ['mask_words', 'fill_values', 'mask_cells', 'default_saliency', 'consistency_loss', 'consistency_loss_per_class',
-           'maskable_words', 'SaliencyGuidedVariant', 'SaliencyGuided']
+           'SaliencyGuidedVariant', 'SaliencyGuided']
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #003
 import re
@@ -129,8 +129,7 @@ def fill_values(
     x:torch.Tensor,               # images [batch, channels, height, width] or series [batch, time, features]
     # 'uniform' noise within the range, the 'mean', a number, or a tensor that expands to the shape of a sample
     fill='uniform',
-    # compute range and mean over each 'feature' (channel or variable), or over the whole 'sample'
-    fill_range='feature',
+    fill_range='feature', # compute range and mean over each 'feature' (channel or variable), or over the whole 'sample'
     example_id:torch.Tensor=None, # int64 [batch], keys of the random numbers; required by 'uniform'
     seed:int=0, step:int=0,       # seed and step of the run, keys of the random numbers
 ) -> torch.Tensor: # shape of `x`
@@ -208,7 +207,7 @@ def consistency_loss_per_class(
     return (a.sigmoid()*log_ratio(1) + (-a).sigmoid()*log_ratio(-1)).mean(-1)
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #clm2
-def maskable_words(batch:dict) -> torch.Tensor: # int64 [batch, tokens], -1 where nothing may be masked
+def _maskable_words(batch:dict) -> torch.Tensor: # int64 [batch, tokens], -1 where nothing may be masked
     "Return the `word_ids` of `batch` for causal language models, without the words of answers (second segments)"
     return batch['word_ids'].masked_fill(batch['segments'] == 1, -1)
 
@@ -294,7 +293,7 @@ class _Masking(_FitsInputs):
         "Return the masked copy of `batch`"
         name = what_is_read(batch)
         if name == 'input_ids':
-            words = maskable_words(batch) if tasks[task_of(model)].causal else batch['word_ids']
+            words = _maskable_words(batch) if tasks[task_of(model)].causal else batch['word_ids']
             masked, is_masked = mask_words(batch['input_ids'], saliency, words, batch['segments'],
                                            self.mask_fraction, self.variant.first, self.ranking,
                                            self.mask_token_id)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['part_seconds', 'saliency_target', 'agreement_loss', 'pooled_attention', 'layer_loss', 'standardised',
-           'token_saliency', 'query_rows', 'counted_tokens', 'Explanations', 'explain_batches', 'explain_examples',
-           'contents', 'matching_explanations', 'parts_of', 'Unfinished', 'SalLMVariant', 'SalLM']
+           'token_saliency', 'query_rows', 'Explanations', 'explain_batches', 'explain_examples', 'contents',
+           'matching_explanations', 'parts_of', 'Unfinished', 'SalLMVariant', 'SalLM']
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #002
 import hashlib
@@ -236,8 +236,7 @@ def _label_saliencies(teacher, batch, saliency, steps=20) -> torch.Tensor: # [la
 def token_saliency(
     teacher, batch,
     saliency='integrated_gradients', # see `_class_saliency`
-    # 'gold' or 'predicted' label; 'all': mean over labels; 'all_released': mean over standardised maps
-    target='gold',
+    target='gold', # 'gold' or 'predicted' label; 'all': mean over labels; 'all_released': mean over standardised maps
     steps=20,                        # m: nodes of integrated gradients
     positions=60,                    # 'all_released' only, see `standardised`
 ) -> torch.Tensor: # [batch, tokens]
@@ -281,7 +280,7 @@ def query_rows(
     return torch.where(has_label, drawn, -1.).argmax(1)
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-5c
-def counted_tokens(model, batch:dict) -> torch.Tensor: # bool [batch, tokens]
+def _counted_tokens(model, batch:dict) -> torch.Tensor: # bool [batch, tokens]
     """Return a mask of the tokens that a target may mark: real tokens that are not special; for causal models, only
     those in the prompt"""
     counts = real_tokens(batch) & ~batch['is_special']
@@ -567,7 +566,7 @@ class _Agreeing(_Unlabelled):
         "Return the target for the attention of `model` on `batch`, and the other arguments of `layer_loss`"
         saliency, real = self.explanations.lookup(batch), batch['attention_mask'].bool()
         rows = query_rows(model, batch) if self.variant.rows == 'pooled' else None
-        counts = counted_tokens(model, batch)
+        counts = _counted_tokens(model, batch)
         default = 'magnitude' if task_of(model) == 'regression' else 'signed'
         ranked = saliency.abs() if (self.variant.ranking or default) == 'magnitude' else saliency
         target = saliency_target(ranked, counts, self.top_fraction, self.variant.binarised)

@@ -210,9 +210,10 @@ _curves = dict(train_curve=epoch_train_curve, validation_curve=epoch_validation_
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-23
 def _study(folder, model, data, methods, seeds, settings, measures, **train):
     "Return the `Study` with the settings that all studies of classifiers have in common"
-    from salviz.studies.study import Study
-    return Study(folder, model, data, methods, seeds, settings, {**_shared_measures, **measures}, weights='none',
-                 progress=False, args=dict(save_only_model=True), **{**dict(snapshots=0, probes=1, keep=1), **train})
+    from salviz.studies.study import Study, StudyOptions
+    return Study(folder, model, data, methods, seeds, settings, {**_shared_measures, **measures},
+                 StudyOptions(weights='none'), progress=False, args=dict(save_only_model=True),
+                 **{**dict(snapshots=0, probes=1, keep=1), **train})
 
 def _chosen(methods, names):
     "Return the `methods` {name: method} with these `names`, in that order; None: all"

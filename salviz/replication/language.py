@@ -182,11 +182,12 @@ def _new_model(
 # %% ../../nbs/15_replication/05_language.ipynb #lang-22
 def quiet_study(
     folder, seeds, methods, model, data, measures,
-    **more, # arguments of `Study` and `train`
+    weights='none', # checkpoints to keep, see `StudyOptions`
+    **more,         # arguments of `Study` and `train`
 ):
-    "Return a `Study` that records no snapshots and does not save weights"
-    from salviz.studies.study import Study
-    quiet = dict(weights='none', progress=False, snapshots=0, probes=1, keep=1)
+    "Return a `Study` that records no snapshots and by default does not save weights"
+    from salviz.studies.study import Study, StudyOptions
+    quiet = dict(options=StudyOptions(weights=weights), progress=False, snapshots=0, probes=1, keep=1)
     return Study(folder, model, data, methods, seeds=list(seeds), measures=measures, **{**quiet, **more})
 
 # %% ../../nbs/15_replication/05_language.ipynb #lang-22b

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['expectations', 'TunedFinding', 'find_tuned', 'Expectation', 'cost_of', 'compare_budgets', 'tuned_headline',
-           'effects_frame', 'choices_frame', 'tuned_report_html', 'write_tuned_report']
+           'effects_frame', 'tuned_report_html', 'write_tuned_report']
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #7d7d3597
 import math
@@ -268,7 +268,7 @@ def effects_frame(findings) -> pd.DataFrame: # one row per effect
     return pd.DataFrame(out)
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #cf2f8c3e
-def choices_frame(
+def _choices_frame(
     file, # of rows
 ) -> pd.DataFrame: # study, condition, settings, metric, score, tried, time
     "Return the settings chosen on validation data, in the order in which they were frozen"
@@ -282,7 +282,7 @@ def choices_frame(
 def _choices_table(file):
     lines = [(c.study, c.condition, c.settings, _measure_words(c.metric), c.tried or 'none (those of the baseline)',
               '–' if c.score is None or pd.isna(c.score) else _number(c.score), c.time)
-             for c in choices_frame(file).itertuples()]
+             for c in _choices_frame(file).itertuples()]
     return _table(['study', 'condition', 'settings', 'selected by', 'settings tried', 'best', 'stored at (UTC)'], lines,
                   'words', 7)
 
@@ -357,7 +357,7 @@ def write_tuned_report(
     to, findings = Path(to), find_tuned(file)
     to.mkdir(parents=True, exist_ok=True)
     texts = {'report.html': tuned_report_html(file, findings), 'effects.csv': csv_text(effects_frame(findings)),
-             'rows.csv': csv_text(read_rows(file, 'tuned')), 'choices.csv': csv_text(choices_frame(file))}
+             'rows.csv': csv_text(read_rows(file, 'tuned')), 'choices.csv': csv_text(_choices_frame(file))}
     for name, text in texts.items(): write_whole(to/name, text.encode())
     from salviz.figures.drawing import save_figure
     if any(f.has_interval and f.effect.primary for f in findings):

@@ -21,7 +21,7 @@ from pathlib import Path
 from ..core.files import read_utf8
 from ..core.validation import check_faults, shown, validated
 from .processes import end_with_parent
-from .study import Study
+from .study import Study, StudyOptions
 from .trials import arguments_of, check_allowed, optional_module
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds007
@@ -162,10 +162,11 @@ def _from_table(file) -> Study:
     table = _read_table(file)
     settings = table.get('settings', {})
     methods = {k: _method_of(k, x, file, settings) for k, x in table['methods'].items()}
-    options = {k: table[k] for k in ('seeds', 'measures', 'better', 'weights', 'processes') if k in table}
+    arguments = {k: table[k] for k in ('seeds', 'measures') if k in table}
+    options = StudyOptions(**{k: table[k] for k in ('better', 'weights', 'processes') if k in table})
     return Study(file.parent/table.get('folder', file.stem), _beside(file, table['model']),
-                 _data_of(table['data'], file, settings), methods, settings=settings, **options,
-                 **table.get('train', {}))
+                 _data_of(table['data'], file, settings), methods, settings=settings, options=options,
+                 **arguments, **table.get('train', {}))
 
 _readers = {'.py': _from_python, '.toml': _from_table, '.json': _from_table}
 

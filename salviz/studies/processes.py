@@ -111,7 +111,7 @@ def _failure(folder, name, code) -> Exception:
 
 # %% ../../nbs/07_studies/01_processes.ipynb #pr09b
 def train_in_step(
-    study,                # `Study` with more than one of `processes`
+    study,                # `Study` with more than one process
     cell,                 # `Trial` of the study
     check=lambda: None,   # raises an exception to end training at once; returns True to stop after a step
 ) -> Run: # the finished run
@@ -120,7 +120,8 @@ def train_in_step(
         folder = Path(folder)
         (folder/'study').write_bytes(import_cloudpickle().dumps(study))
         what = 'from salviz.studies.processes import train_as_one_process; train_as_one_process()'
-        command, environment = in_step(study.processes, '--no-python', sys.executable, '-c', what, folder, cell.name)
+        command, environment = in_step(study.options.processes, '--no-python', sys.executable, '-c', what, folder,
+                                       cell.name)
         environment['PYTHONPATH'] = os.pathsep.join(sys.path) # so that the processes can import the same modules
         with open(folder/'output', 'wb') as output:
             process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=output)

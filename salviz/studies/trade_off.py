@@ -51,8 +51,7 @@ class RationalePlausibility:
         # an attribution, see `list_attributions`
         attribution:'str|Attribution|captum.attr.Attribution'='input_x_gradient',
         target:Literal['predicted', 'gold']='predicted', # class to explain
-        # splits with rationales
-        splits:Annotated[Sequence[str], MinLen(1)]=('validation', 'test'),
+        splits:Annotated[Sequence[str], MinLen(1)]=('validation', 'test'), # splits with rationales
         # rank words by 'signed' attribution (for the class first), or by 'magnitude'
         ranking:Literal['signed', 'magnitude']='signed',
         most:PositiveInt|None=None,                      # use only the first `most` examples of a split; None: all

@@ -78,8 +78,7 @@ def check_data(model, data):
 # %% ../../nbs/06_training/00_feed.ipynb #011
 def _choose_probes(
     data,       # raw splits
-    # number of validation examples, 'split' or 'split[a:b]', a `Dataset`, or a list of texts or pairs of texts
-    probes,
+    probes, # number of validation examples, 'split' or 'split[a:b]', a `Dataset`, or a list of texts or pairs of texts
     seed:int=0, # selects the examples if `probes` is a number
 ): # a `Dataset`, or the list itself
     "Return the examples that `probes` describes"

@@ -193,8 +193,7 @@ def pairs(
     rows:Names='task', # column with one row per level; a list: one row per combination
     sides:Sequence|None=None, # the first and the second method; None: in the order of the frame
     between:str='method',                                       # column of the two sides
-    # 'deviation' or 'sd', 'interval' or 'ci' (95 %, of the mean), 'range', None: no band
-    band:Band|None='deviation',
+    band:Band|None='deviation', # 'deviation' or 'sd', 'interval' or 'ci' (95 %, of the mean), 'range', None: no band
     deviation:str=None, # column of published deviations, for a frame without seeds
     slopes:bool=False,                                          # lines between two axes? False: dots on one axis
     label:str=None,                                             # axis label, with unit

@@ -369,8 +369,7 @@ def attention_map(
     snapshot:Snapshot,
     # layer of the model, 'mean', or None: chosen by `telling_entry`, or else the last layer
     layer:LayerChoice|None=None,
-    # a number, a list of numbers, 'mean', 'rollout', or None: chosen by `telling_entry`
-    head:HeadChoice|None=None,
+    head:HeadChoice|None=None, # a number, a list of numbers, 'mean', 'rollout', or None: chosen by `telling_entry`
     what:str='attention',              # 'attention', 'attribution' or 'target'
     words:bool=False,                  # pool tokens into words?
     special:bool=True,                 # include special tokens?

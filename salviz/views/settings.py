@@ -50,8 +50,7 @@ def over_setting(
     x:str, # numeric setting on the horizontal axis: rows of data, p, shots
     value:str='validation_accuracy',                           # column of the metric
     by:str='method',                                           # column with one line per level
-    # 'interval' or 'ci' (95 %, of the mean), 'deviation' or 'sd', 'range', None: no band
-    band:Band|None='interval',
+    band:Band|None='interval', # 'interval' or 'ci' (95 %, of the mean), 'deviation' or 'sd', 'range', None: no band
     log:bool|None=None, # logarithmic axis? None: if the setting is positive and spans a decade
     label:str|None=None,                                       # label of the vertical axis, with unit
 ) -> Curves:

@@ -28,7 +28,7 @@ from salviz.explorer import widget
 from salviz.models.loading import load_classifier
 from salviz.analysis import model_maps
 from salviz.analysis.model_maps import _explain_texts
-from salviz.explorer.model_explorer import explore
+from salviz.model_explorer import explore
 from test_attention import builders, decoders
 
 special = ['[UNK]', '[PAD]', '[CLS]', '[SEP]', '[MASK]']

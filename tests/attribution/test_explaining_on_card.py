@@ -15,7 +15,7 @@ from salviz.models.attention import observe, query_key
 from salviz.models.loading import weights_checksum
 from salviz.analysis.corpus import gradient_sizes, head_table
 from salviz.analysis.faithfulness import faithfulness_data
-from salviz.explorer.model_explorer import explore
+from salviz.model_explorer import explore
 
 pytestmark = pytest.mark.numeric
 texts = ['a fine film and the story of one actor', 'dull music .', 'the plot is silly and cold']

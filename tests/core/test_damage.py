@@ -26,7 +26,7 @@ from salviz.core.run_files import checkpoint_damage, read_object, sealed, write_
 from salviz.core.snapshots import Snapshot, decode_snapshot, encode_arrays, encode_snapshot
 from salviz.core.locks import Held, RunInUse
 from salviz.core.runs import Run
-from salviz.studies.study import Study
+from salviz.studies.study import Study, StudyOptions
 from salviz.training.trainer import load_model, train
 
 quick = dict(epochs=2, batch_size=8, learning_rate=1e-3, progress=False, probes=2, snapshots=4)
@@ -715,7 +715,8 @@ def test_study_without_weights_deletes_them_after_each_trial(tmp_path, make_tiny
                     if folder.exists() else [])
         return make_tiny_bert(seed), tiny_tokenizer
     def accuracy(model, run): return float(run.path.name[-1]) # needs the weights
-    given = dict(measures=[accuracy], weights='none', progress=False, epochs=1, batch_size=8, snapshots=0)
+    given = dict(measures=[accuracy], options=StudyOptions(weights='none'), progress=False, epochs=1, batch_size=8,
+                 snapshots=0)
     study = Study(folder, bert, tiny_data, {'FineTuning': FineTuning}, seeds=(0, 1, 2), **given)
     held = study._lease(study.cells[2])
     with held, pytest.warns(UserWarning, match='1 trials are being trained by another process'): study.run()
@@ -731,7 +732,7 @@ def test_weights_needed_by_another_trial_are_kept_until_then(tmp_path, make_tiny
         loaded.append(load_model(run_of('plain')))
         return FineTuning()
     study = Study(tmp_path/'s', bert, tiny_data, {'plain': FineTuning, 'built': built}, seeds=(0, 1),
-                  measures=['test_accuracy'], weights='none', progress=False,
+                  measures=['test_accuracy'], options=StudyOptions(weights='none'), progress=False,
                   epochs=1, batch_size=8, snapshots=0)
     assert len(study.run()) == 4
     assert len(loaded) == 2

@@ -15,7 +15,7 @@ from salviz.explorer.page import page as page_text
 from salviz.figures.kinds import figure
 from salviz.models.corruption import small_model
 from salviz.analysis.model_maps import _explain_texts
-from salviz.explorer.model_explorer import explore
+from salviz.model_explorer import explore
 
 @pytest.fixture
 def writer(tiny_tokenizer):

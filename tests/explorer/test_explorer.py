@@ -25,7 +25,7 @@ from salviz.explorer.assets import panel_names
 from salviz.explorer.notebook_cleanup import strip_views
 from salviz.explorer.view import ExplorerView
 from salviz.core.evidence import largest_saliency
-from salviz.explorer.widget import Controls, Explorer, _in_words
+from salviz.explorer.widget import Controls, Explorer, ExplorerOptions, _in_words
 from salviz.explorer.payload import split_frame
 from salviz.core.runs import Run
 from salviz.views.maps import telling_entry
@@ -300,8 +300,8 @@ def test_invalid_arguments_of_the_explorer_raise_clear_errors(run, tmp_path):
                "no panel 'maps'; available: heads, map": lambda: Explorer(run, panels=['maps']),
                'probes [9] were not recorded; available: [0, 1]': lambda: Explorer(run, probes=[9]),
                'steps [9] were not recorded': lambda: Explorer(run, steps=9),
-               'height must be a number between 100 and 10,000': lambda: Explorer(run, height=1),
-               'budget must be a positive number': lambda: Explorer(run, budget=0),
+               'height must be a number between 100 and 10,000': lambda: ExplorerOptions(height=1),
+               'budget must be a positive number': lambda: ExplorerOptions(budget=0),
                'has no snapshots to show': lambda: Explorer(invented.run(tmp_path/'empty', steps=()))}
     for message, call in cases.items():
         with pytest.raises((ValueError, FileNotFoundError)) as e: call()

@@ -73,7 +73,7 @@ def test_unanswerable_queries_get_an_error_message(tiny_bert, tiny_tokenizer, wr
 @pytest.fixture
 def view(tiny_bert, tiny_tokenizer):
     "The view of an explorer of a sentence and of the model that read it"
-    from salviz.explorer.model_explorer import explore
+    from salviz.model_explorer import explore
     view = explore(tiny_bert(), tiny_tokenizer, [text, 'a fine scene'], saliency=None, attribution=False).view
     view.settle()
     return view

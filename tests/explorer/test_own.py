@@ -19,7 +19,7 @@ recorded, other = 'the film was great', 'the film was awful'
 @pytest.fixture
 def explorer(tiny_bert, tiny_tokenizer):
     "An explorer of two sentences and of the model that read them"
-    from salviz.explorer.model_explorer import explore
+    from salviz.model_explorer import explore
     return explore(tiny_bert(), tiny_tokenizer, [recorded, 'a fine scene'], saliency='input_x_gradient',
                    attribution=False)
 

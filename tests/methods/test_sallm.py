@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
-from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 from transformers import (BartConfig, BartForSequenceClassification, BertConfig, BertForMaskedLM,
                           BertForSequenceClassification, BertForTokenClassification, GPT2Config,
                           GPT2ForSequenceClassification, GPT2LMHeadModel, LlamaConfig, LlamaForSequenceClassification,
@@ -1717,7 +1717,7 @@ def test_explanations_recorded_before_60_positions_are_not_reused_for_60(tmp_pat
 
 tags = Dataset.from_dict(
     dict(words=[t.split() for t in texts], tags=[[(len(w) > 2) + (w == 'dull') for w in t.split()] for t in texts]),
-    features=Features(dict(words=List(Value('string')), tags=List(ClassLabel(names=['O', 'B', 'I'])))))
+    features=Features(dict(words=Sequence(Value('string')), tags=Sequence(ClassLabel(names=['O', 'B', 'I'])))))
 data_of = dict(
     regression=DatasetDict(train=Dataset.from_dict(dict(text=texts, label=[len(t) / 9 - 1 for t in texts]))),
     token_classification=DatasetDict(train=tags),

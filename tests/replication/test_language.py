@@ -68,7 +68,7 @@ def test_every_budget_creates_its_study_with_all_conditions_and_its_own_seeds(na
         if budget == 'small': small = study
     assert len(set(map(frozenset, arms.values()))) == 1
     assert set(plans[name].minutes) == set(plans[name].sizes) and set(plans[name].needs) <= set(plans[name].sizes)
-    assert small.weights == ('best' if name == 'MLM' else 'none')
+    assert small.options.weights == ('best' if name == 'MLM' else 'none')
     assert small.train['snapshots'] == 0 and not small.progress
 
 @pytest.mark.sample(1)

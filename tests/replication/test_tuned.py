@@ -22,7 +22,7 @@ from salviz.replication.tuning import TunedCondition, TunedStudy, frozen, tuned_
 
 def tiny_trials(folder, methods, seeds, settings, tuning_, trained=None, **train):
     import tiny_claims
-    from salviz.studies.study import Study
+    from salviz.studies.study import Study, StudyOptions
     data = tiny_claims.rows()
     if tuning_: del data['test']
     def score(run): return run.scores('validation')['accuracy']
@@ -31,7 +31,7 @@ def tiny_trials(folder, methods, seeds, settings, tuning_, trained=None, **train
     train.pop('warmup', None)
     return Study(folder, tiny_claims.model, data, methods, seeds, settings,
                  dict(validation_score=score) if tuning_ else dict(validation_score=score, test_score=test),
-                 weights='none', progress=False, snapshots=0, probes=1, batch_size=8, **train)
+                 StudyOptions(weights='none'), progress=False, snapshots=0, probes=1, batch_size=8, **train)
 
 @pytest.fixture
 def tiny(monkeypatch):

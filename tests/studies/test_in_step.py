@@ -24,7 +24,7 @@ from salviz.methods import ADDrop, FineTuning
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.training.control import Stopped
 from salviz.studies.processes import train_in_step
-from salviz.studies.study import Study
+from salviz.studies.study import Study, StudyOptions
 
 for module in (sys.modules[__name__], helpers): # the processes cannot import these files
     cloudpickle.register_pickle_by_value(module)
@@ -42,9 +42,9 @@ def made(tiny_data):
             model = small_model('classification', tokenizer, seed=seed, layers=1, heads=2, hidden=16, num_labels=2,
                                 **drawn).double()
             return at_step(model, 3, happens) if happens else model, tokenizer
-        usual = dict(model=bert, data=data, methods={'FT': FineTuning}, seeds=[0], epochs=2, batch_size=8, processes=2,
-                     measures=['test_accuracy', 'test_loss'], snapshots=0, probes=1, progress=False,
-                     args=dict(use_cpu=True))
+        usual = dict(model=bert, data=data, methods={'FT': FineTuning}, seeds=[0], epochs=2, batch_size=8,
+                     options=StudyOptions(processes=2), measures=['test_accuracy', 'test_loss'], snapshots=0, probes=1,
+                     progress=False, args=dict(use_cpu=True))
         return Study(folder, **{**usual, **kw})
     return study
 
@@ -56,7 +56,8 @@ def same(frame, plain): pd.testing.assert_frame_equal(frame, plain, check_exact=
 @pytest.mark.slow
 def test_two_processes_equal_one_up_to_rounding(made, tmp_path):
     methods = {'FT': FineTuning, 'AD-DROP': ADDrop(p=.4, q=.5, cross_tuning=False)}
-    found = [made(tmp_path/str(n), dropout=0., methods=methods, processes=n).run() for n in (1, 2)]
+    found = [made(tmp_path/str(n), dropout=0., methods=methods, options=StudyOptions(processes=n)).run()
+             for n in (1, 2)]
     assert (found[0].test_loss - found[1].test_loss).abs().max() < 1e-6
     assert Run(tmp_path/'2'/'runs'/'FT.seed=0').config['settings']['batch_size'] == 4
 
@@ -142,12 +143,14 @@ def test_processes_stop_together_with_a_checkpoint_and_the_next_run_continues(ma
     assert not (left.path/'.training.json').exists() and not living(pids(tmp_path))
     same(study.run(), plain)
 
-@pytest.mark.parametrize('given, message', [
-    (dict(processes=0), 'processes must be a positive integer, got 0'),
-    (dict(processes=True), 'processes must be a positive integer, got True'),
-    (dict(batch_size=9), 'a batch of 9 cannot be divided among 2 processes; use a multiple of 2')])
-def test_batch_that_cannot_be_divided_raises_before_anything_starts(given, message, made, tmp_path):
-    with pytest.raises(ValueError, match=message): made(tmp_path/'s', **given)
+@pytest.mark.parametrize('processes', [0, True])
+def test_number_of_processes_must_be_a_positive_integer(processes):
+    message = f'processes must be a positive integer, got {processes}'
+    with pytest.raises(ValueError, match=message): StudyOptions(processes=processes)
+
+def test_batch_that_cannot_be_divided_raises_before_anything_starts(made, tmp_path):
+    message = 'a batch of 9 cannot be divided among 2 processes; use a multiple of 2'
+    with pytest.raises(ValueError, match=message): made(tmp_path/'s', batch_size=9)
 
 def test_every_batch_size_of_a_grid_must_be_divisible(made, tmp_path):
     study = made(tmp_path/'s')

@@ -9,7 +9,7 @@ from salviz.data.texts import Collator, encode, fingerprint, model_inputs, subse
 from salviz.metrics.methods_text import methods_text, model_card
 from salviz.metrics.statistics import _runs_frame, is_measure, measure_of
 from salviz.methods import FineTuning
-from salviz.studies.search import Search
+from salviz.studies.search import Search, SearchOptions
 from salviz.studies.study import Study
 from salviz.training.trainer import load_model, train
 
@@ -84,7 +84,7 @@ def test_search_uses_no_held_out_split(tmp_path, data, tiny_bert, tiny_tokenizer
     search = made(tmp_path/'a')
     assert list(search._data(search.cells[0])) == ['train', 'validation']
     with pytest.raises(ValueError, match='ood_accuracy uses the ood split, which a search must not use'):
-        made(tmp_path/'b', measures=['ood_accuracy'])
+        made(tmp_path/'b', options=SearchOptions(measures=['ood_accuracy']))
 
 def test_subset_keeps_further_splits_complete(data):
     small = subset(data, 8, validation_size=4, test_size=4)

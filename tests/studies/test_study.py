@@ -28,7 +28,7 @@ from salviz.core.run_files import sealed, write_manifest, write_whole
 from salviz.core.runs import Run
 from salviz.data.signals import load_images
 from salviz.core.leases import Lease
-from salviz.studies.study import Study, _measure_version, _named_measures
+from salviz.studies.study import Study, StudyOptions, _measure_version, _named_measures
 from salviz.studies.trials import Trial, arguments_of, fresh_method, study_cells
 
 # The design is in a separate file, which this process and a process that will be killed both read.
@@ -151,12 +151,12 @@ def test_gap_is_never_marked_as_best(whole):
                           (dict(gap=True), 'must be'),
                           (dict(acc='higher'), "better contains the unknown name 'acc'; available")])
 def test_invalid_direction_raises_before_anything_is_written(made, whole, tmp_path, better, said):
-    with pytest.raises(ValueError, match=said): made['study'](tmp_path/'s', better=better)
+    with pytest.raises(ValueError, match=said): made['study'](tmp_path/'s', options=StudyOptions(better=better))
     assert not (tmp_path/'s').exists()
     with pytest.raises(ValueError, match=said): whole.table(better=better)
     of_function = made['study'](whole.folder,
                                 measures={'test_accuracy': 'test_accuracy', 'faith': lambda run: {'a': 1., 'b': 2.}},
-                                better=dict(faith_b='lower'))
+                                options=StudyOptions(better=dict(faith_b='lower')))
     assert of_function.table().text # faith_b is not there before it is computed
 
 @pytest.mark.parametrize('change,said', [
@@ -194,11 +194,12 @@ def test_design_older_than_an_argument_of_a_method_is_the_same_design(made, whol
 def test_study_grows_only_with_extend_and_only_by_adding(made, whole):
     more = dict(methods={'FineTuning': FineTuning, 'AD-DROP': ADDrop, 'guided': AttentionGuidance(alpha=1.)},
                 seeds=(0, 1, 2))
-    with pytest.raises(ValueError, match='extend=True allows new'): made['study'](whole.folder, **more)
+    with pytest.raises(ValueError, match=r'extend=True\) allows new'): made['study'](whole.folder, **more)
     for less in (dict(seeds=(1, 2)), dict(methods={'FineTuning': FineTuning}), dict(epochs=3)):
-        with pytest.raises(ValueError, match='another design'): made['study'](whole.folder, extend=True, **less)
+        with pytest.raises(ValueError, match='another design'):
+            made['study'](whole.folder, options=StudyOptions(extend=True), **less)
     before = (whole.folder/'study.json').read_bytes()
-    grown = made['study'](whole.folder, extend=True, **more)
+    grown = made['study'](whole.folder, options=StudyOptions(extend=True), **more)
     try:
         assert grown.status()['state'].value_counts().to_dict() == dict(finished=4, missing=5)
         assert len(grown.results()) == 4
@@ -410,7 +411,7 @@ def test_trials_with_equal_folder_names_raise():
     (dict(settings=dict(pp=[1])), 'train, methods, model and data have no argument pp'),
     (dict(settings=dict(seed=[1])), 'use seeds='), (dict(settings=dict(epochs=[2, 3])), 'epochs must not be both'),
     (dict(epoch=3), 'train has no argument epoch; available: probes'),
-    (dict(run_dir='x'), 'train has no argument run_dir'), (dict(weights='last'), "'best', 'all' or 'none'"),
+    (dict(run_dir='x'), 'train has no argument run_dir'), (dict(progress=1), 'progress must be True or False, got 1'),
     (dict(model=lambda size: 0), 'the model requires size; available: seed'),
     (dict(methods=dict(a=lambda teacher: 0)), "method 'a' requires teacher; available: seed, run_of"),
     (dict(methods=dict(a=lambda: ADDrop(p=7))), 'p must be between'),
@@ -467,7 +468,7 @@ def _invented_training(study, cell, check):
 def _opened_and_leased(made, folder, monkeypatch, seeds, **kw):
     "Return how often a study of `seeds` seeds opens a run and takes a lease, per trial"
     def one(run): return 1.
-    study = made['study'](folder, measures=[one], seeds=range(seeds), weights='none', **kw)
+    study = made['study'](folder, measures=[one], seeds=range(seeds), options=StudyOptions(weights='none'), **kw)
     counts = dict(opened=0, leased=0)
     def counted(name, act):
         def counting(*args, **kw):
@@ -494,7 +495,7 @@ def test_next_run_deletes_checkpoints_of_a_killed_process(made, tmp_path, monkey
     def one(run): return 1.
     with monkeypatch.context() as killed:
         killed.setattr(Study, '_thin_out', lambda study, cell: None)
-        study = made['study'](tmp_path/'s', measures=[one], weights='none')
+        study = made['study'](tmp_path/'s', measures=[one], options=StudyOptions(weights='none'))
         for cell in study.cells: study.run_cell(cell)
     assert len(list(tmp_path.glob('s/runs/*/checkpoints/checkpoint-*'))) == 4
     # as if workers had finished them
@@ -517,7 +518,7 @@ def test_data_and_model_may_depend_on_settings_and_nets_need_no_tokenizer(tmp_pa
                   data=lambda train_size: subset(digits, train_size, validation_size=16, test_size=32),
                   methods=dict(plain=FineTuning), seeds=(0,), settings=dict(train_size=[16, 32]),
                   measures=['test_accuracy'], epochs=1, snapshots=0, probes=1, batch_size=16, progress=False,
-                  weights='none')
+                  options=StudyOptions(weights='none'))
     found = study.run()
     assert found.train_size.tolist() == [16, 32]
     assert [Run(study.folder/r).config['data']['sizes']['train'] for r in found.run] == [16, 32]

@@ -17,7 +17,7 @@ from salviz.metrics.plausibility import plausibility
 from salviz.methods import RationaleGuided
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.core.leases import Lease
-from salviz.studies.study import Study
+from salviz.studies.study import Study, StudyOptions
 from salviz.studies.trade_off import RationalePlausibility, _marked_words, pareto
 
 sizes = dict(layers=1, heads=2, hidden=16, num_labels=2, initializer_range=.2)
@@ -27,7 +27,7 @@ design = textwrap.dedent("""
     import datasets
     from salviz.methods import RationaleGuided
     from salviz.models.corruption import small_model, train_tokenizer
-    from salviz.studies.study import Study
+    from salviz.studies.study import Study, StudyOptions
     from salviz.studies.trade_off import pareto
     data = datasets.load_from_disk(home)
     tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
@@ -38,10 +38,10 @@ design = textwrap.dedent("""
     def plausible(run):
         weight = run.config['method']['args']['weight']
         return .2 + .5*weight/(1 + weight)
-    def study(folder, weight=(0, .1, 10), **kw):
+    def study(folder, weight=(0, .1, 10), better=dict(right='higher', plausible='higher'), extend=False, **kw):
         usual = dict(model=bert, data=data, methods=dict(guided=RationaleGuided), seeds=(0,), epochs=1,
                      measures=[right, plausible],
-                     better=dict(right='higher', plausible='higher'), settings=dict(weight=list(weight)),
+                     options=StudyOptions(better=better, extend=extend), settings=dict(weight=list(weight)),
                      batch_size=8, learning_rate=1e-3, snapshots=0, probes=1, progress=False)
         return Study(folder, **{**usual, **kw})
     def front(folder, **kw): return pareto(study(folder), 'right', 'plausible', **{**dict(start=3, budget=6), **kw})
