@@ -1,5 +1,5 @@
-"""What any host of anywidget needs, without a particular front end: the widgets' JavaScript in a plain page with a model
-that has only the methods of the anywidget contract, outputs for front ends without widgets, and export to HTML"""
+"""What any host of anywidget needs, without a particular front end: the widgets' JavaScript in a plain page with a
+model that has only the methods of the anywidget contract, outputs for front ends without widgets, and export to HTML"""
 import json
 import re
 import sys
