@@ -29,12 +29,12 @@ from .training.watching import watch as watch, Watcher as Watcher
 from .studies.study import Study as Study, StudyOptions as StudyOptions
 from .studies.trade_off import pareto as pareto, RationalePlausibility as RationalePlausibility
 from .metrics.scores import attention_agreement as attention_agreement, run_agreement as run_agreement
-from .metrics.plausibility import plausibility_table as plausibility_table
 from .metrics.agreement import agreement_table as agreement_table, compare_runs as compare_runs
 from .metrics.statistics import result_table as result_table
 from .metrics.front import front_of as front_of
 from .metrics.methods_text import model_card as model_card
 from .analysis.faithfulness import faithfulness_table as faithfulness_table, accuracy_drop as accuracy_drop
+from .analysis.rationales import plausibility_table as plausibility_table
 from .analysis.corpus import head_table as head_table, gradient_sizes as gradient_sizes
 from .analysis.antecedents import antecedent_accuracy as antecedent_accuracy, antecedent_report as antecedent_report
 from .views.base import (attention_beside_saliency as attention_beside_saliency,

@@ -7,15 +7,11 @@ import contextlib
 import os
 from unittest import mock
 
-import pytest
 import torch
 from arithmetic import everywhere
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
-from torch.utils import backend_registration
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
-
-if not hasattr(backend_registration, '_setup_privateuseone_for_python_backend'):
-    pytest.skip('this version of torch cannot register a backend that is written in Python', allow_module_level=True)
 
 class _Backend:
     "What torch asks a module of device functions; random numbers come from the host"
@@ -32,8 +28,7 @@ class _Backend:
     def get_amp_supported_dtype(self): return [torch.bfloat16, torch.float16]
 
 
-if torch._C._get_privateuse1_backend_name() != 'card':
-    backend_registration._setup_privateuseone_for_python_backend('card', _Backend())
+if torch._C._get_privateuse1_backend_name() != 'card': _setup_privateuseone_for_python_backend('card', _Backend())
 
 # autocast is accepted and casts nothing
 _autocast = torch.library.Library('_', 'IMPL', 'AutocastPrivateUse1')

@@ -4,17 +4,13 @@
 
 # %% auto #0
 __all__ = ['Score', 'auprc', 'random_auprc', 'rationale_size', 'hard_rationale', 'token_f1', 'iou_f1', 'plausibility',
-           'plausibility_table', 'lexical_prior', 'prior_agreement']
+           'lexical_prior', 'prior_agreement']
 
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #003
 from collections import namedtuple
-from collections.abc import Sequence
 from functools import lru_cache
-from typing import Annotated
 
 import numpy as np
-import pandas as pd
-from annotated_types import MinLen
 
 from ..core.assets import asset
 from ..core.maths import spans_of, spearman
@@ -211,16 +207,6 @@ def plausibility(
     return dict(auprc=mean_area, token_f1=token_f1(chosen, marked, average).f1,
                 iou_f1=iou_f1(chosen, marked, threshold, average).f1, k=k, examples=len(pairs),
                 auprc_examples=len(areas))
-
-# %% ../../nbs/08_metrics/01_plausibility.ipynb #028b
-def plausibility_table(
-    methods:Annotated[dict, MinLen(1)], # {method: one array per example}
-    rationales:Sequence,                # flags of each example, or None
-    **settings,                         # arguments of `plausibility`
-) -> pd.DataFrame: # index method; auprc, token_f1, iou_f1
-    "Return a table of the `plausibility` of several methods"
-    rows = {name: plausibility(values, rationales, **settings) for name, values in methods.items()}
-    return pd.DataFrame.from_dict(rows, orient='index')[['auprc', 'token_f1', 'iou_f1']].rename_axis('method')
 
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #033
 @lru_cache(maxsize=1)

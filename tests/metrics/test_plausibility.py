@@ -8,8 +8,7 @@ from sklearn.metrics import average_precision_score, f1_score
 
 from salviz.core.assets import asset
 from salviz.metrics.plausibility import (Score, _aligned, _check_pairs, auprc, hard_rationale, iou_f1, lexical_prior,
-                                         plausibility, plausibility_table, prior_agreement, rationale_size, spans_of,
-                                         token_f1)
+                                         plausibility, prior_agreement, rationale_size, spans_of, token_f1)
 from salviz.core.text import align_batch
 
 
@@ -175,10 +174,6 @@ def test_ranking_uses_sign_or_magnitude():
     values, marked = [[-3., 1., .5]], [[1, 0, 0]]
     assert plausibility(values, marked)['token_f1'] == 0.
     assert plausibility(values, marked, ranking='magnitude')['token_f1'] == 1.
-    table = plausibility_table(dict(a=values, b=[[3., 1., .5]]), marked, k=1)
-    assert table.index.tolist() == ['a', 'b']
-    assert table['token_f1'].tolist() == [0., 1.]
-    assert table.columns.tolist() == ['auprc', 'token_f1', 'iou_f1']
 
 
 @pytest.mark.parametrize('values,rationales,message', [
