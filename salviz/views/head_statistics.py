@@ -114,7 +114,7 @@ def probe_heads(
     snapshots:Sequence, # of all probe examples at one step, with attention between tokens
 ) -> HeadsAtStep:
     "Return the statistics of all heads on probe examples at one step"
-    numbers, first = [head_numbers(s) for s in snapshots], snapshots[0]
+    numbers, first = [_head_numbers(s) for s in snapshots], snapshots[0]
     means = {name: np.nanmean([x[name] for x in numbers], axis=0) for name in _number_labels}
     return HeadsAtStep(step=first.step, examples='probes', layers=first.layers['attention'], texts=len(snapshots),
                        long_texts=sum(map(_counts, snapshots)), numbers=means, marks=head_marks(snapshots))
