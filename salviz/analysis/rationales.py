@@ -53,8 +53,7 @@ def plausibility_table(
     model:torch.nn.Module|None=None,        # the classifier whose predictions the methods explain
     data:'Sequence|Dataset|None'=None,      # with `model`: texts, pairs, or a split that is not encoded
     tokenizer:'PreTrainedTokenizerBase|None'=None,
-    # class to explain, as in `explain_data`
-    target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted',
+    target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted', # class to explain, as in `explain_data`
     words:Literal['sum', 'mean', 'max', 'first']='sum', # how the values of a word's tokens are combined
     batch_size:PositiveInt|None=None,       # as in `explain_data`
     seed:Seed=0,                            # seed of the attributions that use random numbers

@@ -166,10 +166,11 @@ def page_of(
                if left else '')
     carried = ''
     if plotly and needs_plotly(panels): carried = base64.b64encode(plotly_gz()).decode()
-    heads = [HeadRows(run, [p['id'] for p in m['probes']]) for run, m in zip(runs, metas)]
-    for one in heads if panels is None or 'headtime' in panels else (): one.more()
+    statistics = [HeadRows(run, [p['id'] for p in m['probes']]) for run, m in zip(runs, metas)]
+    if panels is None or 'headtime' in panels:
+        for rows in statistics: rows.more()
     texts = [('application/json', 'salviz-meta', json_text(describe(metas, shipped, front))),
-             ('application/json', 'salviz-rows', json_text([rows_with_heads(*pair) for pair in zip(runs, heads)])),
+             ('application/json', 'salviz-rows', json_text([rows_with_heads(*pair) for pair in zip(runs, statistics)])),
              ('application/json', 'salviz-options', json_text(dict(panels=panels, state=dict(state or {}))))]
     frames, count, weights = _frames(runs, metas, layers, heads, limit, len(carried) + sum(len(t) for *_, t in texts))
     title = ' and '.join(f'{m["title"]} ({m["name"]})' for m in metas)

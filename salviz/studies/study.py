@@ -327,9 +327,7 @@ class _Design(_TrialParts):
         return design
 
     def _described_method(self, name, spec, cell) -> dict:
-        """Return the method `name` as plain values
-
-        A method that builds on a run is only described by its function, because the run may not exist yet."""
+        "Return the method `name` as plain values; one that builds on a run, which may not exist yet, as its function"
         facts = {}
         if not (callable(spec) and 'run_of' in arguments_of(spec)):
             m = self._method(cell)

@@ -12,7 +12,7 @@ from browser import browser, load, mount, new_page, page, settled, spoken  # noq
 from salviz.core.runs import Run
 from salviz.explorer import Explorer
 from salviz.explorer.payload import pack_frame
-from salviz.explorer.run_metadata import HeadRows, meta, rows_with_heads
+from salviz.explorer.run_metadata import HeadRows, meta, rows_with_heads, run_meta
 from salviz.views.head_statistics import head_frame, mark_threshold
 
 
@@ -196,3 +196,10 @@ def test_a_saved_page_shows_heads_over_time(browser, watched, tmp_path, theme, w
     shown.locator('.sv-headtime').screenshot(path=tmp_path/f'headtime-{theme}-{width}.png')
     assert (tmp_path/f'headtime-{theme}-{width}.png').stat().st_size > 4000
     shown.close()
+
+
+def test_a_run_without_head_statistics_is_not_said_to_have_no_attention(page):
+    run = Run.example('plain')
+    mount(page, meta([run_meta(run, probes=[0])]), [pack_frame(run.snapshot(-1, 0))], rows={0: run.metrics})
+    settled(page)
+    assert 'no attention' not in page.inner_text('.salviz') and not page.locator('.sv-headtime').is_visible()

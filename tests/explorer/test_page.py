@@ -12,7 +12,7 @@ from browser import browser, chromium, mount, new_page, page, settled # noqa: F4
 from salviz.explorer.widget import Explorer
 from salviz.explorer.page import page_of, write_page
 from salviz.explorer.page import page as page_text
-from salviz.explorer.run_metadata import meta, run_meta
+from salviz.explorer.run_metadata import HeadRows, meta, rows_with_heads, run_meta
 from salviz.explorer.page_compression import _unpack_page
 from salviz.explorer.payload import pack_frame
 from salviz.core.runs import Run
@@ -46,10 +46,11 @@ def test_the_page_shows_the_pixels_that_the_widget_shows(browser, page, tmp_path
     state = dict(probe=1, step=20, entry=dict(kind='head', layer=0, head=1), tab='map')
     path = write_page(page_of(run, state=state), tmp_path/'run.html')
     p = opened(browser, path)
-    described = meta([run_meta(run)])
+    described, statistics = meta([run_meta(run)]), HeadRows(run, [0, 1])
+    statistics.more()
     frames = [pack_frame(run.snapshot(s, q), full=[(1, 0)]) for s, q in run.recorded]
     page.add_style_tag(content='body { margin: 0 }')
-    mount(page, described, frames, state=state, rows={0: run.metrics})
+    mount(page, described, frames, state=state, rows={0: rows_with_heads(run, statistics)})
     settled(page)
     here, others = canvases(page), canvases(p)
     assert len(here) >= 3 and [c[:3] for c in here] == [c[:3] for c in others]

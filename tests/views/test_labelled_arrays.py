@@ -7,7 +7,7 @@ import pytest
 
 from salviz.core.runs import Run
 from salviz.core.snapshots import Snapshot
-from salviz.figures.trackers import run_numbers
+from salviz.figures.trackers import _run_numbers
 from salviz.views.labelled_arrays import labelled_arrays
 
 
@@ -101,6 +101,6 @@ def test_head_statistics_of_training_batches_are_variables_of_their_steps(ragged
     assert 'batch_entropy' not in labelled_arrays(ragged, arrays=['attention'])['data_vars']
     frame = ragged.head_frame('batches')
     assert frame.entropy.tolist()[0] == .25 and list(frame.mark) == ['', ''] and set(frame.layer) == {3}
-    assert [name for name in run_numbers(ragged)[10] if name.startswith('batch_heads/entropy')] == [
+    assert [name for name in _run_numbers(ragged)[10] if name.startswith('batch_heads/entropy')] == [
         'batch_heads/entropy/3.0']
     with pytest.raises(ValueError, match='examples'): ragged.head_frame('train')

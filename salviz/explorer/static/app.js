@@ -74,7 +74,8 @@ function appMissing(panels, fitting, {probe}) {
   if (!probe || !requested.length) return '';
   if (!others && requested.every(panel => panel.absent)) return requested.map(panel => panel.absent).join(' ');
   if (others && !isText) return '';
-  const without = requested.filter(panel => !fitting.includes(panel) && ['maps', 'text'].includes(panel.shows));
+  const without = requested.filter(panel => !fitting.includes(panel) && !panel.absent
+    && ['maps', 'text'].includes(panel.shows));
   const maps = without.some(panel => panel.shows === 'maps');
   const signals = explorerPanels.find(panel => panel.shows === 'signals').name;
   if (isText && maps) return 'This model has no attention, so there are no maps.';
