@@ -35,7 +35,7 @@ from ..core.renamed import recorded_settings
 from ..core.runs import Run
 from ..data.texts import Collator, encode_texts, fingerprint, model_inputs
 from .base import (FineTuning, Limit, Method, Plan, Term, Variant, is_count, is_positive_fraction,
-                                 is_weight, optional)
+                                 is_weight, learning_rates, optional)
 from ..models.agreement import class_mismatch
 from ..models.attention import check_layers, check_observable, head_count, observe, unwrapped
 from ..models.checkpoints import load_model
@@ -1042,6 +1042,8 @@ _unsupported = dict( # {task: why}
 class SalLM(_Checking):
     "SalLM: train attention to agree with a teacher's saliency (Lake 2021)"
     cite = 'lake2021sallm'
+    method_group = 'papers'
+    search_space = dict(learning_rate=learning_rates, weight=(1., .1, 3.), top_fraction=(.1, .3))
     supported_tasks = ('classification', 'multi_label_classification', 'regression', 'token_classification',
                        'causal_lm')
     unsupported_tasks = _unsupported
