@@ -593,10 +593,13 @@ def _compare_options(arg):
     arg('--ood', type=_comma_list, default=[], metavar='DATA,…',
         help='test sets from other domains, such as amazon-reviews,tweets')
     arg('--budget', type=_named, help='time limit, such as 2h or 90m; a second call resumes (default none)')
-    arg('--out', type=_named, default='comparison', help='folder, in which a comparison is resumed (default %(default)s)')
+    arg('--out', type=_named, default='comparison',
+        help='folder, in which a comparison is resumed (default %(default)s)')
     for name, kind, default, what in (
-            ('seeds', _whole(1), 5, 'final runs of each method'), ('trials', _whole(1), 6, 'tuning trials of each method'),
-            ('epochs', _whole(1), 4, 'passes over the data in every run'), ('batch-size', _whole(1), 16, 'examples per step'),
+            ('seeds', _whole(1), 5, 'final runs of each method'),
+            ('trials', _whole(1), 6, 'tuning trials of each method'),
+            ('epochs', _whole(1), 4, 'passes over the data in every run'),
+            ('batch-size', _whole(1), 16, 'examples per step'),
             ('explained', _whole(0), 50, 'rows of each split whose explanations are measured; 0: none'),
             ('train-size', _size, 'full', "training examples, or 'full'"),
             ('ood-rows', _size, 'full', "rows of each set from another domain, or 'full'")):

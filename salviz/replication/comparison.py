@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Literal
 import pandas as pd
 
 from ..core.run_files import to_json, write_whole
-from ..core.validation import PositiveInt, validated
+from ..core.validation import PositiveInt, check_faults, validated
 from ..metrics.statistics import ResultTable, result_table
 from .method_trials import (PointStudy, SplitExplanations, majority, methods_named, plain,
                                               search_points, space_of, step_seconds)
 from .verdicts import gain_check
 from ..studies.progress import study_progress
-from ..studies.trials import arguments_of
+from ..studies.trials import arguments_of, fresh_method
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -69,11 +69,21 @@ def _run_seconds(study, method, steps, rows, before) -> float:
     batch = study.train['batch_size']
     return max(short - 2*step, 0.) + step*(steps + rows/(3*batch))
 
-def _planned(study, trials, seeds, budget, held_out, say) -> _Plan:
+def _unusable(methods, points) -> dict: # {method: reason}
+    "Return the methods that cannot be created with their first point, such as those that need a teacher"
+    out = {}
+    for name, spec in methods.items():
+        allowed = arguments_of(spec)
+        if 'run_of' in allowed: continue
+        try: fresh_method(spec, {k: x for k, x in points[name][0].items() if k in allowed})
+        except (ValueError, TypeError) as e: out[name] = f'{e}'
+    return out
+
+def _planned(study, trials, seeds, budget, held_out, say, left_out) -> _Plan:
     "Estimate the time and reduce the number of trials to what fits into the budget"
     sizes, epochs = {k: len(part) for k, part in study.data.items()}, study.train['epochs']
     steps = epochs*math.ceil(sizes['train']/study.train['batch_size'])
-    seconds, left_out = {}, {}
+    seconds, left_out = {}, dict(left_out)
     for name in study.methods:
         try: seconds[name] = _run_seconds(study, name, steps, epochs*sizes['validation'] + held_out, seconds)
         except (ValueError, TypeError, RuntimeError) as e: left_out[name] = f'{e}'
@@ -84,8 +94,9 @@ def _planned(study, trials, seeds, budget, held_out, say) -> _Plan:
     plan = _Plan(chosen, seconds, left_out, (chosen + seeds)*round_of_all)
     say(f'compare: {len(seconds)} methods, {chosen} tuning trials and {seeds} seeds each: about '
         f'{time_words(plan.estimate)} with one process')
-    if chosen < trials: say(f'compare: {chosen} instead of {trials} tuning trials, equally many for each method, because '
-                            f'of the budget of {time_words(budget)}')
+    if chosen < trials:
+        say(f'compare: {chosen} instead of {trials} tuning trials, equally many for each method, because of the budget '
+            f'of {time_words(budget)}')
     for name, why in left_out.items(): say(f'compare: {name} is left out: {why}')
     return plan
 
@@ -179,8 +190,8 @@ class MethodComparison(_Ranked):
         "Return a sentence on the tuning"
         counts = sorted({known['trials'] for known in self.tuning.values()})
         if not counts: return ''
-        return (f'Each method was tuned with {" to ".join(map(str, counts))} trials on the validation split, and trained '
-                'again with other seeds.')
+        return (f'Each method was tuned with {" to ".join(map(str, counts))} trials on the validation split, '
+                'and trained again with other seeds.')
 
     def table(self, **options) -> pd.DataFrame: # see `results`
         "Return the table as a data frame of texts, the best method first and methods without a rank last"
@@ -275,8 +286,10 @@ class _Comparing:
         self.folder, self.model, self.data, self.methods, self.seeds = Path(folder), model, data, methods, seeds
         self.train, self.budget, self.say, self.run_options = train, budget, say, run
         self.score, self.ends = tasks[data_task(data)].metric, math.inf
-        self.held_out = [split for split in data if split not in ('train', 'validation')]
-        if self.score == 'loss': raise ValueError('compare: data must have labels, because methods are compared by a score')
+        self.held_out = ['test', *(split for split in data if split not in ('train', 'validation', 'test'))]
+        fault = 'data must have labels, because methods are compared by a score'*(self.score == 'loss')
+        if 'test' not in data: fault = f'data must have a test split; the splits are {", ".join(data)}'
+        check_faults(fault, 'compare: ')
 
     def study(self, name, points, seeds, measures, tunes=False) -> PointStudy:
         "Return the tuning study or the final study"
@@ -297,10 +310,12 @@ class _Comparing:
             plan = _Plan(**json.loads(file.read_text(encoding='utf-8')))
             if plan.seconds.keys() | plan.left_out.keys() == self.methods.keys(): return plan
         held_out = sum(len(self.data[split]) for split in self.held_out)
+        left_out = _unusable(self.methods, points)
+        points = {name: part for name, part in points.items() if name not in left_out}
         with tempfile.TemporaryDirectory() as folder:
             study = PointStudy(Path(folder)/'study', self.model, self.data, self.methods, points, [0], [measure], True,
                                **self.train)
-            plan = _planned(study, trials, len(self.seeds), self.budget, held_out, self.say)
+            plan = _planned(study, trials, len(self.seeds), self.budget, held_out, self.say, left_out)
         write_whole(file, to_json(asdict(plan), indent=1).encode())
         return plan
 
@@ -324,15 +339,15 @@ def _comparison(work, plan, tuning, final) -> MethodComparison:
     if final is not None:
         rows = final.results()
         if len(rows):
-            rows = _with_means(rows.drop(columns=[k for k in final.settings if k in rows]), ['test', *work.held_out[1:]])
+            rows = _with_means(rows.drop(columns=[k for k in final.settings if k in rows]), work.held_out)
             texts = {form: str(final.methods_text(form, compare_to=plain)) for form in ('markdown', 'latex')}
-    done = len(rows)
     total = len(work.seeds)*(len(work.methods) - len(plan.left_out))
-    if done < total:
+    if len(rows) < total:
         stage = 'final runs' if final is not None else 'tuning'
-        sentences = [f'Stopped in the {stage} at the budget of {time_words(work.budget)}: {done} of {total} final runs are '
-                     'finished.' if work.budget < math.inf else f'{total - done} of {total} final runs are missing.']
-    return MethodComparison(rows, work.score, work.held_out, list(work.methods), plan.left_out, tuning, sentences, texts)
+        stopped = f'Stopped in the {stage} at the budget of {time_words(work.budget)}: '*(time.time() >= work.ends)
+        sentences = [f'{stopped}{len(rows)} of {total} final runs are finished.']
+    return MethodComparison(rows, work.score, work.held_out, list(work.methods), plan.left_out, tuning, sentences,
+                            texts)
 
 @validated
 def compare(
@@ -346,7 +361,7 @@ def compare(
     ood:str|list|dict=(),   # test sets from other domains, see `shifted_splits`
     budget:str|float|int|None=None,        # such as '2h'; None: no limit
     folder:str|PathLike='comparison',      # a comparison in this folder is resumed
-    trials:PositiveInt=6,                  # tuning trials of each method, at most
+    trials:PositiveInt=6,                  # tuning trials of each method in a new comparison, at most
     ood_rows:int|float|Literal['full']='full', # rows of each shifted set
     group:str|None=None,                   # column with the group of each example
     contrast:str|None=None,                # column with the contrast set of each example

@@ -235,7 +235,8 @@ def tuned_description(budget:str='tuned') -> dict:
     "Return everything that determines the verdicts of the tuned budget, as JSON values"
     effects = {e.name: asdict(e) for effects in tuned_effects.values() for e in effects}
     studies = {name: _described_study(study) for name, study in tuned_studies.items()}
-    return registry.as_json(dict(budget=budget, effects=effects, studies=studies, looks=look_fractions, margin=least_gain,
+    return registry.as_json(dict(budget=budget, effects=effects, studies=studies, looks=look_fractions,
+                                 margin=least_gain,
                                  first_seed=first_seed, tuning_seeds=(0, 1), undecidable=undecidable))
 
 registry.other_budgets |= dict(tuned=tuned_description, tuning=tuned_description)

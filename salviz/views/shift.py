@@ -29,7 +29,8 @@ def _points(table, x, y, confidence) -> pd.DataFrame:
     for name, group in table.groupby('method', sort=False):
         row = dict(name=str(name), seeds=len(group))
         for axis, column in (('x', x), ('y', y)):
-            row[axis], row[f'{axis}_low'], row[f'{axis}_high'] = seeds_interval(group[column].to_numpy(float), confidence)
+            ends = seeds_interval(group[column].to_numpy(float), confidence)
+            row[axis], row[f'{axis}_low'], row[f'{axis}_high'] = ends
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -52,7 +53,7 @@ def domain_shift(
     counts = sorted(set(points['seeds']))
     seeds = f'{" to ".join(map(str, dict.fromkeys([counts[0], counts[-1]])))} seeds'
     caption = (f'{title}: {labels[1]} against {labels[0]}, one point per method, averaged over {seeds}. Bars: '
-               f'{100*confidence:g} % intervals of the mean. Overlapping bars do not test a difference between methods, '
-               f'because runs are paired by seed.{about(frame)}')
+               f'{100*confidence:g} % intervals of the mean. Overlapping bars do not test a difference between '
+               f'methods, because runs are paired by seed.{about(frame)}')
     return DomainShift(title=title, subtitle=f'{len(points)} methods, {seeds}', caption=caption, notes=notes,
                        frame=points, x_label=labels[0], y_label=labels[1])
