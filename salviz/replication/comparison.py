@@ -11,7 +11,7 @@ import math
 import re
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from os import PathLike
@@ -167,7 +167,7 @@ class _Ranked(_ComparedRows):
 class MethodComparison(_Ranked):
     "Results of `compare`: a table, a figure, LaTeX and the methods text of a paper"
     def results(self,
-        columns:list|None=None, # metrics; None: see `columns`
+        columns:Sequence[str]|None=None, # metrics; None: see `columns`
         **options,              # of `result_table`, such as digits, percent, titles
     ) -> ResultTable:
         "Return the means of the methods that learned, with paired comparisons with plain fine-tuning"
@@ -188,7 +188,7 @@ class MethodComparison(_Ranked):
 
     def _tuning_sentence(self):
         "Return a sentence on the tuning"
-        counts = sorted({known['trials'] for known in self.tuning.values()})
+        counts = sorted({tuned['trials'] for tuned in self.tuning.values()})
         if not counts: return ''
         return (f'Each method was tuned with {" to ".join(map(str, counts))} trials on the validation split, '
                 'and trained again with other seeds.')
@@ -204,7 +204,10 @@ class MethodComparison(_Ranked):
         rows += [[name, *['']*len(heads), why] for name, why in notes.items()]
         return pd.DataFrame(rows, columns=['method', *heads, 'note']).set_index('method')
 
-    def to_latex(self, label=None, **options) -> str: # options of `results`
+    def to_latex(self,
+        label:str|None=None, # label of the table, for \ref
+        **options,           # of `results`
+    ) -> str:
         "Return the table in LaTeX, with its caption; the document requires the package booktabs"
         return self.results(**options).latex(label, small='footnotesize', wide=True)
 
@@ -334,7 +337,7 @@ class _Comparing:
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-025
 def _comparison(work, plan, tuning, final) -> MethodComparison:
-    "Collect what there is"
+    "Return the results of the trials that are finished"
     rows, sentences, texts = pd.DataFrame(), [], {}
     if final is not None:
         rows = final.results()
@@ -355,10 +358,10 @@ def compare(
     model:str|Callable[..., tuple],
     data:'str|DatasetDict', # name or file for `load_text`, or a `DatasetDict`
     # groups and names of methods, such as 'papers,RDrop'; or {name: class, object or function}, see `Study`
-    methods:str|list|dict='papers,baselines',
+    methods:str|Sequence|dict='papers,baselines',
     seeds:PositiveInt=5,    # number of final runs of each method
     *,
-    ood:str|list|dict=(),   # test sets from other domains, see `shifted_splits`
+    ood:str|Sequence|dict=(), # test sets from other domains, see `shifted_splits`
     budget:str|float|int|None=None,        # such as '2h'; None: no limit
     folder:str|PathLike='comparison',      # a comparison in this folder is resumed
     trials:PositiveInt=6,                  # tuning trials of each method in a new comparison, at most
@@ -383,7 +386,7 @@ def compare(
     final = None
     if is_tuned and tuning:
         measures = _final_measures(work.data, work.score, work.held_out, group, contrast, explained)
-        final = work.study('final', {name: [known['chosen']] for name, known in tuning.items()}, work.seeds, measures)
+        final = work.study('final', {name: [tuned['chosen']] for name, tuned in tuning.items()}, work.seeds, measures)
         work.finish(final)
     comparison = _comparison(work, plan, tuning, final)
     for sentence in comparison.sentences: say(f'compare: {sentence}')

@@ -140,8 +140,8 @@ class PointStudy(_RoundsOfPoints):
         "Return the mean of `measure` over the seeds of a point"
         records = [self._record(c.name) for c in self.cells if c.method == method
                    and all(dict(c.settings).get(k) == x for k, x in point.items())]
-        known = [record.get('measures', {}).get(measure, {}).get('value', math.nan) for record in records]
-        if known and all('error' not in record for record in records): return float(np.mean(known))
+        values = [record.get('measures', {}).get(measure, {}).get('value', math.nan) for record in records]
+        if values and all('error' not in record for record in records): return float(np.mean(values))
         return math.nan
 
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-020

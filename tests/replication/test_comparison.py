@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
+from salviz.cli import main
 from salviz.core.runs import Run
 from salviz.methods.base import method_classes
 from salviz.metrics.statistics import result_table
@@ -182,6 +183,29 @@ def test_a_comparison_is_saved_and_opened(tmp_path):
     result.save(tmp_path/'comparison.json')
     for place in (tmp_path, tmp_path/'comparison.json'):
         assert MethodComparison.open(place).to_latex() == result.to_latex()
+
+def test_the_command_line_passes_names_on_and_prints_the_table(monkeypatch, capsys, tmp_path):
+    result, calls = compared_rows(dict(FineTuning=.7, B=.9)), []
+    monkeypatch.setattr(comparison, 'compare', lambda *args, **more: calls.append((args, more)) or result)
+    words = ('compare --data movie-polarity --model minilm --methods papers,baselines --seeds 5 '
+             '--ood amazon-reviews,tweets --budget 2h').split()
+    assert main([*words, '--figure', str(tmp_path/'a.svg'), '--train-size', '32']) == 0
+    (model, data, methods, seeds), more = calls[0]
+    assert (model, len(data['train']), methods, seeds) == ('minilm', 32, ['papers', 'baselines'], 5)
+    assert more['ood'] == ['amazon-reviews', 'tweets'] and more['budget'] == '2h' and more['run']['executor'] is None
+    assert capsys.readouterr().out.rstrip() == result.table().to_string() and (tmp_path/'a.svg').exists()
+    result.sentences.append('Stopped.')
+    assert main([*words, '--latex']) == 1 and capsys.readouterr().out.startswith('\\begin{table*}')
+    assert main(['compare', '--budget', 'soon']) == 2 and 'budget must be seconds' in capsys.readouterr().err
+    assert len(calls) == 2
+
+@pytest.mark.slow
+def test_the_command_line_compares_packaged_data(tmp_path, capsys):
+    words = ('compare --methods DropHead --seeds 1 --trials 1 --epochs 2 --train-size 16 --ood tweets --ood-rows 20 '
+             '--explained 2').split()
+    assert main([*words, '--out', str(tmp_path/'comparison')]) == 0
+    frame = MethodComparison.open(tmp_path/'comparison').rows
+    assert {'tweets_accuracy', 'tweets_calibration_error', 'test_comprehensiveness', 'cost'} <= {*frame}
 
 def test_every_method_declares_two_or_three_settings_that_exist():
     for name, kind in method_classes().items():
