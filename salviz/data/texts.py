@@ -69,15 +69,14 @@ def _packaged(name):
     return Dataset.from_dict(columns, Features(types))
 
 # %% ../../nbs/02_data/00_texts.ipynb #009
-_genres = ('news', 'captions', 'forums')
+_genres = {'main-news': 'news', 'main-captions': 'captions', 'main-forums': 'forums', 'main-forum': 'forums'} # in files
 
 def _sts_b(genre=None, with_genre=False):
     "Read the three splits of STS-B, or the pairs of one `genre`; `with_genre`: add the column genre"
     def part(name):
         lines = (asset('sts-b')/f'sts-{name}.csv').read_text(encoding='utf-8').strip('\n').split('\n')
-        rows = [line.split('\t') for line in lines]
-        genres, scores, first, second = zip(*((r[0].removeprefix('main-'), *r[4:7]) for r in rows
-                                              if genre is None or r[0] == f'main-{genre}'))
+        rows = [(_genres[kind], *more) for kind, _, _, _, *more in (line.split('\t')[:7] for line in lines)]
+        genres, scores, first, second = zip(*(row for row in rows if genre in (None, row[0])))
         return Dataset.from_dict(dict(text=[t.strip() for t in first], text_pair=[t.strip() for t in second],
                                       label=[float(x) for x in scores], **(dict(genre=genres) if with_genre else {})))
     return dict(train=part('train'), validation=part('dev'), test=part('test'))
@@ -101,7 +100,7 @@ class Sources:
 _text_sources = Sources({**{name: (lambda name=name: dict(train=_packaged(name))) for name in _packaged_texts},
                         'movie-polarity': lambda: _movie_polarity(), 'sts-b': _sts_b,
                         'sts-b-genres': partial(_sts_b, with_genre=True),
-                        **{f'sts-b-{genre}': partial(_sts_b, genre) for genre in _genres}},
+                        **{f'sts-b-{genre}': partial(_sts_b, genre) for genre in dict.fromkeys(_genres.values())}},
                        {**readers, '.txt': _txt})
 
 # %% ../../nbs/02_data/00_texts.ipynb #015
