@@ -28,7 +28,7 @@ def _draw_points(ax, view):
         if np.isfinite(row.y_low): ax.plot([row.x]*2, [row.y_low, row.y_high], color=colour, linewidth=.7, alpha=.6)
         ax.plot([row.x], [row.y], marker='o', markersize=4, color=colour, linestyle='none', zorder=3)
 
-# %% ../../nbs/11_figures/14_shift.ipynb #fs-006
+# %% ../../nbs/11_figures/14_shift.ipynb #fs-007
 @figure_kind('domain_shift', domain_shift, 'a metric out of domain against the metric in domain, with intervals',
              'columns method, seed and two metrics', 'frame', example=dict(x='accuracy', y='macro_f1'))
 def _domain_shift(view, width):

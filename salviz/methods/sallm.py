@@ -1037,6 +1037,8 @@ _unsupported = dict( # {task: why}
     question_answering='The head reads every row, so no single row predicts the answer',
     image_classification="The teacher's explanations are stored for the tokens of a text; "
                          'use AttentionGuidance or ADDrop')
+_limits = dict(weight=is_weight, steps=is_count,
+               top_fraction=is_positive_fraction('fraction of tokens that is marked'))
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #054
 class SalLM(_Checking):
@@ -1046,9 +1048,7 @@ class SalLM(_Checking):
     search_space = dict(learning_rate=learning_rates, weight=(1., .1, 3.), top_fraction=(.1, .3))
     supported_tasks = ('classification', 'multi_label_classification', 'regression', 'token_classification',
                        'causal_lm')
-    unsupported_tasks = _unsupported
-    limits = dict(weight=is_weight, steps=is_count,
-                  top_fraction=is_positive_fraction('fraction of tokens that is marked'))
+    unsupported_tasks, limits = _unsupported, _limits
 
     def __init__(self,
         # a fine-tuned model, a run, or the path of a run; None: train a teacher first, with the settings of this run;

@@ -18,14 +18,16 @@ from .scores import check_finite, check_flags, check_lengths
 from .tasks import tasks
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from salviz.core.runs import Run
 
 # %% ../../nbs/08_metrics/09_robustness.ipynb #rb-006
 @validated
 def calibration_error(
-    correct,             # bool [examples]: whether each prediction is correct
-    confidence,          # float [examples]: probability of the predicted class, from 0 to 1
-    bins:PositiveInt=15, # number of bins of equal width
+    correct:'ArrayLike',    # bool [examples]: whether each prediction is correct
+    confidence:'ArrayLike', # float [examples]: probability of the predicted class, from 0 to 1
+    bins:PositiveInt=15,    # number of bins of equal width
 ) -> float: # from 0 to 1
     "Return the expected calibration error (Guo et al. 2017, eq. 3)"
     correct, confidence = np.asarray(correct), np.asarray(confidence, dtype=np.float64)
@@ -38,8 +40,8 @@ def calibration_error(
 
 # %% ../../nbs/08_metrics/09_robustness.ipynb #rb-009
 def consistency(
-    correct, # bool [examples]: whether each prediction is correct
-    sets,    # [examples]: identifier of the contrast set; a set with a single example does not count
+    correct:'ArrayLike', # bool [examples]: whether each prediction is correct
+    sets:'ArrayLike',    # [examples]: identifier of the contrast set; a set with a single example does not count
 ) -> float: # NaN without a set of at least two examples
     "Return the fraction of contrast sets in which every prediction is correct (Gardner et al. 2020, section 3)"
     correct, sets = np.asarray(correct), np.asarray(sets)

@@ -408,6 +408,13 @@ def _compare(cells, base, test, correction, across=False):
         out |= {cell: (comparison, p) for (cell, comparison), p in zip(family.items(), adjusted)}
     return out
 
+def _compare_tested(cells, base, test, correction, across, untested):
+    "Compare all cells except those of the metrics `untested`, see `_compare_all`; {} without a baseline"
+    if base is None: return {}
+    without = [untested] if isinstance(untested, str) else untested
+    return _compare_all({cell: values for cell, values in cells.items() if cell[1] not in without}, base, test,
+                        correction, across)
+
 def _compare_all(cells, base, test, correction, across):
     "Compare with the row `base`, or within each group of columns with the column `base`"
     lower = [c for _, c in cells if isinstance(c, tuple) and c[1] == base]
@@ -752,6 +759,8 @@ def _family(table, tested, of_table=False):
 # %% ../../nbs/08_metrics/03_statistics.ipynb #059t
 def _test_sentences(table, base, test, correction, levels, fewest, of_table=False):
     "Return sentences that explain the comparisons, the marks and the p-values"
+    if base is None: return []
+    base = table.title(base)
     tested = table.frame[table.frame['p_value'].notna()]
     pairs = sorted({int(n) for n in tested['pairs']})
     if not pairs: return [f'No comparison with {base} could be tested.']*bool(table.frame['n'].max() > 1)
@@ -996,8 +1005,7 @@ def result_table(
     p_values:bool=False,                # whether each compared column is followed by a column of adjusted p-values
     average:bool=False,                 # whether to add a column with the mean over the setting, seed by seed
     change:bool=False,                  # print the mean of `compare_to` before each other mean, as in 2.99 → 7.74
-    # which comparisons are corrected together if the columns are metrics: those of a 'column', or of the whole 'table'
-    family:Literal['column', 'table']='column',
+    family:Literal['column', 'table']='column', # which comparisons are corrected together if columns are metrics
     untested:str|Sequence[str]=(),      # metrics that are not compared with the baseline, such as the cost
     about:str|None=None,                # sentences for the caption: model, data, settings; None: `frame.attrs['about']`
 ) -> ResultTable:
@@ -1009,17 +1017,13 @@ def result_table(
     rows, across, measures = _table_axes(frame, rows, columns, measure)
     percent = _checked_format(frame, percent, titles, levels)
     stated = checked_better(better, _measures_in(frame))
-    (frame, chosen), levels = _chosen(frame, where), levels or {'†': .05, '‡': .01}
-    if fewest is None: fewest = _fewest_pairs[test]
+    (frame, chosen), levels, fewest = _chosen(frame, where), levels or {'†': .05, '‡': .01}, fewest or _fewest_pairs[test]
     cells = _cells(frame, rows, across, measures)
     check_faults(_table_faults(cells, across, compare_to, average, p_values, change))
     if average: _add_average(cells)
-    better, compared, place = {m: stated.get(m, better_of(m)) for m in measures}, {}, 'column'
-    if compare_to is not None:
-        tested = {(row, c): values for (row, c), values in cells.items() if c not in _listed(untested)}
-        compared = _compare_all(tested, compare_to, test, correction, bool(across) or family == 'table')
-    if across and ways: place = 'row'
-    if across and best == 'group': place = 'row in its group of columns'
+    better = {m: stated.get(m, better_of(m)) for m in measures}
+    compared = _compare_tested(cells, compare_to, test, correction, bool(across) or family == 'table', untested)
+    place = 'row in its group of columns' if across and best == 'group' else 'row' if across and ways else 'column'
     is_one_metric, way = bool(across and not ways), better.get(measure if isinstance(measure, str) else None)
     ways, percent = _of_columns(cells, across, measure, better, ways, percent)
     table = ResultTable(_filled(cells, rows, across or 'measure', compared, levels, fewest), rows, across or 'measure',
@@ -1030,8 +1034,6 @@ def result_table(
     first = _shown_sentence(table, measure, way, average) if is_one_metric else _way_sentence(ways)
     sentences = [_seeds_sentence(table.frame, sorted(set(frame['seed']))), first, *chosen, _undefined_sentence(table),
                  *_cell_sentences(table, place)]
-    if compare_to is not None:
-        sentences += _test_sentences(table, table.title(compare_to), test, correction, levels, fewest,
-                                     family == 'table')
+    sentences += _test_sentences(table, compare_to, test, correction, levels, fewest, family == 'table')
     table.sentences = list(filter(None, [*sentences, about]))
     return table

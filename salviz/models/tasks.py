@@ -105,10 +105,6 @@ class Task(Facts):
         "Return the values that the metrics of a split are computed from, with examples along the first axis"
         return self.predicted(outputs, batch)
 
-    def confidence(self, outputs) -> torch.Tensor:
-        "Return the probability of the predicted class [batch]"
-        return self.probabilities(outputs).amax(-1)
-
     def label(self, labels):
         "Return the label of one example in the form that snapshots store: a class or a score, None for other tasks"
         if self.per_example: return np.asarray(labels).item()

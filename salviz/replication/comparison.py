@@ -352,6 +352,7 @@ def _comparison(work, plan, tuning, final) -> MethodComparison:
     return MethodComparison(rows, work.score, work.held_out, list(work.methods), plan.left_out, tuning, sentences,
                             texts)
 
+# %% ../../nbs/15_replication/16_comparison.ipynb #cp-027
 @validated
 def compare(
     # name for `load_model_for`, or function(seed) -> (model, tokenizer)

@@ -173,7 +173,7 @@ class _LossTrainer(_OptimizingTrainer):
         loss = self.task.loss(outputs, inputs).mean()
         if not return_outputs: return loss
         results = dict(predictions=self.task.read_by_metrics(outputs, inputs))
-        if self.with_confidence: results['confidence'] = self.task.confidence(outputs)
+        if self.with_confidence: results['confidence'] = self.task.probabilities(outputs).amax(-1)
         return loss, results
 
     def _refuse_non_finite(self, step, terms):
