@@ -1017,7 +1017,8 @@ def result_table(
     rows, across, measures = _table_axes(frame, rows, columns, measure)
     percent = _checked_format(frame, percent, titles, levels)
     stated = checked_better(better, _measures_in(frame))
-    (frame, chosen), levels, fewest = _chosen(frame, where), levels or {'†': .05, '‡': .01}, fewest or _fewest_pairs[test]
+    (frame, chosen), levels = _chosen(frame, where), levels or {'†': .05, '‡': .01}
+    if fewest is None: fewest = _fewest_pairs[test]
     cells = _cells(frame, rows, across, measures)
     check_faults(_table_faults(cells, across, compare_to, average, p_values, change))
     if average: _add_average(cells)

@@ -163,6 +163,18 @@ class _Ranked(_ComparedRows):
         return [c for c in wanted if c in self.rows and self.rows[c].notna().any()
                 and (several or not c.startswith(f'mean_ood_{self.score}'))]
 
+    def _notes_sentence(self):
+        "Return a sentence on the methods without a rank"
+        notes = '; '.join(f'{name} ({why})' for name, why in self.notes().items())
+        return f'Not ranked: {notes}.'*bool(notes)
+
+    def _tuning_sentence(self):
+        "Return a sentence on the tuning"
+        counts = sorted({tuned['trials'] for tuned in self.tuning.values()})
+        if not counts: return ''
+        return (f'Each method was tuned with {" to ".join(map(str, counts))} trials on the validation split, '
+                'and trained again with other seeds.')
+
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-015
 class MethodComparison(_Ranked):
     "Results of `compare`: a table, a figure, LaTeX and the methods text of a paper"
@@ -180,18 +192,6 @@ class MethodComparison(_Ranked):
         table = result_table(frame.reset_index(drop=True), 'method', columns or self.columns(), **options)
         table.sentences += [*filter(None, [self._notes_sentence(), self._tuning_sentence()]), *self.sentences]
         return table
-
-    def _notes_sentence(self):
-        "Return a sentence on the methods without a rank"
-        notes = '; '.join(f'{name} ({why})' for name, why in self.notes().items())
-        return f'Not ranked: {notes}.'*bool(notes)
-
-    def _tuning_sentence(self):
-        "Return a sentence on the tuning"
-        counts = sorted({tuned['trials'] for tuned in self.tuning.values()})
-        if not counts: return ''
-        return (f'Each method was tuned with {" to ".join(map(str, counts))} trials on the validation split, '
-                'and trained again with other seeds.')
 
     def table(self, **options) -> pd.DataFrame: # see `results`
         "Return the table as a data frame of texts, the best method first and methods without a rank last"
@@ -352,7 +352,10 @@ def _comparison(work, plan, tuning, final) -> MethodComparison:
     return MethodComparison(rows, work.score, work.held_out, list(work.methods), plan.left_out, tuning, sentences,
                             texts)
 
-# %% ../../nbs/15_replication/16_comparison.ipynb #cp-027
+# %% ../../nbs/15_replication/16_comparison.ipynb #cp-026
+_of_every_run = dict(snapshots=0, probes=1, keep=1, progress=False, args=dict(save_only_model=True))
+
+# %% ../../nbs/15_replication/16_comparison.ipynb #cp-028
 @validated
 def compare(
     # name for `load_model_for`, or function(seed) -> (model, tokenizer)
@@ -377,10 +380,8 @@ def compare(
     **train,                # further arguments of `train`, such as max_length
 ) -> MethodComparison:
     "Compare training methods in and out of domain, after equal tuning on validation rows"
-    train = dict(dict(snapshots=0, probes=1, keep=1, progress=False, args=dict(save_only_model=True)), epochs=epochs,
-                 batch_size=batch_size, **train)
-    if group: train['group'] = group
-    if contrast: train['contrast'] = contrast
+    columns = {k: x for k, x in dict(group=group, contrast=contrast).items() if x}
+    train = {**_of_every_run, **dict(epochs=epochs, batch_size=batch_size), **columns, **train}
     work = _Comparing(folder, model, _prepared(data, ood, ood_rows), methods_named(methods), [*range(1, seeds + 1)],
                       train, budget_seconds(budget), say, run or {})
     tuning, plan, is_tuned = work.tune(trials)
