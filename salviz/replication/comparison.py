@@ -22,7 +22,8 @@ import pandas as pd
 
 from ..core.run_files import to_json, write_whole
 from ..core.validation import PositiveInt, check_faults, validated
-from ..metrics.statistics import ResultTable, result_table
+from ..core.words import latex_text
+from ..metrics.statistics import ResultTable, format_value, result_table
 from .method_trials import (PointStudy, SplitExplanations, majority, methods_named, plain,
                                               search_points, space_of, step_seconds)
 from .verdicts import gain_check
@@ -100,7 +101,7 @@ def _planned(study, trials, seeds, budget, held_out, say, left_out) -> _Plan:
     for name, why in left_out.items(): say(f'compare: {name} is left out: {why}')
     return plan
 
-# %% ../../nbs/15_replication/16_comparison.ipynb #cp-011
+# %% ../../nbs/15_replication/16_comparison.ipynb #cp-012
 def shipped_comparison() -> Path:
     "Return the file of the comparison that ships with the package"
     return resources.files('salviz.replication')/'rows'/'comparison.json'
@@ -131,7 +132,7 @@ class _ComparedRows:
         stored = {**vars(self), 'rows': self.rows.to_dict('records')}
         write_whole(Path(file), to_json(stored, indent=1).encode())
 
-# %% ../../nbs/15_replication/16_comparison.ipynb #cp-013
+# %% ../../nbs/15_replication/16_comparison.ipynb #cp-014
 class _Ranked(_ComparedRows):
     "Which methods learned, and their order"
     def notes(self) -> dict: # {method: why it is not ranked}
@@ -175,7 +176,7 @@ class _Ranked(_ComparedRows):
         return (f'Each method was tuned with {" to ".join(map(str, counts))} trials on the validation split, '
                 'and trained again with other seeds.')
 
-# %% ../../nbs/15_replication/16_comparison.ipynb #cp-015
+# %% ../../nbs/15_replication/16_comparison.ipynb #cp-016
 class MethodComparison(_Ranked):
     "Results of `compare`: a table, a figure, LaTeX and the methods text of a paper"
     def results(self,
@@ -218,14 +219,20 @@ class MethodComparison(_Ranked):
         return figure(frame, 'domain_shift', **{**dict(x=f'test_{self.score}', y=f'mean_ood_{self.score}'), **options})
 
     def methods_text(self, form:Literal['markdown', 'latex']='markdown') -> str:
-        "Return the methods paragraph of a paper, with the tuning"
-        return ' '.join(filter(None, [self.texts.get(form, ''), self._tuning_sentence()]))
+        "Return the methods paragraph of a paper, with the tuning and the tests"
+        chosen = '; '.join(f'{name}: ' + ', '.join(f'{k} = {format_value(x)}' for k, x in tuned['chosen'].items())
+                           for name, tuned in self.tuning.items())
+        added = [self._tuning_sentence(), f'Chosen settings: {chosen}.'*bool(chosen),
+               f'Differences from {plain} are tested by two-sided paired t-tests over seeds, with Holm\'s correction over '
+               'all comparisons of the table.']
+        written = ' '.join(filter(None, added))
+        return f'{self.texts.get(form, "")} {latex_text(written, prose=True) if form == "latex" else written}'.strip()
 
     def __repr__(self): return repr(self.results()) if self.ranked() else f'MethodComparison: {self._notes_sentence()}'
 
     def _repr_html_(self): return self.results()._repr_html_() if self.ranked() else f'<p>{self._notes_sentence()}</p>'
 
-# %% ../../nbs/15_replication/16_comparison.ipynb #cp-019
+# %% ../../nbs/15_replication/16_comparison.ipynb #cp-022
 def _final_measures(data, score, held_out, group, contrast, explained) -> dict: # {name: measure}
     "Return what the final runs are measured by"
     ends = [score]
@@ -249,7 +256,7 @@ def _with_means(frame, splits) -> pd.DataFrame:
     frame['cost'] = frame['step_seconds']/frame['seed'].map(base)
     return frame
 
-# %% ../../nbs/15_replication/16_comparison.ipynb #cp-022
+# %% ../../nbs/15_replication/16_comparison.ipynb #cp-025
 def _tuned(study, plan, methods, measure) -> dict: # {method: {'trials', 'space', 'chosen', 'score'}}
     "Choose the best point of each method by `measure`"
     out = {}
@@ -271,7 +278,7 @@ def _is_complete(study) -> bool:
     "Return whether no trial is left to train"
     return all(study._is_done(c) or 'error' in study._record(c.name) for c in study.cells)
 
-# %% ../../nbs/15_replication/16_comparison.ipynb #cp-023
+# %% ../../nbs/15_replication/16_comparison.ipynb #cp-026
 def _prepared(data, ood, ood_rows):
     "Return the data with the shifted splits"
     from salviz.data.shifted import shifted_splits
@@ -280,7 +287,7 @@ def _prepared(data, ood, ood_rows):
     if ood: data = shifted_splits(data, ood.split(',') if isinstance(ood, str) else ood, ood_rows)
     return data
 
-# %% ../../nbs/15_replication/16_comparison.ipynb #cp-024
+# %% ../../nbs/15_replication/16_comparison.ipynb #cp-027
 class _Comparing:
     "One call of `compare`"
     def __init__(self, folder, model, data, methods, seeds, train, budget, say, run):
@@ -335,7 +342,7 @@ class _Comparing:
         is_complete = self.finish(study)
         return (_tuned(study, plan, self.methods, measure) if is_complete else {}), plan, is_complete
 
-# %% ../../nbs/15_replication/16_comparison.ipynb #cp-025
+# %% ../../nbs/15_replication/16_comparison.ipynb #cp-028
 def _comparison(work, plan, tuning, final) -> MethodComparison:
     "Return the results of the trials that are finished"
     rows, sentences, texts = pd.DataFrame(), [], {}
@@ -343,7 +350,7 @@ def _comparison(work, plan, tuning, final) -> MethodComparison:
         rows = final.results()
         if len(rows):
             rows = _with_means(rows.drop(columns=[k for k in final.settings if k in rows]), work.held_out)
-            texts = {form: str(final.methods_text(form, compare_to=plain)) for form in ('markdown', 'latex')}
+            texts = {form: str(final.methods_text(form)) for form in ('markdown', 'latex')}
     total = len(work.seeds)*(len(work.methods) - len(plan.left_out))
     if len(rows) < total:
         stage = 'final runs' if final is not None else 'tuning'
@@ -352,10 +359,10 @@ def _comparison(work, plan, tuning, final) -> MethodComparison:
     return MethodComparison(rows, work.score, work.held_out, list(work.methods), plan.left_out, tuning, sentences,
                             texts)
 
-# %% ../../nbs/15_replication/16_comparison.ipynb #cp-026
+# %% ../../nbs/15_replication/16_comparison.ipynb #cp-029
 _of_every_run = dict(snapshots=0, probes=1, keep=1, progress=False, args=dict(save_only_model=True))
 
-# %% ../../nbs/15_replication/16_comparison.ipynb #cp-028
+# %% ../../nbs/15_replication/16_comparison.ipynb #cp-031
 @validated
 def compare(
     # name for `load_model_for`, or function(seed) -> (model, tokenizer)

@@ -232,3 +232,16 @@ def test_a_method_may_build_on_the_chosen_run_of_another(compared):
     result = compared(dict(Taught=taught), seeds=1, trials=1)
     run = Run(compared.folder/'final'/result.rows.run[result.rows.method == 'Taught'].item())
     assert 'final/runs/FineTuning' in str(run.config['method']['args']['teacher'])
+
+def test_the_shipped_comparison_opens_and_its_table_follows_from_its_rows():
+    result = MethodComparison.open()
+    assert result.rows.groupby('method').seed.apply(sorted).map(tuple).unique().tolist() == [(1, 2, 3)]
+    means = result.rows.groupby('method').test_accuracy.mean().sort_values(ascending=False)
+    assert result.ranked() == list(means.index) and len({known['trials'] for known in result.tuning.values()}) == 1
+    table = result.table()
+    assert [float(cell.split()[0]) for cell in table['test accuracy ↑']] == means.round(3).tolist()
+    assert not table.astype(str).apply(lambda column: column.str.contains('†|‡')).any(axis=None) # three seeds
+    for form, settings in (('markdown', 'weight_decay = 0'), ('latex', r'weight\_decay = 0')):
+        text = result.methods_text(form)
+        assert settings in text and text.endswith("with Holm's correction over all comparisons of the table.")
+    assert 'domain: mean ood accuracy against test accuracy' in result.figure().caption
