@@ -223,8 +223,8 @@ class MethodComparison(_Ranked):
         chosen = '; '.join(f'{name}: ' + ', '.join(f'{k} = {format_value(x)}' for k, x in tuned['chosen'].items())
                            for name, tuned in self.tuning.items())
         added = [self._tuning_sentence(), f'Chosen settings: {chosen}.'*bool(chosen),
-               f'Differences from {plain} are tested by two-sided paired t-tests over seeds, with Holm\'s correction over '
-               'all comparisons of the table.']
+               f'Differences from {plain} are tested by two-sided paired t-tests over seeds, with Holm\'s correction '
+               'over all comparisons of the table.']
         written = ' '.join(filter(None, added))
         return f'{self.texts.get(form, "")} {latex_text(written, prose=True) if form == "latex" else written}'.strip()
 
