@@ -194,7 +194,7 @@ def test_the_command_line_passes_names_on_and_prints_the_table(monkeypatch, caps
     (model, data, methods, seeds), more = calls[0]
     assert (model, len(data['train']), methods, seeds) == ('minilm', 32, ['papers', 'baselines'], 5)
     assert more['ood'] == ['amazon-reviews', 'tweets'] and more['budget'] == '2h' and more['run']['executor'] is None
-    assert capsys.readouterr().out.rstrip() == result.table().to_string() and (tmp_path/'a.svg').exists()
+    assert capsys.readouterr().out.rstrip() == result.table().to_string().rstrip() and (tmp_path/'a.svg').exists()
     result.sentences.append('Stopped.')
     assert main([*words, '--latex']) == 1 and capsys.readouterr().out.startswith('\\begin{table*}')
     assert main(['compare', '--budget', 'soon']) == 2 and 'budget must be seconds' in capsys.readouterr().err
