@@ -11,6 +11,7 @@ from .data.texts import (load_text as load_text, load_tokens as load_tokens, loa
 from .data.signals import (load_images as load_images, load_series as load_series,
                            synthetic_series as synthetic_series, vanishing_series as vanishing_series)
 from .data.rationales import load_rationales as load_rationales
+from .data.shifted import shifted_splits as shifted_splits
 from .models.loading import load_classifier as load_classifier, load_model_for as load_model_for
 from .models.nets import small_net as small_net
 from .models.corruption import (train_tokenizer as train_tokenizer, small_model as small_model,
@@ -33,6 +34,8 @@ from .metrics.agreement import agreement_table as agreement_table, compare_runs 
 from .metrics.statistics import result_table as result_table
 from .metrics.front import front_of as front_of
 from .metrics.methods_text import model_card as model_card
+from .metrics.robustness import (calibration_error as calibration_error, consistency as consistency,
+                                 group_scores as group_scores)
 from .analysis.faithfulness import faithfulness_table as faithfulness_table, accuracy_drop as accuracy_drop
 from .analysis.rationales import plausibility_table as plausibility_table
 from .analysis.corpus import head_table as head_table, gradient_sizes as gradient_sizes
@@ -55,6 +58,7 @@ from .explorer.widget import Explorer as Explorer, ExplorerOptions as ExplorerOp
 from .explorer.notebook_cleanup import strip_views as strip_views
 from .explorer.bertviz import bertviz_view as bertviz_view
 from .model_explorer import explore as explore
+from .replication.comparison import compare as compare, MethodComparison as MethodComparison
 from .tour import demo as demo
 
 __version__: str

@@ -284,6 +284,31 @@ def _run_remake(a):
     runs = [_table_in(path) if path.lower().endswith('.csv') else path for path in a.runs or ()]
     print(remake(a.figure, _one(runs) if runs else None, a.to, a.force, **settings))
 
+# %% ../nbs/13_cli/02_cli.ipynb #cmp-1
+def _comma_list(
+    word, # names separated by commas
+) -> list:
+    "Parse names separated by commas"
+    return [name.strip() for name in word.split(',') if name.strip()]
+
+def _run_compare(a):
+    from salviz import load_text, subset
+    from salviz.replication.comparison import budget_seconds, compare
+    from salviz.studies.designs import engine
+    budget_seconds(a.budget) # raises before anything is loaded
+    data = load_text(a.data, text=a.text, label=a.label)
+    if a.train_size != 'full': data = subset(data, a.train_size)
+    with engine(a.workers) as executor:
+        comparison = compare(a.model, data, a.methods, a.seeds, ood=a.ood, budget=a.budget, folder=a.out,
+                             trials=a.trials, group=a.group, contrast=a.contrast, explained=a.explained,
+                             epochs=a.epochs, batch_size=a.batch_size, ood_rows=a.ood_rows,
+                             run=dict(executor=executor, threads=_threads_each(a.workers)))
+    print(comparison.to_latex() if a.latex and comparison.ranked() else comparison.table().to_string())
+    if comparison.ranked() and a.figure:
+        from salviz.figures.drawing import save_figure
+        save_figure(comparison.figure(), a.figure)
+    return int(bool(comparison.sentences)) # 1: runs are missing
+
 # %% ../nbs/13_cli/02_cli.ipynb #014
 def _run_bench(a):
     def say(line): print(line, flush=True)
@@ -557,6 +582,36 @@ def _run_options(arg):
     arg('--retry', choices=['failed', 'all', 'none'], default='failed',
         help='how often to retry failed trials: up to three times in total, always, or never (default %(default)s)')
 
+# %% ../nbs/13_cli/02_cli.ipynb #cmp-2
+def _compare_options(arg):
+    "Add the options of `salviz compare`"
+    arg('--data', type=_named, default='movie-polarity',
+        help='name of a bundled or Hugging Face data set, or a CSV or JSONL file (default %(default)s)')
+    arg('--model', type=_named, default='minilm', help='name of a bundled or Hugging Face model (default %(default)s)')
+    arg('--methods', type=_comma_list, default=['papers', 'baselines'], metavar='NAME,…',
+        help='papers, baselines and names of methods; plain fine-tuning is always included (default papers,baselines)')
+    arg('--ood', type=_comma_list, default=[], metavar='DATA,…',
+        help='test sets from other domains, such as amazon-reviews,tweets')
+    arg('--budget', type=_named, help='time limit, such as 2h or 90m; a second call resumes (default none)')
+    arg('--out', type=_named, default='comparison',
+        help='folder, in which a comparison is resumed (default %(default)s)')
+    for name, kind, default, what in (
+            ('seeds', _whole(1), 5, 'final runs of each method'),
+            ('trials', _whole(1), 6, 'tuning trials of each method'),
+            ('epochs', _whole(1), 4, 'passes over the data in every run'),
+            ('batch-size', _whole(1), 16, 'examples per step'),
+            ('explained', _whole(0), 50, 'rows of each split whose explanations are measured; 0: none'),
+            ('train-size', _size, 'full', "training examples, or 'full'"),
+            ('ood-rows', _size, 'full', "rows of each set from another domain, or 'full'")):
+        arg(f'--{name}', type=kind, default=default, help=f'{what} (default %(default)s)')
+    for name, what in (('text', 'texts'), ('label', 'labels')):
+        arg(f'--{name}', default=name, help=f'column of the {what} (default {name})')
+    arg('--group', type=_named, help='column with the group of each example, for the score of the worst group')
+    arg('--contrast', type=_named, help='column with the contrast set of each example, for consistency')
+    arg('--workers', type=_whole(1), metavar='N', help='N processes on this machine (default: this process)')
+    arg('--latex', action='store_true', help='print the table in LaTeX (booktabs)')
+    arg('--figure', type=_named, metavar='FILE', help='write the figure to a .pdf, .svg or .png file')
+
 # %% ../nbs/13_cli/02_cli.ipynb #st-3c
 def _study_options(arg):
     "Add the subcommands of `salviz study`; `salviz study FOLDER` is short for `salviz study table FOLDER`"
@@ -624,6 +679,8 @@ def _commands_of_runs(add):
     arg('--force', action='store_true', help='overwrite the file')
     _bench_options(add('bench', _run_bench,
                        'measure the cost of a training step with each method: FLOPs, time and memory'))
+    _compare_options(add('compare', _run_compare,
+                         'compare training methods in and out of domain, after equal tuning on validation rows'))
     _study_options(add('study', _run_table, 'run a study from a file, show its progress, or print its results'))
 
 # %% ../nbs/13_cli/02_cli.ipynb #train-1

@@ -150,7 +150,7 @@ def of_numbers(shape):
     return {'columns method, share, accuracy': curve, 'columns method, share, comprehensiveness': curve,
             'columns of both settings and the metric': grid, 'columns method, gradient': sizes,
             'columns layer, head, and the number': numbers, 'a table of results': results,
-            'columns method, seed, a setting and two metrics': front,
+            'columns method, seed, a setting and two metrics': front, 'columns method, seed and two metrics': results,
             'columns method, seed, a setting and the metric': pd.DataFrame(over),
             'columns method, p, q, seed and the metric, with the baseline': pd.DataFrame(both),
             'columns method and the metric, one row per run': pd.DataFrame(over),

@@ -68,7 +68,8 @@ def test_the_example_in_readme_works(tmp_path):
 
 pages = [pytest.param(f'{n}.ipynb', marks=pytest.mark.slow)
          for n in ('quickstart', '00_learn/gallery', '00_learn/figures_for_a_paper', '00_learn/next_tokens',
-                   '00_learn/adapters', '00_learn/vision_transformer', '00_learn/many_machines', '00_learn/own_method')]
+                   '00_learn/adapters', '00_learn/vision_transformer', '00_learn/many_machines', '00_learn/own_method',
+                   '00_learn/comparison')]
 
 @pytest.mark.parametrize('name', [*documented, *pages])
 def test_notebook_runs(name, tmp_path):

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['rating_classes', 'readers', 'other_splits', 'three_splits', 'polar_classes', 'Sources', 'one_table', 'from_hub',
            'refuse_rows', 'check_column', 'written_labels', 'stratified_order', 'checked_fractions', 'cut_rows',
-           'check_splits', 'load_text', 'load_tokens', 'copy_reorder', 'load_pairs', 'load_questions', 'subset',
-           'fingerprint', 'align_answers', 'data_task', 'data_classes', 'encode', 'encode_texts', 'Collator',
-           'model_inputs']
+           'check_splits', 'load_text', 'polar_sentences', 'load_tokens', 'copy_reorder', 'load_pairs',
+           'load_questions', 'subset', 'fingerprint', 'align_answers', 'data_task', 'data_classes', 'encode',
+           'encode_texts', 'Collator', 'model_inputs']
 
 # %% ../../nbs/02_data/00_texts.ipynb #003
 import ast
@@ -24,6 +24,7 @@ from bisect import bisect_left
 from collections import abc
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from itertools import chain, compress
 from os import PathLike
 from pathlib import Path
@@ -68,13 +69,16 @@ def _packaged(name):
     return Dataset.from_dict(columns, Features(types))
 
 # %% ../../nbs/02_data/00_texts.ipynb #009
-def _sts_b():
-    "Read the three splits of STS-B"
+_genres = {'main-news': 'news', 'main-captions': 'captions', 'main-forums': 'forums', 'main-forum': 'forums'} # in files
+
+def _sts_b(genre=None, with_genre=False):
+    "Read the three splits of STS-B, or the pairs of one `genre`; `with_genre`: add the column genre"
     def part(name):
         lines = (asset('sts-b')/f'sts-{name}.csv').read_text(encoding='utf-8').strip('\n').split('\n')
-        scores, first, second = zip(*(line.split('\t')[4:7] for line in lines))
+        rows = [(_genres[kind], *more) for kind, _, _, _, *more in (line.split('\t')[:7] for line in lines)]
+        genres, scores, first, second = zip(*(row for row in rows if genre in (None, row[0])))
         return Dataset.from_dict(dict(text=[t.strip() for t in first], text_pair=[t.strip() for t in second],
-                                      label=[float(x) for x in scores]))
+                                      label=[float(x) for x in scores], **(dict(genre=genres) if with_genre else {})))
     return dict(train=part('train'), validation=part('dev'), test=part('test'))
 
 # %% ../../nbs/02_data/00_texts.ipynb #012
@@ -94,7 +98,9 @@ class Sources:
     readers:dict  # {extension: function that reads the file at a path as a data frame}
 
 _text_sources = Sources({**{name: (lambda name=name: dict(train=_packaged(name))) for name in _packaged_texts},
-                        'movie-polarity': lambda: _movie_polarity(), 'sts-b': _sts_b},
+                        'movie-polarity': lambda: _movie_polarity(), 'sts-b': _sts_b,
+                        'sts-b-genres': partial(_sts_b, with_genre=True),
+                        **{f'sts-b-{genre}': partial(_sts_b, genre) for genre in dict.fromkeys(_genres.values())}},
                        {**readers, '.txt': _txt})
 
 # %% ../../nbs/02_data/00_texts.ipynb #015
@@ -613,7 +619,7 @@ def load_text(
     source:str|PathLike|pd.DataFrame|Dataset|dict,
     *,
     text:str='text',         # column with the sentences
-    text_pair:str|None=None, # column with second sentences; set automatically for 'sts-b'
+    text_pair:str|None=None, # column with second sentences; set automatically for 'sts-b' and its genres
     # column with classes or scores, or with lists of classes; or a list of columns of flags (0 or 1), one per class;
     # None = plain text without labels
     label:str|list[str]|None='label',
@@ -626,35 +632,42 @@ def load_text(
     # fraction, multi-label if its labels are lists, else classification
     task:Literal['classification', 'multi_label_classification', 'regression']|None=None,
     name:str|None=None, # name of the data in captions, such as 'film reviews'; None = name or file name of `source`
-    # train, validation, test with the columns text, [text_pair], [label] and, for packaged sentences, rating
+    # train, validation, test with the columns text, [text_pair], [label] and, for packaged sentences, rating; with
+    # genre for 'sts-b-genres'
 ) -> DatasetDict:
     "Load sentences or sentence pairs with a class, several classes or a score, in three splits"
     tables, feature, values = _drop_unusable(_tables(source, config, revision), label), None, {}
     named = isinstance(source, str) and source
-    if named == 'sts-b' and label is not None: text_pair = 'text_pair'
+    if named and named.startswith('sts-b') and label is not None: text_pair = 'text_pair'
     if label is not None: feature, values = _label_columns(tables, label, labels, task)
-    types = dict(text=Value('string'), text_pair=Value('string'), label=feature, rating=Value('float64'))
+    types = dict(text=Value('string'), text_pair=Value('string'), label=feature, rating=Value('float64'),
+                 genre=Value('string'))
     parts = {}
     for split, table in tables.items():
         columns = dict(text=_texts(table, text, split, 'text'))
         if text_pair is not None: columns['text_pair'] = _texts(table, text_pair, split, 'text_pair')
         if label is not None: columns['label'] = values[split]
         if named in (*_packaged_texts, 'movie-polarity'): columns['rating'] = list(table['rating'][:])
+        if named == 'sts-b-genres': columns['genre'] = list(table['genre'][:])
         parts[split] = _dataset(columns, types, source, name)
     return _make_missing(parts, splits, seed)
 
 # %% ../../nbs/02_data/00_texts.ipynb #pol-2
 polar_classes = ['negative', 'positive']
 
+def polar_sentences(
+    part:Dataset, # packaged sentences, with a rating
+) -> Dataset: # with the classes `polar_classes`
+    "Return only the clearly positive or negative sentences of at most 25 words"
+    frame = part.to_pandas()
+    frame = frame[(frame.rating.abs() >= .8) & (frame.text.str.split().str.len() <= 25)]
+    columns = dict(text=[*frame.text], label=[int(rating > 0) for rating in frame.rating], rating=[*frame.rating])
+    return Dataset.from_dict(columns, Features(text=Value('string'), label=ClassLabel(names=polar_classes),
+                                               rating=Value('float64')))
+
 def _movie_polarity():
-    "Return the splits of 'movie-sentences' with only clearly positive or negative sentences of at most 25 words"
-    def polar(part):
-        frame = part.to_pandas()
-        frame = frame[(frame.rating.abs() >= .8) & (frame.text.str.split().str.len() <= 25)]
-        columns = dict(text=[*frame.text], label=[int(rating > 0) for rating in frame.rating], rating=[*frame.rating])
-        return Dataset.from_dict(columns, Features(text=Value('string'), label=ClassLabel(names=polar_classes),
-                                                   rating=Value('float64')))
-    return {split: polar(part) for split, part in load_text('movie-sentences').items()}
+    "Return the splits of 'movie-sentences' with only the sentences that `polar_sentences` selects"
+    return {split: polar_sentences(part) for split, part in load_text('movie-sentences').items()}
 
 
 # %% ../../nbs/02_data/00_texts.ipynb #con2

@@ -1171,7 +1171,8 @@ followed = {}
 choices = ('names', 'order', 'colours', 'cmap', 'limits')
 _kinds = {}     # name: `Kind`, of all imported modules
 _drawing_modules = ('salviz.figures.maps', 'salviz.figures.sheet', 'salviz.figures.charts',
-                    'salviz.figures.effects', 'salviz.figures.saliency_grid', 'salviz.figures.own_axes')
+                    'salviz.figures.effects', 'salviz.figures.shift', 'salviz.figures.saliency_grid',
+                    'salviz.figures.own_axes')
 
 # sources that `salviz.figures.sheet.figure` accepts
 drawing_options = ('columns', 'font', 'heading', 'titles', 'share', 'page_height')

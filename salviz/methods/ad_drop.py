@@ -22,7 +22,8 @@ from ..attribution.attention import attention_attribution
 from ..attribution.reading import every_row, only_read, real_tokens
 from ..core.maths import check_region, dense_ranks, retained_count
 from ..data.texts import model_inputs
-from .base import FineTuning, Method, Plan, Variant, is_count, is_fraction, is_positive_fraction, optional
+from .base import (FineTuning, Method, Plan, Variant, is_count, is_fraction, is_positive_fraction,
+                                 learning_rates, optional)
 from ..models.attention import (check_layers, check_observable, check_part, cross_modules, eager_attention_of,
                                      head_count, observe)
 from ..models.fast import and_needed, any_key, sort_rows, where_needed
@@ -277,6 +278,8 @@ class _ComparingNodes(_Dropping):
 class ADDrop(_ComparingNodes):
     "Attribution-driven dropout: drop attention positions that the prediction relies on (Yang et al., NeurIPS 2022)"
     cite = 'yang2022addrop'
+    method_group = 'papers'
+    search_space = dict(learning_rate=learning_rates, p=(.3, .5, .7), q=(.2, .5))
     supported_tasks = ('classification', 'multi_label_classification', 'regression', 'token_classification', 'seq2seq',
                        'causal_lm', 'question_answering', 'image_classification')
     unsupported_tasks = dict(

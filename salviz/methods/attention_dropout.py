@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .base import Method, Plan, is_fraction, optional
+from .base import Method, Plan, is_fraction, learning_rates, optional
 from ..models.attention import check_layers, check_observable, head_count
 from ..models.random import keyed_below
 
@@ -52,6 +52,7 @@ def _remaining(dropped, model):
 class DropKey(_Dropping):
     "DropKey: mask random keys before the softmax of attention (Li et al. 2023)"
     cite = 'li2023dropkey'
+    search_space = dict(learning_rate=learning_rates, p=(.1, .05, .2))
     limits = dict(p=is_fraction('probability of dropping a key'),
                   last_p=optional(is_fraction('probability in the last layer')))
     stream = 0x2d000000
@@ -75,6 +76,7 @@ class DropKey(_Dropping):
 class AttentionDropout(_Dropping):
     "Uniform dropout of attention weights after the softmax, as in the transformer (Vaswani et al. 2017)"
     cite = 'vaswani2017attention'
+    search_space = dict(learning_rate=learning_rates, p=(.1, .05, .2))
     limits = dict(p=is_fraction('probability of dropping an attention weight'))
     stream = 0x2e000000
 
@@ -97,6 +99,7 @@ class AttentionDropout(_Dropping):
 class DropHead(_Dropping):
     "DropHead: drop whole attention heads and rescale the others (Zhou et al. 2020)"
     cite = 'zhou2020scheduled'
+    search_space = dict(learning_rate=learning_rates, p=(.1, .05, .2))
     limits = dict(p=is_fraction('probability of dropping a head'))
     stream = 0x2f000000
 

@@ -23,7 +23,7 @@ from ..core.maths import patch_patterns
 from ..core.validation import shown
 from ..data.texts import Collator, model_inputs
 from .base import (Limit, Method, Plan, Term, Variant, is_fraction, is_positive, is_positive_fraction,
-                                 is_weight, optional)
+                                 is_weight, learning_rates, optional)
 from .patterns import (as_pattern, check_pattern, is_one_delimiter, looks_at_tokens, named, pattern_ids,
                                      pattern_target)
 from ..models.attention import check_layers, check_part, head_count, observe
@@ -469,6 +469,8 @@ class AttentionGuidanceVariant(Variant):
 class AttentionGuidance(_Checking):
     "Attention guidance: train some heads in every layer to follow simple patterns (Deshpande and Narasimhan 2020)"
     cite = 'deshpande2020guiding'
+    method_group = 'papers'
+    search_space = dict(learning_rate=learning_rates, alpha=(1., .1, 10.), head_fraction=(.5, 1.))
     supported_tasks = ('classification', 'multi_label_classification', 'regression', 'token_classification',
                        'masked_lm', 'replaced_token_detection', 'seq2seq', 'causal_lm', 'question_answering',
                        'image_classification')

@@ -25,7 +25,7 @@ from ..attribution.registry import attribution_named
 from ..core.runs import Run
 from ..data.signals import SignalCollator
 from ..data.texts import Collator, model_inputs
-from .base import Method, Plan, Term, Variant, is_count, is_positive, is_weight
+from .base import Method, Plan, Term, Variant, is_count, is_positive, is_weight, learning_rates
 from .rationale_guided import (check_explaining_attention, check_trainable, explaining_attention,
                                              taught_saliency)
 from .sallm import Explanations
@@ -368,6 +368,7 @@ class DistillationVariant(Variant):
 class Distillation(_Preparing):
     "Distillation: train a student on a teacher's answers and explanations (Parchami-Araghi et al. 2024)"
     cite = ['parchamiaraghi2024good', 'hinton2015distilling']
+    search_space = dict(learning_rate=learning_rates, weight=(1., .1, 10.), temperature=(1., 2.))
     supported_tasks = ('classification', 'regression', 'token_classification', 'causal_lm', 'image_classification',
                        'series_classification')
     unsupported_tasks = dict(

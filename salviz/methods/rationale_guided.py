@@ -25,7 +25,7 @@ from ..attribution.saliency import begin, path_gradients, reduced
 from ..core.renamed import recorded_settings
 from ..data.texts import model_inputs
 from .base import (Limit, Method, Plan, Term, Variant, check_method_choice, is_count, is_positive,
-                                 is_weight)
+                                 is_weight, learning_rates)
 from ..models.attention import check_layers, check_observable, head_count
 from ..models.loading import full_precision, pooled_rows, undisturbed
 from ..models.random import keyed_uniform
@@ -471,6 +471,7 @@ class RationaleGuided(_Checking):
 
     The losses are from Joshi et al. 2022, Chan et al. 2022 and Resck et al. 2024."""
     cite = 'joshi2022ertest'
+    search_space = dict(learning_rate=learning_rates, weight=(1., .1, 10.))
     supported_tasks = ('classification', 'regression', 'question_answering')
     unsupported_tasks = dict(
         multi_label_classification='A rationale marks words for one class, but the column does not name the class',

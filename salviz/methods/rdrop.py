@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..data.texts import model_inputs
-from .base import Method, Plan, Term, is_weight
+from .base import Method, Plan, Term, is_weight, learning_rates
 from ..models.tasks import example_mean, full, task_of, tasks
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def symmetric_divergence(
 class RDrop(Method):
     "R-Drop: train two passes with different dropout towards the same prediction (Liang et al. 2021)"
     cite = 'liang2021rdrop'
+    search_space = dict(learning_rate=learning_rates, alpha=(1., .3, 3.))
     limits = dict(alpha=is_weight)
     supported_tasks = ('classification', 'token_classification', 'causal_lm', 'seq2seq', 'image_classification',
                        'series_classification')

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .base import Method, Plan, Term, check_method_choice, is_weight
+from .base import Method, Plan, Term, check_method_choice, is_weight, learning_rates
 from .rationale_guided import RationaleGuided, taught_saliency, teachable
 from ..models.tasks import attribution_target, full, task_of
 
@@ -68,6 +68,7 @@ class _OnRationales(Method):
 class RightForRightReasons(_OnRationales):
     "Right for the right reasons: penalise input gradients outside the rationale (Ross et al. 2017)"
     cite = 'ross2017right'
+    search_space = dict(learning_rate=learning_rates, weight=(1., .1, 10.))
     limits = dict(weight=is_weight)
 
     def __init__(self,
@@ -98,6 +99,7 @@ def energy_loss(
 class EnergyLoss(_OnRationales):
     "Energy loss: train the fraction of positive attribution inside the rationale (Rao et al. 2023)"
     cite = 'rao2023studying'
+    search_space = dict(learning_rate=learning_rates, weight=(1., .1, 10.))
     limits = dict(weight=is_weight)
 
     def __init__(self,

@@ -21,7 +21,8 @@ from ..attribution.reading import real_tokens, score_by, target_scores, what_is_
 from ..attribution.registry import attribution_name, attribution_named, is_attribution, registered_attributions
 from ..attribution.saliency import input_saliency
 from ..data.texts import model_inputs
-from .base import Method, Plan, Term, Variant, check_method_choice, is_count, is_fraction, is_weight
+from .base import (Method, Plan, Term, Variant, check_method_choice, is_count, is_fraction, is_weight,
+                                 learning_rates)
 from ..models.loading import device_of
 from ..models.patches import patch_grid, reads_patches
 from ..models.random import keyed_uniform
@@ -412,6 +413,8 @@ class SaliencyGuided(_Prepared):
 
     Features are words, pixels, or values of a series (Ismail et al., NeurIPS 2021)."""
     cite = 'ismail2021saliency'
+    method_group = 'papers'
+    search_space = dict(learning_rate=learning_rates, mask_fraction=(.3, .1, .5), weight=(1., .1))
     supported_tasks = ('classification', 'multi_label_classification', 'causal_lm', 'image_classification',
                        'series_classification')
     unsupported_tasks = dict(

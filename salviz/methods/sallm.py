@@ -35,7 +35,7 @@ from ..core.renamed import recorded_settings
 from ..core.runs import Run
 from ..data.texts import Collator, encode_texts, fingerprint, model_inputs
 from .base import (FineTuning, Limit, Method, Plan, Term, Variant, is_count, is_positive_fraction,
-                                 is_weight, optional)
+                                 is_weight, learning_rates, optional)
 from ..models.agreement import class_mismatch
 from ..models.attention import check_layers, check_observable, head_count, observe, unwrapped
 from ..models.checkpoints import load_model
@@ -1036,16 +1036,18 @@ _unsupported = dict( # {task: why}
     question_answering='The head reads every row, so no single row predicts the answer',
     image_classification="The teacher's explanations are stored for the tokens of a text; "
                          'use AttentionGuidance or ADDrop')
+_limits = dict(weight=is_weight, steps=is_count,
+               top_fraction=is_positive_fraction('fraction of tokens that is marked'))
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #054
 class SalLM(_Checking):
     "SalLM: train attention to agree with a teacher's saliency (Lake 2021)"
     cite = 'lake2021sallm'
+    method_group = 'papers'
+    search_space = dict(learning_rate=learning_rates, weight=(1., .1, 3.), top_fraction=(.1, .3))
     supported_tasks = ('classification', 'multi_label_classification', 'regression', 'token_classification',
                        'causal_lm')
-    unsupported_tasks = _unsupported
-    limits = dict(weight=is_weight, steps=is_count,
-                  top_fraction=is_positive_fraction('fraction of tokens that is marked'))
+    unsupported_tasks, limits = _unsupported, _limits
 
     def __init__(self,
         # a fine-tuned model, a run, or the path of a run; None: train a teacher first, with the settings of this run;

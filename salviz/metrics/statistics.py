@@ -23,6 +23,7 @@ from annotated_types import Ge, Le
 
 from ..core.validation import check_choice, check_faults, renamed_arguments, validated
 from ..core.words import latex_text
+from .robustness import derived_score, is_derived
 from .scores import check_fraction, check_lengths, check_shapes, run_agreement, train_test_gap
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #006
@@ -82,13 +83,15 @@ def is_measure(
 def _split_and_score(run, name) -> tuple: # ('', '') if `name` is not a metric of this form
     "Split the metric `name` of `run` into the data split and the score; both may contain '_'"
     parts = ((split, name.removeprefix(f'{split}_')) for split in ('gap', *run.splits) if name.startswith(f'{split}_'))
-    return next(((split, score) for split, score in parts if score in run.measures), ('', ''))
+    def exists(split, score): return score in run.measures or split != 'gap' and is_derived(score)
+    return next(((split, score) for split, score in parts if exists(split, score)), ('', ''))
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #010sb
 def measure_of(
     run,      # a `Run`
     # SPLIT_SCORE ('test_accuracy', 'validation_macro_f1', 'ood_accuracy' of a further split), 'gap', 'gap_SCORE',
-    # 'average_loss', 'average_validation_loss', 'train_loss', 'agreement', 'steps', 'best_step' or 'seconds'
+    # 'average_loss', 'average_validation_loss', 'train_loss', 'agreement', 'steps', 'best_step' or 'seconds'; SCORE can
+    # be one that is computed from the recorded predictions, such as 'worst_group', see `derived_score`
     name:str,
 ) -> float: # NaN if the metric was not recorded
     """Return the metric `name` of `run`; scores belong to the best checkpoint, and `train_loss` is the mean over the
@@ -96,7 +99,8 @@ def measure_of(
     split, score = _split_and_score(run, name)
     if name in _of_run: x = _of_run[name](run)
     elif split == 'gap': x = _gap(run, score)
-    elif split: x = run.scores(split)[score]
+    elif split and score in run.measures: x = run.scores(split)[score]
+    elif split: x = derived_score(run, split, score)
     else:
         *scored, last = (f'{split}_SCORE' for split in (*run.splits, 'gap'))
         raise ValueError(f'unknown metric {name!r}; available: {", ".join(_of_run)}, and for a score of run '
@@ -108,7 +112,7 @@ def measure_of(
 _direction = dict.fromkeys('loss mse kl sufficiency flip seconds time error perplexity divergence nll'.split(),
                            'lower') | dict.fromkeys(
     'accuracy f1 pearson spearman match comprehensiveness auprc iou precision recall aup aur bleu agreement overlap '
-    'mcc matthews kendall'.split(), 'higher')
+    'mcc matthews kendall group consistency'.split(), 'higher')
 
 def better_of(name:str):
     "Return 'higher' or 'lower', whichever is better for the metric `name`; None if the name is ambiguous, or for gaps"
@@ -403,6 +407,13 @@ def _compare(cells, base, test, correction, across=False):
         adjusted = adjust([comparison.p for comparison in family.values()], correction)
         out |= {cell: (comparison, p) for (cell, comparison), p in zip(family.items(), adjusted)}
     return out
+
+def _compare_tested(cells, base, test, correction, across, untested):
+    "Compare all cells except those of the metrics `untested`, see `_compare_all`; {} without a baseline"
+    if base is None: return {}
+    without = [untested] if isinstance(untested, str) else untested
+    return _compare_all({cell: values for cell, values in cells.items() if cell[1] not in without}, base, test,
+                        correction, across)
 
 def _compare_all(cells, base, test, correction, across):
     "Compare with the row `base`, or within each group of columns with the column `base`"
@@ -735,9 +746,9 @@ def _few_sentence(pairs, test):
             f'{student.ppf(.975, pairs - 1):.1f} standard errors would reach p < .05.')
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #059sc
-def _family(table, tested):
+def _family(table, tested, of_table=False):
     "Describe which comparisons are corrected together"
-    if table.column != 'measure':
+    if of_table or table.column != 'measure':
         if len(tested) == 1: return 'the only comparison'
         return f'all {len(tested)} comparisons of the table'
     sizes = sorted(set(tested.groupby('measure').size()))
@@ -746,13 +757,15 @@ def _family(table, tested):
     return f'the {sizes_text} comparisons of a column'
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #059t
-def _test_sentences(table, base, test, correction, levels, fewest):
+def _test_sentences(table, base, test, correction, levels, fewest, of_table=False):
     "Return sentences that explain the comparisons, the marks and the p-values"
+    if base is None: return []
+    base = table.title(base)
     tested = table.frame[table.frame['p_value'].notna()]
     pairs = sorted({int(n) for n in tested['pairs']})
     if not pairs: return [f'No comparison with {base} could be tested.']*bool(table.frame['n'].max() > 1)
     how = f'two-sided {_test_names[test]}, paired by seed; {_correction_names[correction]}'
-    if correction != 'none': how += f', family: {_family(table, tested)}'
+    if correction != 'none': how += f', family: {_family(table, tested, of_table)}'
     if pairs[-1] < fewest:
         return [*[f'p: p-value of no difference from {base} ({how}).']*table.p_values,
                 f'No marks for differences from {base}: {pairs[-1]} seeds are fewer than the {fewest} required here '
@@ -992,6 +1005,8 @@ def result_table(
     p_values:bool=False,                # whether each compared column is followed by a column of adjusted p-values
     average:bool=False,                 # whether to add a column with the mean over the setting, seed by seed
     change:bool=False,                  # print the mean of `compare_to` before each other mean, as in 2.99 → 7.74
+    family:Literal['column', 'table']='column', # which comparisons are corrected together if columns are metrics
+    untested:str|Sequence[str]=(),      # metrics that are not compared with the baseline, such as the cost
     about:str|None=None,                # sentences for the caption: model, data, settings; None: `frame.attrs['about']`
 ) -> ResultTable:
     """Return a table of means and standard deviations over seeds, with the best values and paired comparisons with a
@@ -1007,10 +1022,9 @@ def result_table(
     cells = _cells(frame, rows, across, measures)
     check_faults(_table_faults(cells, across, compare_to, average, p_values, change))
     if average: _add_average(cells)
-    better, compared, place = {m: stated.get(m, better_of(m)) for m in measures}, {}, 'column'
-    if compare_to is not None: compared = _compare_all(cells, compare_to, test, correction, bool(across))
-    if across and ways: place = 'row'
-    if across and best == 'group': place = 'row in its group of columns'
+    better = {m: stated.get(m, better_of(m)) for m in measures}
+    compared = _compare_tested(cells, compare_to, test, correction, bool(across) or family == 'table', untested)
+    place = 'row in its group of columns' if across and best == 'group' else 'row' if across and ways else 'column'
     is_one_metric, way = bool(across and not ways), better.get(measure if isinstance(measure, str) else None)
     ways, percent = _of_columns(cells, across, measure, better, ways, percent)
     table = ResultTable(_filled(cells, rows, across or 'measure', compared, levels, fewest), rows, across or 'measure',
@@ -1021,7 +1035,6 @@ def result_table(
     first = _shown_sentence(table, measure, way, average) if is_one_metric else _way_sentence(ways)
     sentences = [_seeds_sentence(table.frame, sorted(set(frame['seed']))), first, *chosen, _undefined_sentence(table),
                  *_cell_sentences(table, place)]
-    if compare_to is not None:
-        sentences += _test_sentences(table, table.title(compare_to), test, correction, levels, fewest)
+    sentences += _test_sentences(table, compare_to, test, correction, levels, fewest, family == 'table')
     table.sentences = list(filter(None, [*sentences, about]))
     return table

@@ -19,7 +19,7 @@ from .registry import Effect, EffectTerm, _minus, bare, claims, differences, row
 from .rows import identity, read_rows, recorded_cells, row_entries
 from .sequential import SequentialVerdict, look_fractions, verdict_at
 from .tuning import TunedTrials, choice_of, combinations_of, freeze, frozen, tuned_studies
-from .verdicts import GateCheck
+from .verdicts import GateCheck, gain_check, least_gain
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-7
 @dataclass(frozen=True)
@@ -140,18 +140,14 @@ undecidable = { # {effect: why no affordable number of runs decides it}
     'S6': 'the nets that solve both early and late boxes are too few'}
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-18
-_margin = .05
-
 def learned(
     study:str, condition:str,
     rows:pd.DataFrame, # of one condition, with one task
 ) -> GateCheck:
     "Check that a condition beats a constant prediction"
     metric, better, constant = tuned_studies[study].learns
-    level = rows[constant].mean() if isinstance(constant, str) else constant
-    gain = rows[metric].mean() - level if len(rows) else math.nan
-    return GateCheck(f'gain of {condition} ({study}) over a constant answer in {metric.replace("_", " ")}',
-                     float(gain if better == 'higher' else -gain), _margin)
+    name = f'gain of {condition} ({study}) over a constant answer in {metric.replace("_", " ")}'
+    return gain_check(name, rows[metric], rows[constant] if isinstance(constant, str) else constant, better)
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-19
 def _gates(effect, rows) -> tuple: # (tasks to leave out, checks of all conditions that failed)
@@ -239,7 +235,8 @@ def tuned_description(budget:str='tuned') -> dict:
     "Return everything that determines the verdicts of the tuned budget, as JSON values"
     effects = {e.name: asdict(e) for effects in tuned_effects.values() for e in effects}
     studies = {name: _described_study(study) for name, study in tuned_studies.items()}
-    return registry.as_json(dict(budget=budget, effects=effects, studies=studies, looks=look_fractions, margin=_margin,
+    return registry.as_json(dict(budget=budget, effects=effects, studies=studies, looks=look_fractions,
+                                 margin=least_gain,
                                  first_seed=first_seed, tuning_seeds=(0, 1), undecidable=undecidable))
 
 registry.other_budgets |= dict(tuned=tuned_description, tuning=tuned_description)

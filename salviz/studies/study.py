@@ -254,12 +254,15 @@ class _TrialParts(_StudyArguments):
             arguments |= _arguments_for(spec, dict(seed=cell.seed, run_of=lambda name: self._other(cell, name)))
         return fresh_method(spec, arguments)
 
+    def _may_use(self, cell, other) -> bool:
+        "Return whether `run_of` in the method of `cell` would find the run of `other`"
+        settings = dict(cell.settings)
+        return cell != other and cell.seed == other.seed and all(settings.get(k, v) == v for k, v in other.settings)
+
     def _other(self, cell, name) -> Run:
         "Return the finished run of the method `name` with the seed and settings of `cell`"
         check_allowed('run_of: unknown method', [name], self.methods)
-        settings = dict(cell.settings)
-        def is_alike(c): return c.seed == cell.seed and all(settings.get(k, v) == v for k, v in c.settings)
-        other = next((c for c in self.cells if c.method == name and is_alike(c)), None)
+        other = next((c for c in self.cells if c.method == name and self._may_use(cell, c)), None)
         path = self.folder/'runs'/other.name
         run = Run(path) if (path/'config.json').is_file() else None
         if run is None or not run.finished:
@@ -495,12 +498,6 @@ class _MeasuredTrials(_TrainedTrials):
             results[name] = dict(value=_number(name, x), version=version)
             self._write_record(cell.name, measures=results)
 
-# %% ../../nbs/07_studies/03_study.ipynb #029
-def _may_use(cell, other) -> bool:
-    "Return whether `run_of` in the method of `cell` would find the run of `other`"
-    settings = dict(cell.settings)
-    return cell != other and cell.seed == other.seed and all(settings.get(k, v) == v for k, v in other.settings)
-
 # %% ../../nbs/07_studies/03_study.ipynb #029b
 class _Checkpoints(_MeasuredTrials):
     "Deletion of checkpoints that are no longer needed by any trial"
@@ -513,7 +510,7 @@ class _Checkpoints(_MeasuredTrials):
     def _builders(self, cell) -> list:
         "Return the trials whose method may use the run of `cell`"
         building = self._building()
-        return [c for c in self.cells if c.method in building and _may_use(c, cell)]
+        return [c for c in self.cells if c.method in building and self._may_use(c, cell)]
 
     def _is_done(self, cell) -> bool:
         "Return whether `cell` is finished and measured"
@@ -541,7 +538,7 @@ class _Checkpoints(_MeasuredTrials):
         thin_out(run)
         if self.options.weights != 'none': return
         if self._is_spent(cell): thin_out(run, 'none')
-        if cell.method in self._building(): self._thin_out_spent(c for c in self.cells if _may_use(cell, c))
+        if cell.method in self._building(): self._thin_out_spent(c for c in self.cells if self._may_use(cell, c))
 
 # %% ../../nbs/07_studies/03_study.ipynb #031
 def _is_blameless(e) -> bool:

@@ -94,6 +94,13 @@ def _job_faults(model, method, settings) -> Iterator[str]:
                f'{", ".join(sorted(filter(None, available))) or "none"}')
 
 # %% ../../nbs/06_training/04_job.ipynb #046d
+def _column_faults(data, settings) -> Iterator[str]:
+    "Yield a fault for `group` and `contrast` if no split has the column"
+    for argument in ('group', 'contrast'):
+        name, columns = getattr(settings, argument), dict.fromkeys(c for d in data.values() for c in d.column_names)
+        if name is not None and name not in columns:
+            yield f'{argument} must be a column of the data, got {name!r}; available: {", ".join(columns)}'
+
 def _training_arguments(
     path, # folder of the run
     task, # a `Task`
@@ -330,6 +337,7 @@ def open_job(
     check_faults(_job_faults(model, method, settings), 'train: ')
     source, (data, probes, agreement) = data, _agreed(model, tokenizer, data, settings)
     classes = check_data(model, data)
+    check_faults(_column_faults(data, settings), 'train: ')
     feed = feed_for(model, tokenizer, settings.max_length, settings.mlm_probability)
     if settings.snapshots: observes(model)
     args = _place(run_dir, resume, method, settings, feed.task)

@@ -74,6 +74,7 @@ class _JobTrainer(Trainer):
         self.data, self.encoded, self.probe_set = job.data, job.encoded, job.probe_set
         self.steps_per_epoch, self.show_progress = job.steps_per_epoch, job.progress
         self.compiling, self._compiled = job.compiling, None
+        self.with_confidence = False # whether evaluation also returns the probability of each predicted class
         self.adapted = job.adapted # peft's model around `model`; checkpoints contain only the adapter
         # `home` is the run's folder in all processes; only the first process writes there
         self.run, self.home, self.broadcast = job.run, job.home, broadcast
@@ -170,8 +171,10 @@ class _LossTrainer(_OptimizingTrainer):
         "Return the mean task loss for evaluation, and the predictions if `return_outputs`"
         outputs = self._called(model)(**model_inputs(inputs, model))
         loss = self.task.loss(outputs, inputs).mean()
-        if return_outputs: return (loss, dict(predictions=self.task.read_by_metrics(outputs, inputs)))
-        return loss
+        if not return_outputs: return loss
+        results = dict(predictions=self.task.read_by_metrics(outputs, inputs))
+        if self.with_confidence: results['confidence'] = self.task.probabilities(outputs).amax(-1)
+        return loss, results
 
     def _refuse_non_finite(self, step, terms):
         "Raise `NonFiniteLoss` if one of `terms` {name: number} is not finite"

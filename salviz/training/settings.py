@@ -38,7 +38,9 @@ def plain(x):
 def _is_count(x): return type(x) is int and x >= 1
 def _is_number(x): return isinstance(x, (int, float)) and not isinstance(x, bool)
 def _function_or_none(x): return x is None or callable(x)
+def _is_name_or_none(x): return x is None or isinstance(x, str) and x != ''
 
+_a_column = 'the name of a column, or None'
 _a_count, _a_maker = 'a positive integer', 'a function, or None for AdamW with a linearly decreasing learning rate'
 _a_choice_of_weights = "'best' (best validation score) or 'last' (end of training)"
 _a_choice_of_snapshots = "'all', an integer of at least 2 (first and last snapshot), or None (about 5 % of training)"
@@ -59,6 +61,7 @@ _allowed = dict( # {setting: (function that returns whether a value is allowed, 
     precision=(lambda x: x in ('fp32', 'bf16'), "'fp32' or 'bf16'"),
     attention_kernel=(lambda x: x in (None, 'sdpa', 'eager'), "'sdpa' (fused), 'eager', or None"),
     weights_dtype=(lambda x: x in (None, 'float32'), "'float32', or None"),
+    group=(_is_name_or_none, _a_column), contrast=(_is_name_or_none, _a_column),
     returns=(lambda x: isinstance(x, str) and x in ('best', 'last'), _a_choice_of_weights),
     optimizer=(_function_or_none, _a_maker),
     scheduler=(_function_or_none, _a_maker))
@@ -103,6 +106,10 @@ class Settings:
     saliency_snapshots:int|Literal['all']|None=None
     # 'float32': convert weights in half precision, which would lose small updates; None: raise for such weights
     weights_dtype:Literal['float32']|None=None
+    # column with the group of each example, such as its genre: held-out splits are also scored group by group
+    group:str|None=None
+    # column whose value is the same for an example and its edited copies: held-out splits get a consistency score
+    contrast:str|None=None
 
     def __post_init__(self):
         for name, (fits, allowed) in _allowed.items():
@@ -116,7 +123,7 @@ def in_config(settings:Settings) -> dict:
 
     Settings that were added later are included only if they differ from their default."""
     defaults = dict(saliency=None, returns='best', precision='fp32', attention_kernel=None,
-                  saliency_snapshots=None, weights_dtype=None)
+                  saliency_snapshots=None, weights_dtype=None, group=None, contrast=None)
     return {name: x for name, x in plain(vars(settings)).items() if name not in defaults or x != defaults[name]}
 
 def record_steps(snapshots:int, total:int) -> list:

@@ -30,6 +30,7 @@ from ..core.runs import Run
 from ..data.texts import model_inputs
 from ..methods.ad_drop import prior_method, prior_strategies
 from ..methods.base import Method
+from ..metrics.robustness import predictions_name, recorded_groups
 # `load_model` and `NonFiniteLoss` can be imported from here too
 from ..models.checkpoints import load_model, thin_out
 from ..models.fast import attention_kernel, attention_kernels, least_seconds
@@ -73,6 +74,11 @@ def _recorder(job, steps) -> Recorder:
     return recorder
 
 # %% ../../nbs/06_training/08_trainer.ipynb #060c
+def _predicted(p) -> tuple: # (predictions, confidence of each prediction or None)
+    "Return the predictions in the result `p` of an evaluation"
+    if isinstance(p.predictions, tuple): return p.predictions
+    return p.predictions, None
+
 def make_trainer(job:Job, control:Control) -> MethodTrainer:
     "Return the trainer of `job`, with its callbacks"
     settings, task = job.settings, job.feed.task
@@ -82,8 +88,9 @@ def make_trainer(job:Job, control:Control) -> MethodTrainer:
     bar = BarCallback(job.method.name, task.best['name'])
     stopping = [early_stopping(settings.early_stopping, job.checkpoint)] if settings.early_stopping else []
     def scores(p):
-        watch.answers = answers_of(p.predictions, p.label_ids)
-        return task.scores(p.label_ids, p.predictions, job.classes)
+        predictions = _predicted(p)[0]
+        watch.answers = answers_of(predictions, p.label_ids)
+        return task.scores(p.label_ids, predictions, job.classes)
     def train_further(*args, **kwargs): return train(*args, **kwargs) # `train` is defined below
     trainer = MethodTrainer(
         job, job.model, job.args, data_collator=job.feed.collate, train_dataset=job.encoded['train'],
@@ -198,17 +205,29 @@ def scored_splits(encoded) -> dict:
     if len(train) > 1000: train = train.select(np.random.default_rng(0).permutation(len(train))[:1000])
     return {k: _by_length(d) for k, d in dict(train=train, **further).items()}
 
+# %% ../../nbs/06_training/08_trainer.ipynb #067c
+def _save_predictions(run, name, split, scored, settings):
+    "Store labels and predictions of the split `name`, with confidences, groups and contrast sets where available"
+    predictions, confidence = _predicted(scored)
+    arrays = dict(example_id=np.array(split['example_id']), labels=scored.label_ids, predictions=predictions)
+    if confidence is not None: arrays['confidence'] = confidence
+    if settings.group in split.column_names:
+        names, arrays['group'] = recorded_groups(split[settings.group])
+        run.set_state(groups={**run.state.get('groups', {}), name: names})
+    if settings.contrast in split.column_names: arrays['contrast'] = recorded_groups(split[settings.contrast])[1]
+    run.save_arrays(predictions_name(name), arrays)
+
 # %% ../../nbs/06_training/08_trainer.ipynb #067b
 def _finish(trainer):
     "Score the final weights on training examples and on every held-out split, and finish the run"
     run, last = trainer.run, trainer.state.global_step
     best = last if trainer.settings.returns == 'last' else trainer.state.best_global_step or last
+    trainer.with_confidence = trainer.task.one_class
     for name, split in scored_splits(trainer.encoded).items():
         scored = trainer.predict(split, metric_key_prefix='split')
         run.log(dict(kind='score', split=name, step=best, examples=len(split), **scores_in(scored.metrics, 'split_')))
-        if name == 'test' and np.ndim(scored.label_ids) == 1: # one label per example
-            run.save_arrays('test_predictions', dict(example_id=np.array(split['example_id']), labels=scored.label_ids,
-                                                     predictions=scored.predictions))
+        if name != 'train' and np.ndim(scored.label_ids) == 1: # one label per example
+            _save_predictions(run, name, split, scored, trainer.settings)
     trainer.model.has_new_head = False
     recordings = [r for r in run.metrics if r['kind'] == 'record']
     run.finish(best_step=best, steps=trainer.state.global_step, train_seconds=sum(r['seconds'] for r in run.train_rows),

@@ -1,0 +1,248 @@
+"Comparing methods: equal tuning, held-out rows, the budget, resuming, the gate, the table and Holm's correction."
+import json
+import shutil
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import ttest_rel
+
+from salviz.cli import main
+from salviz.core.runs import Run
+from salviz.methods.base import method_classes
+from salviz.metrics.statistics import result_table
+from salviz.replication import comparison
+from salviz.replication.comparison import MethodComparison, compare
+from salviz.replication.method_trials import PointStudy, methods_named, search_points
+from salviz.studies.trials import arguments_of
+from salviz.training.settings import Settings
+
+quick = dict(epochs=2, batch_size=8, explained=0, say=lambda line: None)
+
+@pytest.fixture
+def shifted(tiny_data):
+    "The sentences, and a fourth split with 12 of them, four with wrong labels"
+    ood = tiny_data['train'].select(range(12))
+    swapped = ood.map(lambda row, i: dict(label=row['label'] if i < 8 else 1 - row['label']), with_indices=True)
+    return datasets.DatasetDict({**tiny_data, 'ood': swapped.cast(ood.features)})
+
+@pytest.fixture
+def compared(tmp_path, shifted, tiny_bert, tiny_tokenizer):
+    def compared(methods='DropHead', seeds=2, trials=2, **more):
+        return compare(lambda seed: (tiny_bert(), tiny_tokenizer), shifted, methods, seeds, trials=trials,
+                       folder=tmp_path/'comparison', **{**quick, **more})
+    compared.folder = tmp_path/'comparison'
+    return compared
+
+def test_a_comparison_tunes_all_methods_equally_and_scores_every_held_out_split(compared):
+    result = compared()
+    frame = result.rows
+    assert sorted(zip(frame.method, frame.seed)) == [(m, s) for m in ('DropHead', 'FineTuning') for s in (1, 2)]
+    assert {known['trials'] for known in result.tuning.values()} == {2} and result.splits == ['test', 'ood']
+    tuning = json.loads((compared.folder/'tuning'/'study.json').read_text())
+    assert [cell['method'] for cell in tuning['cells']] == ['FineTuning', 'DropHead']*2
+    assert {cell['seed'] for cell in tuning['cells']} == {0} and set(tuning['design']['data']['sizes']) == {
+        'train', 'validation'}
+    rates = {m: [c['settings']['learning_rate'] for c in tuning['cells'] if c['method'] == m] for m in result.methods}
+    assert rates['FineTuning'] == rates['DropHead'] == [1e-4, 5e-4]
+    for row in frame.to_dict('records'):
+        run = Run(compared.folder/'final'/row['run'])
+        assert row['test_accuracy'] == run.scores('test')['accuracy'] and row['ood_accuracy'] == run.scores('ood')[
+            'accuracy']
+        assert run.config['settings']['learning_rate'] == result.tuning[row['method']]['chosen']['learning_rate']
+    assert frame.cost[frame.method == 'FineTuning'].tolist() == [1., 1.]
+
+def test_the_best_validation_score_chooses_the_point(compared):
+    result = compared(seeds=1)
+    for name, known in result.tuning.items():
+        scores = {}
+        for file in (compared.folder/'tuning'/'runs').glob(f'{name}.*'):
+            run = Run(file)
+            scores[run.config['settings']['learning_rate']] = run.scores('validation')['accuracy']
+            assert 'test' not in run.config['data']['sizes'] and not (file/'arrays').exists()
+        assert len(scores) == 2 and scores[known['chosen']['learning_rate']] == max(scores.values()) == known['score']
+
+def test_an_interrupted_comparison_resumes_trial_by_trial(compared, monkeypatch):
+    train, trained = PointStudy._train, []
+    def dying(self, cell, *more):
+        trained.append((self.folder.name, cell.name))
+        if len(trained) == 6: raise KeyboardInterrupt
+        return train(self, cell, *more)
+    monkeypatch.setattr(PointStudy, '_train', dying)
+    with pytest.raises(KeyboardInterrupt): compared()
+    assert [folder for folder, _ in trained] == ['tuning']*4 + ['final']*2
+    timed = []
+    monkeypatch.setattr(PointStudy, 'timed', lambda *more: timed.append(more))
+    result = compared()
+    assert not timed and trained[6] == trained[5] # the estimate is in the folder, and the killed trial comes first
+    assert len(trained) == len({*trained}) + 1 == 9 and len(result.rows) == 4
+    assert len(compared().rows) == 4 and len(trained) == 9
+
+def test_a_comparison_stops_at_its_budget_and_says_so(compared, monkeypatch):
+    lines, finish, done = [], PointStudy._finish, []
+    def late(self, *more):
+        finish(self, *more)
+        done.append(self.folder.name)
+        if done.count('final') == 1: self.ends = 0 # the deadline is over
+    monkeypatch.setattr(PointStudy, '_finish', late)
+    result = compared(budget='1h', say=lines.append)
+    assert done == ['tuning']*4 + ['final'] and len(result.rows) == 1
+    said = 'Stopped in the final runs at the budget of 60 minutes: 1 of 4 final runs are finished.'
+    assert result.sentences == [said] and lines[-1] == f'compare: {said}'
+    assert result.notes()['DropHead'] == 'no finished run'
+    monkeypatch.undo()
+    assert len(compared(budget='1h').rows) == 4
+
+def test_a_short_budget_reduces_the_trials_of_all_methods_equally(compared, monkeypatch):
+    lines = []
+    monkeypatch.setattr(PointStudy, 'timed', lambda self, method, steps: 1. + 4*steps)
+    monkeypatch.setattr(comparison._Comparing, 'finish', lambda self, study: False)
+    result = compared(budget=1e5, trials=5, seeds=3, say=lines.append)
+    assert json.loads((compared.folder/'plan.json').read_text())['trials'] == 5
+    assert result.sentences == ['0 of 6 final runs are finished.']
+    plan = json.loads((compared.folder/'plan.json').read_text())
+    shutil.rmtree(compared.folder)
+    compared(budget=5.5*sum(plan['seconds'].values()), trials=5, seeds=3, say=lines.append)
+    assert json.loads((compared.folder/'plan.json').read_text())['trials'] == 2
+    assert any('2 instead of 5 tuning trials, equally many for each method' in line for line in lines)
+
+def test_a_running_trial_is_interrupted_at_the_deadline_and_resumed(compared, tmp_path, shifted, tiny_bert,
+                                                                    tiny_tokenizer):
+    study = PointStudy(tmp_path/'study', lambda seed: (tiny_bert(), tiny_tokenizer), shifted, methods_named('plain'),
+                       dict(FineTuning=[dict(learning_rate=1e-3)]), epochs=2, batch_size=8, snapshots=0, progress=False)
+    class Passing:
+        "A deadline that passes after three steps"
+        looks = 0
+        def __le__(self, now):
+            self.looks += 1
+            return self.looks > 5
+        def __gt__(self, now): return self.looks <= 5
+    study.ends = Passing()
+    study.run()
+    run = Run(study.folder/'runs'/study.cells[0].name)
+    stopped = run.state['stopped']
+    assert 0 < stopped < 10 and not run.finished and max(run.checkpoints) == stopped
+    study.ends = float('inf')
+    study.run()
+    assert run.finished and study.run_cell(study.cells[0]) == 'finished'
+
+def test_methods_that_do_not_fit_are_left_out_with_the_reason(compared):
+    result = compared('RightForRightReasons, Distillation, DropHead', seeds=1, trials=1)
+    assert {*result.left_out} == {'RightForRightReasons', 'Distillation'}
+    assert 'rationale' in result.left_out['RightForRightReasons'] and 'teacher' in result.left_out['Distillation']
+    assert {*result.rows.method} == {'FineTuning', 'DropHead'}
+    assert 'rationale' in result.notes()['RightForRightReasons']
+
+def rows_of(means, seeds=6, spread=.01, seed=0):
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame([dict(method=m, seed=s, run=f'{m}-{s}', test_accuracy=x + spread*rng.normal(),
+                               ood_accuracy=x - .1 + spread*rng.normal(), majority=.5, cost=1 + x*rng.random())
+                          for m, x in means.items() for s in range(seeds)])
+    return frame.assign(mean_ood_accuracy=frame.ood_accuracy)
+
+def compared_rows(means, **more):
+    return MethodComparison(rows_of(means, **more), 'accuracy', ['test', 'ood'], list(means))
+
+def test_methods_that_did_not_learn_are_listed_last_and_without_numbers():
+    result = compared_rows(dict(FineTuning=.7, A=.54, B=.9, C=.56))
+    assert result.ranked() == ['B', 'FineTuning', 'C'] and list(result.table().index) == ['B', 'FineTuning', 'C', 'A']
+    assert set(result.table().loc['A', :'cost']) == {''} and 'did not learn' in result.table().note['A']
+    assert 'did not learn' in result.to_latex() and 'A' not in {*result.results().frame['method']}
+    alone = compared_rows(dict(FineTuning=.5, A=.5))
+    assert alone.ranked() == [] and len(alone.table()) == 2 and 'did not learn' in repr(alone)
+    with pytest.raises(ValueError, match='no method can be ranked'): alone.results()
+
+def test_marks_follow_holm_over_the_whole_table_without_the_cost():
+    "Against a slow reference with scipy's t-test and a loop"
+    result = compared_rows(dict(FineTuning=.7, A=.705, B=.73, C=.69), seeds=8, spread=.012)
+    frame, pairs = result.rows, []
+    for method in ('A', 'B', 'C'):
+        for column in ('test_accuracy', 'ood_accuracy'):
+            a, b = (frame[frame.method == m].sort_values('seed')[column].to_numpy() for m in (method, 'FineTuning'))
+            pairs.append((method, column, ttest_rel(a, b).pvalue))
+    ordered, largest, adjusted = sorted(pairs, key=lambda pair: pair[2]), 0., {}
+    for i, (method, column, p) in enumerate(ordered):
+        largest = max(largest, min(1., p*(len(pairs) - i)))
+        adjusted[method, column] = largest
+    found = {(r['method'], r['measure']): r for r in result.results().frame.to_dict('records')}
+    marks = {key: '‡' if p < .01 else '†' if p < .05 else '' for key, p in adjusted.items()}
+    assert len({*marks.values()}) > 1 # the case distinguishes
+    for key, p in adjusted.items():
+        assert found[key]['p_adjusted'] == pytest.approx(p, abs=1e-12) and found[key]['mark'] == marks[key]
+    assert not found['B', 'cost']['mark'] and np.isnan(found['B', 'cost']['p_value'])
+    table = result.results()
+    assert not table.frame.best.any() and 'family: all 6 comparisons of the table' in table.caption
+
+def test_columns_alone_are_corrected_by_default():
+    frame = rows_of(dict(FineTuning=.7, A=.73, B=.71))
+    table = result_table(frame, columns=['test_accuracy', 'ood_accuracy'], compare_to='FineTuning')
+    assert 'family: the 2 comparisons of a column' in table.caption
+
+def test_a_comparison_is_saved_and_opened(tmp_path):
+    result = compared_rows(dict(FineTuning=.7, B=.9))
+    result.save(tmp_path/'comparison.json')
+    for place in (tmp_path, tmp_path/'comparison.json'):
+        assert MethodComparison.open(place).to_latex() == result.to_latex()
+
+def test_the_command_line_passes_names_on_and_prints_the_table(monkeypatch, capsys, tmp_path):
+    result, calls = compared_rows(dict(FineTuning=.7, B=.9)), []
+    monkeypatch.setattr(comparison, 'compare', lambda *args, **more: calls.append((args, more)) or result)
+    words = ('compare --data movie-polarity --model minilm --methods papers,baselines --seeds 5 '
+             '--ood amazon-reviews,tweets --budget 2h').split()
+    assert main([*words, '--figure', str(tmp_path/'a.svg'), '--train-size', '32']) == 0
+    (model, data, methods, seeds), more = calls[0]
+    assert (model, len(data['train']), methods, seeds) == ('minilm', 32, ['papers', 'baselines'], 5)
+    assert more['ood'] == ['amazon-reviews', 'tweets'] and more['budget'] == '2h' and more['run']['executor'] is None
+    assert capsys.readouterr().out.rstrip() == result.table().to_string().rstrip() and (tmp_path/'a.svg').exists()
+    result.sentences.append('Stopped.')
+    assert main([*words, '--latex']) == 1 and capsys.readouterr().out.startswith('\\begin{table*}')
+    assert main(['compare', '--budget', 'soon']) == 2 and 'budget must be seconds' in capsys.readouterr().err
+    assert len(calls) == 2
+
+@pytest.mark.slow
+def test_the_command_line_compares_packaged_data(tmp_path, capsys):
+    words = ('compare --methods DropHead --seeds 1 --trials 1 --epochs 2 --train-size 16 --ood tweets --ood-rows 20 '
+             '--explained 2').split()
+    assert main([*words, '--out', str(tmp_path/'comparison')]) == 0
+    frame = MethodComparison.open(tmp_path/'comparison').rows
+    assert {'tweets_accuracy', 'tweets_calibration_error', 'test_comprehensiveness', 'cost'} <= {*frame}
+
+def test_every_method_declares_two_or_three_settings_that_exist():
+    for name, kind in method_classes().items():
+        own = {*arguments_of(kind), *Settings.__dataclass_fields__}
+        assert 2 <= len(kind.search_space) <= 3 and {*kind.search_space} <= own, name
+        assert next(iter(kind.search_space)) == 'learning_rate'
+        assert kind.method_group in ('plain', 'papers', 'baselines')
+        for point in search_points(kind.search_space, 6): # valid values
+            kept = {k: x for k, x in point.items() if k in arguments_of(kind)}
+            if 'teacher' in arguments_of(kind): kept['teacher'] = 'minilm'
+            kind.from_args(kept)
+        assert len(search_points(kind.search_space, 6)) == 6, name
+
+def test_search_points_try_the_first_setting_equally_often():
+    for n in range(1, 13):
+        points = search_points(dict(a=(1, 2, 3), b=(4, 5), c=(6, 7)), n)
+        counts = [sum(p['a'] == x for p in points) for x in (1, 2, 3)]
+        assert len(points) == n and max(counts) - min(counts) <= 1 and len({str(p) for p in points}) == n
+    assert points[0] == dict(a=2, b=4, c=6)
+
+def test_a_method_may_build_on_the_chosen_run_of_another(compared):
+    from salviz.methods import Distillation
+    def taught(run_of, weight=1.): return Distillation(run_of('FineTuning'), weight=weight)
+    result = compared(dict(Taught=taught), seeds=1, trials=1)
+    run = Run(compared.folder/'final'/result.rows.run[result.rows.method == 'Taught'].item())
+    assert 'final/runs/FineTuning' in str(run.config['method']['args']['teacher'])
+
+def test_the_shipped_comparison_opens_and_its_table_follows_from_its_rows():
+    result = MethodComparison.open()
+    assert result.rows.groupby('method').seed.apply(sorted).map(tuple).unique().tolist() == [(1, 2, 3)]
+    means = result.rows.groupby('method').test_accuracy.mean().sort_values(ascending=False)
+    assert result.ranked() == list(means.index) and len({known['trials'] for known in result.tuning.values()}) == 1
+    table = result.table()
+    assert [float(cell.split()[0]) for cell in table['test accuracy ↑']] == means.round(3).tolist()
+    assert not table.astype(str).apply(lambda column: column.str.contains('†|‡')).any(axis=None) # three seeds
+    for form, settings in (('markdown', 'weight_decay = 0'), ('latex', r'weight\_decay = 0')):
+        text = result.methods_text(form)
+        assert settings in text and text.endswith("with Holm's correction over all comparisons of the table.")
+    assert 'domain: mean ood accuracy against test accuracy' in result.figure().caption
