@@ -559,8 +559,8 @@ def _check_object(recipe, model):
     of = unwrapped(recipe.model)
     is_copy = getattr(model, 'is_twin', False) and type(of) is type(model)
     if not is_copy and all(part is not model for part in of.modules()):
-        raise ValueError(f'captum.{recipe.name} was constructed on another {type(of).__name__} than the model that is '
-                         'explained; construct it on this model')
+        raise ValueError(f'captum.{recipe.name} was constructed on a different {type(of).__name__} from the explained '
+                         'model; construct it on this model')
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #071
 _for_language_models = dict(

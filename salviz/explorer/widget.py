@@ -256,7 +256,7 @@ class _WithBackground(_Selected):
     def settle(self,
         timeout:float|None=None, # seconds; None: no limit
     ) -> None:
-        "Wait until everything has been computed and sent; raise an error of the computation"
+        "Wait until everything has been computed and sent; raise the error if a computation failed"
         if self._background:
             self._background.wait(timeout)
             self._worker.call()

@@ -386,7 +386,7 @@ def _masked_pairs(view, width):
 _query_frame = dict(fill=False, edgecolor=vermilion, linewidth=1.3, clip_on=False, zorder=3)
 
 def _mixed(view, colours, grey_fraction=.4):
-    "Blend `colours` [rows, columns, 3] of patches with the image, which contributes a `grey_fraction`"
+    "Blend `colours` [rows, columns, 3] of patches with the image; `grey_fraction`: the weight of the grey image"
     (height, width), (rows, columns) = view.image.shape[:2], colours.shape[:2]
     down, across = np.arange(height)*rows//height, np.arange(width)*columns//width
     return (1 - grey_fraction)*colours[down][:, across] + grey_fraction*view.image.mean(-1, keepdims=True)

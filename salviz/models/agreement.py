@@ -168,8 +168,8 @@ def check_classes(
     for split, part in data.items():
         listed = _names_in(part, column)
         if listed not in (None, order):
-            raise ValueError(f'train: the {split} split lists the classes {", ".join(listed)}, but the order is '
-                             f'{", ".join(order)}; use agreed_data to bring model and splits into one order')
+            raise ValueError(f'train: the {split} split lists the classes {", ".join(listed)}, but the expected '
+                             f'order is {", ".join(order)}; use agreed_data to bring model and splits into one order')
     return order
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm17

@@ -85,7 +85,7 @@ expectations = { # by paper
         {'Is the loss on unseen text lower?': ('G2',), 'Are translations as good?': ('G9b',),
          'Does it help deep models more?': ('G3',)},
         ('MLM', 'plain', 'AG'),
-        ('If the guidance loss outweighs the loss of the task tenfold, the model learns the patterns instead of the '
+        ('If the guidance loss is ten times as large as the task loss, the model learns the patterns instead of the '
          'task. Training then prints a warning. The option alpha=None selects a weight at which guidance is about a '
          'tenth of the loss.',)),
     'saliency_guided': Expectation(
@@ -179,11 +179,11 @@ def _not_learned(study, rows) -> list: # of sentences
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #cfd3490c
 _redesigned = {
-    'G2': 'the first report gave guidance a weight at which it outweighs the loss of the task',
-    'G1': 'the first report gave guidance a weight at which it outweighs the loss of the task',
-    'G3': 'the first report gave guidance a weight at which it outweighs the loss of the task',
-    'G9': 'the first report gave guidance ten to a hundred times the proportion of the paper',
-    'G7': 'the weight of guidance was eight times the loss of the task',
+    'G2': 'in the first report, the weighted guidance loss exceeded the task loss',
+    'G1': 'in the first report, the weighted guidance loss exceeded the task loss',
+    'G3': 'in the first report, the weighted guidance loss exceeded the task loss',
+    'G9': 'relative to the task loss, guidance was ten to a hundred times stronger than in the paper',
+    'G7': 'the weighted guidance loss was eight times as large as the task loss',
     'L3': 'a single confident miss dominates the KL divergence; mass and AUC measure what the claim says',
     'D1': 'the first report trained two layers at a rate of 5e-4; now all six layers train at a tuned rate',
     'S4': 'the two domains differ in sign, and the first report averaged them'}

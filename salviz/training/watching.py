@@ -114,8 +114,8 @@ def _unwatchable(model) -> Iterator[str]:
         yield (f'{name} has parameters on the meta device (offloaded or not loaded yet), so it cannot '
                'be run; load all weights first')
     if any(kind.__name__ == 'SentenceTransformer' for kind in type(model).__mro__):
-        yield (f'{name} is a bi-encoder: it has no head, and a similarity belongs to two passes, one for each text, '
-               'but a recording contains the attention and the prediction of one pass; '
+        yield (f'{name} is a bi-encoder: it has no head, and it computes a similarity from two passes, one for each '
+               'text, but a recording contains the attention and the prediction of one pass; '
                'watch a CrossEncoder, which reads both texts in one pass')
 
 def _check_watchable(model):

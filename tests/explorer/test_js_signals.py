@@ -137,14 +137,14 @@ def test_a_saliency_that_ranks_by_another_class_has_a_separate_map(page):
     s.arrays['probabilities'], s.classes[1] = np.array([.7, .2, .1], np.float32), hostile
     show(page, [s], panels=['signal'])
     assert kinds() == ['input', 'saliency', 'ranking', 'masked'] and page.query_selector('.salviz img') is None
-    assert 'lowest in the ranking saliency (for \u2068‘<img src=x' in text(page, '.sv-words')
+    assert 'whose ranking saliency is lowest (for \u2068‘<img src=x' in text(page, '.sv-words')
     assert 'the label)' in text(page, '.sv-words')
     w = coarse(s.arrays['method_saliency_map'])
     assert (painted(page, 2, 10, 12) == signed_colours(page, w, abs(w).max())).all()
     assert 'log-probability' not in text(page, '.sv-words')
     s.info['methods']['SaliencyGuided']['score'] = 'log_probability'
     show(page, [s], panels=['signal'])
-    assert 'lowest in the ranking saliency (for the log-probability of \u2068‘<img src=x' in text(page, '.sv-words')
+    assert 'whose ranking saliency is lowest (for the log-probability of \u2068‘<img src=x' in text(page, '.sv-words')
     same = invented.image()
     same.arrays['method_saliency_map'] = same.arrays['saliency_map']
     show(page, [same], panels=['signal'])

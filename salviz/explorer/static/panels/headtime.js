@@ -64,7 +64,7 @@ function textsWords({examples, texts}) {
   return `the first ${countWords(texts, 'row')} of the training batch at each step`;
 }
 
-// The sentences below the curves that say how to read them, and what they do not show.
+// The sentences below the curves: how to read them, and what they do not show.
 export function headTimeNotes(rows, curves, number, recorded) {
   const last = rows.at(-1), {steps, limit} = curves, notes = [];
   notes.push(`Each cell shows the ${headNumbers[number].words}, mean over the ordinary tokens of ${textsWords(last)}. `

@@ -368,10 +368,12 @@ class SignalPanel {
     const {ranking, score, unit} = methodArgs(frame, 'SaliencyGuided'), isSized = ranking === 'magnitude';
     const patches = unit === 'patch' && `of the patches with the lowest sum${isSized ? ' of absolute values' : ''}`;
     const low = patches || (isSized ? 'closest to zero' : 'lowest'), of = this.rankedClass();
-    if (!shown.ranking) return `${counts}, those ${patches ? `${low} of saliency` : `whose saliency is ${low}`}.`;
+    const name = shown.ranking ? 'ranking saliency' : 'saliency';
+    const which = `${counts}, those ${patches ? `${low} of ${name}` : `whose ${name} is ${low}`}`;
+    if (!shown.ranking) return `${which}.`;
     const scored = score === 'log_probability' ? 'the log-probability of ' : '';
     const about = of ? ` (for ${scored}${quoted(of.name)}, ${of.gold ? 'the label' : 'the predicted class'})` : '';
-    return `${counts}, those ${low} in the ranking saliency${about}.`;
+    return `${which}${about}.`;
   }
 
   // "time 12, feature “x”: input 0.31 ± 0.01, saliency −0.02 ± 0.001, masked input 0.5 ± 0.01 (masked)"
