@@ -136,7 +136,7 @@ def _engine_config(model, layout) -> dict:
                 causal=layout.causal, head=[name for _, name in layout.head],
                 segments=getattr(config, 'type_vocab_size', 0), pad=config.pad_token_id or 0)
 
-# %% ../../nbs/09_analysis/08_quantised_model.ipynb #pmdb9bd0
+# %% ../../nbs/09_analysis/08_quantised_model.ipynb #pm188230
 def _piece_order(tokenizer, texts) -> tuple: # (ids that are always included, further ids by decreasing frequency)
     "Sort the ids of the tokenizer: pieces of `texts`, special tokens and characters first, then by frequency"
     vocabulary, first = tokenizer.get_vocab(), {*tokenizer.added_tokens_decoder}
@@ -149,15 +149,20 @@ def _piece_order(tokenizer, texts) -> tuple: # (ids that are always included, fu
     rest = sorted({*vocabulary.values()} - first - unused, key=lambda i: (i in rare, i))
     return sorted(first - unused), rest
 
-def _chosen_pieces(model, tokenizer, texts, budget) -> list: # of ids, None for all
-    "Return the ids whose embeddings fit into `budget` bytes of a page"
+# bytes of a page by the number of layers; of engine and tokenizer; of one weight, compressed and in base64
+_goals, _fixed_bytes, _weight_bytes = ((2, 6e6), (float('inf'), 16e6)), .5e6, .93*4/3
+_fewest_pieces, _fewest_tokens = 800, 128
+
+def _chosen_pieces(model, tokenizer, texts, others, count=1) -> list: # of ids, None for all
+    "Return the ids whose embeddings fit into a page that has `others` bytes without its `count` models"
+    goal = next(size for most, size in _goals if model.config.num_hidden_layers <= most)
+    embeddings = model.get_input_embeddings().weight
+    layers = sum(p.numel() for p in model.parameters()) - embeddings.numel() # and a few positions that are left out
+    budget = (goal - others)/count - _fixed_bytes - layers*_weight_bytes
     first, rest = _piece_order(tokenizer, texts)
-    count = model.get_input_embeddings().weight.shape[1]*.93 + 4 # bytes of one compressed row
-    room = int(max(budget*3/4/count, _fewest_pieces)) - len(first)
+    room = int(max(budget/(embeddings.shape[1] + 4)/_weight_bytes, _fewest_pieces)) - len(first)
     if room >= len(rest): return None
     return sorted([*first, *rest[:max(room, 0)]])
-
-_fewest_pieces = 1000
 
 # %% ../../nbs/09_analysis/08_quantised_model.ipynb #pm106e79
 def quantised_twin(model):
@@ -194,23 +199,27 @@ def _padding(config, tokenizer) -> str:
     others = tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id
     return tokenizer.convert_ids_to_tokens(next(i for i in (config.pad_token_id, *others) if i is not None))
 
-# %% ../../nbs/09_analysis/08_quantised_model.ipynb #pm08a7ca
+# %% ../../nbs/09_analysis/08_quantised_model.ipynb #pmced045
 def quantised_model(
     model, tokenizer, # a classifier of texts of a supported kind, and its fast tokenizer
     texts,            # recorded texts: lists of one text or a text pair
-    budget:float=1e6, # bytes of a page for the embeddings of word pieces; there are at least 1,000 pieces
+    others:float=1e6, # size of the page in bytes without models, which determines the number of word pieces
+    count:int=1,      # number of models in the page
 ) -> QuantisedModel:
     "Prepare `model` for a page; raise a ValueError for kinds of models that the engine does not support"
     check_page_model(model, tokenizer)
     layout, plain = _layouts[model.config.model_type], [one[0] if len(one) == 1 else tuple(one) for one in texts]
-    weights, pieces = _named_weights(model, layout), _chosen_pieces(model, tokenizer, texts, budget)
+    weights, pieces = _named_weights(model, layout), _chosen_pieces(model, tokenizer, texts, others, count)
     if pieces is not None: weights['word'] = weights['word'][pieces]
+    longest = max(_fewest_tokens, *(len(tokenizer(*text)['input_ids']) for text in texts))
+    longest = min(longest_input(model, tokenizer), longest)
+    weights['position'] = weights['position'][:layout.first + longest]
     answer, = explain_alike(model, tokenizer, plain[:1], None)
     names = [str(model.config.id2label.get(i, i)) for i in range(model.config.num_labels)]
     facts = {one: {k: v for k, v in attribution_named(one).in_a_run().items() if k != 'saliency_cite'}
              for one in page_attributions}
     header = dict(config=_engine_config(model, layout), tokenizer=json.loads(tokenizer.backend_tokenizer.to_str()),
-                  pieces=pieces, longest=longest_input(model, tokenizer), vocabulary=len(tokenizer),
+                  pieces=pieces, longest=longest, vocabulary=len(tokenizer),
                   padding=_padding(model.config, tokenizer), attributions=facts,
                   explains=[f'the logit of class {one!r}' for one in names])
     weights = {name: quantised_rows(x) if x.ndim == 2 else x for name, x in weights.items()}

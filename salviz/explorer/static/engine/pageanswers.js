@@ -110,11 +110,12 @@ export class PageAnswers {
   // Answers a question about `texts` in two parts, like a kernel: maps and probabilities, then the same with saliency
   // for the class predicted for the first text. `say(content, frames)` sends a part; `isOld()` ends the computation.
   async answer(question, say, isOld) {
-    const passes = question.texts.map(texts => this.pass(texts)), {template} = this.header, {attribution} = question;
+    const {attribution} = question, {explains: explained, attributions} = this.header;
+    const passes = question.texts.map(texts => this.pass(texts));
     const best = passes.map(({probabilities: p}) => p.indexOf(Math.max(...p)));
-    const each = best.map(target => `${template.explains[target]} (predicted)`);
+    const each = best.map(target => `${explained[target]} (predicted)`);
     say({...this.content(question, passes, each), more: true}, passes.map((pass, i) => this.frame(pass, i, each[i])));
-    const [target] = best, shared = passes.map(() => `${template.explains[target]} (predicted for the first text)`);
+    const [target] = best, shared = passes.map(() => `${explained[target]} (predicted for the first text)`);
     const steps = passes.length, values = [];
     for (const [i, pass] of passes.entries()) {
       const report = (step, count) => {
@@ -125,7 +126,7 @@ export class PageAnswers {
       if (values.at(-1) === null) return;
     }
     say({...this.content(question, passes, shared), more: false}, passes.map((pass, i) =>
-      this.frame(pass, i, shared[i], values[i], template.attributions[attribution])));
+      this.frame(pass, i, shared[i], values[i], attributions[attribution])));
   }
 
   // Queries, keys and attention of one head.

@@ -1,4 +1,6 @@
 // The models of a page, with the interface of a kernel: `offers` lists them, `ask` sends a question to the worker.
+import {bytesOfBase64} from './weights.js';
+
 export class PageModel {
   // `models`: for each run {about, choices, attributions, needs}; `textOf(name)`: the text of a part of the page.
   constructor(models, textOf) {
@@ -8,8 +10,8 @@ export class PageModel {
   // The worker starts from a Blob, which works for files as well.
   start() {
     if (this.worker) return this.worker;
-    const url = URL.createObjectURL(new Blob([this.textOf('salviz-engine')], {type: 'text/javascript'}));
-    this.worker = new Worker(url);
+    const program = bytesOfBase64(this.textOf('salviz-engine'));
+    this.worker = new Worker(URL.createObjectURL(new Blob([program], {type: 'text/javascript'})));
     this.worker.onmessage = ({data: {content, frames}}) => this.hear(content, frames);
     this.worker.onerror = event => this.fail(event.message);
     this.models.forEach((model, run) => {
