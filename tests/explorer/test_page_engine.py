@@ -161,3 +161,110 @@ def test_maps_logits_and_gradients_are_those_of_torch(engine, kind):
     got, expected = in_page(engine, model, ids, segments, 1), in_torch(model, ids, segments, 1)
     assert expected['maps'].std() > .05
     for name, value in expected.items(): close(got[name], value, 1e-4)
+
+def test_interventions_change_what_they_name(engine):
+    torch.manual_seed(0)
+    model, ids, segments = spread(kinds()['bert']()), [2, 17, 5, 60, 3], [0]*5
+    n, plain = len(ids), in_page(engine, model, ids, segments, 0)
+    maps = np.reshape(plain['maps'], (2, 4, n, n))
+    def changed(**change):
+        got = in_page(engine, model, ids, segments, 0, change)
+        return np.reshape(got['maps'], (2, 4, n, n)), np.array(got['logits']), np.array(got['gradient'])
+    without, logits, _ = changed(positions=[2])
+    assert (without[..., 2] == 0).all() and np.allclose(without.sum(-1), 1) and not np.allclose(logits, plain['logits'])
+    rest = maps[0].copy()
+    rest[..., 2] = 0
+    assert np.allclose(without[0], rest/rest.sum(-1, keepdims=True), atol=1e-6)
+    first, logits, _ = changed(heads=[[0, 1]])
+    assert np.allclose(first[0], maps[0]) and not np.allclose(first[1], maps[1])
+    replaced, logits, gradient = changed(maps={'1.3': np.eye(n).ravel().tolist()})
+    assert np.array_equal(replaced[1, 3], np.eye(n)) and np.allclose(replaced[1, :3], maps[1, :3])
+    _, logits, off = changed(layers=[1])
+    assert not np.allclose(logits, plain['logits']) and np.isfinite(off).all() and np.isfinite(gradient).all()
+
+# --- tokens
+
+hostile = ['<script>alert(1)</script> & <!-- -->', 'x'*10_000, 'good '*2_000, 'אבג \u202eabc\u202c مرحبا', '🙂👩‍👩‍👧🏽 nice 🇩🇪',
+           'naïve café Ångström e\u0301', "don't 1,000.50 mother-in-law", '', ' ', '[MASK] film [SEP] film [UNK]',
+           '电影很好 かなカナー 안녕 ไทย', 'a\u200bb\u00adc\ufeffd\u2028e\tf', '\u0301 ΣΑΣ ß İ', '#hash ##hash _under_ … — “q”', '\ufffd\x00\x07']
+
+@pytest.fixture(scope='session')
+def sentences():
+    from salviz.core.assets import asset
+    lines = (asset('movie-sentences')/'movieReviewSnippets_GroundTruth.txt').read_text('utf-8', 'replace').splitlines()
+    return [line.split('\t')[2] for line in lines]
+
+def byte_level(sentences):
+    "A byte-level tokenizer like RoBERTa's, trained on a few sentences"
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+    tok = Tokenizer(models.BPE())
+    tok.pre_tokenizer, tok.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    special = ['<s>', '<pad>', '</s>', '<unk>', '<mask>']
+    tok.train_from_iterator(sentences, trainers.BpeTrainer(
+        vocab_size=1200, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    tok.post_processor = processors.RobertaProcessing(('</s>', 2), ('<s>', 0), add_prefix_space=False)
+    return PreTrainedTokenizerFast(tokenizer_object=tok, bos_token='<s>', cls_token='<s>', pad_token='<pad>',
+                                   eos_token='</s>', sep_token='</s>', unk_token='<unk>', mask_token='<mask>')
+
+@pytest.fixture
+def reader(page):
+    "Function that reads texts with the tokenizer of the page"
+    import json
+    from salviz.explorer.assets import static_text
+    load(page, 'textreader.js')
+    page.evaluate('''async source => { const blob = new Blob([source], {type: 'text/javascript'});
+        window.Tokenizer = (await import(URL.createObjectURL(blob))).Tokenizer; }''',
+                  static_text('tokenizers.min.mjs'))
+    def read(tokenizer, texts, pieces=None):
+        send(page, file=json.loads(tokenizer.backend_tokenizer.to_str()))
+        return evaluate_json(page, '''({texts, pieces}) => {
+            const reader = new sv.TextReader(Tokenizer, file, {pieces, longest: 512});
+            return texts.map(parts => reader.read(parts)); }''', dict(texts=texts, pieces=pieces))
+    return read
+
+def check_tokens(reader, tokenizer, texts, also_words=True):
+    "What differs between page and Python, as pairs of texts and names"
+    from salviz.core.text import align_batch
+    pairs, wrong = [[text] for text in texts], []
+    for text, got, expected in zip(texts, reader(tokenizer, pairs), align_batch(tokenizer, texts)):
+        names = dict(tokens=expected.tokens, ids=expected.input_ids.tolist(), isSpecial=expected.is_special.tolist())
+        if also_words: names |= dict(labels=expected.labels, words=expected.words, wordIds=expected.word_ids.tolist())
+        wrong += [(text[:60], name, got[name][:30], value[:30]) for name, value in names.items() if got[name] != value]
+    return wrong
+
+def minilm():
+    from salviz.models.loading import load_classifier
+    return load_classifier('movie-minilm')
+
+def test_tokens_and_words_are_those_of_python(reader, sentences):
+    tokenizer = minilm()[1]
+    assert check_tokens(reader, tokenizer, sentences[:300]) == []
+    assert check_tokens(reader, byte_level(sentences[:500]), sentences[:300]) == []
+
+@pytest.mark.slow
+def test_tokens_of_10000_sentences_are_those_of_python(reader, sentences):
+    tokenizer, texts = minilm()[1], sentences[:10_000]
+    assert len(texts) == 10_000 and check_tokens(reader, tokenizer, texts) == []
+    assert check_tokens(reader, byte_level(sentences[:500]), texts) == []
+
+def test_hostile_texts_have_the_tokens_of_python(reader, sentences):
+    assert check_tokens(reader, minilm()[1], hostile) == []
+    assert check_tokens(reader, byte_level(sentences[:500]), hostile) == []
+
+def test_pieces_without_embedding_are_split_into_smaller_ones(reader):
+    tokenizer = minilm()[1]
+    pieces = sorted(tokenizer.convert_tokens_to_ids(
+        ['[PAD]', '[UNK]', '[CLS]', '[SEP]', 'a', 'dull', 'ch', '##arm', '##i', '##ng', 'z']))
+    got, = reader(tokenizer, [['a dull charming zebra']], pieces)
+    assert got['tokens'] == ['[CLS]', 'a', 'dull', 'ch', '##arm', '##i', '##ng', '[UNK]', '[SEP]']
+    assert got['left'] == ['charming', 'zebra'] and got['wordIds'] == [-1, 0, 1, 2, 2, 2, 2, 3, -1]
+    assert [pieces[row] for row in got['rows']] == got['ids'] == tokenizer.convert_tokens_to_ids(got['tokens'])
+
+def test_a_text_pair_has_the_segments_of_python(reader, tiny_tokenizer):
+    got, = reader(tiny_tokenizer, [['the film', 'a fine actor']])
+    expected = tiny_tokenizer('the film', 'a fine actor')
+    assert got['ids'] == expected['input_ids'] and got['segments'] == expected['token_type_ids']
+
+# --- the page
+

@@ -44,11 +44,14 @@ export class TextReader {
 
   row(token) { return this.rows ? this.rows.get(this.id(token)) : this.id(token); }
 
+  // JavaScript lowercases a sigma at the end of a word to ς, unlike the tokenizers of Python.
+  plain(text) { return this.tokenizer.normalizer?.('Σ') === 'σ' ? text.replaceAll('Σ', 'σ') : text; }
+
   // The tokens of a text, without special ones; `left` lists those that were split into smaller pieces.
   tokensOf(text) {
     const left = [], {model, added_tokens_map: added} = this.tokenizer;
     const has = piece => (model.tokens_to_ids.has(piece) || added.has(piece)) && this.row(piece) !== undefined;
-    const tokens = this.tokenizer.encode_text(text).flatMap(token => {
+    const tokens = this.tokenizer.encode_text(this.plain(text)).flatMap(token => {
       if (this.row(token) !== undefined) return [token];
       left.push(token);
       return smallerPieces(token, has, this.prefix) ?? [{unknown: token}];
@@ -62,7 +65,7 @@ export class TextReader {
     const markers = parts.map(({tokens}, s) => tokens.map((_, i) => `${s}/${i}`)), places = new Map(
       markers.flatMap((all, s) => all.map((marker, i) => [marker, [s, i]])));
     const {post_processor: process, model} = this.tokenizer;
-    const {tokens: whole, token_type_ids: types} = process ? process(...markers, ...markers.length < 2 ? [null] : [], true)
+    const {tokens: whole, token_type_ids: types} = process ? process(markers[0], markers[1] ?? null, true)
       : {tokens: markers.flat()};
     const aligned = parts.map(part => this.align(part)), offsets = [];
     const words = aligned.flatMap(({words: found}) => {
@@ -88,7 +91,8 @@ export class TextReader {
   align({tokens, chars}) {
     const spans = this.isByteLevel ? this.byteSpans(tokens, chars) : this.pieceSpans(tokens, chars);
     const pieces = tokens.map(token => this.textOf(token)), unmerged = findWords(chars);
-    const touched = touchedWords(unmerged, spans).map((words, i) => readerBlank.test(pieces[i] ?? '') ? [-1, -1] : words);
+    const isBlank = i => readerBlank.test(pieces[i] ?? '');
+    const touched = touchedWords(unmerged, spans).map((words, i) => isBlank(i) ? [-1, -1] : words);
     const {spans: wordSpans, merged} = mergedWords(unmerged, touched);
     return {words: wordSpans.map(([start, end]) => chars.slice(start, end).join('')),
       wordIds: touched.map(([first]) => first < 0 ? -1 : merged[first]),
@@ -121,12 +125,14 @@ export class TextReader {
     const plain = text => [...(normalizer ? normalizer(text) : text)].filter(c => !/\s/.test(c));
     const from = chars.flatMap((c, i) => plain(c).map(() => i)), ends = new Set();
     const words = split ? split(normalizer ? normalizer(chars.join('')) : chars.join('')) : [chars.join('')];
-    words.reduce((at, word) => { ends.add(at + [...word].length); return at + [...word].length; }, 0);
+    let end = 0;
+    for (const word of words) ends.add(end += [...word].length);
     let at = 0;
     return tokens.map(token => {
-      const start = at, isAdded = added.has(token);
-      if (token === model.unk_token && !this.spells(chars, from[at], token)) do at++; while (at < from.length && !ends.has(at));
-      else at += isAdded ? plain(token).length : [...token.unknown ? this.textOfPiece(token.unknown) : this.textOf(token)].length;
+      const start = at, isUnknown = token === model.unk_token && !this.spells(chars, from[at], token);
+      if (isUnknown) do at++; while (at < from.length && !ends.has(at));
+      else if (added.has(token)) at += plain(token).length;
+      else at += [...token.unknown ? this.textOfPiece(token.unknown) : this.textOf(token)].length;
       at = Math.min(at, from.length);
       return start < at ? [from[start], from[at - 1] + 1] : [0, 0];
     });
