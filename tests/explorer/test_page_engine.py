@@ -126,8 +126,8 @@ def in_page(engine, model, ids, segments, target, change=None):
     from salviz.core.snapshots import Snapshot
     n, c = len(ids), model.config
     answer = Snapshot(step=0, epoch=0., probe=0, tokens=['a']*n, labels=['a']*n, words=['a'], word_ids=np.zeros(n, int),
-                      is_special=np.zeros(n, bool), texts=('a',), label=None, classes=['a', 'b', 'c'], info={}, layers={},
-                      arrays=dict(attention=np.full((2, c.num_attention_heads, n, n), 1/n)))
+                      is_special=np.zeros(n, bool), texts=('a',), label=None, classes=['a', 'b', 'c'], info={},
+                      layers={}, arrays=dict(attention=np.full((2, c.num_attention_heads, n, n), 1/n)))
     packed = model_bytes(SimpleNamespace(weights=weights, header=dict(config=_engine_config(model, layout)),
                                          answer=answer), 'it')
     send(engine, packed=packed)
@@ -184,9 +184,11 @@ def test_interventions_change_what_they_name(engine):
 
 # --- tokens
 
-hostile = ['<script>alert(1)</script> & <!-- -->', 'x'*10_000, 'good '*2_000, 'אבג \u202eabc\u202c مرحبا', '🙂👩‍👩‍👧🏽 nice 🇩🇪',
+hostile = ['<script>alert(1)</script> & <!-- -->', 'x'*10_000, 'good '*2_000, 'אבג \u202eabc\u202c مرحبا',
+           '🙂👩‍👩‍👧🏽 nice 🇩🇪',
            'naïve café Ångström e\u0301', "don't 1,000.50 mother-in-law", '', ' ', '[MASK] film [SEP] film [UNK]',
-           '电影很好 かなカナー 안녕 ไทย', 'a\u200bb\u00adc\ufeffd\u2028e\tf', '\u0301 ΣΑΣ ß İ', '#hash ##hash _under_ … — “q”', '\ufffd\x00\x07']
+           '电影很好 かなカナー 안녕 ไทย', 'a\u200bb\u00adc\ufeffd\u2028e\tf', '\u0301 ΣΑΣ ß İ',
+           '#hash ##hash _under_ … — “q”', '\ufffd\x00\x07']
 
 @pytest.fixture(scope='session')
 def sentences():
@@ -202,7 +204,8 @@ def byte_level(sentences):
     tok.pre_tokenizer, tok.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     special = ['<s>', '<pad>', '</s>', '<unk>', '<mask>']
     tok.train_from_iterator(sentences, trainers.BpeTrainer(
-        vocab_size=1200, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+        vocab_size=1200, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False))
     tok.post_processor = processors.RobertaProcessing(('</s>', 2), ('<s>', 0), add_prefix_space=False)
     return PreTrainedTokenizerFast(tokenizer_object=tok, bos_token='<s>', cls_token='<s>', pad_token='<pad>',
                                    eos_token='</s>', sep_token='</s>', unk_token='<unk>', mask_token='<mask>')

@@ -44,18 +44,20 @@ def closed(p, path):
 def typed(p, text):
     "Type `text` and wait for the whole answer"
     p.fill('.sv-own-field', text)
-    p.wait_for_selector('.sv-own[aria-busy]')
+    p.evaluate('() => new Promise(done => setTimeout(done, 400))') # the panel asks 150 ms after the last key
     p.wait_for_selector('.sv-own:not([aria-busy])', timeout=60_000)
     settled(p)
 
 def probabilities(p):
     "The probabilities of B in the table"
-    return [float(x) for x in p.eval_on_selector_all('.sv-own-table tbody tr', 'all => all.map(o => o.cells[2].textContent)')]
+    cells = p.eval_on_selector_all('.sv-own-table tbody tr', 'all => all.map(o => o.cells[2].textContent)')
+    return [float(x) for x in cells]
 
 def expected(model, tokenizer, text): # of the page, on the same weights
     return explain_alike(quantised_twin(model), tokenizer, [recorded, text], None)[1].arrays['probabilities'].tolist()
 
-hostile = ['<script>window.hit = 1</script>', '<img src=x onerror="window.hit = 2">', 'א \u202eב مرحبا', '🙂 👩‍👩‍👧 🇩🇪', '</script>']
+hostile = ['<script>window.hit = 1</script>', '<img src=x onerror="window.hit = 2">', 'א \u202eב مرحبا', '🙂 👩‍👩‍👧 🇩🇪',
+           '</script>']
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('width', [1280, 360])

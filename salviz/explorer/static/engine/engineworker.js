@@ -9,8 +9,8 @@ async function openedModel(text, Tokenizer) {
   return new PageAnswers(new Network(config, weights), new TextReader(Tokenizer, header.tokenizer, header), header);
 }
 
-// `scope`: the worker's global scope; `Tokenizer`: the class of @huggingface/tokenizers. Messages: {load: run, text} with
-// a model in base64, and {ask: question}; each part of an answer is posted as {content, frames}.
+// `scope`: the worker's global scope; `Tokenizer`: the class of @huggingface/tokenizers. Messages: {load: run, text}
+// with a model in base64, and {ask: question}; each part of an answer is posted as {content, frames}.
 export function startEngine(scope, Tokenizer) {
   const models = new Map(), newest = new Map();
   const answer = async question => {

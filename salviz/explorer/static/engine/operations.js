@@ -1,6 +1,6 @@
-// The operations of an encoder on Float32Arrays, with their derivatives. Matrices are flat, row after row: `x` [n, d] has
-// n rows of d numbers, a weight matrix [outputs, inputs] has one row per output, as in torch. Sums are computed in double
-// precision, and results are rounded to float32.
+// The operations of an encoder on Float32Arrays, with their derivatives. Matrices are flat, row after row: `x` [n, d]
+// has n rows of d numbers, a weight matrix [outputs, inputs] has one row per output, as in torch. Sums are computed in
+// double precision, and results are rounded to float32.
 
 // y = x Wᵀ + b. Four outputs for two rows at a time, so that six loads serve eight products.
 export function linear(x, n, {weight, bias, inputs, outputs}, y = new Float32Array(n * outputs)) {

@@ -96,7 +96,8 @@ export class PageAnswers {
     const {pieces, vocabulary} = this.header, left = [...new Set(passes.flatMap(({read}) => read.left))];
     if (!left.length) return '';
     const names = left.slice(0, 6).map(token => `‘${this.reader.textOfPiece(token).slice(0, 30)}’`).join(', ');
-    return `This page contains ${pieces.length.toLocaleString('en')} of ${vocabulary.toLocaleString('en')} word pieces. `
+    const [few, all] = [pieces.length, vocabulary].map(count => count.toLocaleString('en'));
+    return `This page contains ${few} of ${all} word pieces. `
       + `${names}${left.length > 6 ? ' and others' : ''} ${left.length > 1 ? 'are' : 'is'} read as smaller pieces, `
       + 'which the model in Python would not do.';
   }
@@ -134,7 +135,8 @@ export class PageAnswers {
     const {tape, read, maps} = this.pass(texts), n = read.tokens.length, {hidden, size, scale} = this.network.sizes;
     const columns = x => Float32Array.from({length: n * size}, (_, k) =>
       x[Math.floor(k / size) * hidden + head * size + k % size]);
-    const {query, key} = tape.layers[layer].vectors, f32 = (values, width) => [{codec: 'f32', shape: [n, width]}, values];
+    const {query, key} = tape.layers[layer].vectors;
+    const f32 = (values, width) => [{codec: 'f32', shape: [n, width]}, values];
     const isAllowed = k => !this.network.sizes.causal || k % n <= Math.floor(k / n), allowed = new Uint8Array(
       Math.ceil(n * n / 8));
     for (let k = 0; k < n * n; k++) if (isAllowed(k)) allowed[k >> 3] |= 128 >> (k & 7);

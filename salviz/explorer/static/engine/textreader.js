@@ -1,5 +1,5 @@
-// Tokenizes texts with Hugging Face's tokenizer, aligns tokens and words, and splits word pieces whose embeddings are not
-// in the page into smaller ones.
+// Tokenizes texts with Hugging Face's tokenizer, aligns tokens and words, and splits word pieces whose embeddings are
+// not in the page into smaller ones.
 import {findWords, mergedWords, touchedWords, visible} from './findwords.js';
 
 // The printable character that stands for each byte in a byte-level vocabulary, as GPT-2 numbers them.
@@ -13,8 +13,8 @@ const readerBytes = (() => {
 
 const readerUtf8 = new TextDecoder('utf-8', {fatal: true}), readerBlank = /^\s+$/;
 
-// The longest pieces that `has` contains and that together spell `token`; null if there are none. A piece that continues
-// a word starts with `prefix`.
+// The longest pieces that `has` contains and that together spell `token`; null if there are none. A piece that
+// continues a word starts with `prefix`.
 export function smallerPieces(token, has, prefix) {
   const first = prefix && token.startsWith(prefix) ? prefix : '', chars = [...token.slice(first.length)], out = [];
   for (let at = 0, end; at < chars.length; at = end) {

@@ -1,5 +1,6 @@
 // Reads a model that salviz.explorer.page_model wrote: a JSON header and arrays. Matrices have one byte per weight and
-// one scale per row. Those of linear layers are dequantised once; embeddings stay bytes, since a sentence reads few rows.
+// one scale per row. Those of linear layers are dequantised once; embeddings stay bytes, since a sentence reads few
+// rows.
 
 const weightsMagic = 0x314d5653;              // 'SVM1' read as a little-endian number
 
@@ -16,7 +17,8 @@ export function bytesOfBase64(text) {
 
 function floatRows({codes, scale, width}) {
   const out = new Float32Array(codes.length);
-  for (let row = 0, k = 0; row < scale.length; row++) for (let i = 0; i < width; i++, k++) out[k] = codes[k] * scale[row];
+  for (let row = 0, k = 0; row < scale.length; row++)
+    for (let i = 0; i < width; i++, k++) out[k] = codes[k] * scale[row];
   return out;
 }
 

@@ -358,7 +358,8 @@ function customOutcome({sides, classes}) {
     elementOf('td', '', customSigned(q[i] - p[i]))));
   const head = elementOf('tr', '', ...[chance ? 'probability' : '', 'A', 'B', 'B − A'].map(name =>
     elementOf('th', '', name)));
-  const [a, b] = [p, q].map(values => classes.filter((_, i) => isPredicted(values, i)).map(name => quoted(name)).join(', ')
+  const predicted = values => classes.filter((_, i) => isPredicted(values, i)).map(name => quoted(name));
+  const [a, b] = [p, q].map(values => predicted(values).join(', ')
     || (several ? 'no class' : quoted('')));
   const outcome = chance && classes.length ? `Prediction: ${a} for A, ${b} for B.` : '';
   return [elementOf('p', 'sv-outcome', outcome), elementOf('table', 'sv-own-table', elementOf('thead', '', head),
