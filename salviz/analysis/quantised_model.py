@@ -136,7 +136,7 @@ def _engine_config(model, layout) -> dict:
                 causal=layout.causal, head=[name for _, name in layout.head],
                 segments=getattr(config, 'type_vocab_size', 0), pad=config.pad_token_id or 0)
 
-# %% ../../nbs/09_analysis/08_quantised_model.ipynb #pm188230
+# %% ../../nbs/09_analysis/08_quantised_model.ipynb #pm12a0e7
 def _piece_order(tokenizer, texts) -> tuple: # (ids that are always included, further ids by decreasing frequency)
     "Sort the ids of the tokenizer: pieces of `texts`, special tokens and characters first, then by frequency"
     vocabulary, first = tokenizer.get_vocab(), {*tokenizer.added_tokens_decoder}
@@ -149,7 +149,7 @@ def _piece_order(tokenizer, texts) -> tuple: # (ids that are always included, fu
     rest = sorted({*vocabulary.values()} - first - unused, key=lambda i: (i in rare, i))
     return sorted(first - unused), rest
 
-# bytes of a page by the number of layers; of engine and tokenizer; of one weight, compressed and in base64
+# bytes of a page by the number of layers, of engine and tokenizer, of one weight (compressed, in base64)
 _goals, _fixed_bytes, _weight_bytes = ((2, 6e6), (float('inf'), 16e6)), .5e6, .93*4/3
 _fewest_pieces, _fewest_tokens = 800, 128
 
@@ -160,9 +160,9 @@ def _chosen_pieces(model, tokenizer, texts, others, count=1) -> list: # of ids, 
     layers = sum(p.numel() for p in model.parameters()) - embeddings.numel() # and a few positions that are left out
     budget = (goal - others)/count - _fixed_bytes - layers*_weight_bytes
     first, rest = _piece_order(tokenizer, texts)
-    room = int(max(budget/(embeddings.shape[1] + 4)/_weight_bytes, _fewest_pieces)) - len(first)
-    if room >= len(rest): return None
-    return sorted([*first, *rest[:max(room, 0)]])
+    left = int(max(budget/(embeddings.shape[1] + 4)/_weight_bytes, _fewest_pieces)) - len(first)
+    if left >= len(rest): return None
+    return sorted([*first, *rest[:max(left, 0)]])
 
 # %% ../../nbs/09_analysis/08_quantised_model.ipynb #pm106e79
 def quantised_twin(model):

@@ -11,7 +11,7 @@ const wordIn = (c, from, to) => c >= from && c <= to;
 // The kind of a character as one letter, against which `wordPattern` is matched.
 function kindOf(c) {
   if (Object.hasOwn(wordKinds, c)) return wordKinds[c];
-  if (/\p{Nd}/u.test(c)) return 'd';
+  if (/\p{Decimal_Number}/u.test(c)) return 'd';
   if (/[\p{L}\p{N}]/u.test(c)) return wordUnspaced.test(c) ? 'c' : 'w';
   const code = c.codePointAt(0);
   if (/\p{M}/u.test(c) || wordIn(code, 0xe0020, 0xe007f)) return 'm';

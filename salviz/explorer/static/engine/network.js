@@ -98,9 +98,9 @@ export class Network {
 
   layerBack(d, n, i, one) {
     const of = this.weights.layers[i], {before, activation} = this.config;
-    const dOut = before ? d : layerNormBack(d, n, of.norm2, one.second);
-    const dInner = linearBack(activatedBack(linearBack(dOut, n, of.outer), one.inner, activation), n, of.inner);
-    const dMiddle = added(dOut, before ? layerNormBack(dInner, n, of.norm2, one.second) : dInner);
+    const dLast = before ? d : layerNormBack(d, n, of.norm2, one.second);
+    const dInner = linearBack(activatedBack(linearBack(dLast, n, of.outer), one.inner, activation), n, of.inner);
+    const dMiddle = added(dLast, before ? layerNormBack(dInner, n, of.norm2, one.second) : dInner);
     const dSum = before ? dMiddle : layerNormBack(dMiddle, n, of.norm1, one.first);
     const vectors = attentionBack(linearBack(dSum, n, of.output), one.vectors, one.attention, n, this.sizes);
     const [q, k, v] = ['query', 'key', 'value'].map(name => linearBack(vectors[name], n, of[name]));
