@@ -199,7 +199,7 @@ def _padding(config, tokenizer) -> str:
     others = tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id
     return tokenizer.convert_ids_to_tokens(next(i for i in (config.pad_token_id, *others) if i is not None))
 
-# %% ../../nbs/09_analysis/08_quantised_model.ipynb #pmced045
+# %% ../../nbs/09_analysis/08_quantised_model.ipynb #pma50481
 def quantised_model(
     model, tokenizer, # a classifier of texts of a supported kind, and its fast tokenizer
     texts,            # recorded texts: lists of one text or a text pair
@@ -218,7 +218,9 @@ def quantised_model(
     names = [str(model.config.id2label.get(i, i)) for i in range(model.config.num_labels)]
     facts = {one: {k: v for k, v in attribution_named(one).in_a_run().items() if k != 'saliency_cite'}
              for one in page_attributions}
-    header = dict(config=_engine_config(model, layout), tokenizer=json.loads(tokenizer.backend_tokenizer.to_str()),
+    config = _engine_config(model, layout)
+    if 'token_type_ids' not in tokenizer.model_input_names: config['segments'] = 1 # the model reads one segment
+    header = dict(config=config, tokenizer=json.loads(tokenizer.backend_tokenizer.to_str()),
                   pieces=pieces, longest=longest, vocabulary=len(tokenizer),
                   padding=_padding(model.config, tokenizer), attributions=facts,
                   explains=[f'the logit of class {one!r}' for one in names])

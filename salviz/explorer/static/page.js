@@ -127,7 +127,7 @@ export async function openPage(el, {source = document,
     kernel?.close();
     app.destroy();
   };
-  return {...app, destroy, whole: () => frames.show(state).whole};
+  return {...app, kernel, destroy, whole: () => frames.show(state).whole};
 }
 
 const pagePlace = document.getElementById('salviz-page');

@@ -34,14 +34,23 @@ const labelSpaces = {' ': '␣', '\n': '↵', '\r': '↵', '\t': '⇥'};
 
 const labelSpace = c => labelSpaces[c] ?? '␣';
 
+// White space as Python defines it, which excludes the byte order mark.
+export function isBlank(text) { return /^[\s\x1c-\x1f\x85]+$/.test(text) && !text.includes('\ufeff'); }
+
+function stripped(chars) {
+  const isInk = c => !isBlank(c), end = chars.findLastIndex(isInk);
+  return end < 0 ? [] : chars.slice(chars.findIndex(isInk), end + 1);
+}
+
 // A label that is never empty, without surrounding white space and control characters.
 export function visible(text) {
-  const core = [...text.trim()].filter(c => !/[\p{Cc}\p{Cf}]/u.test(c) || c === '\u200c' || c === '\u200d');
+  const inner = stripped([...text]);
+  const core = inner.filter(c => !/[\p{Cc}\p{Cf}]/u.test(c) || c === '\u200c' || c === '\u200d');
   if (core.every(c => c === '\u200c' || c === '\u200d')) {
-    if (text && !text.trim()) return [...text].map(labelSpace).join('');
-    return [...text.trim()].map(c => `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}`).join(' ');
+    if (isBlank(text)) return [...text].map(labelSpace).join('');
+    return inner.map(c => `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}`).join(' ');
   }
-  const label = core.map(c => /\s/.test(c) && c !== ' ' ? labelSpace(c) : c).join('');
+  const label = core.map(c => isBlank(c) && c !== ' ' ? labelSpace(c) : c).join('');
   return /^\p{M}/u.test(label) ? `◌${label}` : label;
 }
 

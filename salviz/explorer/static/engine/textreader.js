@@ -1,6 +1,6 @@
 // Tokenizes texts with Hugging Face's tokenizer, aligns tokens and words, and splits word pieces whose embeddings are
 // not in the page into smaller ones.
-import {findWords, mergedWords, touchedWords, visible} from './findwords.js';
+import {findWords, isBlank, mergedWords, touchedWords, visible} from './findwords.js';
 
 // The printable character that stands for each byte in a byte-level vocabulary, as GPT-2 numbers them.
 const readerBytes = (() => {
@@ -11,7 +11,7 @@ const readerBytes = (() => {
     ...others.map((b, i) => [String.fromCharCode(256 + i), b])]);
 })();
 
-const readerUtf8 = new TextDecoder('utf-8', {fatal: true}), readerBlank = /^\s+$/;
+const readerUtf8 = new TextDecoder('utf-8', {fatal: true, ignoreBOM: true});
 
 // The longest pieces that `has` contains and that together spell `token`; null if there are none. A piece that
 // continues a word starts with `prefix`.
@@ -91,8 +91,7 @@ export class TextReader {
   align({tokens, chars}) {
     const spans = this.isByteLevel ? this.byteSpans(tokens, chars) : this.pieceSpans(tokens, chars);
     const pieces = tokens.map(token => this.textOf(token)), unmerged = findWords(chars);
-    const isBlank = i => readerBlank.test(pieces[i] ?? '');
-    const touched = touchedWords(unmerged, spans).map((words, i) => isBlank(i) ? [-1, -1] : words);
+    const touched = touchedWords(unmerged, spans).map((words, i) => isBlank(pieces[i] ?? '') ? [-1, -1] : words);
     const {spans: wordSpans, merged} = mergedWords(unmerged, touched);
     return {words: wordSpans.map(([start, end]) => chars.slice(start, end).join('')),
       wordIds: touched.map(([first]) => first < 0 ? -1 : merged[first]),
