@@ -47,7 +47,7 @@ def times_of(path):
     return load, first, rows[2][0], sorted(row[1] for row in rows)[2], path_time
 
 if __name__ == '__main__':
-    print('layers  page MB  load s  first s  maps ms  saliency ms  integrated gradients s (two sentences)')
+    print('layers  page MB  load s  first s  maps ms  saliency ms  integrated gradients s')
     with tempfile.TemporaryDirectory() as folder:
         for layers in (6, 2):
             more = {} if layers == 6 else dict(num_hidden_layers=layers)

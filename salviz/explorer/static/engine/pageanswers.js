@@ -62,7 +62,8 @@ export class PageAnswers {
     if (count > longest)
       throw new Error(`the text has ${count} tokens, but the model accepts at most ${longest}; shorten the text`);
     const words = this.network.words(read.rows), {logits, maps, tape} = this.network.forward(words, read.segments);
-    return {texts, read, words, maps, tape, probabilities: softmaxRow(Float32Array.from(logits))};
+    return {texts, read, words, maps, tape, saliency: new Map(),
+      probabilities: softmaxRow(Float32Array.from(logits))};
   }
 
   probe({texts, read}, id) {
@@ -81,8 +82,14 @@ export class PageAnswers {
     return frameBytes({run: 0, probe: id, step: 0, epoch: 0, label: null, losses: {}, info}, arrays);
   }
 
-  // Saliency of both texts for `target`; null if the computation was ended.
-  async saliency({words, read, tape}, target, by, report) {
+  // Saliency of a text for `target`, cached with its forward pass; null if the computation was ended.
+  async saliency(pass, target, by, report) {
+    const key = `${by}/${target}`, values = pass.saliency.get(key) ?? await this.computed(pass, target, by, report);
+    if (values) pass.saliency.set(key, values);
+    return values;
+  }
+
+  async computed({words, read, tape}, target, by, report) {
     const {network} = this, {segments} = read;
     if (by === 'integrated_gradients') {
       const baseline = network.words([this.reader.row(this.header.padding)]);
