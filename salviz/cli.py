@@ -373,7 +373,12 @@ def _run_show(a):
     runs = [open_run(r) for r in (a.run, a.compare) if r is not None]
     out = Path(a.out or f'{runs[0].path.name}.html')
     _check_free('show', [out], a.force)
-    try: page = page_of(runs, _flat(a.probes), _flat(a.steps), _flat(a.layers), a.heads,
+    models = None
+    if a.model:
+        from salviz.analysis.model_source import ModelSource
+        from salviz.explorer.page_model import page_models
+        models = page_models([ModelSource(run) for run in runs])
+    try: page = page_of(runs, _flat(a.probes), _flat(a.steps), _flat(a.layers), a.heads, models=models,
                         limit=a.limit*1e6 if a.limit else None)
     except ValueError as e: raise ValueError(_in_options(str(e), a.heads)) from None
     write_page(page, out, force=a.force)
@@ -661,6 +666,8 @@ def _commands_of_runs(add):
         help='beyond 128 tokens, include the full map of every head instead of one head (large)')
     arg('--limit', type=_amount, default=200, metavar='MB',
         help='maximum size of the page; 0 for any size (default %(default)s)')
+    arg('--model', action='store_true',
+        help='include the newest checkpoint of the run, so that the page runs it on sentences that you type')
     arg('--force', action='store_true', help='overwrite the file')
     arg('--open', action='store_true', help='open the page in the browser')
     arg = add('strip', _run_strip, 'remove dead widget views from notebook outputs that also have a static image')

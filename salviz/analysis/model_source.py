@@ -98,6 +98,18 @@ class ModelSource(_ModelChoices):
         check_choice('attribution', attribution, (*self.attributions(), None))
         return explain_alike(*self._ready(choice), [_plain(parts) for parts in texts], attribution)
 
+    def quantised(self,
+        texts,        # each a list of one text or a text pair
+        others:float, # size of the page without models, see `quantised_model`
+        count:int=1,  # number of models in the page
+    ) -> tuple: # (`QuantisedModel`, its name)
+        "Prepare the last of the `choices`, which is the newest, for a page"
+        from salviz.analysis.quantised_model import quantised_model
+        check_faults(self.needs())
+        choice, name = self.choices()[-1]
+        if choice == 'now': name = 'the model in this page'
+        return quantised_model(*self._ready(choice), texts, others, count), name
+
     def vectors(self,
         text,        # a list of one text or a text pair
         choice,      # key of one of the `choices`

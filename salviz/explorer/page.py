@@ -146,6 +146,8 @@ def page_of(
     limit=200e6, # maximum size of the page in bytes; None: unlimited
     plotly=True, # include plotly if a panel needs it?
     front=None,  # result of `front_meta`; allows more than two runs
+    # function from (size of the page in bytes, metadata of the runs) to further parts, see `page_models`
+    models=None,
 ) -> Page:
     "Build and pack the page for `runs`, without writing a file"
     one = not isinstance(runs, (list, tuple)) or (runs and isinstance(runs[0], Snapshot))
@@ -165,7 +167,8 @@ def page_of(
     shipped = (f'Left out of this page: {"; ".join(left)}. Write it again with other probes=, steps= or layers=.'
                if left else '')
     carried = ''
-    if plotly and needs_plotly(panels): carried = base64.b64encode(plotly_gz()).decode()
+    has_curves = front is not None or any(r.metrics for r in runs)
+    if plotly and has_curves and needs_plotly(panels): carried = base64.b64encode(plotly_gz()).decode()
     statistics = [HeadRows(run, [p['id'] for p in m['probes']]) for run, m in zip(runs, metas)]
     if panels is None or 'headtime' in panels:
         for rows in statistics: rows.more()
@@ -176,7 +179,11 @@ def page_of(
     title = ' and '.join(f'{m["title"]} ({m["name"]})' for m in metas)
     parts = [*texts, *(('text/plain', name, text) for name, text in frames),
              *([('text/plain', 'salviz-plotly', carried)] if carried else [])]
-    return Page(title, parts, bundle('page.js'), count, len({s for m in metas for _, s in m['recorded']}),
+    program = bundle('page.js')
+    if models is not None: parts += models(len(program) + len(styles()) + sum(len(t) for *_, t in parts), metas)
+    size = sum(len(text) for *_, text in parts)
+    if limit is not None and size > limit: raise _too_large(size, 1, limit)
+    return Page(title, parts, program, count, len({s for m in metas for _, s in m['recorded']}),
                 example_count_text(metas[0]['probes']), weights)
 
 # %% ../../nbs/12_explorer/06_page.ipynb #020
@@ -229,7 +236,9 @@ def _parts_html(page:Page) -> str:
 # %% ../../nbs/12_explorer/06_page.ipynb #020d
 def _page_html(page:Page) -> str:
     "Return the text of the HTML file"
-    return _template.format(policy=page_policy, title=html.escape(f'{page.title}: salviz'), styles=styles(),
+    has_model = any(name == 'salviz-engine' for _, name, _ in page.parts)
+    policy = page_policy + '; worker-src blob:'*has_model
+    return _template.format(policy=policy, title=html.escape(f'{page.title}: salviz'), styles=styles(),
                             parts=_parts_html(page), program=in_script(page.program))
 
 # %% ../../nbs/12_explorer/06_page.ipynb #022

@@ -219,7 +219,7 @@ class _Delivery(_Rows):
         text = json_text(describe([dict(m, live=self._live) for m in self._metas], self._words(), self._front))
         if text != self._data['meta']: state['meta'] = text
         if 'meta' in state:
-            offers = json_text([source.offer() for source in self._sources])
+            offers = json_text([source.offer() for source in self.sources])
             if offers != self._data['own']: state['own'] = offers
         more = not due and send and self._with_heads and any([heads.more(.05) for heads in self._heads])
         wait = self._rows(state)
@@ -254,7 +254,7 @@ class _ModelQueries:
     "Queries from the page to a model, and their answers"
     def _ask_model(self, content):
         "Queue a query to a model, which is answered when the kernel is free"
-        if not _well_formed(content, len(self._sources)): return
+        if not _well_formed(content, len(self.sources)): return
         self._questions[content['kind']] = content
         self._wake()
 
@@ -266,7 +266,7 @@ class _ModelQueries:
     def _answer(self):
         "Send the next part of the answer to the newest query of each kind"
         questions, self._questions = self._questions, {}
-        for kind, question in questions.items(): self._replies[kind] = model_queries[kind][0](self._sources, question)
+        for kind, question in questions.items(): self._replies[kind] = model_queries[kind][0](self.sources, question)
         for kind, parts in list(self._replies.items()):
             if (part := next(parts, None)) is None: del self._replies[kind]
             else: self.send(*part)
@@ -290,7 +290,7 @@ class ExplorerView(_Delivery, _ModelQueries, anywidget.AnyWidget):
             {}, {}, [], {}, set(), set())
         self._sent_at, self._sent_rows, self._rows_due, self._resend_after = {}, None, 0., None
         self._data = dict(meta='', rows='[]', index=[], own='')
-        self._sources, self._questions, self._replies = list(sources), {}, {}
+        self.sources, self._questions, self._replies = list(sources), {}, {}
         self._replier, self._front = ThrottledWorker(self._answer, rate=20), front
         try: self._loop = asyncio.get_running_loop()
         except RuntimeError: self._loop = None

@@ -33,6 +33,7 @@ from ..core.snapshots import Snapshot
 from ..core.validation import Names, check_arguments, grouped_arguments, validated
 from .assets import check_panels, needs_plotly, static_text
 from .page import output_html, page_of, plotly_gz, write_page
+from .page_model import page_models
 from .quantisation import json_text
 from .run_metadata import as_run, example_count_text, front_meta, is_front, runs_of_front, same_probe
 from .transfer import ThrottledWorker
@@ -327,10 +328,13 @@ class _Pages(_Pictures):
         force:bool=False,               # overwrite an existing file?
         limit:float|None=200e6,         # maximum size of the file in bytes; None: unlimited
         wait:bool=True,                 # wait for the computation of `explore`? False: write the available data
+        # include the model, with 8-bit weights, so that the page runs it on custom sentences?
+        model:bool=False,
     ) -> Path:
         "Write a self-contained page of the current view, which needs no network, and return its path"
         if wait: self._wait_for_background('to_html(wait=False) writes the available data')
-        return write_page(self._page(probes, steps, layers, heads, limit=limit), path, force)
+        models = page_models(self.view.sources) if model else None
+        return write_page(self._page(probes, steps, layers, heads, limit=limit, models=models), path, force)
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #048
 def _apart() -> bool:

@@ -1,6 +1,7 @@
 // The explorer as a standalone page: all data is packed in script elements of the page, and a probe example is unpacked
 // when it is viewed.
 import {mountApp} from './app.js';
+import {PageModel} from './engine/pagemodel.js';
 import {unpackPage} from './state/codec.js';
 import {plotlyLoader} from './lib/plotly.js';
 import {stateOfLink} from './state/link.js';
@@ -76,6 +77,12 @@ function pageLinkState(el) {
   }
 }
 
+// The models of a page: null for a page without one, which offers no custom sentences.
+function pageKernel(source) {
+  const models = pageJson(source, 'salviz-models');
+  return models && new PageModel(models, name => pageText(source, name));
+}
+
 let pageCount = 0;   // explorers in this document
 
 // Panels are landmarks, which need distinct names: from the second explorer on, they are numbered.
@@ -106,7 +113,8 @@ export async function openPage(el, {source = document,
     if (isPage) document.documentElement.dataset.theme = theme;
   });
   state.on(changed => { if (changed.has('probe') || changed.has('run')) frames.show(state).whole.catch(failed); });
-  const app = mountApp(el, store, {state, panels: options.panels ?? null, plotly, isPage, firstUse: true});
+  const kernel = pageKernel(source);
+  const app = mountApp(el, store, {state, panels: options.panels ?? null, plotly, kernel, isPage, firstUse: true});
   pageNumbered(el);
   const moved = () => {
     const linked = pageLinkState(el);
@@ -116,9 +124,10 @@ export async function openPage(el, {source = document,
   const destroy = () => {
     window.removeEventListener('hashchange', moved);
     offTheme();
+    kernel?.close();
     app.destroy();
   };
-  return {...app, destroy, whole: () => frames.show(state).whole};
+  return {...app, kernel, destroy, whole: () => frames.show(state).whole};
 }
 
 const pagePlace = document.getElementById('salviz-page');

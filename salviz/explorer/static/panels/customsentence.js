@@ -15,6 +15,7 @@ const customCached = 8;
 const customColours = [['saliency', 'saliency'], ['attention', 'attention']];
 const customNoKernel = 'This panel needs a model in a running kernel. In a notebook, use '
   + 'Explorer(run, model=(model, tokenizer)) or explore(model, tokenizer).';
+const customTypedAfter = 150;   // milliseconds after the last key
 export const lateWords = 'No answer yet. The kernel may be busy; if it has stopped, run the cell again.';
 
 // The models that the kernel offers for the run in view, and why they cannot be used ('' if they can).
@@ -100,7 +101,10 @@ class CustomSentence {
     this.fields = (this.base ?? []).map((_, i) => {
       const field = Object.assign(document.createElement('input'), {type: 'text', autocomplete: 'off', dir: 'auto'});
       field.className = 'sv-own-field';
-      field.addEventListener('input', () => this.showWords());
+      field.addEventListener('input', () => {
+        this.showWords();
+        this.typed();
+      });
       // In JupyterLab, Enter does not submit a form.
       field.addEventListener('keydown', e => {
         if (e.key !== 'Enter' || e.isComposing) return;
@@ -135,8 +139,14 @@ class CustomSentence {
     this.showWords();
   }
 
+  // A model in the page answers while you type.
+  typed() {
+    clearTimeout(this.soon);
+    if (this.ctx.kernel?.whileTyping) this.soon = setTimeout(() => this.ask(true), customTypedAfter);
+  }
+
   say(text, failed = false) {
-    setText(this.status, text || this.needs());
+    setText(this.status, text || this.needs() || this.offer()?.about || '');
     this.status.classList.toggle('sv-failed', failed);
   }
 
@@ -196,7 +206,8 @@ class CustomSentence {
   }
 
   // Only the newest request counts; answers to earlier ones are ignored. Answers come in parts.
-  async ask() {
+  async ask(isTyping = false) {
+    clearTimeout(this.soon);
     const {state} = this.ctx, texts = this.text(), turn = ++this.turn, {kind, layer, head} = state.entry;
     if (this.needs() || !this.base) return;
     if (texts.some(text => !text.trim())) {
@@ -210,7 +221,7 @@ class CustomSentence {
     try {
       await this.ctx.kernel.ask({kind: 'own', run: state.run, texts: [other, texts], choice,
         attribution: this.attribution.value, head: kind === 'head' && layer !== null ? [layer, head] : null},
-      answer => { if (turn === this.turn) this.take(answer, texts); });
+      answer => { if (turn === this.turn) this.take(answer, texts, isTyping); });
     } catch (error) {
       if (turn === this.turn) this.rest(`The request could not be sent (${error.message}); run the cell again.`, true);
     }
@@ -227,9 +238,13 @@ class CustomSentence {
     this.el.removeAttribute('aria-busy');
   }
 
-  take(answer, texts) {
+  take(answer, texts, isTyping) {
     if (answer.error) {
       this.rest(answer.error, true);
+      return;
+    }
+    if (answer.progress) {
+      this.waitForSaliency(answer);
       return;
     }
     const store = new Store();
@@ -238,12 +253,17 @@ class CustomSentence {
       sides = frames.map((frame, i) => ({frame, probe: store.probe(0, i), explains: answer.explains[i]}));
     this.pair = {...answer, sides, classes: answer.run.classes};
     const isListed = this.queried.some(one => JSON.stringify(one) === JSON.stringify(texts));
-    if (!isListed) this.queried = [...this.queried, texts].slice(-customCached);
+    if (!isListed && !isTyping) this.queried = [...this.queried, texts].slice(-customCached);
     this.rest('');
-    if (answer.more) this.wait(`Computing saliency (${answer.attribution.replaceAll('_', ' ')}) …`);
+    if (answer.more) this.waitForSaliency(answer);
     this.fill();
     this.show();
     if (!answer.more) this.ctx.announce(this.outcome.textContent);
+  }
+
+  waitForSaliency({attribution, progress}) {
+    const done = progress ? ` ${Math.round(100 * progress)} %` : '';
+    this.wait(`Computing saliency (${attribution.replaceAll('_', ' ')})${done} …`);
   }
 
   show() {
@@ -258,11 +278,11 @@ class CustomSentence {
   }
 
   aboutWords({alike, note}) {
-    const {of, attribution, sides: [a, b]} = this.pair, name = attribution.replaceAll('_', ' ');
+    const {of, attribution, notice = '', sides: [a, b]} = this.pair, name = attribution.replaceAll('_', ' ');
     const score = alike ? `for ${a.explains}` : `A for ${a.explains || 'nothing'}, B for ${b.explains || 'nothing'}`;
     const saliency = a.frame.get('saliency') ? ` Saliency: ${name}, ${score}.` : '';
     const apart = alike || !saliency ? '' : ' A and B explain different scores, so their saliency is not subtracted.';
-    return `A and B were computed just now by ${of}; neither was recorded.${saliency}${apart} ${note}`.trim();
+    return `A and B were computed just now by ${of}; neither was recorded.${saliency}${apart} ${note} ${notice}`.trim();
   }
 
   // Three rows per column: the word of A, the word of B, and B − A where both are the same word.
@@ -338,7 +358,8 @@ function customOutcome({sides, classes}) {
     elementOf('td', '', customSigned(q[i] - p[i]))));
   const head = elementOf('tr', '', ...[chance ? 'probability' : '', 'A', 'B', 'B − A'].map(name =>
     elementOf('th', '', name)));
-  const [a, b] = [p, q].map(values => classes.filter((_, i) => isPredicted(values, i)).map(quoted).join(', ')
+  const predicted = values => classes.filter((_, i) => isPredicted(values, i)).map(name => quoted(name));
+  const [a, b] = [p, q].map(values => predicted(values).join(', ')
     || (several ? 'no class' : quoted('')));
   const outcome = chance && classes.length ? `Prediction: ${a} for A, ${b} for B.` : '';
   return [elementOf('p', 'sv-outcome', outcome), elementOf('table', 'sv-own-table', elementOf('thead', '', head),

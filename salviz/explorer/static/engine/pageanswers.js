@@ -1,0 +1,155 @@
+// Answers of a model in the page, in the form in which a kernel sends them (salviz.explorer.custom_sentences).
+import {integratedGradients, reducedTo} from './network.js';
+import {softmaxRow} from './operations.js';
+
+const answerMagic = 0x31465653, answerCached = 4;   // 'SVF1'
+
+// One byte per probability: the code c with the nearest value (c/254)³.
+const answerAbove = Float64Array.from({length: 255}, (_, c) => c === 254 ? Infinity
+  : ((c / 254) ** 3 + ((c + 1) / 254) ** 3) / 2);
+
+export function cubeCodes(maps) {
+  const out = new Uint8Array(maps.reduce((sum, map) => sum + map.length, 0));
+  let at = 0;
+  for (const map of maps) {
+    for (const x of map) {
+      const code = Math.floor(Math.cbrt(Math.min(1, x)) * 254);
+      out[at++] = code + Number(x > answerAbove[code]);
+    }
+  }
+  return out;
+}
+
+// A frame as `frame_bytes` of salviz.explorer.payload writes it; `arrays`: {name: [specification, typed array]}.
+export function frameBytes(header, arrays) {
+  const specs = {}, parts = [];
+  let at = 0;
+  for (const [name, [spec, array]] of Object.entries(arrays)) {
+    const bytes = new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
+    specs[name] = {...spec, offset: at, bytes: bytes.length};
+    parts.push([at, bytes]);
+    at += Math.ceil(bytes.length / 8) * 8;
+  }
+  const text = new TextEncoder().encode(JSON.stringify({...header, arrays: specs})),
+    start = 8 + Math.ceil(text.length / 8) * 8;
+  const out = new Uint8Array(start + at), words = new DataView(out.buffer);
+  words.setUint32(0, answerMagic, true);
+  words.setUint32(4, start - 8, true);
+  out.fill(32, 8, start);
+  out.set(text, 8);
+  for (const [offset, bytes] of parts) out.set(bytes, start + offset);
+  return out;
+}
+
+export class PageAnswers {
+  constructor(network, reader, header) {
+    Object.assign(this, {network, reader, header, cached: new Map()});
+  }
+
+  // The forward pass of a text or a pair; those of the last few texts are cached, since one side of a comparison stays.
+  pass(texts) {
+    const key = JSON.stringify(texts), cached = this.cached.get(key);
+    const pass = cached ?? this.run(texts);
+    this.cached.delete(key);
+    this.cached.set(key, pass);
+    while (this.cached.size > answerCached) this.cached.delete(this.cached.keys().next().value);
+    return pass;
+  }
+
+  run(texts) {
+    if (texts.some(text => !text.trim())) throw new Error('the text is empty; enter at least one word');
+    const read = this.reader.read(texts), count = read.tokens.length, {longest} = this.header;
+    if (count > longest)
+      throw new Error(`the text has ${count} tokens, but the model accepts at most ${longest}; shorten the text`);
+    const words = this.network.words(read.rows), {logits, maps, tape} = this.network.forward(words, read.segments);
+    return {texts, read, words, maps, tape, saliency: new Map(),
+      probabilities: softmaxRow(Float32Array.from(logits))};
+  }
+
+  probe({texts, read}, id) {
+    const [first] = this.header.template.run.probes;
+    return {...first, id, matches: id, texts, tokens: read.tokens, labels: read.labels, words: read.words,
+      word_ids: read.wordIds, is_special: read.isSpecial, label: null, has_rationale: false};
+  }
+
+  frame(pass, id, explains, saliency, facts) {
+    const {read, maps, probabilities, tape} = pass, n = read.tokens.length, {layers, heads} = this.network.config;
+    const f32 = values => [{codec: 'f32', shape: [values.length]}, values];
+    const attention = {codec: 'cube8', shape: [layers, heads, n, n], layers: maps.map((_, layer) => layer)};
+    const arrays = {attention: [attention, cubeCodes(maps.flat())], ...saliency && {saliency: f32(saliency)},
+      probabilities: f32(probabilities)};
+    const info = {...this.header.template.info, example_id: id, pooled_row: tape.row, explains, ...saliency && facts};
+    return frameBytes({run: 0, probe: id, step: 0, epoch: 0, label: null, losses: {}, info}, arrays);
+  }
+
+  // Saliency of a text for `target`, cached with its forward pass; null if the computation was ended.
+  async saliency(pass, target, by, report) {
+    const key = `${by}/${target}`, values = pass.saliency.get(key) ?? await this.computed(pass, target, by, report);
+    if (values) pass.saliency.set(key, values);
+    return values;
+  }
+
+  async computed({words, read, tape}, target, by, report) {
+    const {network} = this, {segments} = read;
+    if (by === 'integrated_gradients') {
+      const baseline = network.words([this.reader.row(this.header.padding)]);
+      return integratedGradients(network, words, segments, target, baseline, {report});
+    }
+    return reducedTo(by, network.gradient(tape, target), words, segments.length);
+  }
+
+  // Tokens that were split because the page has no embedding for them.
+  notice(passes) {
+    const {pieces, vocabulary} = this.header, left = [...new Set(passes.flatMap(({read}) => read.left))];
+    if (!left.length) return '';
+    const names = left.slice(0, 6).map(token => `‘${this.reader.textOfPiece(token).slice(0, 30)}’`).join(', ');
+    const [few, all] = [pieces.length, vocabulary].map(count => count.toLocaleString('en'));
+    return `This page contains ${few} of ${all} word pieces. `
+      + `${names}${left.length > 6 ? ' and others' : ''} ${left.length > 1 ? 'are' : 'is'} read as smaller pieces, `
+      + 'which the model in Python would not do.';
+  }
+
+  content(question, passes, explains) {
+    const {template} = this.header;
+    return {of: template.name, attribution: question.attribution, explains, notice: this.notice(passes),
+      run: {...template.run, probes: passes.map((pass, i) => this.probe(pass, i))}};
+  }
+
+  // Answers a question about `texts` in two parts, like a kernel: maps and probabilities, then the same with saliency
+  // for the class predicted for the first text. `say(content, frames)` sends a part; `isOld()` ends the computation.
+  async answer(question, say, isOld) {
+    const {attribution} = question, {explains: explained, attributions} = this.header;
+    const passes = question.texts.map(texts => this.pass(texts));
+    const best = passes.map(({probabilities: p}) => p.indexOf(Math.max(...p)));
+    const each = best.map(target => `${explained[target]} (predicted)`);
+    say({...this.content(question, passes, each), more: true}, passes.map((pass, i) => this.frame(pass, i, each[i])));
+    const [target] = best, shared = passes.map(() => `${explained[target]} (predicted for the first text)`);
+    const steps = passes.length, values = [];
+    for (const [i, pass] of passes.entries()) {
+      const report = (step, count) => {
+        say({progress: (i + step / count) / steps, attribution, more: true}, []);
+        return new Promise(done => { setTimeout(() => done(!isOld())); });
+      };
+      values.push(await this.saliency(pass, target, attribution, report));
+      if (values.at(-1) === null) return;
+    }
+    say({...this.content(question, passes, shared), more: false}, passes.map((pass, i) =>
+      this.frame(pass, i, shared[i], values[i], attributions[attribution])));
+  }
+
+  // Queries, keys and attention of one head.
+  vectors({texts, layer, head}, say) {
+    const {tape, read, maps} = this.pass(texts), n = read.tokens.length, {hidden, size, scale} = this.network.sizes;
+    const columns = x => Float32Array.from({length: n * size}, (_, k) =>
+      x[Math.floor(k / size) * hidden + head * size + k % size]);
+    const {query, key} = tape.layers[layer].vectors;
+    const f32 = (values, width) => [{codec: 'f32', shape: [n, width]}, values];
+    const isAllowed = k => !this.network.sizes.causal || k % n <= Math.floor(k / n), allowed = new Uint8Array(
+      Math.ceil(n * n / 8));
+    for (let k = 0; k < n * n; k++) if (isAllowed(k)) allowed[k >> 3] |= 128 >> (k & 7);
+    const arrays = {query: f32(columns(query), size), key: f32(columns(key), size),
+      attention: f32(maps[layer][head], n), allowed: [{codec: 'bits', shape: [n, n]}, allowed]};
+    say({tokens: read.tokens, of: this.header.template.name, more: false},
+      [frameBytes({run: 0, probe: 0, step: 0, info: {scaling: scale}}, arrays)]);
+  }
+}

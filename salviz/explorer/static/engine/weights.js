@@ -1,0 +1,54 @@
+// Reads a model that salviz.explorer.page_model wrote: a JSON header and arrays. Matrices have one byte per weight and
+// one scale per row. Those of linear layers are dequantised once; embeddings stay bytes, since a sentence reads few
+// rows.
+
+const weightsMagic = 0x314d5653;              // 'SVM1' read as a little-endian number
+
+async function weightsInflate(bytes) {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('deflate'));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+export function bytesOfBase64(text) {
+  const binary = atob(text), bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
+  return bytes;
+}
+
+function floatRows({codes, scale, width}) {
+  const out = new Float32Array(codes.length);
+  for (let row = 0, k = 0; row < scale.length; row++)
+    for (let i = 0; i < width; i++, k++) out[k] = codes[k] * scale[row];
+  return out;
+}
+
+// Returns {header, config, weights} as `Network` takes them.
+export function readWeights(bytes) {
+  const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  if (bytes.length < 8 || words.getUint32(0, true) !== weightsMagic) throw new Error('the data is not a salviz model');
+  const start = 8 + words.getUint32(4, true), header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, start)));
+  const {config, arrays} = header;
+  const floats = (offset, size) => new Float32Array(bytes.buffer, bytes.byteOffset + start + offset, size);
+  const table = name => {
+    if (!arrays[name]) return null;
+    const {shape: [rows, width], offset, scale} = arrays[name];
+    const codes = new Int8Array(bytes.buffer, bytes.byteOffset + start + offset, rows * width);
+    return {codes, scale: floats(scale, rows), width, rows};
+  };
+  const vector = name => arrays[name] ? floats(arrays[name].offset, arrays[name].shape[0]) : null;
+  const layer = name => {
+    const of = table(`${name}.weight`);
+    return of && {weight: floatRows(of), bias: vector(`${name}.bias`), inputs: of.width, outputs: of.rows};
+  };
+  const norm = name => arrays[`${name}.weight`]
+    && {weight: vector(`${name}.weight`), bias: vector(`${name}.bias`), eps: config.eps};
+  const layers = Array.from({length: config.layers}, (_, i) => Object.fromEntries([
+    ...['query', 'key', 'value', 'output', 'inner', 'outer'].map(part => [part, layer(`layers.${i}.${part}`)]),
+    ...['norm1', 'norm2'].map(part => [part, norm(`layers.${i}.${part}`)])]));
+  const weights = {word: table('word'), position: table('position'), segment: table('segment'), layers,
+    embedded: norm('embedded'), projection: layer('projection'), final: norm('final'),
+    head: config.head.map((name, i) => ({name, ...layer(`head.${i}`)}))};
+  return {header, config, weights};
+}
+
+export async function unpackWeights(packed) { return readWeights(await weightsInflate(packed)); }

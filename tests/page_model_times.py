@@ -1,0 +1,59 @@
+"""Sizes and times of pages with a model, in Chromium from a file without a network: `python tests/page_model_times.py`
+prints one row for MiniLM with 6 layers and one with 2, for a sentence of 20 tokens."""
+import tempfile
+import time
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+from browser import chromium, flags, knows_the_tour
+from salviz.explorer.model_explorer import explore
+from salviz.models.loading import load_classifier
+
+recorded = ['One of the best movies of the year.', 'One of the worst movies of the year.']
+# each a change of the one before it, as somebody who types makes it
+typed = [f'the film is not bad and the story is {word} , but it was not for me at all .'
+         for word in ('good', 'great', 'long', 'short', 'new', 'old')]
+
+# Milliseconds from the last key to the maps and to the saliency, without the 150 ms that the panel waits for more keys
+measured = '''async ([text, attribution]) => {
+    const question = {kind: 'own', run: 0, texts: [base, [text]], choice: 'page', attribution, head: null};
+    const start = performance.now(), times = [];
+    await new Promise((done, fail) => kernel.ask(question, answer => {
+        if (answer.error) fail(new Error(answer.error));
+        if (!answer.progress) times.push(performance.now() - start);
+        if (!answer.more) done();
+    }));
+    return times;
+}'''
+
+def times_of(path):
+    "Seconds to load the page, milliseconds to the maps, to the saliency and to integrated gradients: medians"
+    with sync_playwright() as pw:
+        browser = pw.chromium.launch(executable_path=chromium(), args=flags)
+        page = browser.new_context(offline=True).new_page()
+        page.add_init_script(knows_the_tour)
+        start = time.monotonic()
+        page.goto(path.as_uri())
+        page.wait_for_function('() => window.salviz')
+        load = time.monotonic() - start
+        page.evaluate('base => { window.kernel = salviz.kernel; window.base = base; }', recorded[:1])
+        start = time.monotonic()
+        page.evaluate(measured, [recorded[1], 'input_x_gradient'])
+        first = time.monotonic() - start
+        rows = sorted(page.evaluate(measured, [text, 'input_x_gradient']) for text in typed[:5])
+        path_time = page.evaluate(measured, [typed[5], 'integrated_gradients'])[-1]
+        browser.close()
+    return load, first, rows[2][0], sorted(row[1] for row in rows)[2], path_time
+
+if __name__ == '__main__':
+    print('layers  page MB  load s  first s  maps ms  saliency ms  integrated gradients s')
+    with tempfile.TemporaryDirectory() as folder:
+        for layers in (6, 2):
+            more = {} if layers == 6 else dict(num_hidden_layers=layers)
+            model, tokenizer = load_classifier('movie-minilm', **more)
+            explorer = explore(model, tokenizer, recorded, saliency='input_x_gradient', attribution=False)
+            path = explorer.to_html(Path(folder)/f'{layers}.html', model=True)
+            load, first, maps, saliency, steps = times_of(path)
+            print(f'{layers:6} {path.stat().st_size/1e6:8.2f} {load:7.1f} {first:8.1f} {maps:8.0f} {saliency:12.0f} '
+                  f'{steps/1000:8.1f}')
