@@ -15,3 +15,4 @@ from salviz.methods.right_reasons import RightForRightReasons as RightForRightRe
 from salviz.methods.rdrop import RDrop as RDrop
 from salviz.methods.attention_dropout import (AttentionDropout as AttentionDropout, DropHead as DropHead,
                                               DropKey as DropKey)
+from salviz.methods.expected_gradients import ExpectedGradients as ExpectedGradients

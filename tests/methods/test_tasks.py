@@ -10,7 +10,7 @@ import torch
 
 import forked
 from salviz.methods import (ADDrop, AttentionDropout, AttentionGuidance, AttentionGuidanceVariant, Distillation,
-                            DropHead, DropKey, EnergyLoss, FineTuning, RationaleGuided, RationaleGuidedVariant,
+                            DropHead, DropKey, EnergyLoss, ExpectedGradients, FineTuning, RationaleGuided, RationaleGuidedVariant,
                             RDrop, RightForRightReasons, SaliencyGuided, SalLM, SalLMVariant)
 from salviz.methods.base import method_classes
 from salviz.models.tasks import tasks
@@ -275,7 +275,7 @@ methods_besides = {
     'Distillation': lambda: TaughtByACopy('a copy', alpha=.5, temperature=2.),
     'RightForRightReasons': RightForRightReasons, 'EnergyLoss': EnergyLoss, 'RDrop': RDrop,
     'DropKey': lambda: DropKey(p=.4), 'AttentionDropout': lambda: AttentionDropout(p=.4),
-    'DropHead': lambda: DropHead(p=.4)}
+    'DropHead': lambda: DropHead(p=.4), 'ExpectedGradients': ExpectedGradients}
 def build(name, task):
     of_task = methods_of_images if task == 'image_classification' else {}
     return {**methods, **methods_besides, **of_task}[name]()
