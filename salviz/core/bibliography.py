@@ -108,7 +108,16 @@ papers |= { # baselines, by class name
     'AttentionDropout': _proceedings('vaswani2017attention',
         'Vaswani, Ashish and Shazeer, Noam and Parmar, Niki and Uszkoreit, Jakob and Jones, Llion and Gomez, Aidan N. '
         'and Kaiser, {\\L}ukasz and Polosukhin, Illia', 'Attention is All you Need', _neurips_, 2017, volume=30,
-        method='Attention dropout')}
+        method='Attention dropout'),
+    'ExpectedGradients': Paper('article', 'erion2021improving', dict(
+        author='Erion, Gabriel and Janizek, Joseph D. and Sturmfels, Pascal and Lundberg, Scott M. and Lee, Su-In',
+        title='Improving performance of deep learning models with axiomatic attribution priors and expected gradients',
+        journal='Nature Machine Intelligence', volume=3, pages='620--631', year=2021,
+        doi='10.1038/s42256-021-00343-w'), 'Expected gradients'),
+    'ConstrainedRationales': _proceedings('ferreira2025explanation', 'Ferreira, Pedro and Titov, Ivan and Aziz, Wilker',
+        'Explanation Regularisation through the Lens of Attributions',
+        'Proceedings of the 31st International Conference on Computational Linguistics', 2025, pages='6530--6551',
+        method='Constrained rationales')}
 
 # %% ../../nbs/01_core/04_bibliography.ipynb #006
 papers |= { # explanations, by registered name

@@ -15,3 +15,5 @@ from salviz.methods.right_reasons import RightForRightReasons as RightForRightRe
 from salviz.methods.rdrop import RDrop as RDrop
 from salviz.methods.attention_dropout import (AttentionDropout as AttentionDropout, DropHead as DropHead,
                                               DropKey as DropKey)
+from salviz.methods.expected_gradients import ExpectedGradients as ExpectedGradients
+from salviz.methods.constrained_rationales import ConstrainedRationales as ConstrainedRationales

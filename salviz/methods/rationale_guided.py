@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['nodes_at_once', 'normalised', 'rationale_loss', 'retained_alone', 'as_many_of_the_rest', 'contrastive_loss',
-           'explaining_attention', 'rolled_out', 'teachable', 'taught_saliency', 'check_explaining_attention',
-           'RationaleGuidedVariant', 'check_trainable', 'RationaleGuided']
+           'explaining_attention', 'rolled_out', 'teachable', 'twice_differentiable', 'taught_saliency',
+           'check_explaining_attention', 'RationaleGuidedVariant', 'check_trainable', 'RationaleGuided']
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-002
 import warnings
@@ -210,7 +210,7 @@ def teachable(
 nodes_at_once = 5 # maximum number of nodes of integrated gradients whose graphs exist at the same time
 
 @contextmanager
-def _twice_differentiable(model):
+def twice_differentiable(model):
     "Make gradients of `model` differentiable within a block: use eval mode, and attention without fused kernels"
     # fused kernels have no second derivative
     with undisturbed(model), full_precision(model), sdpa_kernel(SDPBackend.MATH), torch.enable_grad(): yield
@@ -218,7 +218,7 @@ def _twice_differentiable(model):
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-044b
 def _path_part(model, batch, target, steps, nodes, create_graph) -> torch.Tensor: # as `taught_saliency`
     "Return the contribution of `nodes` to integrated gradients"
-    with _twice_differentiable(model):
+    with twice_differentiable(model):
         reading = Reading(model, batch, targets=[target], batch_size=10**9, create_graph=create_graph)
         start = begin(reading)
         return reduced(reading.name, path_gradients(reading, start, nodes, steps)/steps, reading.x - start)[0]
@@ -255,7 +255,7 @@ def taught_saliency(
         saliency = _SumOfParts.apply(partial(_path_part, model, batch, target, steps),
                                      torch.arange(steps).split(nodes_at_once), *weights)
     else:
-        with _twice_differentiable(model):
+        with twice_differentiable(model):
             reading = Reading(model, batch, targets=[target], batch_size=10**9, create_graph=create_graph)
             saliency = chosen(reading, **(dict(steps=steps) if 'steps' in chosen.options else {}))[0][0]
     if 'input_ids' in batch: saliency = torch.where(real_tokens(batch), saliency, 0.)

@@ -83,6 +83,7 @@ class _JobTrainer(Trainer):
         self.model_accepts_loss_kwargs = True # makes Trainer count the examples of a whole step
         self.flush_every = flush_every or (1 if self.args.device.type == 'cpu' else 10)
         self._pending, self._rows, self._logged, self.last_row = [], [], [], None
+        self.last_means = {} # {term: mean over the examples of the last step}, a tensor on the device
 
     def progress(self) -> Progress:
         "Return the current step and epoch, the planned numbers of both, and the seed"
@@ -196,6 +197,7 @@ class _LoggingTrainer(_LossTrainer):
         sums = torch.stack([sum(p[k][0].double() for p, _ in parts) for k in names] + [examples])
         sums = self.accelerator.reduce(sums, 'sum') # over the processes
         means, weights = sums[:-1] / sums[-1], [parts[0][0][k][1] for k in names]
+        self.last_means = dict(zip(names, means))
         self._rows.append((self.state.global_step, self.state.epoch, names, means, weights, self._get_learning_rate(),
                            seconds))
         if len(self._rows) >= self.flush_every: self.flush()

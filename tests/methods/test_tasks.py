@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import forked
-from salviz.methods import (ADDrop, AttentionDropout, AttentionGuidance, AttentionGuidanceVariant, Distillation,
-                            DropHead, DropKey, EnergyLoss, FineTuning, RationaleGuided, RationaleGuidedVariant,
-                            RDrop, RightForRightReasons, SaliencyGuided, SalLM, SalLMVariant)
+from salviz.methods import (ADDrop, AttentionDropout, AttentionGuidance, AttentionGuidanceVariant,
+                            ConstrainedRationales, Distillation, DropHead, DropKey, EnergyLoss, ExpectedGradients,
+                            FineTuning, RationaleGuided, RationaleGuidedVariant, RDrop, RightForRightReasons,
+                            SaliencyGuided, SalLM, SalLMVariant)
 from salviz.methods.base import method_classes
 from salviz.models.tasks import tasks
 from salviz.models.nets import (DigitCNN, InputCellLSTM, ResNet18, SeriesLSTM, SeriesTransformer, TCN, TextLSTM,
@@ -250,6 +251,7 @@ served_rows = [('regression', 'bert', 'ADDrop'), ('token_classification', 'bert'
                ('causal_lm', 'gpt2', 'Distillation'), ('image_classification', DigitCNN, 'Distillation'),
                ('classification', 'bert', 'SalLM with texts without labels'), ('regression', 'bert', 'SalLM'),
                ('classification', 'gpt2', 'RightForRightReasons'), ('classification', 'bert', 'EnergyLoss'),
+               ('classification', 'bert', 'ConstrainedRationales'),
                ('seq2seq', 'marian', 'RDrop'), ('causal_lm', 'gpt2', 'RDrop'),
                ('token_classification', 'bert', 'DropKey'), ('causal_lm', 'gpt2', 'AttentionDropout'),
                ('classification', 'deberta-v2', 'DropHead'), ('token_classification', 'bert', 'RDrop'),
@@ -275,7 +277,8 @@ methods_besides = {
     'Distillation': lambda: TaughtByACopy('a copy', alpha=.5, temperature=2.),
     'RightForRightReasons': RightForRightReasons, 'EnergyLoss': EnergyLoss, 'RDrop': RDrop,
     'DropKey': lambda: DropKey(p=.4), 'AttentionDropout': lambda: AttentionDropout(p=.4),
-    'DropHead': lambda: DropHead(p=.4)}
+    'DropHead': lambda: DropHead(p=.4), 'ExpectedGradients': ExpectedGradients,
+    'ConstrainedRationales': ConstrainedRationales}
 def build(name, task):
     of_task = methods_of_images if task == 'image_classification' else {}
     return {**methods, **methods_besides, **of_task}[name]()
