@@ -13,7 +13,7 @@ import torch
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
-from .base import Plan, Term, is_positive, is_weight
+from .base import Plan, Term, is_positive, is_weight, learning_rates
 from .rationale_guided import RationaleGuided, RationaleGuidedVariant
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class ConstrainedRationales(RationaleGuided):
     "Constrained rationale training: bound the explanation loss by a Lagrange multiplier (Ferreira et al. 2025)"
     cite = 'ferreira2025explanation'
     limits = dict(bound=is_weight, rate=is_positive)
-    search_space = dict(learning_rate=(2e-5, 1e-4, 5e-4), bound=(.035, .07, .015), rate=(1., .1, 10.))
+    search_space = dict(learning_rate=learning_rates, bound=(.035, .07, .015), rate=(1., .1, 10.))
 
     def __init__(self,
         explanation:str='attention', # explanation to train: 'attention', 'rollout', or one of `teachable`

@@ -12,7 +12,7 @@ import torch
 
 from ..attribution.reading import Reading, real_tokens
 from ..attribution.saliency import reduced
-from .base import Method, Plan, Term, is_count, is_weight
+from .base import Method, Plan, Term, is_count, is_weight, learning_rates
 from .rationale_guided import twice_differentiable
 from ..models.random import keyed_uniform
 from ..models.tasks import attribution_target, task_of
@@ -69,7 +69,7 @@ class ExpectedGradients(Method):
     "Expected gradients: train attributions to be sparse or smooth (Erion et al. 2021)"
     cite = 'erion2021improving'
     limits = dict(weight=is_weight, references=is_count)
-    search_space = dict(learning_rate=(2e-5, 1e-4, 5e-4), weight=(1., .1, 10.), prior=('sparsity', 'smoothness'))
+    search_space = dict(learning_rate=learning_rates, weight=(1., .1, 10.), prior=('sparsity', 'smoothness'))
     supported_tasks = ('classification', 'regression')
     unsupported_tasks = dict(
         multi_label_classification='It explains one class, but a text can have several',
