@@ -32,8 +32,8 @@ from ..core.validation import check_faults
 from ..data.texts import encode_texts, model_inputs
 from ..methods.ad_drop import row_ranks
 from ..models.agreement import are_numbers, check_tokens
-from ..models.attention import (attention_note, attention_parts, check_layers, check_observable,
-                                     head_count, observe, query_key, unwrapped)
+from ..models.attention import (attention_note, attention_parts, check_layers, check_observable, head_count,
+                                     observe, query_key, unwrapped)
 from ..models.loading import (device_of, load_classifier, longest_input, model_name, new_head_note, pooled_rows,
                                    twin, undisturbed, weights_version)
 from ..models.patches import check_patches, patch_grid
@@ -307,7 +307,8 @@ def _attribution(model, inputs, score, start) -> tuple: # ({name: array}, {name:
         if _is_large((*size, *x.shape)) and _fits_half(x): x = _in_half(x)
         return x, ranks
     found = each_attribution(model, inputs, score, use)
-    layers, (maps, ranks) = list(found), ({l: [head[i] for head in heads] for l, heads in found.items()} for i in (0, 1))
+    layers = list(found)
+    maps, ranks = ({l: [head[i] for head in heads] for l, heads in found.items()} for i in (0, 1))
     found.clear()
     arrays = dict(attention_attribution=_stacked(maps), attribution_ranks=_stacked(ranks))
     return arrays, dict.fromkeys(arrays, layers), []
@@ -800,8 +801,8 @@ def _explain_images(
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0392
 def _trim_heap():
     "Return freed memory of the heap to the system; only glibc supports this"
-    if sys.platform == 'linux': trim = getattr(ctypes.CDLL(None), 'malloc_trim', None)
-    else: trim = None
+    if sys.platform != 'linux': return
+    trim = getattr(ctypes.CDLL(None), 'malloc_trim', None)
     if trim is not None: trim(0)
 
 class _Cancelled(Exception): "The computation was cancelled"
