@@ -7,7 +7,9 @@ __all__ = ['Answer', 'Capture', 'capture_texts', 'explain_alike', 'text_query_ke
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #003
 import atexit
+import ctypes
 import math
+import sys
 import threading
 import time
 from collections import Counter
@@ -18,7 +20,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel
 
-from ..attribution.attention import attention_attribution
+from ..attribution.attention import each_attribution
 from ..attribution.packing import rows_at_once
 from ..attribution.reading import Reading, every_row, most_places, row_tokens, target_scores, token_logit
 from ..attribution.registry import attribution_named
@@ -30,7 +32,8 @@ from ..core.validation import check_faults
 from ..data.texts import encode_texts, model_inputs
 from ..methods.ad_drop import row_ranks
 from ..models.agreement import are_numbers, check_tokens
-from ..models.attention import attention_note, attention_parts, check_observable, observe, query_key, unwrapped
+from ..models.attention import (attention_note, attention_parts, check_layers, check_observable, head_count,
+                                     observe, query_key, unwrapped)
 from ..models.loading import (device_of, load_classifier, longest_input, model_name, new_head_note, pooled_rows,
                                    twin, undisturbed, weights_version)
 from ..models.patches import check_patches, patch_grid
@@ -262,24 +265,52 @@ def _saliency(model, inputs, score, start, saliency, steps, baseline) -> tuple:
         notes.append(_note_on_steps(model, inputs, values, score, chosen, baseline))
     return {name: values[0].float().cpu().numpy()}, {}, notes
 
-def _stacked(maps:dict) -> np.ndarray: # float32 [layers, heads, query, key]
-    "Stack the `maps` {layer: map} of one text into an array, releasing each map in turn"
-    layers = list(maps)
-    stacked = np.empty((len(layers), *maps[layers[0]].shape[1:]), np.float32)
-    for to, l in zip(stacked, layers): to[...] = maps.pop(l)[0].detach().float().cpu().numpy()
+
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #455fa98a
+_most_bytes = 2**28 # bytes of a text's attention in float32; above, its maps are stored in float16
+_half = np.finfo(np.float16)
+
+def _is_large(shape) -> bool:
+    "Return whether maps of this `shape` [layers, heads, query, key] are stored in float16"
+    return 4 * math.prod(shape) > _most_bytes
+
+def _in_half(x:np.ndarray) -> np.ndarray: # float16, shape of `x`
+    "Round the map `x` to float16; numbers that would become 0 get the smallest magnitude instead"
+    rounded = x.astype(np.float16)
+    lost = (rounded == 0) & (x != 0)
+    rounded[lost] = np.copysign(_half.smallest_subnormal, x[lost])
+    return rounded
+
+def _fits_half(x:np.ndarray) -> bool:
+    "Return whether the largest magnitude of each map in `x` [..., query, key] is 0 or a normal number of float16"
+    largest = np.maximum(x.max((-2, -1)), -x.min((-2, -1)))
+    return bool(((largest == 0) | (_half.smallest_normal <= largest) & (largest <= _half.max)).all())
+
+def _stacked(
+    maps:dict, # {layer: arrays [query, key] of its heads}
+) -> np.ndarray: # [layers, heads, query, key]
+    "Stack the `maps` of one text into an array, releasing those of each layer in turn"
+    layers, heads = list(maps), next(iter(maps.values()))
+    dtype = np.result_type(*(x.dtype for of_layer in maps.values() for x in of_layer))
+    stacked = np.empty((len(layers), len(heads), *heads[0].shape), dtype)
+    del heads
+    for to, l in zip(stacked, layers):
+        for head, x in zip(to, maps.pop(l)): head[...] = x
     return stacked
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #026c
 def _attribution(model, inputs, score, start) -> tuple: # ({name: array}, {name: layers}, notes)
     "Compute the attribution of `score` to each attention position, and its rank in its row"
-    maps, allowed = attention_attribution(model, inputs, score)
-    layers = list(maps)
-    # head by head: ranking needs several times the memory of its input
-    def ranks_of(b, is_allowed):
-        heads = zip(b.unbind(1), is_allowed.expand_as(b).unbind(1))
-        return np.stack([row_ranks(x[:, None], may[:, None])[0, 0].numpy() for x, may in heads])
-    ranks = np.stack([ranks_of(b, allowed[l]) for l, b in maps.items()])
-    arrays = dict(attention_attribution=_stacked(maps), attribution_ranks=ranks)
+    size = len(check_layers(model)), head_count(model)
+    def use(x, allowed): # head by head: ranking needs several times the memory of its input
+        x, ranks = x[0].float().cpu().numpy(), row_ranks(x, allowed)[0].numpy()
+        if _is_large((*size, *x.shape)) and _fits_half(x): x = _in_half(x)
+        return x, ranks
+    found = each_attribution(model, inputs, score, use)
+    layers = list(found)
+    maps, ranks = ({l: [head[i] for head in heads] for l, heads in found.items()} for i in (0, 1))
+    found.clear()
+    arrays = dict(attention_attribution=_stacked(maps), attribution_ranks=_stacked(ranks))
     return arrays, dict.fromkeys(arrays, layers), []
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #031
@@ -314,10 +345,14 @@ def _capture(model, inputs, is_read=None):
     """Run `model` on one text or image; return its outputs (see `logits_at`), the layers with their attention [layers,
     heads, query, key], and the inputs"""
     with torch.no_grad(), observe(model) as maps, logits_at(model, is_read):
-        outputs, captured = model(**inputs), {}
-        for l in maps: captured[l] = maps[l]
+        outputs = model(**inputs)
+        captured = {l: maps[l][0] for l in maps}
         maps.clear()
-        return outputs, ([*captured], _stacked(captured)), inputs
+        layers = [*captured]
+        is_large = _is_large((len(layers), *captured[layers[0]].shape))
+        def arrays_of(x): return [*map(_in_half, x)] if is_large else x
+        arrays = {l: arrays_of(captured.pop(l).float().cpu().numpy()) for l in layers}
+        return outputs, (layers, _stacked(arrays)), inputs
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #032
 @dataclass(frozen=True)
@@ -384,6 +419,10 @@ def _check_targets(captured, targets):
             if callable(chosen): target_scores(outputs, chosen, every_row(inputs))
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0322c
+def _half_note(maps) -> str:
+    return (f'Attention and its attribution are stored in half precision (float16), since in float32 each would take '
+            f'{4*maps.size/1e6:,.0f} MB. The rounding error of an attention weight is at most 0.00025.')
+
 def _snapshot(number, read, attention, reply, probabilities, names, model, notes, **more) -> Snapshot:
     "Create the snapshot of one forward pass; `read` are fields of a `Snapshot`, `more` are entries of its info"
     info = dict(args={}, seed=0, drawn_step=0, example_id=number, model=model, explains=reply.explains,
@@ -391,6 +430,7 @@ def _snapshot(number, read, attention, reply, probabilities, names, model, notes
     if reply.token_predictions: info |= dict(task='question_answering', token_predictions=reply.token_predictions)
     if reply.row is not None: info['pooled_row'] = reply.row
     layers, maps = attention
+    if maps.dtype == np.float16: info['notes'].append(_half_note(maps))
     arrays = dict(read.pop('arrays', {}), attention=maps)
     if probabilities is not None: arrays['probabilities'] = probabilities
     return Snapshot(step=0, epoch=0., probe=number, arrays=arrays, classes=names, info=info,
@@ -759,6 +799,12 @@ def _explain_images(
     return _explained(capture_images(model, images, labels, classes, target, saliency, steps, attribution))
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0392
+def _trim_heap():
+    "Return freed memory of the heap to the system; only glibc supports this"
+    if sys.platform != 'linux': return
+    trim = getattr(ctypes.CDLL(None), 'malloc_trim', None)
+    if trim is not None: trim(0)
+
 class _Cancelled(Exception): "The computation was cancelled"
 
 _turn = threading.Lock() # held by the computation that is running
@@ -877,9 +923,13 @@ class BackgroundAttribution(_CapturePasses):
             self.stage = f'{name} of {self._capture.kind} {probe}' if several else name
             self._begun, self._most = self.step, self.step + number
             self._notify()
+            snapshot = self.run.snapshot(0, probe)
+            is_large = any(x.dtype == np.float16 for x in snapshot.arrays.values())
+            if is_large: _trim_heap() # after the passes of earlier parts
             results = parts[name](self._twin, *self._capture.questions[probe])
             self._check()
             self.step = self._most
+            if is_large: _trim_heap()
             snapshot = self.run.snapshot(0, probe)
             self.run.put(_extended(snapshot, *results, self._capture.requested))
             self._await(probe, 'being computed')

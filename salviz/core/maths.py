@@ -298,6 +298,12 @@ def ranks(
     return np.where(counts, out, np.nan)
 
 # %% ../../nbs/01_core/06_maths.ipynb #046
+def _largest_of(dtype) -> np.generic:
+    "Return the largest number of `dtype`, infinity for floats"
+    if dtype == bool: return np.True_
+    if dtype.kind == 'f': return dtype.type(np.inf)
+    return dtype.type(np.iinfo(dtype).max)
+
 def dense_ranks(
     x,           # numbers [..., n]
     counts=None, # bool, broadcastable to `x`: positions that count
@@ -305,13 +311,16 @@ def dense_ranks(
     "Return the dense ranks of `x` along the last axis: ties share a rank and no rank is skipped"
     x = np.asarray(x)
     counts = ~np.isnan(x) & (True if counts is None else np.asarray(counts, bool))
-    order = np.lexsort((x, ~counts), axis=-1)
+    # positions that do not count come last; equal numbers may come in any order, so the sort need not be stable
+    x = np.where(counts, x, _largest_of(x.dtype))
+    order = x.argsort(-1)
     ascending = np.take_along_axis(x, order, -1)
-    rises = np.ones(x.shape, bool)
-    rises[..., 1:] = ascending[..., 1:] != ascending[..., :-1]
     out = np.empty(x.shape, np.uint8 if x.shape[-1] < 256 else np.uint16)
-    np.put_along_axis(out, order, rises.cumsum(-1).astype(out.dtype), -1)
-    return np.where(counts, out, 0).astype(out.dtype)
+    rises = np.ones(x.shape, bool)
+    np.not_equal(ascending[..., 1:], ascending[..., :-1], out=rises[..., 1:])
+    np.put_along_axis(out, order, rises.cumsum(-1, dtype=out.dtype), -1)
+    out[~counts] = 0
+    return out
 
 # %% ../../nbs/01_core/06_maths.ipynb #048
 def spearman(

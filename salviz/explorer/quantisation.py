@@ -214,6 +214,9 @@ def pool_cells(
     cells=_most_cells, # maximum number of cells per side
 ) -> np.ndarray: # [..., cells, cells]
     "Return thumbnails of the maps `x`: one number for each square block of tokens"
+    # numpy is slow and inexact with float16; map by map, since the maps of long texts need much memory
+    if x.dtype == np.float16 and x.ndim > 2: return np.stack([pool_cells(part, how, cells) for part in x])
+    if x.dtype == np.float16: x = x.astype(np.float32)
     n = x.shape[-1]
     starts = np.arange(0, n, -(-n//cells))
     def over(f, x): return f.reduceat(f.reduceat(x, starts, axis=-1), starts, axis=-2)

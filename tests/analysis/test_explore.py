@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +26,13 @@ from helpers import same, state
 from salviz.attribution.attention import attention_attribution
 from salviz.attribution.saliency import input_saliency
 from salviz.explorer import widget
+from salviz.explorer.payload import pack_frame
+from salviz.explorer.quantisation import pool_cells
 from salviz.models.loading import load_classifier
 from salviz.analysis import model_maps
 from salviz.analysis.model_maps import _explain_texts
 from salviz.model_explorer import explore
+from salviz.views.maps import chosen_map
 from test_attention import builders, decoders
 
 special = ['[UNK]', '[PAD]', '[CLS]', '[SEP]', '[MASK]']
@@ -584,6 +588,51 @@ def test_the_attribution_of_a_long_text_is_computed_last(monkeypatch):
     explorer.settle(60)
     assert order == [(0, 'attention attribution'), (0, 'saliency'), (1, 'saliency'), (1, 'attention attribution')]
     assert explorer.training.step == explorer.training.total
+
+def test_maps_of_long_texts_are_stored_in_half_precision(monkeypatch):
+    model, tokenizer = classifier(), tokenizer_for('bert')
+    exact, = _explain_texts(model, tokenizer, texts[1])
+    monkeypatch.setattr(model_maps, '_most_bytes', 0)
+    half, = _explain_texts(model, tokenizer, texts[1])
+    both = [(exact.arrays[name], half.arrays[name]) for name in ('attention', 'attention_attribution')]
+    for a, b in both:
+        assert (a.dtype, b.dtype) == (np.float32, np.float16)
+        assert ((a == 0) == (b == 0)).all(), 'a weight of 0 would count as a position that cannot be attended to'
+        errors = abs(a.astype(float) - b).max((-2, -1))
+        assert (errors <= 2**-11*abs(a).max((-2, -1))).all()
+    assert abs(half.arrays['attention'].astype(float).sum(-1) - 1).max() < 1e-3
+    assert not any('half precision' in note for note in exact.info['notes'])
+    assert any('half precision (float16)' in note for note in half.info['notes'])
+    assert 'not_normalised' not in half.info
+    others = {'attribution_ranks', 'saliency', 'probabilities'}
+    assert others == {*exact.arrays} - {'attention', 'attention_attribution'}
+    for name in others: np.testing.assert_array_equal(exact.arrays[name], half.arrays[name], strict=True)
+
+def test_maps_in_half_precision_are_drawn_and_written_as_a_page(monkeypatch, tmp_path):
+    monkeypatch.setattr(model_maps, '_most_bytes', 0)
+    explorer = explore(classifier(), tokenizer_for('bert'), texts[:2])
+    page = explorer.to_html(tmp_path/'page.html').read_text()
+    assert 'half precision' in page and 'Not normalised' not in page
+    half = shown(explorer)[1]
+    wide = replace(half, arrays={k: x.astype(np.float32) if x.dtype == np.float16 else x
+                                 for k, x in half.arrays.items()})
+    for options in ({}, dict(head='mean'), dict(what='attribution')):
+        maps = [chosen_map(s, layer=0, **options).values for s in (half, wide)]
+        np.testing.assert_array_equal(*maps, strict=True)
+    assert pack_frame(half) == pack_frame(wide)
+
+def test_thumbnails_of_maps_in_half_precision_are_those_of_the_same_numbers_in_float32():
+    x = np.random.default_rng(0).normal(size=(2, 3, 130, 130)).astype(np.float16)
+    for how in ('mean', 'extreme'):
+        np.testing.assert_array_equal(pool_cells(x, how), pool_cells(x.astype(np.float32), how), strict=True)
+
+def test_attributions_too_small_for_half_precision_remain_in_float32(monkeypatch):
+    monkeypatch.setattr(model_maps, '_most_bytes', 0)
+    model, tokenizer = classifier(), tokenizer_for('bert')
+    def target(outputs, rows): return outputs.logits[:, 0]*1e-12
+    snapshot, = _explain_texts(model, tokenizer, texts[0], target=target)
+    assert snapshot.arrays['attention'].dtype == np.float16
+    assert snapshot.arrays['attention_attribution'].dtype == np.float32
 
 @pytest.mark.slow
 def test_a_script_ends_without_waiting_for_the_computation():
