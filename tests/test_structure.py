@@ -180,6 +180,18 @@ def test_a_comment_stands_behind_its_parameter_if_it_fits():
                 if lines[n].endswith(',') and has_room: wrong.append(f'{file.relative_to(root)}:{n}')
     assert not wrong
 
+def test_imports_of_several_lines_are_aligned():
+    wrong = []
+    for file in sorted((root/'salviz').rglob('*.py')):
+        lines = file.read_text().splitlines()
+        for node in ast.walk(ast.parse('\n'.join(lines))):
+            if not isinstance(node, ast.ImportFrom) or node.end_lineno == node.lineno: continue
+            first = lines[node.lineno - 1]
+            indent = node.col_offset + 4 if first.endswith('(') else first.index('(') + 1
+            starts = {len(line) - len(line.lstrip()) for line in lines[node.lineno:node.end_lineno]}
+            if starts != {indent}: wrong.append(f'{file.relative_to(root)}:{node.lineno}')
+    assert not wrong
+
 def test_kept_outputs_teach_and_are_small():
     "No progress bars, warnings or paths of the machine on which a notebook was saved"
     for name in names:

@@ -32,10 +32,11 @@ from ..core.validation import check_faults
 from ..data.texts import encode_texts, model_inputs
 from ..methods.ad_drop import row_ranks
 from ..models.agreement import are_numbers, check_tokens
-from ..models.attention import (attention_note, attention_parts, check_layers, check_observable, head_count,
-                                     observe, query_key, unwrapped)
-from ..models.loading import (device_of, load_classifier, longest_input, model_name, new_head_note, pooled_rows,
-                                   twin, undisturbed, weights_version)
+from ..models.attention import (
+    attention_note, attention_parts, check_layers, check_observable, head_count, observe, query_key, unwrapped)
+from salviz.models.loading import (
+    device_of, load_classifier, longest_input, model_name, new_head_note, pooled_rows, twin, undisturbed,
+    weights_version)
 from ..models.patches import check_patches, patch_grid
 from ..models.places import logits_at, logits_between
 from ..models.tasks import best_span, class_probabilities, head_of, is_multi_label

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from .packing import rows_at_once
-from .reading import (check_counts, check_target, every_row, has_encoder_and_decoder, most_places,
-                                        only_read, predicted_classes, real_tokens, repeated, row_tokens, target_scores)
+from .reading import (
+    check_counts, check_target, every_row, has_encoder_and_decoder, most_places, only_read, predicted_classes,
+    real_tokens, repeated, row_tokens, target_scores)
 from ..core.validation import PositiveInt, Seed, check_choice, check_faults
 from ..data.texts import model_inputs
 from ..models.attention import cached_layers, check_layers, observe

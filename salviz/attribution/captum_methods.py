@@ -22,8 +22,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from .packing import rows_at_once
-from .reading import (differentiable, has_encoder_and_decoder, most_places, only_read, row_tokens,
-                                        source_stack)
+from .reading import (
+    differentiable, has_encoder_and_decoder, most_places, only_read, row_tokens, source_stack)
 from .registry import Attribution, meanings, readings, registered_attributions
 from .saliency import background, begin, checked_baselines, reduced
 from ..core.text import align, continued

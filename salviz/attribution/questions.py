@@ -12,8 +12,8 @@ import warnings
 import numpy as np
 import torch
 
-from .reading import (every_row, is_of_example, packs_of, places_of, rows_of, shape_or_value,
-                                        target_scores, what_is_read)
+from .reading import (
+    every_row, is_of_example, packs_of, places_of, rows_of, shape_or_value, target_scores, what_is_read)
 from ..core.text import align_batch
 from ..core.validation import check_faults
 from ..data.signals import SignalCollator, encode_signals

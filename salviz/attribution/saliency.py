@@ -19,9 +19,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from .reading import (Reading, check_counts, check_score, check_target, every_row, in_their_order,
-                                        is_of_example, most_places, packs_of, predicted_classes, real_tokens, score_by,
-                                        source_stack, target_scores, what_is_read)
+from .reading import (
+    Reading, check_counts, check_score, check_target, every_row, in_their_order, is_of_example, most_places, packs_of,
+    predicted_classes, real_tokens, score_by, source_stack, target_scores, what_is_read)
 from .registry import attribution, attribution_named
 from ..core.maths import keyed_uniform
 from ..core.validation import PositiveInt, check_choice, check_faults

@@ -21,8 +21,9 @@ import torch.nn.functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from ..attribution.explanations import explain, explain_data
-from .bench import (Step, bench_data, check_bench, clock_of, device_name, free_folder, model_shapes,
-                                     relative, timed_rounds, trainer_for)
+from salviz.benchmarks.bench import (
+    Step, bench_data, check_bench, clock_of, device_name, free_folder, model_shapes, relative, timed_rounds,
+    trainer_for)
 from ..core.run_files import write_whole
 from ..data.texts import load_text
 from ..methods import ADDrop, FineTuning, SaliencyGuided

@@ -24,11 +24,12 @@ import pandas as pd
 
 from .examples import example_folder, example_names
 from .renamed import renamed_config
-from .run_files import (Damage, _is_count, _is_sealed, _left_by_a_kill, _now, _parse_rows, _read_file,
-                                   _read_rows, _row_fault, _unsealed, append_line, check_lease, checkpoint_damage,
-                                   read_manifest, read_object, sealed, to_json, write_object, write_whole)
-from .snapshots import (Snapshot, _arrays_header, _check_storable, _decode_arrays, _header_of, _plain_memory,
-                                   _snapshot_fault, decode_snapshot, encode_arrays, encode_snapshot, snapshot_file)
+from .run_files import (
+    Damage, _is_count, _is_sealed, _left_by_a_kill, _now, _parse_rows, _read_file, _read_rows, _row_fault, _unsealed,
+    append_line, check_lease, checkpoint_damage, read_manifest, read_object, sealed, to_json, write_object, write_whole)
+from .snapshots import (
+    Snapshot, _arrays_header, _check_storable, _decode_arrays, _header_of, _plain_memory, _snapshot_fault,
+    decode_snapshot, encode_arrays, encode_snapshot, snapshot_file)
 from .validation import Names, check_choice, check_faults, validated
 
 if TYPE_CHECKING: from xarray import Dataset

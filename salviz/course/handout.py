@@ -21,8 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..core.assets import asset, members
-from .editions import (cell_tag, cell_text, course_fact, first_line, lesson_files, read_lesson,
-                                    write_editions)
+from .editions import (
+    cell_tag, cell_text, course_fact, first_line, lesson_files, read_lesson, write_editions)
 from .pages import lesson_html, run_cell, write_pages
 from .predictions import Reveal
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from ..core.run_files import write_whole
-from .editions import (cell_text, chosen_cells, course_fact, edition_of, first_line, header_of,
-                                    lesson_files, naming_lesson, read_lesson)
+from .editions import (
+    cell_text, chosen_cells, course_fact, edition_of, first_line, header_of, lesson_files, naming_lesson, read_lesson)
 from .predictions import Reveal, course_styles, course_text, fragment
 from ..explorer.assets import bundle, styles
 from ..explorer.page import in_script, page_policy

@@ -22,8 +22,8 @@ from IPython.display import Markdown
 
 from ..core.validation import check_faults, shown
 from . import session
-from .kinds import (Query, answer_of, checked_value, choice, head, number, order, score, slope, truth_of,
-                                 words)
+from .kinds import (
+    Query, answer_of, checked_value, choice, head, number, order, score, slope, truth_of, words)
 from .session import class_answers, record
 from ..explorer.assets import bundle, static_text
 from ..explorer.page import Page, in_script

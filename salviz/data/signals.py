@@ -24,8 +24,8 @@ from datasets import Array2D, Array3D, ClassLabel, Dataset, DatasetDict, Dataset
 from ..core.assets import asset
 from ..core.files import checked_file
 from ..core.validation import Seed, Splits, check_choice, check_faults
-from .texts import (check_column, check_splits, checked_fractions, cut_rows, other_splits, refuse_rows,
-                               stratified_order, three_splits)
+from .texts import (
+    check_column, check_splits, checked_fractions, cut_rows, other_splits, refuse_rows, stratified_order, three_splits)
 
 # %% ../../nbs/02_data/01_signals.ipynb #006
 _columns = dict(image='pixel_values', series='values')

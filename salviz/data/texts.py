@@ -34,8 +34,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import torch
-from datasets import (Array2D, Array3D, ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value,
-                      concatenate_datasets, load_dataset)
+from datasets import (
+    Array2D, Array3D, ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value, concatenate_datasets,
+    load_dataset)
 
 from ..core.assets import asset, hub_silence
 from ..core.files import read_by_ending, read_csv, read_jsonl, read_lines, read_parquet

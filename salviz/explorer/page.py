@@ -22,8 +22,8 @@ from .assets import bundle, check_panels, needs_plotly, static_text, styles
 from .page_compression import pack_page
 from .payload import pack_frame
 from .quantisation import json_text
-from .run_metadata import (HeadRows, as_run, check_recorded, choose, example_count_text,
-                                          meta as describe, rows_with_heads, run_meta)
+from .run_metadata import (
+    HeadRows, as_run, check_recorded, choose, example_count_text, meta as describe, rows_with_heads, run_meta)
 from ..views.maps import telling_entry
 
 # %% ../../nbs/12_explorer/06_page.ipynb #006

@@ -15,8 +15,8 @@ import numpy as np
 from ..core.evidence import axes_words, custom_evidence
 from ..core.maths import dense_ranks, discard_candidates, drop_mask, keyed_uniform
 from ..core.snapshots import Snapshot
-from .quantisation import (codec_of, codecs, decode_array, encode_array, json_text, most_tokens,
-                                          order_value, pool_cells, table_code)
+from .quantisation import (
+    codec_of, codecs, decode_array, encode_array, json_text, most_tokens, order_value, pool_cells, table_code)
 from ..metrics.scores import attention_agreement
 from ..metrics.tasks import facts_of
 from ..views.base import blocked_keys

@@ -17,12 +17,12 @@ from ..figures import drawing as F, maps  # maps registers its drawing functions
 from ..figures.charts import line_properties, line_sample
 from ..figures.drawing import figure_kinds
 from ..figures.sheet import draw_figure
-from ..views.base import (View, answer_shown, attention_beside_saliency, class_words, cut_name, evidence_view,
-                               guided_heads, masked_sentence, method_title, saliency_distribution, signal_view,
-                               title_of, view_for, was_trained)
+from ..views.base import (
+    View, answer_shown, attention_beside_saliency, class_words, cut_name, evidence_view, guided_heads, masked_sentence,
+    method_title, saliency_distribution, signal_view, title_of, view_for, was_trained)
 from ..views.curves import styles_of
-from ..views.maps import (attention_map, chosen_map, coloured_sentences, compared, head_grid, saliency_of,
-                               telling_entry, triptych)
+from ..views.maps import (
+    attention_map, chosen_map, coloured_sentences, compared, head_grid, saliency_of, telling_entry, triptych)
 from ..views.trade_off import trade_off
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #006

@@ -21,8 +21,8 @@ from .custom_sentences import model_queries
 from .page import chosen
 from .payload import pack_frame
 from .quantisation import json_text
-from .run_metadata import (HeadRows, as_run, check_recorded, grown, meta as describe, rows_with_heads,
-                                          run_meta)
+from .run_metadata import (
+    HeadRows, as_run, check_recorded, grown, meta as describe, rows_with_heads, run_meta)
 from .transfer import ThrottledWorker, TransferPlan
 from ..views.maps import telling_entry
 

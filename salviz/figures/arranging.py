@@ -16,8 +16,8 @@ from matplotlib.colors import is_color_like, to_rgb
 from ..core.names import listed, methods_words
 from ..core.validation import shown
 from .drawing import followed, of_view
-from ..views.base import (DiscardRegion, EvidenceView, GuidedHeads, PatternShares, SaliencyDistribution,
-                               TranslationView)
+from ..views.base import (
+    DiscardRegion, EvidenceView, GuidedHeads, PatternShares, SaliencyDistribution, TranslationView)
 from ..views.curves import Boxes, Curves, Grid, MetricTable, plain_series_name
 from ..views.effects import EffectBars, Forest, Pairs
 from ..views.maps import HeadGrid, MapPanels, PatchAttention

@@ -16,14 +16,15 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from ..core.words import number_words
-from .drawing import (Body, Sheet, blue, colour_bar, current_limits, ends, faint, figure_kind, fitted,
-                                    fraction_map, grey, in_lines, ink, ink_on, legend, legend_height, middle, patch,
-                                    power_of_ten, raised, series_colours, signed_map, spaced, text_width, vermilion,
-                                    weight_of, widened, wrapped)
+from .drawing import (
+    Body, Sheet, blue, colour_bar, current_limits, ends, faint, figure_kind, fitted, fraction_map, grey, in_lines, ink,
+    ink_on, legend, legend_height, middle, patch, power_of_ten, raised, series_colours, signed_map, spaced, text_width,
+    vermilion, weight_of, widened, wrapped)
 from ..metrics.statistics import result_table
 from ..views.base import is_negative
-from ..views.curves import (accuracy_drop_curves, gradient_boxes, head_map, loss_curves, metric_table,
-                                 number_over_steps, perturbation_curves, sensitivity_grid, styles_of)
+from ..views.curves import (
+    accuracy_drop_curves, gradient_boxes, head_map, loss_curves, metric_table, number_over_steps, perturbation_curves,
+    sensitivity_grid, styles_of)
 from ..views.head_statistics import head_statistics
 from ..views.settings import difference_grid, distribution, over_setting
 from ..views.trade_off import trade_off

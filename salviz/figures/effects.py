@@ -11,9 +11,9 @@ from matplotlib.patches import Rectangle
 
 from ..core.words import number_words
 from .charts import axis_ticks, most_ticks, with_margin
-from .drawing import (Body, Sheet, blue, current_limits, figure_kind, fitted, grey, in_lines, ink, legend,
-                                    legend_height, patch, series_colours, spaced, text_width, vermilion, weight_of,
-                                    widened, wrapped)
+from .drawing import (
+    Body, Sheet, blue, current_limits, figure_kind, fitted, grey, in_lines, ink, legend, legend_height, patch,
+    series_colours, spaced, text_width, vermilion, weight_of, widened, wrapped)
 from ..views.curves import colours
 from ..views.effects import bars, forest, pairs
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Literal
 
 from matplotlib.colors import Colormap
 
-from ..core.description import (_Fact, citations_of_facts, different, entry_of, run_facts, sentence_words,
-                                     snapshot_config)
+from ..core.description import (
+    _Fact, citations_of_facts, different, entry_of, run_facts, sentence_words, snapshot_config)
 from ..core.names import folder_names, listed, method_titles, methods_words, run_names, runs_words, scores_of
 from ..core.provenance import recipe_of
 from ..core.runs import Run, open_run
@@ -30,8 +30,8 @@ from ..core.validation import Names, PositiveFloat, validated
 from . import sheet
 from .arranging import arranged, check_followed, scale_faults, with_other_colours
 from .captions import sentences_of, short_caption
-from .drawing import (Kind, Look, chosen_maps, drawing_options, drawn_with, figure_kinds, fraction_map_of,
-                                    user_settings)
+from .drawing import (
+    Kind, Look, chosen_maps, drawing_options, drawn_with, figure_kinds, fraction_map_of, user_settings)
 from .own_axes import draw_into
 from ..metrics.study_results import StudyResults
 from ..views.base import View, class_words, methods_of, telling_snapshot, view_for

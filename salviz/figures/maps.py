@@ -14,15 +14,16 @@ from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
 from ..core.words import panel_letters
-from .drawing import (Body, Sheet, arrow_to, attention_scale, beyond, colour_bar, cross_sample, faint,
-                                    figure_kind, fitted, flow, grey, ink, ink_on, label_width, least_cell, legend,
-                                    legend_height, map_axes, map_ticks, mark_below, mark_cells, mark_inside, mark_ties,
-                                    middle, minus_sample, no_regions, of_words, panel_title, patch, power_of_ten,
-                                    region_sample, replaced_style, signed_map, signed_scale, text_width, thinned_note,
-                                    ties_sample, unmarked, vermilion, word_box, wrapped)
+from salviz.figures.drawing import (
+    Body, Sheet, arrow_to, attention_scale, beyond, colour_bar, cross_sample, faint, figure_kind, fitted, flow, grey,
+    ink, ink_on, label_width, least_cell, legend, legend_height, map_axes, map_ticks, mark_below, mark_cells,
+    mark_inside, mark_ties, middle, minus_sample, no_regions, of_words, panel_title, patch, power_of_ten, region_sample,
+    replaced_style, signed_map, signed_scale, text_width, thinned_note, ties_sample, unmarked, vermilion, word_box,
+    wrapped)
 from ..views.base import is_negative
-from ..views.maps import (attention_map, coloured_sentences, compared, continuation, evolution, head_grid,
-                               masked_pairs, patch_attention, pattern_residual, triptych)
+from ..views.maps import (
+    attention_map, coloured_sentences, compared, continuation, evolution, head_grid, masked_pairs, patch_attention,
+    pattern_residual, triptych)
 
 # %% ../../nbs/11_figures/02_maps.ipynb #008
 def _scale_of(kind, limit):

@@ -22,13 +22,13 @@ from matplotlib.ticker import FixedLocator
 
 from ..core.words import latex_text
 from . import charts, effects, maps, sheet
-from .drawing import (Math, _numbered, axes_drawings, cut_labels, cut_texts, drawable_view, draws_in_axes,
-                                    enlarge_artists, figure_kinds, figure_style, fill_map, fitted, followed, font_named,
-                                    in_lines, map_ticks, of_view, put_sheets, rows_of_sheets, spaced, user_settings,
-                                    user_style, vermilion, weight_of, wrapped)
-from ..views.base import (AttentionBesideSaliency, DiscardRegion, EvidenceView, ExplanationBesideRationale,
-                               GuidedHeads, MaskedSentence, MultiLabelSentence, PatternShares, SaliencyDistribution,
-                               ScoredSentence, SignalView, TokenLabels, TranslationView)
+from .drawing import (
+    Math, _numbered, axes_drawings, cut_labels, cut_texts, drawable_view, draws_in_axes, enlarge_artists, figure_kinds,
+    figure_style, fill_map, fitted, followed, font_named, in_lines, map_ticks, of_view, put_sheets, rows_of_sheets,
+    spaced, user_settings, user_style, vermilion, weight_of, wrapped)
+from ..views.base import (
+    AttentionBesideSaliency, DiscardRegion, EvidenceView, ExplanationBesideRationale, GuidedHeads, MaskedSentence,
+    MultiLabelSentence, PatternShares, SaliencyDistribution, ScoredSentence, SignalView, TokenLabels, TranslationView)
 from ..views.curves import Boxes, Curves, Grid, MetricTable
 from ..views.effects import EffectBars, Forest, Pairs
 from ..views.maps import ColouredSentences, HeadGrid, MapPanels, MaskedPairs, PatchAttention

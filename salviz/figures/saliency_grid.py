@@ -9,8 +9,9 @@ __all__ = []
 import numpy as np
 from matplotlib.colors import Normalize
 
-from .drawing import (Body, Sheet, beyond, colour_bar, faint, figure_kind, filled_box, fitted, flow,
-                                    fraction_map, grey, ink_on, signed_scale, text_width, unmarked, vermilion, wrapped)
+from .drawing import (
+    Body, Sheet, beyond, colour_bar, faint, figure_kind, filled_box, fitted, flow, fraction_map, grey, ink_on,
+    signed_scale, text_width, unmarked, vermilion, wrapped)
 from .maps import underline
 from ..views.base import is_negative
 from ..views.saliency_grid import saliency_grid

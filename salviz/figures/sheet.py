@@ -22,20 +22,18 @@ from matplotlib.patches import Rectangle
 
 from ..core.validation import PositiveFloat
 from ..core.words import digits_of, letter, number_words, roman
-from .drawing import (Body, Sheet, arrow_to, attention_scale, beyond, beyond_page, blue, bodies,
-                                    colour_bar, cross_sample, cut_labels, cut_texts, denser, drawable_view, ends,
-                                    enlarged, faint, figure_kind, figure_kinds, figure_style, filled_box, fitted, flow,
-                                    font_named, fraction_map, grey, ink, ink_on, label_width, least_cell, legend,
-                                    legend_height, lightness, map_axes, map_ticks, mark_below, mark_cells, mark_inside,
-                                    mark_ties, middle, minus_sample, narrowest, nice_below, no_regions, of_words,
-                                    orange, page_of_sheets, panel_title, patch, power_of_ten, region_sample,
-                                    replaced_style, series_colours, signed_number, signed_scale, text_width,
-                                    thinned_note, ties_sample, token_ticks, unmarked, upright_bar_width, vermilion,
-                                    weight_of, word_boxes, wrapped)
-from ..views.base import (attention_beside_saliency, discard_region, evidence_view, explanation_beside_rationale,
-                               guided_heads, is_negative, masked_sentence, multi_label_sentence, outline,
-                               pattern_shares, saliency_distribution, scored_sentence, signal_view, token_labels,
-                               translation)
+from .drawing import (
+    Body, Sheet, arrow_to, attention_scale, beyond, beyond_page, blue, bodies, colour_bar, cross_sample, cut_labels,
+    cut_texts, denser, drawable_view, ends, enlarged, faint, figure_kind, figure_kinds, figure_style, filled_box,
+    fitted, flow, font_named, fraction_map, grey, ink, ink_on, label_width, least_cell, legend, legend_height,
+    lightness, map_axes, map_ticks, mark_below, mark_cells, mark_inside, mark_ties, middle, minus_sample, narrowest,
+    nice_below, no_regions, of_words, orange, page_of_sheets, panel_title, patch, power_of_ten, region_sample,
+    replaced_style, series_colours, signed_number, signed_scale, text_width, thinned_note, ties_sample, token_ticks,
+    unmarked, upright_bar_width, vermilion, weight_of, word_boxes, wrapped)
+from ..views.base import (
+    attention_beside_saliency, discard_region, evidence_view, explanation_beside_rationale, guided_heads, is_negative,
+    masked_sentence, multi_label_sentence, outline, pattern_shares, saliency_distribution, scored_sentence, signal_view,
+    token_labels, translation)
 from ..views.maps import attention_limit, same_scale
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #006

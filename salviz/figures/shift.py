@@ -9,8 +9,8 @@ __all__ = []
 import numpy as np
 
 from .charts import axis_ticks, named_places, with_margin
-from .drawing import (Body, Sheet, blue, current_limits, figure_kind, fitted, series_colours, spaced,
-                                    text_width, widened, wrapped)
+from .drawing import (
+    Body, Sheet, blue, current_limits, figure_kind, fitted, series_colours, spaced, text_width, widened, wrapped)
 from ..views.shift import domain_shift
 
 # %% ../../nbs/11_figures/14_shift.ipynb #fs-005

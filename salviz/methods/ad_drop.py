@@ -22,10 +22,10 @@ from ..attribution.attention import attention_attribution
 from ..attribution.reading import every_row, only_read, real_tokens
 from ..core.maths import check_region, dense_ranks, retained_count
 from ..data.texts import model_inputs
-from .base import (FineTuning, Method, Plan, Variant, is_count, is_fraction, is_positive_fraction,
-                                 learning_rates, optional)
-from ..models.attention import (check_layers, check_observable, check_part, cross_modules, eager_attention_of,
-                                     head_count, observe)
+from .base import (
+    FineTuning, Method, Plan, Variant, is_count, is_fraction, is_positive_fraction, learning_rates, optional)
+from ..models.attention import (
+    check_layers, check_observable, check_part, cross_modules, eager_attention_of, head_count, observe)
 from ..models.fast import and_needed, any_key, sort_rows, where_needed
 from ..models.loading import device_of, undisturbed
 from ..models.random import keyed_below, keyed_order, keyed_uniform

@@ -22,10 +22,11 @@ from ..attribution.reading import what_is_read
 from ..core.maths import patch_patterns
 from ..core.validation import shown
 from ..data.texts import Collator, model_inputs
-from .base import (Limit, Method, Plan, Term, Variant, is_fraction, is_positive, is_positive_fraction,
-                                 is_weight, learning_rates, optional)
-from .patterns import (as_pattern, check_pattern, is_one_delimiter, looks_at_tokens, named, pattern_ids,
-                                     pattern_target)
+from salviz.methods.base import (
+    Limit, Method, Plan, Term, Variant, is_fraction, is_positive, is_positive_fraction, is_weight, learning_rates,
+    optional)
+from .patterns import (
+    as_pattern, check_pattern, is_one_delimiter, looks_at_tokens, named, pattern_ids, pattern_target)
 from ..models.attention import check_layers, check_part, head_count, observe
 from ..models.fast import where_needed
 from ..models.loading import device_of, undisturbed

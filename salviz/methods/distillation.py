@@ -26,14 +26,14 @@ from ..core.runs import Run
 from ..data.signals import SignalCollator
 from ..data.texts import Collator, model_inputs
 from .base import Method, Plan, Term, Variant, is_count, is_positive, is_weight, learning_rates
-from .rationale_guided import (check_explaining_attention, check_trainable, explaining_attention,
-                                             taught_saliency)
+from .rationale_guided import (
+    check_explaining_attention, check_trainable, explaining_attention, taught_saliency)
 from .sallm import Explanations
 from ..models.agreement import class_mismatch
 from ..models.attention import check_layers, head_count, observe, unwrapped
 from ..models.checkpoints import load_model, step_of
-from ..models.loading import (device_of, full_precision, load_model_for, longest_input, new_head_note, undisturbed,
-                                   weights_checksum)
+from ..models.loading import (
+    device_of, full_precision, load_model_for, longest_input, new_head_note, undisturbed, weights_checksum)
 from ..models.tasks import Regression, TokenTask, attribution_target, example_mean, task_of, tasks
 
 if TYPE_CHECKING:

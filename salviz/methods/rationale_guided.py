@@ -24,8 +24,8 @@ from ..attribution.registry import attribution_named, is_attribution, registered
 from ..attribution.saliency import begin, path_gradients, reduced
 from ..core.renamed import recorded_settings
 from ..data.texts import model_inputs
-from .base import (Limit, Method, Plan, Term, Variant, check_method_choice, is_count, is_positive,
-                                 is_weight, learning_rates)
+from .base import (
+    Limit, Method, Plan, Term, Variant, check_method_choice, is_count, is_positive, is_weight, learning_rates)
 from ..models.attention import check_layers, check_observable, head_count
 from ..models.loading import full_precision, pooled_rows, undisturbed
 from ..models.random import keyed_uniform

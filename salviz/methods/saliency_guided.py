@@ -21,8 +21,8 @@ from ..attribution.reading import real_tokens, score_by, target_scores, what_is_
 from ..attribution.registry import attribution_name, attribution_named, is_attribution, registered_attributions
 from ..attribution.saliency import input_saliency
 from ..data.texts import model_inputs
-from .base import (Method, Plan, Term, Variant, check_method_choice, is_count, is_fraction, is_weight,
-                                 learning_rates)
+from .base import (
+    Method, Plan, Term, Variant, check_method_choice, is_count, is_fraction, is_weight, learning_rates)
 from ..models.loading import device_of
 from ..models.patches import patch_grid, reads_patches
 from ..models.random import keyed_uniform

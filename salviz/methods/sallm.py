@@ -34,8 +34,8 @@ from ..attribution.saliency import input_saliency
 from ..core.renamed import recorded_settings
 from ..core.runs import Run
 from ..data.texts import Collator, encode_texts, fingerprint, model_inputs
-from .base import (FineTuning, Limit, Method, Plan, Term, Variant, is_count, is_positive_fraction,
-                                 is_weight, learning_rates, optional)
+from .base import (
+    FineTuning, Limit, Method, Plan, Term, Variant, is_count, is_positive_fraction, is_weight, learning_rates, optional)
 from ..models.agreement import class_mismatch
 from ..models.attention import check_layers, check_observable, head_count, observe, unwrapped
 from ..models.checkpoints import load_model

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from ..core.description import (citations_of_facts, data_fact, default_arguments, different, entry_of,
-                                     explanation_fact, method_fact, model_fact, plain_value)
+from salviz.core.description import (
+    citations_of_facts, data_fact, default_arguments, different, entry_of, explanation_fact, method_fact, model_fact,
+    plain_value)
 from ..core.names import display_name, listed, methods_words
 from ..core.run_files import write_whole
 from ..core.runs import Run

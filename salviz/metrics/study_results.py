@@ -23,8 +23,8 @@ from ..core.renamed import renamed_design
 from ..core.run_files import read_object
 from ..core.runs import Run
 from ..core.validation import check_arguments, check_faults
-from .statistics import (better_of, format_value, id_columns, is_measure, measure_of, names_of_runs,
-                                       over_seeds, result_table)
+from .statistics import (
+    better_of, format_value, id_columns, is_measure, measure_of, names_of_runs, over_seeds, result_table)
 
 if TYPE_CHECKING:
     from salviz.metrics.methods_text import Written

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..core.validation import check_faults
-from .scores import (classification_metrics, detection_metrics, masked_metrics, multi_label_metrics,
-                                   next_token_metrics, regression_metrics, span_metrics, token_metrics,
-                                   translation_metrics)
+from .scores import (
+    classification_metrics, detection_metrics, masked_metrics, multi_label_metrics, next_token_metrics,
+    regression_metrics, span_metrics, token_metrics, translation_metrics)
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #mt06
 def _refuse(bad, expected, where, advice=''):

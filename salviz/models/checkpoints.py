@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal
 import transformers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ..core.run_files import (checkpoint_damage, read_manifest, read_object, remove_checkpoint, resume_files,
-                                   slim_checkpoint)
+from ..core.run_files import (
+    checkpoint_damage, read_manifest, read_object, remove_checkpoint, resume_files, slim_checkpoint)
 from ..core.runs import Run
 from ..core.snapshots import read_header
 from ..metrics.tasks import tasks

@@ -16,13 +16,12 @@ from functools import partial
 import numpy as np
 import torch
 import torch.nn.functional as F
-from transformers import (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
-                          MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_QUESTION_ANSWERING_MAPPING,
-                          MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
-                          MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING, AutoModelForCausalLM, AutoModelForImageClassification,
-                          AutoModelForMaskedLM, AutoModelForQuestionAnswering, AutoModelForSeq2SeqLM,
-                          AutoModelForSequenceClassification, AutoModelForTokenClassification, ElectraConfig,
-                          ElectraForPreTraining)
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING, MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_FOR_QUESTION_ANSWERING_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING, AutoModelForCausalLM,
+    AutoModelForImageClassification, AutoModelForMaskedLM, AutoModelForQuestionAnswering, AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification, AutoModelForTokenClassification, ElectraConfig, ElectraForPreTraining)
 
 from ..metrics.tasks import Facts, tasks
 from .attention import unwrapped

@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from .losses import (best_validation_loss, epoch_train_curve, epoch_validation_curve,
-                                       last_validation_loss)
+from .losses import (
+    best_validation_loss, epoch_train_curve, epoch_validation_curve, last_validation_loss)
 from .plans import plan
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-6

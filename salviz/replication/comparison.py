@@ -24,8 +24,8 @@ from ..core.run_files import to_json, write_whole
 from ..core.validation import PositiveInt, check_faults, validated
 from ..core.words import latex_text
 from ..metrics.statistics import ResultTable, format_value, result_table
-from .method_trials import (PointStudy, SplitExplanations, majority, methods_named, plain,
-                                              search_points, space_of, step_seconds)
+from .method_trials import (
+    PointStudy, SplitExplanations, majority, methods_named, plain, search_points, space_of, step_seconds)
 from .verdicts import gain_check
 from ..studies.progress import study_progress
 from ..studies.trials import arguments_of, fresh_method

@@ -27,8 +27,9 @@ from ..core.words import digits_of, latex_text, number_words
 from ..explorer.page import page_policy
 from .losses import steps_to_reach
 from .plans import plans
-from .registry import (bare, claims, constants, differences, fingerprint_of, gated, judged,
-                                         paper_titles, primary, registry_description, rows_where, unannounced)
+from salviz.replication.registry import (
+    bare, claims, constants, differences, fingerprint_of, gated, judged, paper_titles, primary, registry_description,
+    rows_where, unannounced)
 from .reproduce import registered
 from .rows import read_rows
 from .verdicts import word_of_claim

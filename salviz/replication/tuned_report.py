@@ -20,11 +20,10 @@ from ..core.untrusted import csv_text
 from ..core.words import digits_of
 from ..explorer.page import page_policy
 from .registry import bare, claims, fingerprint_of, paper_titles, registry_description, unannounced
-from .report import (Finding, _by_paper, _chip, _cited, _claim_words, _curves, _forest, _how_it_ran,
-                                       _html, _in_words, _interval_words, _measure_words, _minutes, _number,
-                                       _our_numbers, _p_words, _pairs_words, _paper_numbers, _percent, _plain_number,
-                                       _raw_rows, _rule_words, _strip, _table, _templates, effects_figure, find_all,
-                                       groups)
+from .report import (
+    Finding, _by_paper, _chip, _cited, _claim_words, _curves, _forest, _how_it_ran, _html, _in_words, _interval_words,
+    _measure_words, _minutes, _number, _our_numbers, _p_words, _pairs_words, _paper_numbers, _percent, _plain_number,
+    _raw_rows, _rule_words, _strip, _table, _templates, effects_figure, find_all, groups)
 from .reproduce import shipped_rows
 from .rows import read_rows, recorded_cells
 from .sequential import SequentialVerdict

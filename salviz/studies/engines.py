@@ -32,8 +32,8 @@ from ..core.run_files import read_object, sealed, write_whole
 from ..core.runs import Run
 from ..core.validation import check_faults
 from ..metrics.study_results import read_study, state_of
-from .trials import (Trial, arguments_of, check_allowed, import_cloudpickle, leased_cell, most_tries,
-                                   optional_module)
+from .trials import (
+    Trial, arguments_of, check_allowed, import_cloudpickle, leased_cell, most_tries, optional_module)
 from ..training.control import Stopped, unbroken
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg05

@@ -25,8 +25,9 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Interval, Len
 
-from ..core.maths import (kl, kl_per_class, patch_pattern, patch_pattern_names, pattern_fraction, pattern_residual,
-                               retained_count, spans_of, spearman)
+from salviz.core.maths import (
+    kl, kl_per_class, patch_pattern, patch_pattern_names, pattern_fraction, pattern_residual, retained_count, spans_of,
+    spearman)
 from ..core.names import methods_words
 from ..core.snapshots import Snapshot
 from ..core.validation import check_choice, check_faults, validated

@@ -17,8 +17,9 @@ import numpy as np
 from ..core.names import listed, methods_words
 from ..core.validation import Names, PositiveInt, check_choice, check_faults
 from ..metrics.tasks import modalities
-from .base import (View, as_list, check_names, cut_name, fixed, listed_sources, methods_of, picked,
-                               robust_limit, shown_image, which_snapshot)
+from salviz.views.base import (
+    View, as_list, check_names, cut_name, fixed, listed_sources, methods_of, picked, robust_limit, shown_image,
+    which_snapshot)
 from .curves import plain_series_name
 from .maps import saliency_of
 

@@ -17,8 +17,9 @@ from ..core.validation import Names, check_faults
 from ..core.words import digits_of
 from ..metrics.statistics import better_of
 from .base import as_list, fixed, range_words
-from .curves import (Band, Boxes, Curves, Grid, about, bands, by_seed, checked_frame, ends_of, frame_with,
-                                 gradient_boxes, plain_series_name, spread, styles_of)
+from .curves import (
+    Band, Boxes, Curves, Grid, about, bands, by_seed, checked_frame, ends_of, frame_with, gradient_boxes,
+    plain_series_name, spread, styles_of)
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-6
 def _log_fits(levels) -> bool:
