@@ -146,8 +146,7 @@ def page_of(
     limit=200e6, # maximum size of the page in bytes; None: unlimited
     plotly=True, # include plotly if a panel needs it?
     front=None,  # result of `front_meta`; allows more than two runs
-    # function from (size of the page in bytes, metadata of the runs) to further parts, see `page_models`
-    models=None,
+    models=None, # function from (size of the page in bytes, metadata of the runs) to further parts, see `page_models`
 ) -> Page:
     "Build and pack the page for `runs`, without writing a file"
     one = not isinstance(runs, (list, tuple)) or (runs and isinstance(runs[0], Snapshot))

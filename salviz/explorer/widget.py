@@ -328,8 +328,7 @@ class _Pages(_Pictures):
         force:bool=False,               # overwrite an existing file?
         limit:float|None=200e6,         # maximum size of the file in bytes; None: unlimited
         wait:bool=True,                 # wait for the computation of `explore`? False: write the available data
-        # include the model, with 8-bit weights, so that the page runs it on custom sentences?
-        model:bool=False,
+        model:bool=False, # include the model, with 8-bit weights, so that the page runs it on custom sentences?
     ) -> Path:
         "Write a self-contained page of the current view, which needs no network, and return its path"
         if wait: self._wait_for_background('to_html(wait=False) writes the available data')

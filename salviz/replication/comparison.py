@@ -25,7 +25,7 @@ from ..core.validation import PositiveInt, check_faults, validated
 from ..core.words import latex_text
 from ..metrics.statistics import ResultTable, format_value, result_table
 from .method_trials import (
-    PointStudy, SplitExplanations, majority, methods_named, plain, search_points, space_of, step_seconds)
+    PointStudy, SplitExplanations, majority, methods_named, plain_method, search_points, space_of, step_seconds)
 from .verdicts import gain_check
 from ..studies.progress import study_progress
 from ..studies.trials import arguments_of, fresh_method
@@ -64,7 +64,7 @@ class _Plan:
 
 def _run_seconds(study, method, steps, rows, before) -> float:
     "Estimate the seconds of a run of `method`; `before`: {method: seconds}, which `run_of` methods use"
-    if 'run_of' in arguments_of(study.methods[method]): return 2*before[plain]
+    if 'run_of' in arguments_of(study.methods[method]): return 2*before[plain_method]
     short, long = study.timed(method, 1), study.timed(method, 3)
     step = max(long - short, 0.)/4
     batch = study.train['batch_size']
@@ -88,7 +88,8 @@ def _planned(study, trials, seeds, budget, held_out, say, left_out) -> _Plan:
     for name in study.methods:
         try: seconds[name] = _run_seconds(study, name, steps, epochs*sizes['validation'] + held_out, seconds)
         except (ValueError, TypeError, RuntimeError) as e: left_out[name] = f'{e}'
-    if plain in left_out: raise ValueError(f'compare: plain fine-tuning is not possible: {left_out[plain]}')
+    if plain_method in left_out:
+        raise ValueError(f'compare: plain fine-tuning is not possible: {left_out[plain_method]}')
     round_of_all = sum(seconds.values())
     fitting = trials if budget == math.inf else int((budget - seeds*round_of_all)/round_of_all)
     chosen = min(trials, max(fitting, 1))
@@ -188,7 +189,7 @@ class MethodComparison(_Ranked):
         if not ranked: raise ValueError(f'MethodComparison: no method can be ranked: {self._notes_sentence()}')
         order = self.rows['method'].map({name: i for i, name in enumerate(ranked)})
         frame = self.rows[order.notna()].iloc[order.dropna().argsort(kind='stable').to_numpy()]
-        baseline = plain if plain in ranked and len(ranked) > 1 else None
+        baseline = plain_method if plain_method in ranked and len(ranked) > 1 else None
         options = dict(untested='cost', family='table', best=None, compare_to=baseline) | options
         table = result_table(frame.reset_index(drop=True), 'method', columns or self.columns(), **options)
         table.sentences += [*filter(None, [self._notes_sentence(), self._tuning_sentence()]), *self.sentences]
@@ -223,8 +224,8 @@ class MethodComparison(_Ranked):
         chosen = '; '.join(f'{name}: ' + ', '.join(f'{k} = {format_value(x)}' for k, x in tuned['chosen'].items())
                            for name, tuned in self.tuning.items())
         added = [self._tuning_sentence(), f'Chosen settings: {chosen}.'*bool(chosen),
-               f'Differences from {plain} are tested by two-sided paired t-tests over seeds, with Holm\'s correction '
-               'over all comparisons of the table.']
+               f'Differences from {plain_method} are tested by two-sided paired t-tests over seeds, with Holm\'s '
+               'correction over all comparisons of the table.']
         written = ' '.join(filter(None, added))
         return f'{self.texts.get(form, "")} {latex_text(written, prose=True) if form == "latex" else written}'.strip()
 
@@ -252,7 +253,7 @@ def _with_means(frame, splits) -> pd.DataFrame:
     for end in dict.fromkeys(c.removeprefix('test_') for c in frame if c.startswith('test_')):
         shifted = [c for split in splits[1:] if (c := f'{split}_{end}') in frame]
         if shifted: frame[f'mean_ood_{end}'] = frame[shifted].mean(axis=1)
-    base = frame[frame['method'] == plain].set_index('seed')['step_seconds']
+    base = frame[frame['method'] == plain_method].set_index('seed')['step_seconds']
     frame['cost'] = frame['step_seconds']/frame['seed'].map(base)
     return frame
 
@@ -365,8 +366,7 @@ _of_every_run = dict(snapshots=0, probes=1, keep=1, progress=False, args=dict(sa
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-031
 @validated
 def compare(
-    # name for `load_model_for`, or function(seed) -> (model, tokenizer)
-    model:str|Callable[..., tuple],
+    model:str|Callable[..., tuple], # name for `load_model_for`, or function(seed) -> (model, tokenizer)
     data:'str|DatasetDict', # name or file for `load_text`, or a `DatasetDict`
     # groups and names of methods, such as 'papers,RDrop'; or {name: class, object or function}, see `Study`
     methods:str|Sequence|dict='papers,baselines',
