@@ -7,7 +7,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from browser import chromium, flags, knows_the_tour
-from salviz.explorer.model_explorer import explore
+from salviz.model_explorer import explore
 from salviz.models.loading import load_classifier
 
 recorded = ['One of the best movies of the year.', 'One of the worst movies of the year.']

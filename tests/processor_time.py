@@ -18,15 +18,15 @@ def of_server() -> float:
     fields = stat.read_text().rpartition(')')[2].split() # the name in brackets may contain spaces
     return sum(map(int, fields[11:15]))/os.sysconf('SC_CLK_TCK')
 
-def of_this() -> tuple:
-    "Seconds of this process and of those that it waited for, and `of_server`"
-    own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(x.ru_utime + x.ru_stime for x in own), of_server()
+def of_this(*more: int) -> tuple:
+    "Seconds of this process, and with `more=RUSAGE_CHILDREN` of those that it waited for, and `of_server`"
+    parts = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, *more)]
+    return sum(x.ru_utime + x.ru_stime for x in parts), of_server()
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session):
     output = getattr(session.config, 'workeroutput', None)
-    if output is not None: output['processor_time'] = of_this()
+    if output is not None: output['processor_time'] = of_this(resource.RUSAGE_CHILDREN)
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node, error):
@@ -37,6 +37,7 @@ def summary(parts) -> str:
     return f'processor time: {(ran + forked)/60:.1f} min (with forked workers: {forked/60:.1f} min)'
 
 def pytest_terminal_summary(terminalreporter):
-    # processes of pytest-xdist are counted by `of_workers`, before the first process waits for them
+    # Processes of pytest-xdist are children that were waited for; `of_workers` counts them and theirs.
     if not hasattr(terminalreporter.config, 'workerinput'):
-        terminalreporter.write_line(summary([of_this(), *of_workers]))
+        more = () if of_workers else (resource.RUSAGE_CHILDREN,)
+        terminalreporter.write_line(summary([of_this(*more), *of_workers]))

@@ -19,7 +19,7 @@ import numpy as np
 from annotated_types import MinLen
 
 from ..core.validation import PositiveInt, validated
-from ..studies.study import Study
+from ..studies.study import Study, StudyOptions
 from ..studies.trials import arguments_of, check_allowed, study_cells
 from ..training.control import Stopped
 from ..training.settings import Settings
@@ -107,7 +107,7 @@ class PointStudy(_RoundsOfPoints):
             for k, x in point.items(): settings.setdefault(k, []).append(x)
         settings = {k: sorted(set(values), key=str) for k, values in settings.items()}
         super().__init__(folder, model, data, {k: methods[k] for k in points}, seeds, settings, measures,
-                         weights='none', extend=True, **train)
+                         StudyOptions(weights='none', extend=True), **train)
 
     def run_cell(self, cell, again=(), ended=None, leave=lambda: False) -> str: # as `Study.run_cell`
         "Train and measure one trial, unless it is too late; a trial that the deadline interrupts can be resumed"

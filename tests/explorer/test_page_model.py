@@ -8,7 +8,7 @@ import invented
 from browser import browser, new_page, settled # noqa: F401 (fixtures)
 from salviz.analysis.model_maps import explain_alike
 from salviz.analysis.quantised_model import quantised_twin
-from salviz.explorer.model_explorer import explore
+from salviz.model_explorer import explore
 from salviz.explorer.page import page_of
 from salviz.explorer.page_model import page_models
 from salviz.explorer.widget import Explorer
