@@ -109,7 +109,7 @@ def shipped_comparison() -> Path:
 
 @dataclass
 class _ComparedRows:
-    "The rows of a comparison and what is known about them"
+    "The rows of a comparison and their description"
     rows:pd.DataFrame # method, seed, run, then metrics
     score:str         # metric that selects checkpoints, such as 'accuracy'
     splits:list       # held-out splits, 'test' first
@@ -235,7 +235,7 @@ class MethodComparison(_Ranked):
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-022
 def _final_measures(data, score, held_out, group, contrast, explained) -> dict: # {name: measure}
-    "Return what the final runs are measured by"
+    "Return the metrics of the final runs"
     ends = [score]
     if score == 'accuracy': ends += ['macro_f1', 'calibration_error']
     ends += ['worst_group']*bool(group) + ['consistency']*bool(contrast)
