@@ -62,7 +62,7 @@ _activations = 'gelu', 'gelu_new', 'relu'
 
 # %% ../../nbs/09_analysis/09_quantised_model.ipynb #pm4edd06
 def _activation(config) -> str:
-    "Return the name of the activation function of `config`, which kinds of models store under different names"
+    "Return the name of the activation function of `config`, which models store under different names"
     names = 'hidden_act', 'activation_function', 'activation'
     return next((name for key in names if isinstance(name := getattr(config, key, None), str)), '')
 
@@ -82,7 +82,7 @@ def _model_faults(model, tokenizer): # generator of str
     if kind not in ('WordPiece', 'BPE'): yield f'its tokenizer is of the kind {kind}; supported: WordPiece, BPE'
 
 def check_page_model(model, tokenizer):
-    "Raise a `ValueError` that says why the engine cannot run `model`, if it cannot"
+    "Raise a `ValueError` with the reasons if the engine cannot run `model`"
     why = next(_model_faults(model, tokenizer), '')
     check_faults(why and f'{why}. Write the page without model=True')
 
@@ -177,7 +177,7 @@ def quantised_twin(model):
     return twin.eval()
 
 def _moved(model, twin, tokenizer, texts) -> dict: # sentences, `most`: largest change of a probability, predictions
-    "Return how far 8-bit weights move the answers for `texts`"
+    "Return how much 8-bit weights change the answers for `texts`"
     def answers(one): return [explain_alike(one, tokenizer, [text], None)[0].arrays['probabilities'] for text in texts]
     before, after = answers(model), answers(twin)
     return dict(sentences=len(texts), most=max(float(abs(p - q).max()) for p, q in zip(before, after)),

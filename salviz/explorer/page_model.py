@@ -55,7 +55,7 @@ def engine_program() -> str:
 
 # %% ../../nbs/12_explorer/16_page_model.ipynb #pmdc8d48
 def _about(model) -> str:
-    "Describe the model in the page and how far 8-bit weights move the recorded answers"
+    "Describe the model in the page and how much 8-bit weights change the recorded answers"
     count, most, changed = (model.moved[key] for key in ('sentences', 'most', 'changed'))
     sentences = f'the {count} recorded sentences' if count > 1 else 'the recorded sentence'
     moved = f'On {sentences}, this moves a probability by at most {most:.4f}'

@@ -109,7 +109,7 @@ def shipped_comparison() -> Path:
 
 @dataclass
 class _ComparedRows:
-    "The rows of a comparison and what is known about them"
+    "The rows of a comparison and their description"
     rows:pd.DataFrame # method, seed, run, then metrics
     score:str         # metric that selects checkpoints, such as 'accuracy'
     splits:list       # held-out splits, 'test' first
@@ -235,7 +235,7 @@ class MethodComparison(_Ranked):
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-022
 def _final_measures(data, score, held_out, group, contrast, explained) -> dict: # {name: measure}
-    "Return what the final runs are measured by"
+    "Return the metrics of the final runs"
     ends = [score]
     if score == 'accuracy': ends += ['macro_f1', 'calibration_error']
     ends += ['worst_group']*bool(group) + ['consistency']*bool(contrast)
@@ -354,8 +354,8 @@ def _comparison(work, plan, tuning, final) -> MethodComparison:
             texts = {form: str(final.methods_text(form)) for form in ('markdown', 'latex')}
     total = len(work.seeds)*(len(work.methods) - len(plan.left_out))
     if len(rows) < total:
-        stage = 'final runs' if final is not None else 'tuning'
-        stopped = f'Stopped in the {stage} at the budget of {time_words(work.budget)}: '*(time.time() >= work.ends)
+        stage, ends = ('tuning', work.ends) if final is None else ('final runs', final.ends)
+        stopped = f'Stopped in the {stage} at the budget of {time_words(work.budget)}: '*(time.time() >= ends)
         sentences = [f'{stopped}{len(rows)} of {total} final runs are finished.']
     return MethodComparison(rows, work.score, work.held_out, list(work.methods), plan.left_out, tuning, sentences,
                             texts)

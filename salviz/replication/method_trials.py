@@ -124,7 +124,7 @@ class PointStudy(_RoundsOfPoints):
             super()._report(busy)
 
     def timed(self, method:str, steps:int) -> float: # seconds
-        "Train a method on a few batches, twice over, in a temporary folder, and return how long it took"
+        "Train a method on a few batches, twice, in a temporary folder, and return the elapsed time"
         from salviz.training.trainer import train
         cell = next(c for c in self.cells if c.method == method)
         arguments = {**self.train, **{k: x for k, x in cell.settings if k in self._shared}, 'epochs': 2}

@@ -770,7 +770,7 @@ def judged(
 def primary(
     verdicts:dict, # see `judged`
 ) -> pd.DataFrame: # see `verdict_table`
-    "Return the table of primary verdicts, with p-values by Holm's correction over them"
+    "Return the table of primary verdicts, with p-values that are Holm-corrected over them"
     names = [e.name for c in claims.values() for e in c.effects if e.primary]
     return verdict_table({name: verdicts[name] for name in names})
 

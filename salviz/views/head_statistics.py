@@ -26,7 +26,7 @@ from .curves import Grid
 _number_labels = dict( # {number: label with unit}
     entropy='entropy of attention (nats)', relative_entropy='entropy relative to uniform attention (fraction)',
     largest='largest weight of a query (mean)', to_first='attention to the first token (fraction)',
-    to_special='attention to later special tokens (fraction)', distance='distance of the attended token (tokens)')
+    to_special='attention to later special tokens (fraction)', distance='distance to the attended token (tokens)')
 
 def _word_rows(snapshot):
     "Return the attention of words [layers, heads, queries, keys], their positions, and the keys a query can attend to"

@@ -146,7 +146,7 @@ def _seed_differences(grid, base, x, y, value):
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-11
 def _cells_of(rows, x, y, value):
-    "Return means, deviations and counts of `value` [levels of y, descending; levels of x], and the levels"
+    "Return means, standard deviations and counts of `value` [levels of y, descending; levels of x], and the levels"
     xs, ys = sorted(set(rows[x])), sorted(set(rows[y]))[::-1]
     parts = {at: part[value].to_numpy(float) for at, part in rows.groupby([y, x])}
     cells = np.full((3, len(ys), len(xs)), np.nan)

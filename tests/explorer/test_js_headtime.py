@@ -119,7 +119,7 @@ def test_training_batches_are_a_choice_and_new_rows_appear(page):
     page.select_option('.sv-headtime select >> nth=0', 'distance')
     settled(page)
     notes = text(page, '.sv-headtime > .sv-note')
-    assert 'mean distance of the attended token in tokens' in notes
+    assert 'mean distance to the attended token, in tokens' in notes
     assert 'the first 2 rows of the training batch at each step' in notes
     assert 'The batch differs from step to step' in notes and 'over 2 steps, on training batches' in label(page)
     page.evaluate('() => app.state.set({step: 0})')

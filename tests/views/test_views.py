@@ -602,7 +602,7 @@ def test_a_head_is_dead_or_collapsed_only_if_it_is_in_every_example():
     ('to_first', 'attention to the first token (fraction)', lambda row, query, special: row[0]),
     ('to_special', 'attention to later special tokens (fraction)',
      lambda row, query, special: sum(p for key, p in enumerate(row) if special[key] and key)),
-    ('distance', 'distance of the attended token (tokens)',
+    ('distance', 'distance to the attended token (tokens)',
      lambda row, query, special: sum(p*abs(query - key) for key, p in enumerate(row)))])
 def test_head_statistics_show_the_number_that_their_label_names(tmp_path, number, label, of_row):
     run = invented.run(tmp_path/'run', steps=[0])

@@ -107,6 +107,6 @@ export function courseClassFile(contents) {
 export function courseAnswersFile(contents) {
   const {sound, damaged} = courseEntries(contents, courseIsEntry);
   if (typeof contents.nickname !== 'string' || !courseIsNickname(contents.nickname))
-    throw new Error('needs a nickname of 1 to 24 letters, digits, - and _ (a to z)');
+    throw new Error('needs a nickname of 1 to 24 characters: a to z, digits, - and _');
   return {nickname: contents.nickname, entries: sound, damaged};
 }

@@ -13,7 +13,7 @@ const headNumbers = {
   largest: {name: 'largest weight', words: 'largest weight of a query'},
   to_first: {name: 'attention to the first token', words: 'fraction of attention on the first token'},
   to_special: {name: 'attention to special tokens', words: 'fraction of attention on later special tokens'},
-  distance: {name: 'distance', words: 'mean distance of the attended token in tokens', open: true},
+  distance: {name: 'distance', words: 'mean distance to the attended token, in tokens', open: true},
 };
 const headExampleNames = {probes: 'probe examples', batches: 'training batches'};
 const headTimeGap = 3, headTimeWidest = 96, headTimeNarrowest = 20, headTimeLeft = 34, headTimeTop = 30;
