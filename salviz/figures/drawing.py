@@ -478,7 +478,7 @@ _clause, _statement = r'[^,]+(?:,\s*)?', r'.+?(?: {3}|$)'
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #024
 def nice_below(limit):
-    "Return the largest of 1, 2, 5 times a power of ten that is at most `limit`"
+    "Return the largest number of the form 1, 2 or 5 times a power of ten that is at most `limit`"
     base = 10.**np.floor(np.log10(limit))
     return base*max(k for k in (1, 2, 5) if k*base <= limit*(1 + 1e-9))
 

@@ -178,7 +178,7 @@ def _about_runs(runs) -> list: # of lines
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #024
 def _origin_lines(s):
-    "Describe the model, the method and the seed of a snapshot without a run"
+    "Describe the model, data, method and seed of a snapshot that has no run"
     facts = {fact.what: fact.words for fact in run_facts(snapshot_config(s))}
     lines = [f'{what.capitalize()}: {facts[what]}' for what in ('model', 'data', 'method') if what in facts]
     return lines + ([facts['seed'].capitalize().replace(' ', ': ', 1)] if 'seed' in facts else [])

@@ -1024,7 +1024,7 @@ def _cut_words(cut, scale):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #05ab
 def _tall_words(fig, page_height, views, width, scale, across):
-    "Return the warning about a figure that is higher than its page"
+    "Return the warning about a figure that is taller than its page"
     several = len(views) > 1 or len(getattr(views[0], 'names', ()) or ()) > 1
     ways = ['a smaller font_size']*(scale > 1) + ["a larger width (such as that of a venue with '-two-column')"]*(
         width < 5.4)
