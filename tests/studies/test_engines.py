@@ -402,7 +402,7 @@ def test_collect_skips_invalid_archives_and_adds_the_others(made, plain, tmp_pat
     assert main(['study', 'collect', str(tmp_path/'b'), '/dev/zero', str(tmp_path/'archives')]) == 2
     said = capsys.readouterr().err
     assert '3 of 5 archives cannot be used: /dev/zero' in said and 'A.tar' in said and 'pipe.tar' in said
-    assert said.endswith('The other 2 were collected.\n') and said.count('\n') == 1
+    assert said.endswith('The other 2 were added.\n') and said.count('\n') == 1
     same(Study.open(tmp_path/'b').results(), plain)
 
 class Here(Executor):
