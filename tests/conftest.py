@@ -119,6 +119,12 @@ def make_tiny_bert(tiny_tokenizer):
             return BertForSequenceClassification(config)
     return make
 
+@pytest.fixture
+def double(tiny_bert):
+    "A small BERT in float64 without dropout, whose attention can be differentiated twice"
+    return tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0., initializer_range=.2,
+                     attn_implementation='eager').double()
+
 @pytest.fixture(autouse=True)
 def no_shell_is_left():
     "End the IPython shell that ipywidgets starts for a widget's output: errors after it would be those of a notebook"

@@ -91,6 +91,24 @@ def descended(model, loss_of, batches, steps=10, rate=.1):
     return torch.stack(losses), torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
+def breaking_at(step, method):
+    "Return `method`, which is interrupted before that step"
+    plan = method.plan
+    def interrupted(model, batch, progress):
+        if progress is not None and progress.step == step and model.training: raise KeyboardInterrupt
+        return plan(model, batch, progress)
+    method.plan = interrupted
+    return method
+
+
+def with_shifted_split(data, correct):
+    "Return `data` with a fourth split, 12 of its rows, of which `correct` have the right label"
+    import datasets
+    ood = data['train'].select(range(12))
+    swapped = ood.map(lambda row, i: dict(label=row['label'] if i < correct else 1 - row['label']), with_indices=True)
+    return datasets.DatasetDict({**data, 'ood': swapped.cast(ood.features)})
+
+
 @contextmanager
 def full_disk(most=500):
     "A block in which no file can grow beyond `most` bytes: a write fails in the middle, as on a full disk"

@@ -181,9 +181,8 @@ def _training_parts(configs, varied):
     return []
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-12tc
-def _grid_parts(design, seeds):
-    settings = (design.get('settings') or {}).items()
-    parts = [f'{k.replace("_", " ")} = {listed(map(plain_value, v))}' for k, v in settings]
+def _grid_parts(settings, seeds):
+    parts = [f'{k.replace("_", " ")} = {listed(map(plain_value, v))}' for k, v in (settings or {}).items()]
     several = f'Each is trained with {"; ".join(parts)}; ' if parts else 'Each is trained '
     if not seeds: return []
     whole = len(seeds) > 4 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
@@ -286,6 +285,8 @@ def methods_text(
     compare_to=None,   # the baseline of the significance tests; None: do not describe a test
     test='t',          # 't' or 'bootstrap'
     correction='holm', # 'holm', 'benjamini_hochberg' or 'none'
+    metrics=None,      # names of the metrics to describe; None: all metrics of the study
+    grid=True,         # was every method trained with every setting? False: describe only the seeds
 ) -> Written:
     "Return the methods paragraph of `study`, with the BibTeX entries that it cites in `.citations`"
     check_choice('methods_text: form', form, ('markdown', 'latex'))
@@ -297,11 +298,12 @@ def methods_text(
     runs, configs = [run for _, run in pairs], [run.config for _, run in pairs]
     by_method = _by_method(pairs)
     seeds = sorted({cell['seed'] for cell, _ in pairs})
+    names = study.manifest['measures'] if metrics is None else metrics
     sentences = [_model_parts(configs, library), _data_parts(configs, library),
                  _method_parts(design['methods'], by_method, library, design.get('settings') or ()),
-                 _grid_parts(design, seeds),
+                 _grid_parts(design.get('settings') if grid else None, seeds),
                  _training_parts(configs, design.get('settings') or {}), _selection_parts(configs),
-                 _measures_parts(study.manifest['measures'], seeds, _splits_of(configs)),
+                 _measures_parts(names, seeds, _splits_of(configs)),
                  _test_parts(compare_to, test, correction, seeds, study.manifest['measures']), _hardware_parts(configs),
                  _version_parts(configs), _minutes_parts(runs), _missing_parts(study, pairs)]
     text = Written(' '.join(_rendered(parts, form) for parts in sentences if parts))
@@ -437,7 +439,7 @@ def model_card(
         pairs, path, design = source.finished_trials('model_card'), source.folder, source.manifest['design']
         runs, by_method = [run for _, run in pairs], _by_method(pairs)
         methods, settings, configs = design['methods'], design['settings'], [run.config for run in runs]
-        seed = _grid_parts(design, sorted({trial['seed'] for trial, _ in pairs}))
+        seed = _grid_parts(design.get('settings'), sorted({trial['seed'] for trial, _ in pairs}))
     name = name or path.name
     def line(*parts): return ' '.join(_rendered(part, 'markdown') for part in parts if part)
     technical = line(_hardware_parts(configs), _version_parts(configs), _minutes_parts(runs))

@@ -23,6 +23,7 @@ import pandas as pd
 from ..core.run_files import to_json, write_whole
 from ..core.validation import PositiveInt, check_faults, validated
 from ..core.words import latex_text
+from ..metrics.methods_text import methods_text
 from ..metrics.statistics import ResultTable, format_value, result_table
 from .method_trials import (
     PointStudy, SplitExplanations, majority, methods_named, plain_method, search_points, space_of, step_seconds)
@@ -351,7 +352,9 @@ def _comparison(work, plan, tuning, final) -> MethodComparison:
         rows = final.results()
         if len(rows):
             rows = _with_means(rows.drop(columns=[k for k in final.settings if k in rows]), work.held_out)
-            texts = {form: str(final.methods_text(form)) for form in ('markdown', 'latex')}
+            scores = tuple(f'{split}_' for split in work.held_out)
+            described = dict(metrics=[name for name in final.manifest['measures'] if name.startswith(scores)], grid=False)
+            texts = {form: str(methods_text(final, form, **described)) for form in ('markdown', 'latex')}
     total = len(work.seeds)*(len(work.methods) - len(plan.left_out))
     if len(rows) < total:
         stage, ends = ('tuning', work.ends) if final is None else ('final runs', final.ends)

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from helpers import descended
+from helpers import breaking_at, descended
 from test_right_reasons import batches_of, with_rationales
 from salviz.methods import ConstrainedRationales, RDrop
 from salviz.methods.base import Progress
@@ -17,13 +17,6 @@ quick = dict(epochs=2, batch_size=8, learning_rate=1e-3, progress=False, probes=
 
 @pytest.fixture
 def data(tiny_data): return with_rationales(tiny_data)
-
-
-@pytest.fixture
-def double(tiny_bert):
-    "Return a model in float64 without dropout"
-    return tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0., initializer_range=.2,
-                     attn_implementation='eager').double()
 
 
 def slow_losses(model, batch, i):
@@ -80,16 +73,6 @@ def test_multiplier_is_at_least_0_and_falls_below_the_bound():
     assert 'multiplier' not in method.args() and method.replaced(rate=3.).multiplier == 1
 
 
-def interrupted(method, step):
-    "Return `method`, which is interrupted before `step`"
-    plan = method.plan
-    def at_step(model, batch, progress):
-        if progress.step == step and model.training: raise KeyboardInterrupt
-        return plan(model, batch, progress)
-    method.plan = at_step
-    return method
-
-
 @pytest.mark.parametrize('build', [lambda: ConstrainedRationales(rate=20.),
                                    lambda: ConstrainedRationales('input_x_gradient', 'kl', bound=.1) + RDrop()],
                          ids=['alone', 'combined'])
@@ -103,7 +86,7 @@ def test_multiplier_survives_resume(build, data, tiny_bert, tiny_tokenizer, tmp_
     multipliers = [row['rationale_excess_weight'] for row in run.train_rows]
     assert len({*multipliers}) == len(multipliers) and abs(multipliers[steps]/multipliers[0] - 1) > 1e-3
     with pytest.raises(KeyboardInterrupt):
-        train(model(), tiny_tokenizer, data, interrupted(build(), steps + 1), tmp_path/'run', **quick)
+        train(model(), tiny_tokenizer, data, breaking_at(steps + 1, build()), tmp_path/'run', **quick)
     resumed = model()
     run = train(resumed, tiny_tokenizer, data, build(), tmp_path/'run', resume=True, **quick)
     assert [row['rationale_excess_weight'] for row in run.train_rows] == multipliers

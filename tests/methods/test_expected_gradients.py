@@ -15,13 +15,6 @@ from salviz.training.trainer import train
 
 
 @pytest.fixture
-def double(tiny_bert):
-    "Return a model in float64 without dropout, whose attention can be differentiated twice"
-    return tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0., initializer_range=.2,
-                     attn_implementation='eager').double()
-
-
-@pytest.fixture
 def batches(tiny_data, double, tiny_tokenizer):
     feed = feed_for(double, tiny_tokenizer)
     encoded = feed.encode(tiny_data)['train']

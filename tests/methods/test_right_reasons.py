@@ -31,13 +31,6 @@ def with_rationales(data):
 def data(tiny_data): return with_rationales(tiny_data)
 
 
-@pytest.fixture
-def double(tiny_bert):
-    "Return a model in float64 without dropout, whose attention can be differentiated twice"
-    return tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0., initializer_range=.2,
-                     attn_implementation='eager').double()
-
-
 def batches_of(data, model, tokenizer, *rows):
     feed = feed_for(model, tokenizer)
     encoded = feed.encode(data)['train']

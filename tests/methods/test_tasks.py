@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import forked
+from helpers import breaking_at
 from salviz.methods import (ADDrop, AttentionDropout, AttentionGuidance, AttentionGuidanceVariant,
                             ConstrainedRationales, Distillation, DropHead, DropKey, EnergyLoss, ExpectedGradients,
                             FineTuning, RationaleGuided, RationaleGuidedVariant, RDrop, RightForRightReasons,
@@ -348,15 +349,6 @@ def test_a_resumed_pretraining_masks_and_replaces_what_an_uninterrupted_one_does
                      torch.cat([p.detach().flatten() for p in model.parameters()])))
     assert ends[0][:2] == ends[1][:2] and torch.equal(ends[0][2], ends[1][2])
     assert len({str(x) for x in ends[0][1]}) == 2 # two probes, each with one draw for all steps
-
-def breaking_at(step, method):
-    "`method`, which is interrupted before that step"
-    plan = method.plan
-    def interrupted(model, batch, progress):
-        if progress.step == step and model.training: raise KeyboardInterrupt
-        return plan(model, batch, progress)
-    method.plan = interrupted
-    return method
 
 @pytest.mark.slow
 @pytest.mark.parametrize('task, kind, name', [

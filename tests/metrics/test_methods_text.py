@@ -45,6 +45,13 @@ def a_study(folder, methods=dict(FT='FineTuning', GA='ADDrop'), seeds=(0, 1), gr
     write_object(folder/'study.json', dict(format=1, design=design, cells=cells, measures=list(measures), better={}))
     return StudyResults.open(folder)
 
+def test_the_grid_and_metrics_can_be_left_out_where_methods_have_settings_of_their_own(tmp_path):
+    study = a_study(tmp_path/'s', grid=dict(rate=[.1, .5]), measures=('test_accuracy', 'gap', 'own'))
+    text = methods_text(study, metrics=['test_accuracy'], grid=False)
+    assert 'rate = ' not in text and 'custom metric' not in text and 'Metrics: accuracy on the test split' in text
+    assert 'Each is trained with the seed' in text and 'rate = ' in methods_text(study)
+
+
 def test_text_contains_all_recorded_facts(tmp_path):
     text = a_study(tmp_path/'s', grid=dict(rate=[.1, .5]), measures=('test_accuracy', 'gap', 'own')).methods_text()
     for part in ('MiniLM-L6 (BertForSequenceClassification, 6 layers, 12 heads) [@wang2020minilm]',

@@ -2,12 +2,12 @@
 import json
 import shutil
 
-import datasets
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import ttest_rel
 
+from helpers import with_shifted_split
 from salviz.cli import main
 from salviz.core.runs import Run
 from salviz.methods.base import method_classes
@@ -23,9 +23,7 @@ quick = dict(epochs=2, batch_size=8, explained=0, say=lambda line: None)
 @pytest.fixture
 def shifted(tiny_data):
     "The sentences, and a fourth split with 12 of them, four with wrong labels"
-    ood = tiny_data['train'].select(range(12))
-    swapped = ood.map(lambda row, i: dict(label=row['label'] if i < 8 else 1 - row['label']), with_indices=True)
-    return datasets.DatasetDict({**tiny_data, 'ood': swapped.cast(ood.features)})
+    return with_shifted_split(tiny_data, correct=8)
 
 @pytest.fixture
 def compared(tmp_path, shifted, tiny_bert, tiny_tokenizer):

@@ -1,9 +1,9 @@
 "Every split of the data is scored: test, and further splits such as sentences from elsewhere."
-import datasets
 import numpy as np
 import pytest
 import torch
 
+from helpers import with_shifted_split
 from salviz.core.runs import Run, runs_table
 from salviz.data.texts import Collator, encode, fingerprint, model_inputs, subset
 from salviz.metrics.methods_text import methods_text, model_card
@@ -18,9 +18,7 @@ quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, snapshots=0)
 @pytest.fixture
 def data(tiny_data):
     "The sentences, and a fourth split with 12 of them, most with wrong labels"
-    ood = tiny_data['train'].select(range(12))
-    swapped = ood.map(lambda row, i: dict(label=row['label'] if i < 4 else 1 - row['label']), with_indices=True)
-    return datasets.DatasetDict({**tiny_data, 'ood': swapped.cast(ood.features)})
+    return with_shifted_split(tiny_data, correct=4)
 
 def test_further_split_is_scored_and_shown_like_test(tmp_path, data, tiny_bert, tiny_tokenizer):
     run = train(tiny_bert(), tiny_tokenizer, data, run_dir=tmp_path/'run', progress=False, **quick)
