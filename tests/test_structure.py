@@ -112,7 +112,7 @@ def test_kept_outputs_that_the_code_does_not_give_any_more_are_named(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     assert forked.notebook(tmp_path/'00_a.ipynb', tmp_path/'said.txt') == 0, (tmp_path/'said.txt').read_text()
 
-def test_no_two_notebooks_of_a_room_have_one_number():
+def test_no_two_notebooks_of_a_folder_have_one_number():
     numbers = [name[:name.index('/') + 3] for name in documented if re.search(r'/\d\d_', name)]
     assert sorted({n for n in numbers if numbers.count(n) > 1}) == []
 

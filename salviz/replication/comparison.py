@@ -352,9 +352,9 @@ def _comparison(work, plan, tuning, final) -> MethodComparison:
         rows = final.results()
         if len(rows):
             rows = _with_means(rows.drop(columns=[k for k in final.settings if k in rows]), work.held_out)
-            scores = tuple(f'{split}_' for split in work.held_out)
-            described = dict(metrics=[name for name in final.manifest['measures'] if name.startswith(scores)], grid=False)
-            texts = {form: str(methods_text(final, form, **described)) for form in ('markdown', 'latex')}
+            starts = tuple(f'{split}_' for split in work.held_out)
+            scores = [name for name in final.manifest['measures'] if name.startswith(starts)]
+            texts = {form: str(methods_text(final, form, metrics=scores, grid=False)) for form in ('markdown', 'latex')}
     total = len(work.seeds)*(len(work.methods) - len(plan.left_out))
     if len(rows) < total:
         stage, ends = ('tuning', work.ends) if final is None else ('final runs', final.ends)
