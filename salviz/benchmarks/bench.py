@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Row', 'model_shapes', 'bench_data', 'Step', 'trainer_for', 'timed_rounds', 'relative', 'clock_of', 'Peak',
-           'peak_of_steps', 'cost_table', 'free_folder', 'device_name', 'check_bench', 'bench']
+           'cost_table', 'free_folder', 'device_name', 'check_bench', 'bench']
 
 # %% ../../nbs/13_cli/01_bench.ipynb #003
 import contextlib
@@ -409,7 +409,7 @@ class Peak:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024) / 1e6
 
 # %% ../../nbs/13_cli/01_bench.ipynb #039
-def peak_of_steps(name, shape='minilm', tokens=128, dropout=0., device='cpu', precision='fp32') -> dict:
+def _peak_of_steps(name, shape='minilm', tokens=128, dropout=0., device='cpu', precision='fp32') -> dict:
     "Measure the peak memory of training steps of the row `name` in this process"
     with _prepared_steps([name], shape, tokens, dropout, device, precision) as steps:
         peak = Peak(device)
@@ -421,10 +421,10 @@ def peak_of_steps(name, shape='minilm', tokens=128, dropout=0., device='cpu', pr
 
 # %% ../../nbs/13_cli/01_bench.ipynb #039b
 def _peak_alone(name, **setting) -> dict:
-    "Run `peak_of_steps` in a separate process"
+    "Run `_peak_of_steps` in a separate process"
     code = ('import json, warnings; warnings.simplefilter("ignore"); '
-            'from salviz.benchmarks.bench import peak_of_steps; '
-            f'print(json.dumps(peak_of_steps({name!r}, **{setting!r})))')
+            'from salviz.benchmarks.bench import _peak_of_steps; '
+            f'print(json.dumps(_peak_of_steps({name!r}, **{setting!r})))')
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True,
                           env={**os.environ, 'OMP_NUM_THREADS': '1'})
     if done.returncode:

@@ -9,13 +9,13 @@ __all__ = ['ink', 'grey', 'faint', 'blue', 'vermilion', 'orange', 'replaced_styl
            'figure_style', 'lightness', 'ink_on', 'weight_of', 'Look', 'drawn_with', 'current_limits', 'fraction_map',
            'signed_map', 'series_colours', 'chosen_maps', 'fraction_map_of', 'font_named', 'user_settings', 'drawable',
            'Math', 'drawable_view', 'text_width', 'fitted', 'cut_texts', 'wrapped', 'in_lines', 'cut_labels',
-           'nice_below', 'power_of_ten', 'widened', 'spaced', 'TokenTicks', 'token_ticks', 'label_width', 'map_ticks',
-           'thinned_note', 'Picture', 'small_png', 'rendered', 'Sheet', 'rows_of_sheets', 'page_of_sheets',
-           'put_sheets', 'beyond_page', 'enlarged', 'enlarge_artists', 'colour_bar', 'upright_bar_width',
-           'signed_scale', 'attention_scale', 'beyond', 'flow', 'signed_number', 'word_box', 'filled_box', 'word_boxes',
-           'arrow_to', 'legend_height', 'legend', 'patch', 'map_axes', 'fill_map', 'mark_cells', 'mark_below',
-           'mark_ties', 'mark_inside', 'region_sample', 'cross_sample', 'minus_sample', 'ties_sample', 'caption_files',
-           'stamped', 'save_figure', 'Kind', 'of_view', 'draws_in_axes', 'Kinds', 'figure_kinds', 'figure_kind']
+           'nice_below', 'power_of_ten', 'widened', 'spaced', 'token_ticks', 'label_width', 'map_ticks', 'thinned_note',
+           'Picture', 'small_png', 'rendered', 'Sheet', 'rows_of_sheets', 'page_of_sheets', 'put_sheets', 'beyond_page',
+           'enlarged', 'enlarge_artists', 'colour_bar', 'upright_bar_width', 'signed_scale', 'attention_scale',
+           'beyond', 'flow', 'signed_number', 'word_box', 'filled_box', 'word_boxes', 'arrow_to', 'legend_height',
+           'legend', 'patch', 'map_axes', 'fill_map', 'mark_cells', 'mark_below', 'mark_ties', 'mark_inside',
+           'region_sample', 'cross_sample', 'minus_sample', 'ties_sample', 'caption_files', 'stamped', 'save_figure',
+           'Kind', 'of_view', 'draws_in_axes', 'Kinds', 'figure_kinds', 'figure_kind']
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #003
 import inspect
@@ -514,7 +514,7 @@ def spaced(
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #027
 @dataclass(frozen=True)
-class TokenTicks:
+class _TokenTicks:
     "Token labels along an axis"
     texts:tuple    # all labels, shortened if too long
     colours:tuple
@@ -541,7 +541,7 @@ def token_ticks(
     pitch:float,      # points between two tokens
     along=False,      # True: the axis runs along the text (x), False: across it (y)
     longest:float=62, # longest label in points
-) -> TokenTicks:
+) -> _TokenTicks:
     "Return token labels that do not overlap at a distance of `pitch` points"
     line = 1.2 # height of a line of text, as a multiple of its size
     size = float(np.clip(pitch/line, 5, 7))
@@ -550,7 +550,7 @@ def token_ticks(
     upright = along and reach > pitch - 3
     if along and not upright: every = 1
     else: every = int(np.ceil(size*line/pitch - 1e-6))
-    return TokenTicks(texts, tuple(grey if s else ink for s in is_special), size, every, upright,
+    return _TokenTicks(texts, tuple(grey if s else ink for s in is_special), size, every, upright,
                       reach if upright or not along else size*line)
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #027sb

@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['Term', 'Limit', 'is_weight', 'is_positive', 'is_count', 'learning_rates', 'Progress', 'Plan', 'is_fraction',
-           'is_positive_fraction', 'optional', 'fault_of', 'Variant', 'Method', 'FineTuning', 'check_method_choice',
-           'check_weight', 'check_cite', 'NoColumn', 'Batch', 'plan_of', 'terms_of', 'MergedPlan', 'Together',
-           'method_classes']
+           'is_positive_fraction', 'optional', 'Variant', 'Method', 'FineTuning', 'check_method_choice', 'check_weight',
+           'check_cite', 'NoColumn', 'Batch', 'plan_of', 'terms_of', 'Together', 'method_classes']
 
 # %% ../../nbs/05_methods/00_base.ipynb #003
 import inspect
@@ -138,7 +137,7 @@ def _choices(annotation) -> tuple: # () unless it consists of `Literal` and, opt
     return tuple(values)
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-01d
-def fault_of(name:str, x, annotation=None, limit:Limit|None=None) -> str: # '' if there is none
+def _fault_of(name:str, x, annotation=None, limit:Limit|None=None) -> str: # '' if there is none
     "Return the error message if `x` is not allowed as the argument `name`"
     if limit is not None: return '' if limit.fits(x) else f'{name} must be {limit.words}, got {x!r}'
     if annotation is bool: return '' if isinstance(x, bool) else f'{name} must be True or False, got {x!r}'
@@ -154,7 +153,7 @@ class Variant:
 
     def __post_init__(self):
         for f in fields(self):
-            fault = fault_of(f.name, getattr(self, f.name), f.type, self.limits.get(f.name))
+            fault = _fault_of(f.name, getattr(self, f.name), f.type, self.limits.get(f.name))
             check_faults(fault, f'{type(self).__name__.removesuffix("Variant")}: ')
 
     @classmethod
@@ -234,7 +233,7 @@ def _checked(cls, init):
         except TypeError: return init(self, *args, **kwargs) # raises the usual error
         bound.apply_defaults()
         for name, x in bound.arguments.items():
-            fault = fault_of(name, x, signature.parameters[name].annotation, limits.get(name))
+            fault = _fault_of(name, x, signature.parameters[name].annotation, limits.get(name))
             self.require(not fault, fault)
         init(self, *args, **kwargs)
     return construct
@@ -400,7 +399,7 @@ def check_method_choice(method:Method, name:str, choices):
 
 def check_weight(method:Method, name='weight'):
     "Raise an error unless the weight `name` of `method` is a finite number of at least 0"
-    fault = fault_of(name, getattr(method, name), limit=is_weight)
+    fault = _fault_of(name, getattr(method, name), limit=is_weight)
     method.require(not fault, fault)
 
 # %% ../../nbs/05_methods/00_base.ipynb #555e6327
@@ -492,7 +491,7 @@ def terms_of(method, outputs, maps, plan, batch, progress, where='the batch') ->
     return terms
 
 # %% ../../nbs/05_methods/00_base.ipynb #042
-class MergedPlan(Plan):
+class _MergedPlan(Plan):
     "The merged plans of several methods for one step"
     def __init__(self, names, parts):
         self.names, self.parts = names, parts
@@ -597,7 +596,7 @@ class Together(_Joined):
         twice = [k for k in passes if passes.count(k) > 1]
         self.require(not twice,
                      f'two methods define a further pass called {", ".join(dict.fromkeys(twice))}; rename one')
-        return MergedPlan([method.name for method in self.methods], plans)
+        return _MergedPlan([method.name for method in self.methods], plans)
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:Progress) -> dict:
         "Return the terms of all methods, each computed with the plan of its method"

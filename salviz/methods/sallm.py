@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['part_seconds', 'saliency_target', 'agreement_loss', 'pooled_attention', 'layer_loss', 'standardised',
            'token_saliency', 'query_rows', 'Explanations', 'explain_batches', 'explain_examples', 'contents',
-           'matching_explanations', 'parts_of', 'Unfinished', 'SalLMVariant', 'SalLM']
+           'matching_explanations', 'parts_of', 'SalLMVariant', 'SalLM']
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #002
 import hashlib
@@ -428,13 +428,13 @@ def _maker_of(run, name:str): # None without a readable part
     "Return the checksum of the weights that computed the first parts of the arrays `name` of `run`"
     for p in parts_of(run, name):
         try: return _load_explanations(run, p.stem)['weights'].item()
-        except (ValueError, KeyError): pass # `Unfinished` issues a warning
+        except (ValueError, KeyError): pass # `_Unfinished` issues a warning
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050a
 part_seconds = 60. # computing time after which a part is written
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050ab
-class Unfinished:
+class _Unfinished:
     """The explanations for the arrays `name` of `run` that exist so far
 
     They include parts that an earlier process has written."""
@@ -741,9 +741,9 @@ class _Explaining(_Teaching):
         more = dict(unlabelled=self._more[0]) if self._more else {}
         return dict(train=trainer.encoded['train'], probes=trainer.probe_set, **more)
 
-    def _begun(self, name, teacher, trainer, splits) -> tuple: # (`Unfinished`, content of all examples by id)
+    def _begun(self, name, teacher, trainer, splits) -> tuple: # (`_Unfinished`, content of all examples by id)
         "Load the unfinished explanations of `splits` that an earlier process has written"
-        unfinished = Unfinished(trainer.run, name, _checksum(teacher), self._question(trainer.tokenizer))
+        unfinished = _Unfinished(trainer.run, name, _checksum(teacher), self._question(trainer.tokenizer))
         content, ids = {}, []
         for examples in splits:
             content |= zip(examples['example_id'], contents(examples))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['first_seed', 'tuned_effects', 'undecidable', 'TunedEffect', 'learned', 'tested_pairs', 'cells_of', 'looks_done',
-           'tuned_verdict', 'tuned_verdicts', 'tuned_description', 'TunedWorker', 'TunedProtocol', 'tuned_table']
+           'tuned_verdict', 'tuned_verdicts', 'TunedProtocol', 'tuned_table']
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-4
 import itertools
@@ -231,7 +231,7 @@ def _described_study(study) -> dict:
     return dict(title=study.title, settings=study.settings, tuned_on=study.tuned_on, target=study.target,
                 learns=study.learns, grids={name: list(c.grid) for name, c in study.conditions.items()})
 
-def tuned_description(budget:str='tuned') -> dict:
+def _tuned_description(budget:str='tuned') -> dict:
     "Return everything that determines the verdicts of the tuned budget, as JSON values"
     effects = {e.name: asdict(e) for effects in tuned_effects.values() for e in effects}
     studies = {name: _described_study(study) for name, study in tuned_studies.items()}
@@ -239,10 +239,10 @@ def tuned_description(budget:str='tuned') -> dict:
                                  margin=least_gain,
                                  first_seed=first_seed, tuning_seeds=(0, 1), undecidable=undecidable))
 
-registry.other_budgets |= dict(tuned=tuned_description, tuning=tuned_description)
+registry.other_budgets |= dict(tuned=_tuned_description, tuning=_tuned_description)
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-29
-class TunedWorker(TunedTrials):
+class _TunedWorker(TunedTrials):
     "Tune, train and evaluate one effect after another"
     def __init__(self, folder, file, names:Sequence[str]=(), **more):
         effects = [e for claim in tuned_effects for e in tuned_effects[claim] if not names or claim in names]
@@ -285,7 +285,7 @@ def _inherited(study, condition, chosen) -> dict:
                 rows=0, fingerprint='')
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-31
-class TunedProtocol(TunedWorker):
+class TunedProtocol(_TunedWorker):
     "Tune and train the effects of the tuned protocol in order"
     def once(self) -> bool:
         "Process all effects once; return whether another process is still training a required run"
