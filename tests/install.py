@@ -19,7 +19,7 @@ same = {'index-url': '--default-index', 'extra-index-url': '--index', 'find-link
         'trusted-host': '--allow-insecure-host'}
 
 # what the tests need in an environment of the oldest versions
-for_tests = ('pytest', 'setuptools', 'peft', 'optuna', 'cloudpickle', 'loky', 'submitit', 'krippendorff',
+for_tests = ('pip', 'pytest', 'setuptools', 'peft', 'optuna', 'cloudpickle', 'loky', 'submitit', 'krippendorff',
              'latex2mathml', 'nbformat', 'mistune', 'pymoo', 'sacrebleu', 'nbconvert')
 
 def settings(listed: str) -> dict[str, str]:
@@ -52,7 +52,9 @@ def with_oldest(folder: str) -> int:
                    check=True, env=environment)
     listed = subprocess.run([*uv, 'pip', 'freeze', '--python', str(python)], capture_output=True, text=True)
     (root/versions).write_text(listed.stdout)
-    return subprocess.run([*add, '--constraint', str(versions), *for_tests], cwd=root, env=environment).returncode
+    subprocess.run([*add, '--constraint', str(versions), *for_tests], cwd=root, check=True, env=environment)
+    return subprocess.run([*add, '--no-deps', '--no-build-isolation', '--editable', '.'], cwd=root,
+                          env=environment).returncode
 
 def install(target: str) -> int:
     "Install `target` with uv, or with pip where that fails; return the exit status"

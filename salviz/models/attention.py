@@ -23,6 +23,8 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+import transformers
+from packaging.version import Version
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
@@ -625,6 +627,8 @@ def _trial_of(model, part) -> _Found:
 _proven = 'BERT, RoBERTa, DistilBERT, ELECTRA, ALBERT, DeBERTa, ModernBERT, GPT-2, Llama, BART, Marian or T5'
 _nearest = dict(longformer='ModernBERT', big_bird='ModernBERT', reformer='ModernBERT', mpnet='RoBERTa',
                 xlnet='RoBERTa', led='BART')
+# {model type: first version of transformers whose implementation uses the attention interface}
+_since = dict(modernbert='5.1', t5='5.15')
 
 def _without_trial(stack):
     "Return (reason, what to do instead) if a property of `stack` rules out observing it, else None; no trial is run"
@@ -643,7 +647,10 @@ def _reason(model, part):
     if isinstance(model, nn.DataParallel):
         return 'the replicas of nn.DataParallel share one state', 'use DistributedDataParallel'
     if why := _without_trial(check_part(model, part)[1]): return why
-    instead = f'use {next((v for k, v in _nearest.items() if stack.config.model_type.startswith(k)), _proven)}'
+    kind = stack.config.model_type
+    if kind in _since and Version(transformers.__version__) < Version(_since[kind]):
+        return f'transformers {transformers.__version__} is too old for {kind}', f'update it to {_since[kind]} or later'
+    instead = f'use {next((v for k, v in _nearest.items() if kind.startswith(k)), _proven)}'
     attention_classes = sorted({type(m).__name__ for m in stack.modules() if 'attention' in type(m).__name__.lower()})
     if not any(eager_attention_of(type(m)) for m in stack.modules()) and not _disentangled(stack):
         if not attention_classes: return 'none of its layers is an attention layer', instead

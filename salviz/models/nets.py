@@ -8,10 +8,10 @@ __all__ = ['nets', 'SmallNet', 'DigitCNNConfig', 'DigitCNN', 'ResNet18Config', '
            'TextLSTMConfig', 'TextLSTM', 'small_net']
 
 # %% ../../nbs/03_models/04_nets.ipynb #003
-import dataclasses
 import hashlib
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -501,8 +501,8 @@ def _read_off(cls, data):
 # %% ../../nbs/03_models/04_nets.ipynb #046
 def _settings_fault(cls, settings) -> str: # '' if there is none
     "Return the reason why `settings` are not fields of the config of nets of class `cls`"
-    inherited = {f.name for f in dataclasses.fields(PreTrainedConfig)}
-    field_names = [f.name for f in dataclasses.fields(cls.config_class) if f.name not in inherited]
+    configs = [c for c in reversed(cls.config_class.__mro__) if c not in PreTrainedConfig.__mro__]
+    field_names = list(chain.from_iterable(c.__annotations__ for c in configs)) # old transformers: no dataclass
     unknown = [key for key in settings if key not in field_names]
     if unknown: return f'{cls.__name__} has no setting {", ".join(unknown)}; available: {", ".join(field_names)}'
     if 'shape' not in settings or len(settings['shape']) == len(cls.config_class.shape): return ''
