@@ -294,7 +294,7 @@ class _SeriesAttention(nn.Module):
         self.softmax, self.scaling, self.p = nn.Softmax(-1), self.size**-.5, config.dropout
 
     def forward(self, x, attention_mask=None):
-        attend = ALL_ATTENTION_FUNCTIONS.get(self.config._attn_implementation, _eager_attention_forward)
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, _eager_attention_forward)
         query, key, value = (f(x).view(*x.shape[:2], -1, self.size).transpose(1, 2)
                              for f in (self.query, self.key, self.value))
         mixed, _ = attend(self, query, key, value, attention_mask, dropout=self.p if self.training else 0.,
