@@ -57,8 +57,8 @@ slow: .venv/.dev .venv/.ray .venv/.trainers .venv/.marimo .venv/.trackers fetch 
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow -rP $(TESTS)
 
 # The tests of the packages that compute and draw, with the oldest versions of the required packages, in the environment
-# .venv-oldest, apart from what came with later versions of transformers and torch: other architectures (ModernBERT can
-# be observed since transformers 5.1, T5 since 5.15) and the emulated card.
+# .venv-oldest, apart from what came with later versions of transformers and torch: other architectures (T5 can be observed
+# since transformers 5.15, and eager ModernBERT returns its attention since 5.7) and the emulated card.
 # One package: make oldest TESTS=tests/methods
 OLDEST := tests/metrics tests/models tests/attribution tests/methods tests/core tests/training tests/views tests/figures
 LATER := tests/models/test_every_architecture.py tests/attribution/test_explaining_on_card.py \

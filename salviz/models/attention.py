@@ -628,7 +628,7 @@ _proven = 'BERT, RoBERTa, DistilBERT, ELECTRA, ALBERT, DeBERTa, ModernBERT, GPT-
 _nearest = dict(longformer='ModernBERT', big_bird='ModernBERT', reformer='ModernBERT', mpnet='RoBERTa',
                 xlnet='RoBERTa', led='BART')
 # {model type: first version of transformers whose implementation uses the attention interface}
-_since = dict(modernbert='5.1', t5='5.15')
+_since = dict(t5='5.15')
 
 def _without_trial(stack):
     "Return (reason, what to do instead) if a property of `stack` rules out observing it, else None; no trial is run"
