@@ -68,7 +68,8 @@ def test_retraining_a_trial_gives_the_shipped_numbers(name, tmp_path):
     assert asked_of(name, cell.method)
     for measure in asked_of(name, cell.method):
         x, known = number(again, measure), number(shipped, measure)
-        assert x == pytest.approx(known, rel=1e-6) if same else abs(x - known) <= allowed(name, measure, known), measure
+        assert x == pytest.approx(known, rel=1e-6) if same else abs(x - known) <= allowed(name, measure, known), \
+            f'{measure}: {x} instead of {known}'
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', _selected_plans(selected_claims()))
