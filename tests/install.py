@@ -47,7 +47,8 @@ def with_oldest(folder: str) -> int:
     required = ConfigParser(delimiters=['='])
     required.read(root/'settings.ini', encoding='utf-8')
     add = [*uv, 'pip', 'install', '--quiet', '--python', str(python), *uv_options(configured)]
-    subprocess.run([*uv, 'venv', '--quiet', '--python', sys.executable, folder], cwd=root, check=True, env=environment)
+    subprocess.run([*uv, 'venv', '--quiet', '--clear', '--python', sys.executable, folder], cwd=root, check=True,
+                   env=environment)
     subprocess.run([*add, '--resolution', 'lowest-direct', *required['DEFAULT']['requirements'].split()], cwd=root,
                    check=True, env=environment)
     listed = subprocess.run([*uv, 'pip', 'freeze', '--python', str(python)], capture_output=True, text=True)
