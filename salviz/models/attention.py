@@ -349,6 +349,7 @@ def _observed_class(cls, name):
     return `name` as the attention implementation"""
     return type(cls.__name__, (cls,), dict(
         __slots__=('_plain', '_maps'), __init__=cls.__init__, __module__=cls.__module__,
+        __new__=lambda observed, *args, **settings: cls(*args, **settings), # transformers also creates default configs
         _attn_implementation=property(lambda self: name,
                                       lambda self, value: setattr(self._plain, '_attn_implementation', value)),
         __copy__=lambda self: copy.copy(self._plain),
