@@ -628,8 +628,8 @@ def _trial_of(model, part) -> _Found:
 _proven = 'BERT, RoBERTa, DistilBERT, ELECTRA, ALBERT, DeBERTa, ModernBERT, GPT-2, Llama, BART, Marian or T5'
 _nearest = dict(longformer='ModernBERT', big_bird='ModernBERT', reformer='ModernBERT', mpnet='RoBERTa',
                 xlnet='RoBERTa', led='BART')
-# {model type: first version of transformers whose implementation uses the attention interface}
-_since = dict(t5='5.15')
+# {model type: first version of transformers whose attention can be observed in all parts}
+_since = dict(t5='5.20')
 
 def _without_trial(stack):
     "Return (reason, what to do instead) if a property of `stack` rules out observing it, else None; no trial is run"

@@ -651,9 +651,9 @@ def test_unsupported_models_are_rejected_by_name_with_the_reason(build, name, re
     assert everything(model) == before
 
 def test_a_model_that_needs_newer_transformers_is_rejected_with_their_version(monkeypatch):
-    monkeypatch.setattr('salviz.models.attention.transformers.__version__', '5.3.0')
-    with pytest.raises(ValueError, match='T5.* cannot be observed: transformers 5.3.0 is too old for t5; update it to '
-                                         '5.15 or later'):
+    monkeypatch.setattr('salviz.models.attention.transformers.__version__', '5.16.0')
+    with pytest.raises(ValueError, match='T5.* cannot be observed: transformers 5.16.0 is too old for t5; update it to '
+                                         '5.20 or later'):
         check_observable(pair('t5'))
     check_observable(built('modernbert'))
 
