@@ -88,7 +88,7 @@ def trained(model, folder):
 
 
 def hybrid(layer_types):
-    "Return a model in which some layers have linear attention, which transformers 5.16 does not have yet"
+    "Return a model in which some layers have linear attention, which old versions of transformers do not have"
     from transformers.models import qwen3_5 as qwen
     torch.manual_seed(0)
     config = qwen.Qwen3_5TextConfig(**{**sizes, 'num_hidden_layers': 3}, num_labels=2, linear_num_key_heads=2,
