@@ -22,8 +22,8 @@ packages = dict(core='Core', data='Data', models='Models', attribution='Attribut
 notebook_titles = json.loads((Path(__file__).parent/'titles.json').read_text()) # {module: title of its notebook}
 # {notebook: text in the cell that is followed by the live explorer}
 live_after = {'quickstart': "Explorer('ad-drop')", '00_learn/gallery': "to_html('gallery.html'"}
-live_note = '''**Try it here**: move over a map, click a head, or drag the scrubber. This explorer shows the bundled run
-of AD-DROP and works without a kernel.'''
+live_note = '''**Try it here**: hover over a map, click a head, or drag the scrubber. This explorer shows the bundled
+run of AD-DROP and works without a kernel.'''
 
 
 def write(path, text):
