@@ -206,7 +206,7 @@ def head_table(
 ) -> pd.DataFrame:
     """Return statistics of each attention head, averaged over the rows of each example and then over the examples of
     `data`; NaN if no example has a value. If the classification head of `model` reads a pooled row, the agreement
-    columns compare saliency with that row only, whatever `rows` is"""
+    columns compare saliency with that row only, regardless of `rows`"""
     check_observable(model)
     names, problem = registered_attributions(), ''
     if isinstance(saliency, str) and not callable(target) and head_task(model) is None:

@@ -64,7 +64,7 @@ class Answer:
     explains:str=''                               # description of what is explained
     row:int=None                                  # query row whose state the head reads
     logits:torch.Tensor=None                      # [C] of the classes or tokens to choose from
-    notes:list = field(default_factory=list)      # sentences on what is missing and why
+    notes:list = field(default_factory=list)      # notes on missing parts, with reasons
     token_predictions:list=None                   # [n] for a span: 'answer', 'outside', None where none is allowed
 
 def _names_of(model, count, classes=None):
@@ -806,7 +806,7 @@ def _trim_heap():
     trim = getattr(ctypes.CDLL(None), 'malloc_trim', None)
     if trim is not None: trim(0)
 
-class _Cancelled(Exception): "The computation was cancelled"
+class _Cancelled(Exception): "Raised when the computation is cancelled"
 
 _turn = threading.Lock() # held by the computation that is running
 

@@ -166,7 +166,7 @@ def _chosen_pieces(model, tokenizer, texts, others, count=1) -> list: # of ids, 
 
 # %% ../../nbs/09_analysis/09_quantised_model.ipynb #pm106e79
 def quantised_twin(model):
-    "Return a copy of `model` with the rounded weights with which the engine computes"
+    "Return a copy of `model` with the rounded weights that the engine uses"
     twin = copy.deepcopy(model)
     for module in twin.modules():
         weight = getattr(module, 'weight', None)

@@ -73,8 +73,8 @@ def roar_table(
 ) -> pd.DataFrame: # saliency, share, seeds, the metric, random, difference: means over seeds
     "Compare a metric after retraining with its value for a random ranking; difference: random minus the method"
     lacking = [k for k in ('saliency', 'share', 'seed', measure) if k not in results.columns]
-    if lacking: raise ValueError(f'results have no columns {", ".join(lacking)}; pass Study.results() of a '
-                                 'study whose data are RemovedData')
+    if lacking: raise ValueError(f'results have no columns {", ".join(lacking)}; '
+                                 'pass Study.results() of a study with RemovedData as its data')
     keys = [k for k in ('method', 'share', 'seed') if k in results.columns]
     rows = results[[*keys, 'saliency', measure]].dropna()
     chance = rows[rows.saliency == 'random'].drop(columns='saliency').rename(columns={measure: 'random'})

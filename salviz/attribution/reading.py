@@ -203,7 +203,7 @@ def embeddings_replaced(model, x):
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #017
 def differentiable(model):
-    "Return a context in which recurrent layers of `model` can be differentiated in eval mode"
+    "Return a context manager that allows gradients through recurrent layers of `model` in eval mode"
     recurrent = any(isinstance(m, nn.RNNBase) for m in model.modules())
     if recurrent: return torch.backends.cudnn.flags(enabled=False)
     return nullcontext()

@@ -55,7 +55,7 @@ class Attribution:
 
     @property
     def is_found_by_name(self) -> bool:
-        "Whether `attribution_named` finds an equal attribution by the name alone"
+        "Whether `attribution_named` finds an equal attribution by name alone"
         return attributions.get(self.name) is self
 
     def copies_of(self, options:dict) -> int|Callable[[int], int]: # a function of the number of tokens of a text

@@ -43,7 +43,7 @@ def retained_count(
     n,       # number of keys that a row may attend to, int or int array
     p:float, # fraction of each row that may be dropped
 ):
-    "Return how many of a row's `n` keys AD-DROP always keeps: floor(n(1-p)), robust to floating-point error"
+    "Return the number of a row's `n` keys that AD-DROP always keeps: floor(n(1-p)), robust to floating-point error"
     _check_fraction('p', p, 'fraction of each row that may be dropped')
     k = np.floor(np.asarray(n) * (1 - p) + 1e-6).astype(np.int64)
     if k.ndim: return k
@@ -422,8 +422,8 @@ def keyed_uniform(
     step:int,     # optimiser step
     stream:int=0, # distinguishes the random numbers of one step, for example by layer
 ) -> np.ndarray: # float32 `shape` in [0, 1); [batch, *shape] for several examples
-    """Return uniform random numbers that depend only on (`seed`, `step`, `example_id`, `stream`, position), see
-    `methods.base.keyed_uniform`"""
+    """Return uniform random numbers that depend only on (`seed`, `step`, `example_id`, `stream`, position);
+    see `methods.base.keyed_uniform`"""
     return _keyed(example_id, shape, seed, step, stream,
                   lambda bits: (bits >> np.uint32(8)).astype(np.float32)*np.float32(2**-24), np.float32)
 

@@ -24,7 +24,7 @@ _display_names = {
     'DataFrame': 'a data frame', 'Dataset': 'a data set', 'DatasetDict': 'a data set', 'list': 'a list of texts'}
 _layers = {'minilm': 6, 'movie-minilm': 6} # of the packaged weights
 
-_scores = {'sts-b': (0., 5.)} # lowest and highest possible score, whatever the scores of the sentences at hand
+_scores = {'sts-b': (0., 5.)} # lowest and highest possible score, not those of the loaded sentences
 
 # %% ../../nbs/01_core/03_names.ipynb #006b
 def scores_of(config:dict): # (lowest, highest) or None
@@ -107,7 +107,7 @@ def _methods_of_run(run) -> str:
 
 # %% ../../nbs/01_core/03_names.ipynb #02tb
 def _first_that_tells(runs, *ways) -> dict: # {path: words}
-    "Return a name for each of `runs` from the first of `ways` that gives distinct names, otherwise from the last"
+    "Name `runs` with the first of the functions `ways` that gives distinct names, or with the last one"
     for way in ways:
         names = [way(run) for run in runs]
         if len(set(names)) == len(names): break

@@ -197,7 +197,7 @@ def _described_table(frame, **more):
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-14b
 def _described_words(about):
-    "Return those attrs of a table that can be stored"
+    "Return the attrs of a table that can be stored"
     written = {}
     for k, x in about.items():
         try: written[k] = _packed(x)
@@ -235,7 +235,8 @@ _most_of_a_snapshot = 1_000_000 # characters
 
 def _carried(snapshot):
     "Return the content of a `snapshot` without a run, for storage in the figure's file"
-    large = dict(form='unknown', what='Snapshot that is in no run and is too large to be stored; save it in a Run')
+    large = dict(form='unknown', what='Snapshot that does not belong to a run and is too large to be stored; '
+                                      'save it in a Run')
     if sum(x.nbytes for x in snapshot.arrays.values()) > 4*_most_of_a_snapshot: return large
     try: decode_snapshot(data := encode_snapshot(snapshot, exact=True))
     except (TypeError, ValueError): return dict(form='unknown', what='Snapshot that cannot be stored')

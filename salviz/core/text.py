@@ -453,7 +453,7 @@ def rationale_flags(
     spans=None, # character spans: (start, end), or (segment, start, end), which pairs require
     words=None, # one flag per word in `tt.unmerged_spans`, or per white-space word
 ) -> np.ndarray: # bool [n]
-    "Return a mask of the tokens that are part of a human rationale; special tokens never are"
+    "Return a mask of the tokens that are part of a human rationale; special tokens are never included"
     if (spans is None) == (words is None):
         raise ValueError('pass a rationale either as spans or as words (flags); got both or neither')
     spans = _full_spans(tt, spans) if words is None else _flag_spans(tt, words)

@@ -601,7 +601,7 @@ def _source_name(source):
 
 # %% ../../nbs/02_data/00_texts.ipynb #045
 def _dataset(columns, types, source, called=None):
-    "Return a Dataset of `columns` with their `types`, named `called` or, without that, after its source"
+    "Return a Dataset of `columns` with their `types`, named `called` or, if that is None, after its source"
     features = Features({name: types[name] for name in columns})
     if called is not None and not (isinstance(called, str) and called.strip()):
         raise ValueError('name must be the name of the data for captions, such as "film reviews", or None; '
@@ -705,7 +705,7 @@ def _tag_lines(path):
 
 # %% ../../nbs/02_data/00_texts.ipynb #con2c
 def _are_counted(sentences):
-    "Return whether the first column contains word numbers, from 0 or 1 in each sentence or through the whole file"
+    "Return whether the first column contains word numbers that start at 0 or 1, in each sentence or in the whole file"
     runs = []
     for sentence in sentences:
         counts = [_counted.fullmatch(columns[0]) for _, columns in sentence]
@@ -723,7 +723,7 @@ def _bio(path, word=None, tag=None):
     None, it is the last column."""
     sentences, choose = _tag_lines(path), 'pass the column numbers of words and tags, such as words=1, tags=3 (from 0)'
     width, counted = len(sentences[0][0][1]), _are_counted(sentences)
-    unusable = {2: ': the first column only counts; a column of words is needed',
+    unusable = {2: ': the first column contains only word numbers; a column of words is required',
                 10: f': the last column of the CoNLL-U format is not a tag; {choose}'}
     problem = unusable.get(width, '')*(counted and tag is None)
     if word is None: word = int(counted)
@@ -740,7 +740,7 @@ def _bio(path, word=None, tag=None):
         if words_only: done.append(([c[word] for c in words_only], [c[tag] for c in words_only]))
     words = [w for row, _ in done for w in row]
     if len(words) > 9 and len({*words}) == 1:
-        problem = problem or f'column {word} is {words[0]!r} on every line, not a column of words; {choose}'
+        problem = problem or f'column {word} is {words[0]!r} on every line, so it does not contain the words; {choose}'
     check_faults(problem, f'{path}: ')
     return pd.DataFrame(done, columns=['words', 'tags'])
 
@@ -875,7 +875,7 @@ def _help_pairs(language):
     english, other = (_help_pages(files[x]/'text') for x in ('en-us', language))
     pairs = dict.fromkeys((text, other[key]) for key, text in english.items() if text and other.get(key)
                           and text != other[key])
-    if not pairs: raise ValueError(f'{files[language]} has no paragraph in common with {files["en-us"]}')
+    if not pairs: raise ValueError(f'{files[language]} and {files["en-us"]} have no matching paragraphs')
     return dict(train=Dataset.from_dict(dict(zip(('text', 'target_text'), map(list, zip(*pairs))))))
 
 # %% ../../nbs/02_data/00_texts.ipynb #073
@@ -1052,7 +1052,7 @@ def subset(
 
 # %% ../../nbs/02_data/00_texts.ipynb #fin1
 def _beyond_json(x):
-    "Convert a value that JSON cannot represent to its type and content"
+    "Return the type and the content of a value that JSON cannot represent"
     if isinstance(x, (datetime.datetime, datetime.date, datetime.time, pd.Timedelta)):
         return {type(x).__name__: x.isoformat()}
     if isinstance(x, (datetime.timedelta, Decimal)): return {type(x).__name__: str(x)}
@@ -1215,7 +1215,7 @@ def _joined(text):
 
 def _encode_chunk(tokenizer, max_length, text, text_pair=None, tags=None, target_text=None, label=None,
                   answer=None, predicts=None):
-    "Encode some texts (str or lists of words); return their columns and the number of tokens cut from each"
+    "Encode a chunk of texts (str or lists of words); return their columns and the number of tokens cut from each"
     align = align_answers if predicts == 'answer' else align_batch
     aligned = align(tokenizer, text, text_pair, max_length)
     columns = dict(input_ids=[a.input_ids for a in aligned],

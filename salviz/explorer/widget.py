@@ -181,7 +181,7 @@ class _Selected(W.VBox):
         return {**json.loads(self.view.options).get('state', {}), **json.loads(self.view.ui or '{}')}
 
     def look(self) -> 'Selection|None':
-        "Return `selected()`; deprecated name"
+        "Deprecated alias of `selected()`"
         warnings.warn('Explorer.look is now called selected; the old name works until salviz 0.4',
                       DeprecationWarning, stacklevel=2)
         return self.selected()
@@ -308,7 +308,7 @@ class _Pages(_Pictures):
                        state=self._state(), front=self.view._front, **kw)
 
     def _for_a_page(self, run):
-        "Return `run`, or during a computation of `explore` a copy whose snapshots note what is missing"
+        "Return `run`, or during a computation of `explore` a copy whose snapshots list the missing parts"
         background = self._background
         if background is None or background.state in _over or run is not as_run(background): return run
         def of_now(snapshot):
@@ -470,13 +470,13 @@ class _Export(_TrainingEnd):
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #9861ecb0
 class SelectedPlace(dict):
-    "What is selected in an explorer: sentence, step, layer, head and token, as items or attributes"
+    "The selection in an explorer: sentence, step, layer, head and token, as items or attributes"
     def __getattr__(self, name):
         if name in self: return self[name]
         raise AttributeError(f'a selection has no {name!r}; it has {", ".join(self)}')
 
     def __call__(self) -> 'Selection|None':
-        "Return `Explorer.selected()`; deprecated, since `selection` was a method"
+        "Return `Explorer.selected()`; deprecated: `selection` used to be a method"
         warnings.warn('Explorer.selection() is now called selected(); calling it works until salviz 0.4',
                       DeprecationWarning, stacklevel=2)
         return self.explorer().selected()

@@ -87,7 +87,7 @@ def renamed(
     view,
     names, # {name in the figure, or class of a method: name to show}
 ):
-    "Return `view` with other names, also in its title, notes and caption"
+    "Return `view` with new names, also in its title, notes and caption"
     existing = _names_in(view)
     _check_shown('names', names, existing)
     new = {_found(old, existing): str(name) for old, name in names.items()}

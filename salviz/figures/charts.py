@@ -233,7 +233,7 @@ def _bar_width(norm, label, height):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #023c
 def _beyond_scale(view):
-    "Return which ends of the colour scale of `view` its values exceed, if the user has limited it"
+    "Return the ends of the colour scale of `view` that its values exceed, if the user has limited the scale"
     values = np.nan_to_num(view.values, nan=view.limits[0])
     return ends[bool(values.min() < view.limits[0]) + 2*bool(values.max() > view.limits[1])]
 

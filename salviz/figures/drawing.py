@@ -152,7 +152,7 @@ middle = dict(ha='center', va='center_baseline') # centres a text at its point
 # %% ../../nbs/11_figures/00_drawing.ipynb #a22d23fb
 @dataclass(frozen=True)
 class Look:
-    "Choices of a user about colours and axes, for the functions that draw"
+    "The user's choices of colours and axes, for the drawing functions"
     colours:dict = field(default_factory=dict)  # {name of a line, box or bar: colour}
     cycle:tuple = ()                            # colours of the others, in order; (): those of the library
     sequential:Colormap = None                  # for fractions; None: that of the library
@@ -1186,7 +1186,7 @@ Option = namedtuple('Option', 'name default about') # default: as source code, '
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #059kb
 class Kind(namedtuple('Kind', 'name about needs make takes cites lists further asks example module')):
-    "A kind of figure: what it shows, what it needs, and the function that creates its view"
+    "A kind of figure: its content, its requirements, and the function that creates its view"
     @property
     def is_of_table(self): return self.takes in ('frame', 'results')
 

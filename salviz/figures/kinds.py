@@ -163,7 +163,7 @@ def _about_run(run, name) -> dict: # {what: a line}
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #023b
 def _about_runs(runs) -> list: # of lines
-    "Describe what is the same for all `runs`, and then each run in one line"
+    "Describe the properties that all `runs` share, and then each run in one line"
     names = folder_names(runs)
     lines = [_about_run(r, names[r.path]) for r in runs]
     if len(lines) == 1: return [f'{k}: {v}' for k, v in lines[0].items()]
@@ -301,7 +301,8 @@ def _distinctions(shown, options) -> list: # of words
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028b
 def _prefixed(views, distinctions):
-    "Return `views` whose captions start with their `distinctions`, except layer and head, which they already have"
+    """Return `views` whose captions start with their `distinctions`, except layer and head,
+    which the captions already contain"""
     if len(views) == 1: return views
     def heading(words): return ', '.join(w for w in words.split(', ') if not w.startswith(('layer ', 'head ')))
     heads = [heading(words) for words in distinctions]
@@ -595,7 +596,7 @@ def _look_of(content, choices, settings): # (content, `Look`)
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #7eb2469c
 def _set_caption(fig, content, caption, retained, heading):
-    "Complete the caption of `fig`; `retained`: sentences that the short one keeps"
+    "Complete the caption of `fig`; `retained`: sentences that the short caption keeps"
     learned = sentences_of(_knowledge_note(content.runs))
     fig_caption = ' '.join([fig.caption, *learned])
     ends = _description(content, heading, fig_caption)
@@ -733,8 +734,8 @@ def figure(
     # `about`: sentences about a table, for its caption
     **options,
 ) -> 'Picture|Interactive|Drawn':
-    """Draw a figure for a paper and return it, with `.caption`, `.notes` (what the caption leaves out), `.facts` (how
-    it was drawn) and `.citations` (BibTeX)
+    """Draw a figure for a paper and return it, with `.caption`, `.notes` (sentences omitted from the caption),
+    `.facts` (how the figure was drawn) and `.citations` (BibTeX)
 
     `figure_kinds()` lists all kinds, each with an example call and its options; `figure_kinds()['head_map']` describes
     one kind. The gallery of figures in the documentation shows a picture of each. With `ax`, draw into an existing

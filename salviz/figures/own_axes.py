@@ -68,7 +68,7 @@ def _handles_of(entries) -> tuple: # (handles, labels)
     return handles, [words for _, words in entries]
 
 def _legend(ax, entries):
-    "Draw a legend of `entries` in `ax` where it covers the least"
+    "Draw a legend of `entries` at the place in `ax` where it covers the least data"
     shown = [(handle, words) for handle, words in zip(*_handles_of(entries)) if handle]
     if shown: ax.legend(*zip(*shown))
 
@@ -270,7 +270,7 @@ followed.update(dict.fromkeys((AttentionBesideSaliency, ExplanationBesideRationa
 # %% ../../nbs/11_figures/11_own_axes.ipynb #489638f7
 @dataclass(frozen=True, repr=False)
 class Drawn:
-    "What `figure(ax=…)` has drawn: its Axes, its caption, the legend of its marks, how it was drawn, papers to cite"
+    "The result of `figure(ax=…)`: Axes, caption, legend entries of the marks, details of its creation, and citations"
     axes:tuple
     caption:str = ''
     notes:tuple = ()       # sentences that the short caption leaves out
@@ -361,7 +361,8 @@ def _draw_on_subfigure(target, views, style, heading):
         for one, body in zip(sheets, bodies): body.draw(one)
     enlarge_artists(target, scale, existing)
     if sum(heights)*scale > 72*high + .7:
-        warnings.warn(f'figure: the SubFigure is {high:.1f} inches high, but this needs {sum(heights)*scale/72:.1f}; '
+        warnings.warn(f'figure: the SubFigure is {high:.1f} inches high, '
+                      f'but the views need {sum(heights)*scale/72:.1f}; '
                       'make it higher or wider, or show less', stacklevel=4)
     return cut_labels(target, cut)
 

@@ -344,7 +344,7 @@ def _fraction_table(ax, fractions, guided, layers, pitch):
     ax.set_xlabel('head')
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #025s
-@figure_kind('pattern_shares', pattern_shares, "how much of each head's attention follows a pattern",
+@figure_kind('pattern_shares', pattern_shares, "fraction of each head's attention on a pattern",
              'attention, pattern_target, guided', least=2.2)
 def _pattern_tables(view, width):
     "Draw a table for each pattern"
@@ -1085,7 +1085,7 @@ def draw_figure(
         cut = beyond_page(fig)
         labels = cut_labels(fig, shortened)
     if for_author:
-        warnings.warn("figure: heading='none' moves these notes to the facts of the figure: "
+        warnings.warn("figure: with heading='none', only the facts of the figure contain these notes: "
                       f"{' '.join(note.removeprefix('Note: ') for note in for_author)}", stacklevel=2)
     if cut: warnings.warn(_cut_words(cut, scale), stacklevel=2)
     if labels: warnings.warn(_shortened_words(labels, scale), stacklevel=2)

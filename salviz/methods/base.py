@@ -52,7 +52,7 @@ class Progress:
 # %% ../../nbs/05_methods/00_base.ipynb #009
 @dataclass
 class Plan:
-    "What a step should do differently from plain fine-tuning"
+    "Instructions for one step, in addition to plain fine-tuning"
     layers:tuple = ()                           # layers whose attention the main pass must capture
     # {layer: bool [batch, heads, query, key]}: positions dropped in the main pass
     drop:dict = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Plan:
         return tuple(sorted({*self.layers, *self.drop, *self.scale}))
 
     def shown(self) -> dict:
-        "Return the evidence, with entries that are functions replaced by their results"
+        "Return the evidence, with functions replaced by their results"
         return {k: v() if callable(v) else v for k, v in self.evidence.items()}
 
     def shown_axes(self) -> dict:
@@ -90,7 +90,8 @@ Term.__doc__ = "A loss per example, `loss` [batch], and its factor in the sum, `
 
 # %% ../../nbs/05_methods/00_base.ipynb #026d
 def _reason_against(method, task:str) -> str: # '' if there is none
-    "Return the reason why `method` does not support `task`: that of the method, or else that of the task"
+    """Return the reason why `method` does not support `task`: the reason that the method declares,
+    or else that of the task"""
     reasons = (part.unsupported_tasks.get(task) for part in getattr(method, 'methods', (method,)))
     return next(filter(None, reasons), getattr(tasks.get(task), 'unsupported', ''))
 
@@ -121,7 +122,7 @@ def is_positive_fraction(meaning:str) -> Limit:
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-01b
 def optional(limit:Limit, meaning='None') -> Limit:
-    "Allow None in addition to what `limit` allows"
+    "Allow None in addition to the values that `limit` allows"
     return Limit(lambda x: x is None or limit.fits(x), f'{meaning} or {limit.words}')
 
 is_weight = Limit(lambda x: _is_number(x) and 0 <= x < math.inf, 'a finite number of at least 0')
@@ -352,7 +353,7 @@ class Method(_Described):
         return tuple(tasks if declared is None else declared)
 
     def prescribes(self, model:torch.nn.Module) -> dict:
-        "Return the heads of `model` whose attention gets a target: {layer: heads}"
+        "Return the heads of `model` whose attention has a target: {layer: heads}"
         return {}
 
     def __add__(self, other): return Together(self, other)
@@ -543,7 +544,7 @@ class _Joined(Method):
         twice = [n for n in names if names.count(n) > 1]
         self.require(not twice,
                      f'{", ".join(dict.fromkeys(twice))} occurs more than once; use each method once')
-        self.require(self.task_names(), 'these methods have no supported task in common: '
+        self.require(self.task_names(), 'these methods have no common supported task: '
                      + '; '.join(f'{method.name} supports {", ".join(method.task_names())}' for method in self.methods))
         self.cite = [c for method in self.methods if method.cite
                      for c in (method.cite if isinstance(method.cite, (list, tuple)) else [method.cite])]

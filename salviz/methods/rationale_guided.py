@@ -264,7 +264,7 @@ def taught_saliency(
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-054
 class _Marked(Method):
-    "The part of the method that chooses what is compared with rationales"
+    "The part of the method that selects the values to compare with rationales"
     @property
     def of_attention(self) -> bool: return self.explanation in ('attention', 'rollout')
 
@@ -394,7 +394,7 @@ class _Checking(_Comparing):
 
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict',
               epochs:int) -> None:
-        "Raise an error if the data have no rationales, or if `model` does not support the explanation"
+        "Raise an error if the data has no rationales, or if `model` does not support the explanation"
         Method.check(self, model, tokenizer, data, epochs)
         train = data['train']
         self.require('rationale' in train.column_names,

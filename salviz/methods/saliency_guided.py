@@ -409,7 +409,7 @@ class _Prepared(_Explaining):
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #040
 class SaliencyGuided(_Prepared):
-    """Saliency guided training: train for the same prediction when the least salient features are masked
+    """Saliency guided training: train a model to keep its prediction when the least salient features are masked
 
     Features are words, pixels, or values of a series (Ismail et al., NeurIPS 2021)."""
     cite = 'ismail2021saliency'

@@ -435,7 +435,7 @@ part_seconds = 60. # computing time after which a part is written
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050ab
 class Unfinished:
-    """The explanations for the arrays `name` of `run` that exist so far
+    """The explanations computed so far for the arrays `name` of `run`
 
     They include parts that an earlier process has written."""
     def __init__(self,
@@ -613,9 +613,9 @@ class _Agreeing(_Unlabelled):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #062
 class _Questioning(_Agreeing):
-    "The part of the method that describes what is explained and checks explanations from another run"
+    "The part of the method that records which explanations it needs, and checks those of another run"
     def _question(self, tokenizer) -> dict:
-        "Return a description of what is explained, which the state of the run records"
+        "Return the settings that determine the explanations, as recorded in the state of the run"
         name = f'{self.saliency.__module__}.{self.saliency.__qualname__}' if callable(self.saliency) else self.saliency
         vocabulary = hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()[:16]
         takes_steps = not callable(self.saliency) and 'steps' in attribution_named(self.saliency).options

@@ -53,7 +53,7 @@ def likeness(
     sign='magnitude', # 'magnitude', 'positive' or 'signed'
     kendall=False,    # whether to compute Kendall's tau as well, which is slow for many rows
 ) -> dict: # {'spearman', 'kl', 'top_overlap'[, 'kendall']}, each float64 [...]
-    "Return similarity metrics of `a` and `b` along the last axis; undefined metrics are NaN"
+    "Return similarity metrics between `a` and `b` along the last axis; undefined metrics are NaN"
     _check_how(sign, top_fraction)
     a, b = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
     if counts is None: counts = True
@@ -291,7 +291,8 @@ def _paired(a, b):
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #052b
 def _compared(pairs, columns, options):
-    "Concatenate `compare_snapshots` of all `pairs`, with the entries of `columns(a, b)` as first columns"
+    """Concatenate the results of `compare_snapshots` for all `pairs`, with the entries of `columns(a,
+    b)` as first columns"""
     return _stacked([compare_snapshots(a, b, **options).assign(**columns(a, b)) for a, b in pairs], *columns(*pairs[0]))
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #052c

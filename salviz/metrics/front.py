@@ -94,8 +94,8 @@ def _choice_problem(measures, have) -> str:
     for m in measures:
         if twin := _renamed(m, 'test', 'validation'):
             hint = ' (add it to the measures of the study)'*(twin not in have)
-            return (f'values are selected by validation and reported on test; pass {twin!r}{hint} instead of {m!r}, '
-                    'which is shown next to it')
+            return ('values are selected on the validation split and reported on the test split; '
+                    f'pass {twin!r}{hint} instead of {m!r}, which is shown next to it')
     if measures[0] == measures[1]: return f'x and y are both {measures[0]!r}; pass two metrics'
     return ''
 

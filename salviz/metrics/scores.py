@@ -59,7 +59,7 @@ def check_fraction(name, x, whole=False):
     if not is_inside: raise ValueError(f'{name} must be {ends}, got {x!r}')
 
 def _f1(labels, predictions, **how) -> float:
-    "Return scikit-learn's F1; imported lazily, because the import takes longer than opening an explorer"
+    "Return scikit-learn's F1; scikit-learn is imported lazily, because it loads slowly"
     from sklearn.metrics import f1_score
     return float(f1_score(labels, predictions, zero_division=0, **how))
 

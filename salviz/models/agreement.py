@@ -118,8 +118,8 @@ def _class_order(
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm11b
 def _renumbering(names, order) -> str:
-    "Return the sentence that reports the change of the class order from `names` to `order`"
-    return (f'the data list the classes {", ".join(names)}, the model {", ".join(order)}; '
+    "Return a sentence that reports the change of the class order from `names` to `order`"
+    return (f'the data lists the classes {", ".join(names)}, the model {", ".join(order)}; '
             'the labels were renumbered to match the model')
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm14

@@ -18,7 +18,7 @@ from .loading import full_precision, undisturbed
 
 # %% ../../nbs/03_models/12_batch_heads.ipynb #bh11
 class LastInputs:
-    """The inputs of the last training pass through a model, stored by reference with forward pre-hooks
+    """The inputs of the last training pass through a model, captured by reference in forward pre-hooks
 
     Passes in evaluation mode, without gradients or inside compiled code are ignored."""
     def __init__(self, *modules:nn.Module): # the model and its wrappers, such as peft's; a call of any of them counts

@@ -298,7 +298,7 @@ class MaskTokens:
 
     @classmethod
     def learned(cls, tokenizer:'PreTrainedTokenizerBase', encoded:Dataset, fraction:float) -> Self:
-        "Create a `MaskTokens`; nothing is learned from the `encoded` training split"
+        "Create a `MaskTokens`; the `encoded` training split is not used"
         return cls(tokenizer, fraction=fraction)
 
     def __repr__(self): return f'MaskTokens(fraction={self.fraction}, masked={self.masked}, replaced={self.replaced})'

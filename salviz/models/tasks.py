@@ -116,7 +116,7 @@ class Task(Facts):
     def answer(self,
         outputs:dict,           # {'main': outputs of the main pass, name of a further pass: its outputs}
         predicted:torch.Tensor, # `predicted` of the main pass
-        batch:dict,             # the batch, with labels if the data have them
+        batch:dict,             # the batch, with labels if the data has them
         j:int,                  # index of the example in the batch
         real,                   # bool [tokens]: True for tokens that are not padding, None without tokens
         names,                  # function: class or token ids -> their names

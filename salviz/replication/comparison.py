@@ -57,7 +57,7 @@ def time_words(seconds:float) -> str:
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-009
 @dataclass
 class _Plan:
-    "What a comparison will do, written to plan.json before the first trial"
+    "The plan of a comparison, written to plan.json before the first trial"
     trials:int      # tuning trials of each method
     seconds:dict    # {method: estimated seconds of a run}
     left_out:dict   # {method: reason}
@@ -82,7 +82,7 @@ def _unusable(methods, points) -> dict: # {method: reason}
     return out
 
 def _planned(study, trials, seeds, budget, held_out, say, left_out) -> _Plan:
-    "Estimate the time and reduce the number of trials to what fits into the budget"
+    "Estimate the time, and reduce the number of trials to fit the budget"
     sizes, epochs = {k: len(part) for k, part in study.data.items()}, study.train['epochs']
     steps = epochs*math.ceil(sizes['train']/study.train['batch_size'])
     seconds, left_out = {}, dict(left_out)
@@ -136,7 +136,7 @@ class _ComparedRows:
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-014
 class _Ranked(_ComparedRows):
-    "Which methods learned, and their order"
+    "The methods that learned, and their ranking"
     def notes(self) -> dict: # {method: why it is not ranked}
         "Return the methods that are not ranked, with the reason"
         out = dict(self.left_out)

@@ -89,7 +89,7 @@ class _RoundsOfPoints(Study):
 
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-015
 class PointStudy(_RoundsOfPoints):
-    "A study of given points for each method that stops at a deadline"
+    "A study of fixed points for each method, which stops at a deadline"
     ends = math.inf # time of the clock, as `time.time()` returns it
 
     @validated

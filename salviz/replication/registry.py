@@ -48,7 +48,7 @@ class EffectTerm:
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-6b
 @dataclass(frozen=True)
 class Gate:
-    "What runs must reach before the difference between them is interpreted"
+    "A threshold that runs must reach before the difference between them is interpreted"
     study:str
     arms:tuple                 # names of conditions
     least:float = None         # minimum of `measure`

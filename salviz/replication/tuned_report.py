@@ -206,7 +206,7 @@ def compare_budgets(
     findings, # see `find_tuned`
     first,    # findings of the small budget, see `salviz.replication.report.find_all`
 ) -> pd.DataFrame: # claim, title, small, tuned, changes; one row per claim that was run with both
-    "Return the verdicts of both budgets and what changed between them"
+    "Return the verdicts of both budgets and the changes between them"
     words, out = _claim_words(first), []
     for name, now in _by_claim(findings).items():
         ran = [f for f in now if f.effect.primary and f.word != 'not run']

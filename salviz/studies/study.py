@@ -350,8 +350,9 @@ class _Design(_TrialParts):
             differs = _differences(old, _extended_only(old, new) if extend else new)
             if differs:
                 hint = '' if extend else ' (StudyOptions(extend=True) allows new methods, seeds and values)'
-                raise ValueError(f'Study: {self.folder} has another design: {"; ".join(differs)}. '
-                                 'To continue the study, pass the same design; otherwise choose another folder' + hint)
+                raise ValueError(f'Study: {self.folder} contains a study with a different design: '
+                                 f'{"; ".join(differs)}. To continue the study, pass the same design; '
+                                 'otherwise choose another folder' + hint)
         elif self.folder.exists() and any(self.folder.iterdir()):
             raise FileExistsError(f'Study: {self.folder} is not empty, but does not contain a study; '
                                   'choose another folder')

@@ -206,7 +206,7 @@ class _Working(_Steered):
             if self._wish == 'stop':
                 job.run.set_state(stopped=0)
                 job.close()
-                raise Stopped('stopped before it started')
+                raise Stopped('training was stopped before it started')
             self._news('running')
             fit(job, self)
             end, self.seconds_left = 'finished', 0.

@@ -137,7 +137,7 @@ def check_names(
     view:str, # name of the view, for errors
     names,    # None: default names
     count:int,
-    items:str='sentences', # what has names
+    items:str='sentences', # kind of the named items, for errors
 ):
     "Raise a ValueError unless `names` has one name for each of `count` items"
     if names is not None and len(names) != count:
@@ -719,7 +719,8 @@ def telling_head(
     words=None,      # bool [n]: rows and columns that count; None: all
     fractions=None,  # of attention on words [layers, heads], see `word_fractions`; None: all heads are eligible
 ) -> tuple: # row and head
-    "Return the eligible head with the largest median row sum of magnitudes; if all are 0, the largest total"
+    """Return the eligible head with the largest median row sum of magnitudes; if all medians are 0,
+    the head with the largest total"""
     if words is None: words = slice(None)
     if fractions is None: fractions = 1.
     def row_sums(values): return np.nan_to_num(np.abs(values[words][:, words].astype(float))).sum(-1)
@@ -996,14 +997,14 @@ class SignalView(_Answered):
 
 # %% ../../nbs/10_views/00_base.ipynb #076b
 def _lowest(args):
-    "Describe what is masked, from the arguments of saliency guided training"
+    "Describe the masked features, from the arguments of saliency guided training"
     sized = args.get('ranking') == 'magnitude'
     if args.get('unit') == 'patch': return 'the patches with the lowest sum' + ' of absolute values'*sized
     if sized: return 'the values closest to zero'
     return 'the lowest values'
 
 def _scored(args):
-    "Describe the explained score of a class, from the arguments of saliency guided training; empty for the logit"
+    "Describe the explained score of a class, from the arguments of saliency guided training; '' for the logit"
     if args.get('score') == 'log_probability': return 'the log-probability of '
     return ''
 
@@ -1185,7 +1186,7 @@ class TokenLabels(View):
 
 # %% ../../nbs/10_views/00_base.ipynb #087b
 def _rare_words(snapshot, gold, predicted):
-    "Describe how many rare labels were predicted: most labels are O, or original, and trivially correct"
+    "Describe how many rare labels were predicted, because most labels are O, or original, and trivially correct"
     words = facts_of(snapshot.info).words
     if words.usual not in (*gold, *predicted): return ''
     rare = [a == b for a, b in zip(gold, predicted) if a not in (None, words.usual)]
@@ -1358,7 +1359,7 @@ class EvidenceView(View):
 
 # %% ../../nbs/10_views/00_base.ipynb #64c63a54b
 def _form(axes):
-    "Return the form of evidence with these `axes`, and how many of the last axes are displayed"
+    "Return the form of evidence with these `axes`, and the number of trailing axes that are displayed"
     if axes[-2:] == ('query', 'key'): return 'map', 2
     if axes[-1:] == ('token',): return 'words', 1
     return 'table', min(len(axes), 2)
@@ -1513,7 +1514,7 @@ def view_for(
         wanted = '; '.join(f'{make.__name__} ({needs})' for make, (_, needs) in pictures.items())
         holds = ', '.join(sorted(snapshot.arrays)) or 'nothing'
         raise ValueError(f'view_for: {which_snapshot(snapshot)} has {holds}, '
-                         f'which is not enough for any of: {wanted}')
+                         f'which no view can show; views and their requirements: {wanted}')
     if guided_heads in chosen and custom_patterns(snapshot):
         chosen.insert(chosen.index(guided_heads) + 1, pattern_shares)
     plain = tuple(filter(None, [unknown_task(snapshot.info)]))

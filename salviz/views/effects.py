@@ -198,7 +198,7 @@ def pairs(
     slopes:bool=False,                                          # lines between two axes? False: dots on one axis
     label:str=None,                                             # axis label, with unit
 ) -> Pairs:
-    "Return `value` for two methods, in pairs of one value each"
+    "Return `value` for two methods as pairs, one pair per row"
     keys = as_list(rows)
     rows_of_both = frame_with(frame, 'pairs', [*keys, between], value)
     existing = list(dict.fromkeys(rows_of_both[between]))

@@ -371,7 +371,7 @@ def test_known_names_map_to_repository_and_branch(hate):
 def test_missing_network_gives_a_short_error(monkeypatch):
     monkeypatch.setattr('salviz.data.texts.hub_silence', lambda *a: 'ConnectError: no route to host')
     with pytest.raises(ConnectionError) as e: load_rationales('eraser-movies')
-    assert str(e.value) == ("'eraser-movies' (eraser-benchmark/movie_rationales) is not packaged (known by name: "
+    assert str(e.value) == ("'eraser-movies' (eraser-benchmark/movie_rationales) is not packaged (available by name: "
                             "eraser-movies, eraser-multirc, hatexplain, esnli) "
                             'and the Hub cannot be reached (ConnectError: no route to host); '
                             'pass the path of a local copy, or set HF_HUB_OFFLINE=1 to use a cached copy')
@@ -383,7 +383,7 @@ def test_missing_network_gives_a_short_error(monkeypatch):
     def unknown(*a): raise ValueError("the Hub has no dataset named 'x/y', or you have no access to it")
     monkeypatch.setattr('salviz.data.texts.hub_silence', unknown)
     with pytest.raises(ValueError,
-                       match='known by name: eraser-movies, eraser-multirc, hatexplain, esnli; or pass a path'):
+                       match='available by name: eraser-movies, eraser-multirc, hatexplain, esnli; or pass a path'):
         load_rationales('x/y')
     monkeypatch.setattr('salviz.data.texts.hub_silence', lambda *a: '')
     monkeypatch.setattr('salviz.data.texts.load_dataset',

@@ -184,7 +184,7 @@ class ClassPage {
     const name = sheet => sheet.source || sheet.nickname;
     const lists = {
       'Could not be read': broken.map(({source, reason}) => `${source || 'what was pasted'}: ${reason}`),
-      'Handed in twice': doubled.map(({better, other, reason}) =>
+      'Duplicates': doubled.map(({better, other, reason}) =>
         `${reason}; ${name(better)} counts, ${name(other)} does not`),
       'Unlike the others (still counted)': outliers.map(({nickname, reason}) => `${nickname}: ${reason}`)};
     return Object.entries(lists).filter(([, lines]) => lines.length).map(([title, lines]) => elementOf('section', '',

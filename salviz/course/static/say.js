@@ -121,7 +121,7 @@ export function courseClassText(about, values) {
   if (kind === 'words') return courseOften(about, values.flatMap(value => value.map(word => [word])), 4) + of;
   if (kind === 'order') {
     const order = courseMeanOrder(values, options.items.length).map(({item}) => options.items[item]);
-    return `${order.join(', ')} (by mean place; ${values.length} answers)`;
+    return `${order.join(', ')} (by mean position; ${values.length} answers)`;
   }
   if (kind === 'number' || kind === 'slope')
     return courseSpread(values, options) + of;

@@ -59,7 +59,7 @@ class CourseOrderList {
       if (el !== holds) this.list.insertBefore(el, place < at ? holds : null);
       number.textContent = String(place + 1);
       handle.setAttribute('aria-label',
-        `${this.items[item]}, place ${place + 1} of ${this.items.length}; move it with alt and the arrow keys`);
+        `${this.items[item]}, position ${place + 1} of ${this.items.length}; move it with alt and the arrow keys`);
     });
   }
 
