@@ -144,8 +144,8 @@ def _saliency(model, batch, saliency, target, steps) -> np.ndarray: # [batch, 1,
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #023
 def _pattern_cells(patterns, batch, ids, tokenizer) -> dict: # {column: (bool [batch, query, key], bool [batch, query])}
-    """Return the positions of each of the `patterns` {column: pattern} in `batch`, and the rows that it guides: those
-    in which it selects some, but not all, keys"""
+    """Return the positions of each of the `patterns` {column: pattern} in `batch`,
+    and a mask of the rows that it guides, in which it selects some of the keys but not all"""
     real, out = batch['attention_mask'].bool(), {}
     for column, pattern in patterns.items():
         P, _ = pattern_target(pattern, batch, ids.get(column), 'zero', tokenizer=tokenizer)

@@ -659,7 +659,7 @@ def aup_aur(
     draws=5,            # number of random baselines, whose areas are averaged
     seed=0,
 ) -> dict: # aup, aur, aup_random, aur_random, aup_difference, aur_difference
-    "Compute the areas under weighted precision and recall, and their differences from those of random saliency"
+    "Compute the areas under weighted precision and recall, and their differences from the areas for random saliency"
     check_choice('baseline', baseline, ('uniform', 'shuffled'))
     check_counts(draws=draws)
     rng, saliency = np.random.default_rng(seed), np.asarray(saliency, dtype=np.float64)

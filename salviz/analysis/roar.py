@@ -28,7 +28,7 @@ def _replaced(part, saliency, fraction, background):
 
 # %% ../../nbs/09_analysis/06_roar.ipynb #ro-6b
 class RemovedData:
-    "Data of a `Study` in which the most salient part is replaced, with the settings `share` and `saliency`"
+    "Data of a `Study` with the settings `share` and `saliency`, in which the most salient inputs are replaced"
     def __init__(self,
         model,               # model to explain, trained on `data`
         data,                # DatasetDict of `load_images`, `load_series` or `synthetic_series`

@@ -493,7 +493,7 @@ class _CaptumProperties(Attribution):
         return lambda tokens: _product(passes, options, tokens)
 
     def in_a_run(self) -> dict:
-        "Return the properties that a viewer needs, as entries of a snapshot"
+        "Return the properties of the attribution that a snapshot records"
         seed = dict(saliency_seed=self.settled['seed'] or 0) if self.recipe.facts.is_random else {}
         return super().in_a_run() | seed
 

@@ -64,7 +64,7 @@ class Attribution:
         return self.copies
 
     def in_a_run(self) -> dict: # entries of a snapshot's `info`
-        "Return the properties that a viewer needs, as entries for a snapshot"
+        "Return the properties of the attribution that a snapshot records"
         return dict(saliency_method=self.name, saliency_says=self.says,
                     **({} if self.cite is None else dict(saliency_cite=self.cite)))
 

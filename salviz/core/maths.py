@@ -180,7 +180,7 @@ def rollout(
     attention,   # [layers, heads, n, n] or [layers, n, n]
     residual=.5, # weight of the residual connection
 ) -> np.ndarray: # float64 [n, n]
-    "Return how much each input token contributes to each output row through all layers (Abnar & Zuidema 2020)"
+    "Compute how much each input token contributes to each output row through all layers (Abnar & Zuidema 2020)"
     A = np.asarray(attention, dtype=np.float64)
     if A.ndim not in (3, 4) or A.shape[-1] != A.shape[-2] or not len(A):
         raise ValueError('attention must be [layers, heads, n, n] or [layers, n, '
@@ -284,7 +284,7 @@ def ranks(
     x,           # numbers [..., n]
     counts=None, # bool, broadcastable to `x`: positions that count
 ) -> np.ndarray: # float64 [..., n] from 1 upwards; NaN at positions that do not count
-    "Return the ranks of `x` along the last axis among the counted positions; ties get their mean rank"
+    "Return the ranks of `x` along the last axis among the counted positions; ties have their mean rank"
     x, counts = _counted('x', x, counts)
     order = np.lexsort((x, ~counts), axis=-1)
     ascending, place = np.take_along_axis(x, order, -1), np.arange(x.shape[-1])

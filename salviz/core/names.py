@@ -145,8 +145,8 @@ def _model_named(model) -> str:
 
 # %% ../../nbs/01_core/03_names.ipynb #013c
 def measured_words(models, data, count=None) -> str:
-    """Return a sentence that names the `models` (one, or {name: model}) and `data` of a measured table; `count`: number
-    of examples, if known"""
+    """Return a sentence that names the `models` (one, or {name: model}) and the `data` of a table of measurements;
+    `count` is the number of examples, if known"""
     models = list(models.values()) if isinstance(models, dict) else [models]
     name = getattr(getattr(data, 'info', None), 'dataset_name', None)
     where = ''

@@ -309,7 +309,8 @@ def recipe_of(
     further_files=(), # code files outside the library that the figure uses
     fonts=(),         # fonts used in the figure
 ) -> dict:
-    "Return a record of how a figure is made; if the figure cannot be regenerated, its entry 'cannot' is the reason"
+    """Return a record of the creation of a figure; if the figure cannot be regenerated,
+    the entry 'cannot' contains the reason"""
     arguments, recipe = {}, dict(kind=kind, arguments={}, source=described(source), code=_code_facts(*further_files),
                                  fonts=list(fonts))
     for name, x in named_arguments.items():
@@ -409,7 +410,7 @@ def _recipe_in(line) -> tuple: # (dict, '') or (None, reason)
 def read_stamp(
     path, # of a .pdf, .svg or .png file
 ) -> dict:
-    "Return the record of how the file at `path` was made, from its metadata"
+    "Return the record of the creation of the file at `path`, which is stored in its metadata"
     path = checked_file(path)
     line, fault = _recipe_line(path)
     if not fault: recipe, fault = _recipe_in(line)

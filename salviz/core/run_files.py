@@ -152,7 +152,7 @@ def read_object(path, must_seal=False) -> dict:
 
 # %% ../../nbs/01_core/11_run_files.ipynb #015
 def append_line(path, line:str):
-    "Append `line` to the file `path` in one write, after removing an incomplete line that a killed process left"
+    "Append `line` to the file `path` in one write, after removing an incomplete line left by a killed process"
     data = line.encode() + b'\n'
     if not os.path.exists(path): return write_whole(path, data)
     check_lease(path)

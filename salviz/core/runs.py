@@ -565,7 +565,7 @@ def _split_rows(data:bytes, after_step):
 class _RunResuming(_RunDamage):
     "Methods that move the part of a run that a resumed run replaces"
     def _sweep(self):
-        "Remove the temporary files that a killed process left behind"
+        "Remove the temporary files left behind by a killed process"
         for p in [*self.path.glob('.*.tmp'), *self.path.glob('*/.*.tmp')]: p.unlink(missing_ok=True)
         for p in self.path.glob('checkpoints/.removed-*'): shutil.rmtree(p, ignore_errors=True)
 

@@ -65,7 +65,7 @@ def find_words(
 # %% ../../nbs/01_core/07_text.ipynb #016
 @dataclass(frozen=True)
 class _Spelling:
-    "The way in which a tokenizer spells its tokens"
+    "The conventions by which a tokenizer spells its tokens"
     byte_level:bool    # whether each byte of the text is written as a printable character (GPT-2)
     byte_fallback:bool # whether bytes without a token are written as <0xF0> (Llama)
     space:str          # character that represents a space, or ''

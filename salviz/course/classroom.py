@@ -103,7 +103,7 @@ def _read_handed(
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl09
 def _twins(sheets, of):
-    "Find sheets that duplicate others; return [(counted sheet, sheet that is left out, reason)]"
+    "Find sheets that duplicate others; return [(counted sheet, excluded sheet, reason)]"
     unique, doubled = {}, []
     for sheet in sheets:
         name = folded(sheet.nickname)
@@ -155,7 +155,7 @@ def _drawn(
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl12d
 def _percentiles(values, fraction=.95) -> tuple: # (low, high)
-    "Return the limits of the central `fraction` of `values`, by nearest rank"
+    "Return the two percentiles that enclose the central `fraction` of `values`, by nearest rank"
     ordered = sorted(values)
     cut = int((1 - fraction)/2*len(ordered))
     if ordered: return (ordered[cut], ordered[-1 - cut])

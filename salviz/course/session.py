@@ -289,7 +289,8 @@ def place_of(
 
 # %% ../../nbs/14_course/04_session.ipynb #se17c
 def joined_entries(recorded:dict, mine:dict) -> dict:
-    "Merge both sets of entries; keep the more advanced prediction, and otherwise the entry in `mine`"
+    """Merge both sets of entries; of two predictions, keep the more advanced one; of other entries,
+    keep the one in `mine`"""
     def rank(entry): return states.index(entry['state']) if _is_prediction(entry) else len(states)
     behind = {name for name, entry in mine.items() if name in recorded and rank(entry) < rank(recorded[name])}
     return recorded | {name: entry for name, entry in mine.items() if name not in behind}

@@ -270,7 +270,8 @@ def _majority(classes):
     return label if count > len(classes)/2 else None
 
 def _of_people(texts, people, classes, annotators):
-    "Return an example with the majority of `classes` and the rationale of `people`, if any; None without a majority"
+    """Return an example with the majority class among `classes` and the rationale of `people`, if any;
+    None without a majority"""
     if not classes: raise ValueError('no field contains a class; pass the name of the field with label=')
     label, rationale = _majority(classes), None
     if label is None: return None
@@ -450,7 +451,7 @@ def _hatexplain_folder(folder):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #028c
 def _generic(text, text_pair, label, rationale):
-    "Return a function that reads rows with columns of these names"
+    "Return a function that reads rows whose columns have these names"
     def read(row, annotators):
         marks = row[rationale]
         if isinstance(marks, str): marks = json.loads(marks.strip() or 'null')

@@ -139,7 +139,7 @@ def from_hub(
 
 # %% ../../nbs/02_data/00_texts.ipynb #018
 def _is_here(name, what):
-    "Return the result of the `Path` method `what` for `name`; False if `name` is not a valid path"
+    "Call the `Path` method named `what` on the path `name`; return False if `name` is not a valid path"
     try: return getattr(Path(name).expanduser(), what)()
     except (OSError, ValueError, RuntimeError): return False
 
@@ -163,7 +163,7 @@ other_splits = dict(dev='validation', valid='validation', val='validation', eval
 
 # %% ../../nbs/02_data/00_texts.ipynb #020
 def refuse_rows(bad, split, what):
-    "Raise a `ValueError` if `bad`, a list of row numbers of `split`, is not empty; `what` describes the problem"
+    "Raise a `ValueError` if `bad`, a list of row numbers of `split`, is not empty; the message starts with `what`"
     if len(bad):
         raise ValueError(f'{what} in {len(bad)} row{"s" * (len(bad) > 1)} of {split} (first: row {bad[0]}, '
                          'counted from 0)')
@@ -204,7 +204,7 @@ def _missing(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #020d
 def _good_texts(texts, where, column='the text'):
-    "Return `texts` if all of them are non-empty strings; `where` and `column` are for error messages"
+    "Return `texts` if all of them are non-empty strings; error messages name the split `where` and the `column`"
     are_good = {*map(type, texts)} <= {str} and all(map(str.strip, texts)) and not any(map(_half.search, texts))
     if are_good: return texts # the following searches are slow
     refuse_rows([i for i, t in enumerate(texts) if not isinstance(t, str) and not _missing(t)], where,
@@ -504,7 +504,7 @@ def _label_columns(tables, label, labels, task):
 
 # %% ../../nbs/02_data/00_texts.ipynb #032
 def stratified_order(labels, seed:int=0) -> np.ndarray:
-    "Return a random order of the rows in which every slice has the class proportions of `labels`"
+    "Return a random order of the rows such that every slice has the class proportions of `labels`"
     rng, labels = np.random.default_rng(seed), np.asarray(labels)
     key, tie = np.empty(len(labels)), rng.random(len(labels))
     for c in np.unique(labels):

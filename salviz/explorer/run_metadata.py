@@ -172,7 +172,7 @@ def _readable(run, recorded):
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #045b
 def _wanted(file, probes, steps) -> bool:
-    "Return True if the damaged `file` is among the requested `probes` and `steps`; None and negative ones match all"
+    "Return True if the damaged `file` is among the requested `probes` and `steps`; None and negative numbers match all"
     at = snapshot_numbers(Path(file).name)
     def among(number, wanted):
         if isinstance(wanted, int): listed = [wanted]
@@ -288,7 +288,7 @@ class HeadRows:
         return _head_row(probe_heads(having)) if having else None
 
     def rows(self) -> list:
-        "Return the rows of all computed steps, those of training batches, and the reason if these are missing"
+        "Return the rows of all computed steps, the rows of training batches, and the reason if the latter are missing"
         found = [row for _, row in self._rows.values() if row]
         reason = batch_reason(self.run)
         missing = [dict(kind='heads', examples='batches', step=0, reason=reason)] if reason else []

@@ -72,7 +72,7 @@ def _evenly_spaced(
     steps,  # sorted
     k:int,  # maximum number of steps to keep
 ) -> list:
-    "Return at most `k` of `steps`: the last, the first and evenly spaced ones between them"
+    "Return at most `k` of `steps`: the first, the last and evenly spaced steps between them"
     if k >= len(steps): return list(steps)
     if k > 0: return [steps[i] for i in np.unique(np.linspace(len(steps) - 1, 0, k).round().astype(int))]
     return []
@@ -112,7 +112,7 @@ class TransferPlan:
         self.planned.discard(key)
 
     def _least(self):
-        "Return the least important frame, None if only the newest frame of each sentence in view is left"
+        "Return the least important frame, None if only the newest frame of each displayed sentence remains"
         places = self._places(self.planned)
         others = [p for p in places if p not in self.in_view]
         place = max(others or places, key=lambda p: len(places[p]))

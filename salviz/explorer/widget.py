@@ -364,7 +364,7 @@ class _Display(_Pages):
         return data
 
     def refresh(self) -> None:
-        "Redraw the image of this explorer wherever it is displayed; the live view keeps its state"
+        "Redraw the image of this explorer wherever it is displayed, without a change to the live view"
         from IPython.display import update_display
         if self._display_id: update_display(self._repr_mimebundle_(), raw=True, display_id=self._display_id)
 
@@ -605,7 +605,7 @@ def _by_model(run) -> list: # of runs
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #8355b074
 def _model_sources(runs, model, training) -> list:
-    "Return the `ModelAccess` of each run; `model` and `training` are those of the first one"
+    "Return the `ModelAccess` of each run; `model` and `training` belong to the first run"
     return [model_access(run, *(None, None) if i else (model, training)) for i, run in enumerate(runs)]
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #f3a82081

@@ -102,7 +102,7 @@ def renamed(
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #7c8c7108
 def _places(names, order):
-    "Return the order of the indices of `names` [texts or tuples] that puts those in `order` first"
+    "Return the indices of `names` [texts or tuples], sorted so that the names in `order` come first"
     def rank(name):
         parts = [part for text in _flat(name) for part in (text, *text.split(', '))]
         return min((order.index(part) for part in parts if part in order), default=len(order))

@@ -47,7 +47,7 @@ def short_caption(
     retained:Iterable=(),   # sentences that stay
     most:int=3,         # sentences besides these and the warnings
 ) -> tuple: # (caption, tuple of the other sentences)
-    "Split a caption into a short caption, which keeps all warnings, and notes"
+    "Split a caption into a short caption, which includes all warnings, and notes"
     sentences, retained = list(dict.fromkeys(sentences_of(text))), set(retained)
     panels = [i for i, sentence in enumerate(sentences) if _mark.match(sentence)]
     chosen = set(range(most))

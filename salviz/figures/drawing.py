@@ -786,7 +786,7 @@ def _enlarge_ticks(axis, s):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #038b
 def _enlarge(artist, s):
-    "Enlarge all sizes of an artist that are given in points"
+    "Enlarge all sizes of an artist that are measured in points"
     if isinstance(artist, Text): artist.set_fontsize(s*artist.get_fontsize())
     if isinstance(artist, Annotation) and 'points' in str(artist.anncoords):
         artist.xyann = tuple(s*x for x in artist.xyann)
@@ -975,7 +975,7 @@ def fill_map(ax, side, values, norm, cmap, ticks_x, ticks_y, show_x=True, show_y
 least_cell = 2.2 # points; in smaller cells, boxes and crosses merge into a grey mesh
 
 def mark_cells(ax, x, y, pitch):
-    "Mark the cells (`x`, `y`) with crossed circles, or with crosses alone if a circle would fill the cell"
+    "Mark the cells (`x`, `y`) with crossed circles, or only with crosses if a circle would fill the cell"
     if pitch >= 6:
         ax.scatter(x, y, s=(.62*pitch)**2, marker='o', facecolor='white', edgecolor=ink, linewidth=max(.5, pitch/24))
     side = .7*pitch
@@ -1121,7 +1121,7 @@ def stamped(
     path,         # ends in .pdf, .svg or .png
     text='paths', # see `rendered`
 ) -> bytes:
-    "Return `fig` as the bytes of a file, with metadata that describe how it was created, if there are any"
+    "Return `fig` as the bytes of a file, with metadata on how it was created, if there is any"
     recipe, kind = getattr(fig, 'recipe', None), path.suffix.lower().removeprefix('.')
     if recipe and kind == 'svg': recipe = recipe | dict(text=text)
     line = ''
@@ -1223,7 +1223,7 @@ class Kind(namedtuple('Kind', 'name about needs make takes cites lists further a
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #059kc
 def of_view(table, view_class):
-    "Return the entry of `table` {class of a view: entry} for `view_class` or its closest base class, if any"
+    "Return the entry of `table` {class of a view: entry} for `view_class` or its closest base class, or None"
     return next((table[c] for c in view_class.__mro__ if c in table), None)
 
 def draws_in_axes(

@@ -68,7 +68,8 @@ def _draw_effect(ax, y, row, view, below=4.):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-6sb
 def _name_rows(ax, at, names):
-    "Write names, each a list of lines, along the left edge at the heights `at`; draw a faint grid and remove the frame"
+    """Write `names`, each a list of lines, along the left edge at the heights `at`;
+    draw a faint grid and remove the frame"""
     ax.set_yticks(at, map('\n'.join, names), fontsize=6.5)
     ax.tick_params(axis='y', length=0)
     ax.grid(axis='x')

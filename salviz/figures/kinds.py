@@ -246,7 +246,7 @@ def _named_in(source) -> list:
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #025x
 def _configs_of(content) -> list:
-    "Return the distinct configs of a figure: those of its runs, and those recorded in snapshots without a run"
+    "Return the distinct configs behind a figure, from its runs and from snapshots without a run"
     alone = [snapshot_config(one.snapshot) for panel in content.seen for one in panel if one.run is None]
     return [*(run.config for run in content.runs), *different(alone)]
 
@@ -426,8 +426,8 @@ def _over_steps(kind, run, probe, steps, options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #030
 def _views_of(source, kind=None, step=None, probe=None, **options) -> Content:
-    """Return the views of `source` for a figure of `kind`; without `kind`, return the views in `source` or those of its
-    characteristic figure"""
+    """Return the views of `source` for a figure of `kind`; without `kind`,
+    return the views in `source` or the views of its characteristic figure"""
     chosen, source = None if kind is None else kind_named(kind), _opened(source)
     sources = _listed(source)
     if kind is None and sources and all(isinstance(one, View) for one in sources):

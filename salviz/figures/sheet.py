@@ -103,7 +103,7 @@ def _attention_beside_saliency(view, width, high=46):
              'an explanation of the model and the rationale of the data', 'rationale, and explanation or saliency',
              cites=('eraser',), dense=dict(high=34))
 def _explanation_beside_rationale(view, width, high=60):
-    "Draw a strip of bars with a height of `high` points, in which tokens that the rationale marks are shaded"
+    "Draw a strip of bars, `high` points high, with shading behind tokens that the rationale marks"
     return _aligned_strips(view, [(view.explanation_name, view.explanation, blue, high)], view.is_marked, width)
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #011
@@ -960,7 +960,7 @@ def _headed(views, heading, titles):
 _for_the_author = re.compile('^To save space|choose layers and heads')
 
 def _without_repeats(drawn):
-    "Return `drawn`, a list of (view, body), with each note only below the last panel to which it applies"
+    "Return `drawn`, a list of (view, body), in which each note appears only below the last panel that it applies to"
     out, later = [], set()
     for view, body in reversed(drawn):
         new_notes = [note for note in (*view.notes, *body.notes) if note not in later]

@@ -81,7 +81,7 @@ class Plan:
         return {k: v() if callable(v) else v for k, v in self.evidence.items()}
 
     def shown_axes(self) -> dict:
-        "Return the `axes` under the names that `shown` uses"
+        "Return the `axes` by the names that `shown` uses"
         return dict(self.axes)
 
 # %% ../../nbs/05_methods/00_base.ipynb #013
@@ -268,7 +268,7 @@ class _WithOptions:
 
     @classmethod
     def accepted(cls) -> dict: # {name: is it required?}
-        "Return the names that `from_args` accepts, including those of earlier versions"
+        "Return the names that `from_args` accepts, including names from earlier versions"
         required = {name: default is inspect.Parameter.empty for name, default in cls.options().items()}
         return {**required, **dict.fromkeys(_renamed(cls), False)}
 
@@ -307,7 +307,7 @@ class _Described(_WithOptions):
         return type(self).__name__
 
     def require(self, ok:bool, message:str) -> None:
-        "Raise a `ValueError` that names the method unless `ok`"
+        "Raise a `ValueError` that names the method if the condition `ok` is False"
         if not ok: raise ValueError(f'{self.name}: {message}')
 
     def __getattr__(self, name:str) -> Any:
@@ -388,7 +388,7 @@ class Method(_Described):
 
 # %% ../../nbs/05_methods/00_base.ipynb #035x
 class FineTuning(Method):
-    "Plain fine-tuning on the task loss alone, with an empty plan: the baseline for all methods"
+    "Plain fine-tuning on only the task loss, with an empty plan: the baseline for all methods"
     method_group = 'plain'
     search_space = dict(learning_rate=learning_rates, weight_decay=(.01, .1, 0.))
 

@@ -398,7 +398,7 @@ class _Prepared(_Explaining):
         except ValueError as e: self.require(False, str(e))
 
     def prepare(self, trainer:'MethodTrainer') -> None:
-        """Take the mask token from the `trainer`'s tokenizer, and record in the run which saliency is used
+        """Take the mask token from the `trainer`'s tokenizer, and record the name of the saliency in the run
 
         A resumed run uses the saliency with which it was started."""
         self.mask_token_id = getattr(trainer.tokenizer, 'mask_token_id', None)

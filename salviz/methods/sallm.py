@@ -281,8 +281,8 @@ def query_rows(
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-5c
 def _counted_tokens(model, batch:dict) -> torch.Tensor: # bool [batch, tokens]
-    """Return a mask of the tokens that a target may mark: real tokens that are not special; for causal models, only
-    those in the prompt"""
+    """Return a mask of the tokens that a target may mark: real tokens that are not special; for causal models,
+    only tokens of the prompt"""
     counts = real_tokens(batch) & ~batch['is_special']
     if tasks[task_of(model)].causal: return counts & (batch['segments'] == 0)
     return counts
@@ -333,7 +333,7 @@ class Explanations:
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #041
 def _shortest_first(examples) -> np.ndarray: # int64 [examples]: row numbers
-    "Return the order in which the encoded `examples` are explained: by increasing length"
+    "Return the order in which the encoded `examples` are explained, which is by increasing length"
     return np.argsort(np.asarray(examples['length']), kind='stable')
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #041b
@@ -613,7 +613,7 @@ class _Agreeing(_Unlabelled):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #062
 class _Questioning(_Agreeing):
-    "The part of the method that records which explanations it needs, and checks those of another run"
+    "The part of the method that records the settings of its explanations, and checks explanations of another run"
     def _question(self, tokenizer) -> dict:
         "Return the settings that determine the explanations, as recorded in the state of the run"
         name = f'{self.saliency.__module__}.{self.saliency.__qualname__}' if callable(self.saliency) else self.saliency

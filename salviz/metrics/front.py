@@ -124,7 +124,7 @@ def _setting_problem(frame, names, setting, method) -> str:
     return ''
 
 def _of_setting(frame, setting, method):
-    "Return the rows of `frame` in which `setting` is set, and the name of their method"
+    "Return the rows of `frame` that have a value of `setting`, and the name of their method"
     names = [c for c in id_columns(frame) if c not in ('method', 'seed', 'run')]
     if 'run' not in frame and setting in frame: names.append(setting) # without a run, numbers count as metrics
     mine = frame[[]]

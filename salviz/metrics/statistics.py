@@ -409,7 +409,7 @@ def _compare(cells, base, test, correction, across=False):
     return out
 
 def _compare_tested(cells, base, test, correction, across, untested):
-    "Compare all cells except those of the metrics `untested`, see `_compare_all`; {} without a baseline"
+    "Compare all cells, except cells of the metrics `untested`, as `_compare_all` does; return {} without a baseline"
     if base is None: return {}
     without = [untested] if isinstance(untested, str) else untested
     return _compare_all({cell: values for cell, values in cells.items() if cell[1] not in without}, base, test,
@@ -747,7 +747,7 @@ def _few_sentence(pairs, test):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #059sc
 def _family(table, tested, of_table=False):
-    "Describe which comparisons are corrected together"
+    "Describe the comparisons that are corrected together"
     if of_table or table.column != 'measure':
         if len(tested) == 1: return 'the only comparison'
         return f'all {len(tested)} comparisons of the table'

@@ -224,7 +224,7 @@ class TokenTask(Task):
 
 # %% ../../nbs/03_models/02_tasks.ipynb #023b
 class Tagging(TokenTask):
-    "A task with a class for each word; every token except padding gets a prediction"
+    "A task with a class for each word; the model predicts a class for every token except padding"
     def queried(self, batch): return batch['attention_mask'].bool()
 
 class Detection(TokenTask):
@@ -277,7 +277,8 @@ def best_span(
 
 # %% ../../nbs/03_models/02_tasks.ipynb #qa02b
 class Spans(TokenTask):
-    "A task that finds the answer to the first text in the second; the answer's tokens have label 1, the others 0"
+    """A task that finds the answer to the first text in the second; tokens of the answer have the label 1,
+    other tokens 0"""
     def queried(self, batch): return batch['segments'] == 1
 
     def unlabelled(self, batch):

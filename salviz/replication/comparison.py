@@ -64,7 +64,8 @@ class _Plan:
     estimate:float  # seconds of all runs
 
 def _run_seconds(study, method, steps, rows, before) -> float:
-    "Estimate the seconds of a run of `method`; `before`: {method: seconds}, which `run_of` methods use"
+    """Estimate the duration of a run of `method` in seconds; `before` {method:
+    seconds} is used for methods that build on runs"""
     if 'run_of' in arguments_of(study.methods[method]): return 2*before[plain_method]
     short, long = study.timed(method, 1), study.timed(method, 3)
     step = max(long - short, 0.)/4

@@ -42,7 +42,7 @@ def methods_named(
 
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-010
 def space_of(spec) -> dict: # {setting: values}
-    "Return the search space of a method; functions without one get that of the base class"
+    "Return the search space of a method; for functions without a search space, return that of the base class"
     from salviz.methods.base import Method
     return getattr(spec, 'search_space', Method.search_space)
 

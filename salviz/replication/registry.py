@@ -31,7 +31,7 @@ constants = { # {study: (metric, its value for a constant prediction, name of th
     'MT': ('exact_match', 0., 'no correct sentence')}
 
 def _constant_words(study) -> str:
-    "Return the name of the prediction, independent of the input, with which the conditions of `study` are compared"
+    "Return the name of the constant prediction with which the conditions of `study` are compared"
     if study in constants: return constants[study][2]
     return 'token frequencies'
 

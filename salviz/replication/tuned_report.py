@@ -342,7 +342,7 @@ def tuned_report_html(
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #01fe14b7
 def _fixed_before(at_start) -> dict:
-    "Return whether effects, thresholds, grids and looks are those that were stored with the first tuning run"
+    "Return whether effects, thresholds, grids and looks equal those that were stored with the first tuning run"
     now = registry_description('tuned')
     if at_start is None: return dict(now=fingerprint_of(now), before='', changes=[])
     start = {**at_start, 'budget': 'tuned'}

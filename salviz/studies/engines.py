@@ -377,7 +377,7 @@ class _Arrivals(_Shipments):
 class _Sending(_Arrivals):
     "Submission of a study's trials to an executor"
     def finish(self, cells):
-        "Train the trials `cells`; those that may have broken a pool are sent alone"
+        "Train the trials `cells`; trials that may have broken a pool are sent one at a time"
         self.waiting.extend(cells)
         try:
             while True:

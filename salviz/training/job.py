@@ -309,7 +309,7 @@ class Job:
 def _agreed(model, tokenizer, data, settings) -> tuple: # (data, probes, entries for the config of a run)
     """Make model, tokenizer and data consistent, and warn about each change
 
-    The classes in the data are put into the order of `model`, `model` gets the special tokens of `tokenizer`, and its
+    The classes in the data are put into the order of `model`, `model` adopts the special tokens of `tokenizer`, and its
     weights are converted to a dtype that can be trained."""
     probes, (agreed, of_classes) = settings.probes, agreed_data(model, data)
     if isinstance(probes, datasets.Dataset):

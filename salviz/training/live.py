@@ -154,7 +154,7 @@ class _Published(_Controlled):
         return forget
 
     def _news(self, at=None):
-        "Set the worker's state to `at` unless `at` is None, and call all subscribers"
+        "Set the state of the worker to `at`, if that is not None, and call all subscribers"
         if at: self._at = at
         for fn, in self._listeners:
             try: fn(self)

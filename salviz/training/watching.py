@@ -228,7 +228,7 @@ class _BatchHeads:
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa41
 class _Watched(FineTuning):
-    "A stand-in method for training runs that `watch` records"
+    "A placeholder method for training runs that `watch` records"
     @property
     def name(self): return 'watched training'
 

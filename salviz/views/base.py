@@ -612,7 +612,7 @@ def robust_limit(values, quantile):
 def is_negative(values, limit):
     """Return a mask of the `values` that are clearly negative on a scale from -`limit` to `limit`
 
-    These values get a mark, since both colours of the scale look the same in greyscale print."""
+    Figures mark these values, because both colours of the scale look the same in greyscale print."""
     return np.nan_to_num(np.asarray(values, dtype=float)) < -limit/8
 
 # %% ../../nbs/10_views/00_base.ipynb #045b
@@ -686,7 +686,7 @@ def word_tokens(snapshot) -> np.ndarray: # bool [n]
 
 # %% ../../nbs/10_views/00_base.ipynb #058b
 def word_fractions(snapshot, layers) -> np.ndarray: # [layers, heads]
-    "Return the fraction of attention from words that goes to words; 1 in layers without recorded attention"
+    "Return the fraction of the attention of words that lies on words; 1 in layers without recorded attention"
     observed, words = snapshot.layers.get('attention', []), word_tokens(snapshot)
     fractions = np.ones((len(layers), next(x.shape[1] for x in snapshot.arrays.values() if x.ndim == 4)))
     for i, layer in enumerate(layers):
@@ -708,7 +708,7 @@ def best_head(fractions, *scores) -> tuple: # row and head
     return tuple(int(i) for i in np.unravel_index(np.argmax(score), score.shape))
 
 def chosen_by(fractions, rule:str) -> str:
-    "Describe how `best_head` chose among heads with `fractions` on words, where `rule` ranks the eligible heads"
+    "Describe the choice of `best_head` among heads with `fractions` on words, where `rule` ranks the eligible heads"
     if (fractions >= _least_on_words).any():
         return f'{rule}, of the heads that send at least two thirds of the attention of words to words'
     return 'the largest fraction of the attention of words on words, since it is below two thirds in every head'

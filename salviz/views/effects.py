@@ -86,7 +86,7 @@ def _scaled_rows(rows):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-9b
 def _counted_words(rows):
-    "Describe how often each verdict occurs; '' if there are no verdicts"
+    "Return the number of occurrences of each verdict as a sentence; '' if there are no verdicts"
     counts = rows.loc[rows['word'] != '', 'word'].value_counts(sort=False)
     if len(counts): return f' Verdicts: {", ".join(f"{n} {word}" for word, n in counts.items())}.'
     return ''
