@@ -426,7 +426,8 @@ def _half_note(maps) -> str:
             f'{4*maps.size/1e6:,.0f} MB. The rounding error of an attention weight is at most 0.00025.')
 
 def _snapshot(number, read, attention, reply, probabilities, names, model, notes, **more) -> Snapshot:
-    "Create the snapshot of one forward pass; `read` are fields of a `Snapshot`, `more` are entries of its info"
+    """Create the snapshot of one forward pass; `read` contains fields of a `Snapshot`,
+    and `more` contains entries of its `info`"""
     info = dict(args={}, seed=0, drawn_step=0, example_id=number, model=model, explains=reply.explains,
                 notes=notes + reply.notes, **more)
     if reply.token_predictions: info |= dict(task='question_answering', token_predictions=reply.token_predictions)

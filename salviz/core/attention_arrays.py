@@ -125,7 +125,7 @@ def _token_fault(tokens, i):
             'tokenizer.convert_ids_to_tokens(ids) returns strings')
 
 def _sentences(tokens, batch, n) -> list: # of (list of tokens, start of the second sentence or None)
-    "Return the tokens of each of the `batch` sentences, which have `n` positions"
+    "Return the tokens of each sentence in a batch of size `batch` with `n` positions"
     _checked(tokens is None and 'tokens are missing; pass a list of strings, one per position')
     is_pair = (batch == 1 and len(tokens) == 2 and all(map(_is_tokens, tokens)) and sum(map(len, tokens)) == n)
     listed = [tokens] if is_pair or _is_tokens(tokens) else list(tokens)
@@ -182,7 +182,7 @@ def _joined(keys, queries) -> _Text:
     return _Text(*lists, ids, keys.is_special + queries.is_special)
 
 def _words_text(text, start, end):
-    "Return the words of the tokens from `start` to `end` as a string"
+    "Return the words of the tokens at positions `start` to `end` as a string"
     ids = sorted({i for i in text.word_ids[start:end] if i >= 0})
     return ' '.join(text.words[i] for i in ids)
 

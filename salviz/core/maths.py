@@ -124,7 +124,7 @@ patch_patterns = dict(
 
 # %% ../../nbs/01_core/06_maths.ipynb #mpat2b
 def patch_pattern_names(first:int) -> tuple:
-    "Return the names of the patterns for patches that follow `first` other tokens"
+    "Return the names of the patterns for patches; `first` is the number of tokens before the patches"
     return (*patch_patterns, *(('first',) if first else ()))
 
 # %% ../../nbs/01_core/06_maths.ipynb #mpat2c

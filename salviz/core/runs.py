@@ -302,7 +302,7 @@ class _RunSnapshots(_RunMetrics):
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn07
 def _listed(numbers, most=12):
-    "Join `numbers` for a message; omit the middle if there are more than `most`"
+    "Join `numbers` for a message; omit the middle of a list of more than `most` numbers"
     shown = [str(x) for x in numbers]
     if len(shown) > most: shown = [*shown[:most//2], '…', *shown[-most//2:]]
     return ', '.join(shown)

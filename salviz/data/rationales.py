@@ -356,7 +356,7 @@ def _doccano(columns, span_labels, spans):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #47efef06
 def _is_span(one):
-    "Return whether `one` is a span as Doccano writes it"
+    "Return whether `one` is a span in Doccano's format"
     return isinstance(one, dict) and 'start_offset' in one or (
         isinstance(one, (list, tuple)) and len(one) == 3 and isinstance(one[2], str) and isinstance(one[0], int))
 

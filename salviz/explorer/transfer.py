@@ -33,7 +33,7 @@ class ThrottledWorker:
         self._thread.start()
 
     def call(self, after=0.): # seconds
-        "Request a call of `act`, now or `after` some seconds; return immediately"
+        "Request a call of `act`, now or in `after` seconds; return immediately"
         with self._turn:
             due = time.monotonic() + after
             if self._due is None: self._due = due

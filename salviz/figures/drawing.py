@@ -163,7 +163,7 @@ _look = ContextVar('look', default=Look())
 
 @contextmanager
 def drawn_with(look):
-    "Draw with `look` in a `with` block"
+    "Use the `Look` object `look` for all drawing in a `with` block"
     token = _look.set(look)
     try: yield look
     finally: _look.reset(token)
@@ -277,8 +277,8 @@ def font_named(name:str) -> str: # its family
         raise ValueError(f"font: {name!r} is not installed; use 'sans' ({_font}), 'serif' (STIXGeneral), a .ttf file "
                          f"or one of the {len(installed)} installed families, such as {', '.join(near)}")
     if _is_postscript(family):
-        raise ValueError(f'font: {family} has PostScript outlines, which cannot be embedded in a PDF as Type 42, '
-                         'which publishers require; use a TrueType font')
+        raise ValueError(f'font: {family} has PostScript outlines, so it cannot be embedded in a PDF as Type 42, '
+                         'as publishers require; use a TrueType font')
     return family
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #d1c7db76

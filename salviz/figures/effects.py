@@ -50,7 +50,7 @@ def _clipped(ax, x, y, colour, limits):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-6s
 def _draw_effect(ax, y, row, view, below=4.):
-    "Draw one effect at `y`, with the bracket of the detectable effect `below` points further down"
+    "Draw one effect at the height `y`, and `below` points under it the bracket of the detectable effect"
     (colour, fill), limits = _dot_colours(row, view.scaled), view.limits
     def inside(x): return float(np.clip(x, *limits))
     if np.isfinite(row.detectable):
@@ -166,7 +166,7 @@ def _write_effect(write, y, row, lines, columns, full):
 @figure_kind('forest', forest, 'effects with intervals, detectable effects and verdicts',
              'columns name, mean, low, high, word', 'frame', dense=dict(high_row=11.))
 def _forest(view, width, high_row=14., most=4):
-    "Draw effects in rows on one axis, grouped under headings; a claim has at most `most` lines"
+    "Draw effects in rows on one axis, grouped under headings; each claim has at most `most` lines of text"
     columns, full = _forest_columns(view, width), width*72
     stacked = not columns[0]
     claims = [_stacked_claim(row, full) if stacked else in_lines(_claim(row), columns[0], 6.5, most)

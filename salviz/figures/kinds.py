@@ -500,7 +500,7 @@ def _description(content, heading, caption) -> list: # of sentences
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031ds
 def _printed(content, width, font_size, drawing, look, settings):
-    "Return the figure of `content` for print"
+    "Return a printable figure of `content`"
     inches, points = _width_of(width)
     if font_size == 'caption' and points is None:
         raise ValueError(f"figure: font_size='caption' needs a venue as width ({', '.join(venues)}), "
@@ -523,7 +523,7 @@ def _printed(content, width, font_size, drawing, look, settings):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031dsb
 def _pointed_at(content, look, **options):
-    "Return the plotly figure of `content` for a notebook, drawn with `look`"
+    "Return the plotly figure of `content` for a notebook, with the colours and axes of `look`"
     from salviz.figures.interactive import plotly_figures # the only one that needs plotly
     if unused := [name for name, value in options.items() if value is not None]:
         raise ValueError(f'figure: {unused[0]}= applies only to printed figures; omit it if interactive=True')

@@ -145,7 +145,7 @@ def _replacements(view, space, size):
 _before, _after = dict(color=blue, linewidth=.6), dict(facecolor='white', edgecolor=blue, hatch='//////', linewidth=.6)
 
 def _draw_copy(ax, view, below, places, widths, size, box, line):
-    "Write the words `below` those of the sentence, with frames around replacements"
+    "Write the words in `below` under the words of the sentence, with frames around replacements"
     for i, (k, x) in enumerate(places):
         y, replaced = k*line + box + 9, view.is_replaced[i]
         if replaced: ax.add_patch(Rectangle((x, y), widths[i], box, **replaced_style))
@@ -537,7 +537,8 @@ def _signal_legend(view, count, pitch):
 @figure_kind('signal', signal_view, 'an image or series, its saliency, its masked copy', 'input, saliency_map',
              least=2.8, dense=dict(dense=True))
 def _signal_view(view, width, dense=False):
-    "Draw the panels, and below them the predictions for the input and the masked copy; `dense`: with minimum height"
+    """Draw the panels, and below them the predictions for the input and the masked copy; with `dense`,
+    use the minimum height"""
     panels, space = _panels(view), width*72 - 20
     is_long = view.modality == 'series' and view.saliency.shape[0] > 1.5*view.saliency.shape[1]
     if is_long and not dense: height, draw_panels, pitch = _series_layout(view, panels, width)

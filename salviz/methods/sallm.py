@@ -722,7 +722,8 @@ class _Teaching(_Questioning):
         trainer.run.set_state(teacher_weights=now)
 
     def _require_same_teacher(self, teacher, begun):
-        "Raise an error unless `teacher` computed the first explanations, whose weights had the checksum `begun`"
+        """Raise an error unless the weights of `teacher` have the checksum `begun`,
+        that of the weights which computed the first explanations"""
         self.require(begun in (None, _checksum(teacher)),
                      'the teacher does not have the weights that computed the first explanations of this run; pass '
                      'the same teacher as before, or start a new run')

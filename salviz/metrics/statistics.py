@@ -386,8 +386,8 @@ def _baseline_of(row, base, rows):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #044b
 def _compare(cells, base, test, correction, across=False):
-    """Compare each cell with the baseline `base`; return {(row, column): (`Comparison`, adjusted p)}. If `across`, the
-    columns are a setting, and all comparisons form one family"""
+    """Compare each cell with the baseline `base`; return {(row, column): (`Comparison`, adjusted p)}.
+    If `across` is True, the columns are a setting, and all comparisons form one family"""
     rows, columns = (list(dict.fromkeys(names)) for names in zip(*cells))
     families, found_in = {}, {}
     for row, column in cells: found_in.setdefault(row, []).append(column)

@@ -61,6 +61,6 @@ def logits_at(
 
 # %% ../../nbs/03_models/11_places.ipynb #plc09c
 def logits_between(outputs, first:int, last:int) -> torch.Tensor: # [positions, vocabulary]
-    "Return the logits of the first row at positions `first` to `last` - 1, which `outputs` must contain"
+    "Return the logits of the first row at the positions from `first` to `last - 1`, which `outputs` must contain"
     if (places := getattr(outputs, 'places', None)) is None: return outputs.logits[0, first:last]
     return outputs.logits[0, (first <= places[0]) & (places[0] < last)]

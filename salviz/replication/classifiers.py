@@ -223,7 +223,7 @@ def _chosen(methods, names):
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-25
 def _ad_methods(p=.3, q=.3) -> dict: # {name: method}
-    "Return fine-tuning and the conditions in Table 2 of the AD-DROP paper"
+    "Return the methods of Table 2 of the AD-DROP paper, including fine-tuning"
     from salviz.methods import ADDrop, FineTuning
     shared = dict(p=p, q=q)
     return dict(FT=FineTuning(), GA=ADDrop(**shared), IGA=ADDrop(attribution='integrated_gradients', **shared),

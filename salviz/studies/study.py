@@ -385,7 +385,7 @@ class _GrowingStudy(_Design):
                              f'{"; ".join(differs)}. Create the Study again with the new design')
 
     def _write_cells(self, **more):
-        "Write the current settings, the trials and the entries `more` into study.json"
+        "Write the current settings, the trials and the entries in `more` into study.json"
         self.manifest['design']['settings'] = _shown_values(self.settings)
         self.manifest |= dict(cells=[c.described() for c in self.cells], **more)
         self.manifest = json.loads(to_json(self.manifest))

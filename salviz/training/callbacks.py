@@ -29,7 +29,7 @@ class _Recording(TrainerCallback):
         self._reported = now
 
     def record(self, state, force=False):
-        "Record the probe examples if this step is one of `record_steps`, or if `force`"
+        "Record the probe examples if this step is one of `record_steps` or `force` is True"
         step = state.global_step
         if self.recorder is None or not (force or step in self.record_steps): return
         run = self.recorder.run

@@ -154,7 +154,7 @@ class _Published(_Controlled):
         return forget
 
     def _news(self, at=None):
-        "Set the state of the worker to `at`, if that is not None, and call all subscribers"
+        "Update the state of the worker to `at` (None: no change), and call all subscribers"
         if at: self._at = at
         for fn, in self._listeners:
             try: fn(self)

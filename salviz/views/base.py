@@ -79,7 +79,8 @@ def was_trained(snapshot) -> bool:
     return bool(snapshot.step or snapshot.info.get('method') or snapshot.info.get('methods'))
 
 def title_of(snapshot, *more):
-    "Return methods, step, probe and `more` as a title; without a step if the model was not trained (`was_trained`)"
+    """Return a title with the methods, the step, the probe and the text `more`;
+    omit the step if the model was not trained (`was_trained`)"""
     step = [f'step {snapshot.step}']*was_trained(snapshot)
     return ', '.join([*method_title(snapshot), *step, f'probe {snapshot.probe}', *more])
 
@@ -306,7 +307,7 @@ def _compared_row(
 
 # %% ../../nbs/10_views/00_base.ipynb #024sb
 def _layer_words(was_chosen, of='') -> str:
-    "Return a note that the last layer is shown, if it was chosen by default; `of` restricts the layers"
+    "Return a note that the last layer is shown, if it was chosen by default; the text `of` restricts the layers"
     which = f'that {of}'*bool(of) or 'recorded one'
     return f' Layer shown: the last {which}.'*bool(was_chosen)
 
@@ -1401,7 +1402,7 @@ def _table_names(snapshot, name, axis, size):
 
 # %% ../../nbs/10_views/00_base.ipynb #5a0667f7
 def cut_name(name, most=60):
-    """Shorten `name` to `most` characters, since measuring a very long name is slow"""
+    """Shorten `name` to at most `most` characters, because measuring a very long name is slow"""
     if len(name) <= most: return name
     return name[:most - 1] + '…'
 

@@ -227,7 +227,7 @@ def _named_runs(
     runs,     # a `Run` or its folder, a list of them, or {name: one or a list}
     view:str, # name of the view, for errors
 ) -> dict: # {name: [Run]}
-    "Group `runs` by line; runs of a list that differ only in the seed form one line"
+    "Group `runs` by line; runs in a list that differ only in their seed form one line"
     def opened(source):
         if not isinstance(source, (list, tuple)): source = [source]
         return [_opened(r) for r in source]
@@ -640,7 +640,7 @@ def _gridded(rows, y, x, value, upwards=False):
 
 # %% ../../nbs/10_views/01_curves.ipynb #055s
 def _marked(values, which):
-    "Return a mask of the lowest or highest of `values`, as `which` selects, and whether all values tie"
+    "Return a mask of the lowest or the highest of `values`, depending on `which`, and whether all values tie"
     ends = dict(lowest=np.nanmin(values), highest=np.nanmax(values))
     best = np.isclose(values, ends.get(which, ends['highest']), rtol=1e-12, atol=0)
     return best, best.sum() > 1 and bool((best | np.isnan(values)).all())

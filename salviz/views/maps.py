@@ -1005,7 +1005,7 @@ def _patch_name(place):
     return f'patch {place[0]}, {place[1]}'
 
 def _off_grid(first, outside, letters):
-    "Describe the attention to the `first` tokens, which are not patches"
+    "Describe the attention to the tokens before the patches; `first` is their number"
     if not first: return ''
     what = f'The {first} tokens that are not patches, including [CLS], receive'
     if first == 1: what = '[CLS] receives'

@@ -43,7 +43,7 @@ class ClassPage {
     Object.assign(this, this.storage.read());
     this.el = elementOf('main', 'sv-marks sv-merge');
     const about = `${set.spans.length} sentences, set ${set.id}. This page works without a network and sends nothing. `
-      + 'Only this browser stores the files that you drop here.';
+      + 'The files that you drop here are stored only in this browser.';
     this.message = elementOf('p', 'sv-marks-said');
     this.message.setAttribute('role', 'status');
     this.results = elementOf('div');

@@ -66,13 +66,13 @@ const courseScored = {
   },
   number: (score, value, truth, {near, far, unit, step}) => {
     const bands = {1: `within ${courseNumber(near, unit, step)}`, .5: `within ${courseNumber(far, unit, step)}`,
-      0: `further than ${courseNumber(far, unit, step)}`};
+      0: `farther than ${courseNumber(far, unit, step)}`};
     return `${courseNumber(score)} (${bands[score]})`;
   },
   slope: (score, value, truth, {start, same, near, unit, step}) => {
     const where = courseDirections[courseDirection(start, same, truth)];
     const bands = {1: `${where}, within ${courseNumber(near, unit, step)}`,
-      .5: `${where}, further than ${courseNumber(near, unit, step)}`, 0: `the direction is ${where}`};
+      .5: `${where}, farther than ${courseNumber(near, unit, step)}`, 0: `the direction is ${where}`};
     return `${courseNumber(score)} (${bands[score]})`;
   },
 };
