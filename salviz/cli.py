@@ -69,7 +69,7 @@ def _whole(
     least,       # the smallest allowed number
     wanted=None, # description for the error
 ):
-    "Return a parser of whole numbers of at least `least`"
+    "Return a parser of whole numbers with the minimum `least`"
     wanted = wanted or f'a whole number of at least {least}'
     def read(word):
         if not re.fullmatch(r'[+-]?\d{1,15}', word) or int(word) < least:

@@ -74,7 +74,7 @@ def _names_of(model, count, classes=None):
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #014b
 def _class(model, target, count, classes=None, what='target'):
     """Return the index of the class `target`, a name or number, among `count` classes;
-    `what` names the argument in error messages"""
+    error messages call the argument `what`"""
     names = _names_of(model, count, classes)
     if isinstance(target, str) and target in names: return names.index(target)
     if isinstance(target, int) and not isinstance(target, bool) and 0 <= target < count: return target

@@ -266,8 +266,8 @@ def _check_fused(flops:dict):
     kernel = _fused_kernel(flops)
     if not kernel or 'bmm' in flops:
         raise RuntimeError(f'bench: plain fine-tuning did not run with fused attention but with {", ".join(flops)}; '
-                           'this baseline would make the methods look too cheap. Set attention dropout to 0 and load '
-                           'the model with SDPA attention')
+                           'relative to this baseline, the costs of the methods would be too low. '
+                           'Set attention dropout to 0 and load the model with SDPA attention')
     return kernel
 
 # %% ../../nbs/13_cli/01_bench.ipynb #028

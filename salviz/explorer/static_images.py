@@ -51,8 +51,8 @@ class Selection:
         self.entry = entry
 
     def _at_work(self, most=8):
-        """Return the snapshot if the method was active at its step; otherwise return the latest of the last `most`
-        snapshots at which the method was active"""
+        """Return the snapshot if the method was active at its step;
+        otherwise return the last snapshot at which it was active, searching at most the last `most` snapshots"""
         def tells(snapshot): return {'attention_attribution', 'guided'} & set(snapshot.arrays)
         if self.run is None or tells(self.snapshot): return self.snapshot
         steps = [step for step, probe in self.run.recorded if probe == self.snapshot.probe][:-most - 1:-1]

@@ -38,7 +38,7 @@ def _tick_texts(ticks) -> list:
     return [number_words(t, decimals) for t in np.round(ticks, decimals)]
 
 def _round_ticks(low, high, most=5, whole=False):
-    "Return at most `most` + 1 round numbers from `low` to `high`"
+    "Return round numbers from `low` to `high`; `most` is the maximum number of intervals between them"
     ticks = MaxNLocator(most, integer=whole, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
     return ticks[(ticks >= low - 1e-9*(high - low)) & (ticks <= high + 1e-9*(high - low))]
 

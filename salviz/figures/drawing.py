@@ -462,7 +462,8 @@ def wrapped(text, width, size, weight='normal', unit=r'\S+\s*'):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #021sc
 def in_lines(text, width, size, most=2, weight='normal'):
-    "Break `text` into at most `most` lines of `width` points; the last line is shortened if necessary"
+    """Break `text` into lines of `width` points; `most` is the maximum number of lines,
+    and the last line is shortened if necessary"""
     lines = wrapped(text, width, size, weight)
     if len(lines) <= most: return lines
     return [*lines[:most - 1], fitted(' '.join(lines[most - 1:]), width, size, weight)]
@@ -555,7 +556,7 @@ def token_ticks(
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #027sb
 def label_width(labels, most):
-    "Return the width of token labels in points, with at most `most` per label"
+    "Return the width of token labels in points; `most` is the maximum width of a label"
     return max(text_width(fitted(label, most, 7), 7) for label in labels)
 
 def map_ticks(view, pitch, longest=62):

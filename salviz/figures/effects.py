@@ -166,7 +166,7 @@ def _write_effect(write, y, row, lines, columns, full):
 @figure_kind('forest', forest, 'effects with intervals, detectable effects and verdicts',
              'columns name, mean, low, high, word', 'frame', dense=dict(high_row=11.))
 def _forest(view, width, high_row=14., most=4):
-    "Draw effects in rows on one axis, grouped under headings; each claim has at most `most` lines of text"
+    "Draw effects in rows on one axis, grouped under headings; `most` is the maximum number of lines of a claim"
     columns, full = _forest_columns(view, width), width*72
     stacked = not columns[0]
     claims = [_stacked_claim(row, full) if stacked else in_lines(_claim(row), columns[0], 6.5, most)
@@ -216,7 +216,7 @@ def _pairs_range(view):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-13b
 def _spread_names(at, texts, least):
-    "Return heights of `texts` close to `at`, in the same order and at least `least` points apart"
+    "Return heights of `texts` close to `at`, in the same order, with the minimum distance `least` in points"
     order, out = np.argsort(at, kind='stable'), np.array(at, dtype=float)
     for _ in range(200):
         gaps = np.diff(out[order])

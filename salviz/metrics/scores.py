@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/08_metrics/00_scores.ipynb #006
 def check_lengths(least=0, **lists):
-    "Raise a `ValueError` unless the `lists` {argument: list} have the same length, which must be at least `least`"
+    """Raise a `ValueError` unless the `lists` {argument: list} have the same length,
+    and that length is not less than the minimum `least`"""
     counts = list(map(len, lists.values()))
     if len({*counts}) > 1 or min(counts) < least:
         raise ValueError(f'{listed(lists)} must have the same length{" and not be empty"*bool(least)}, got '

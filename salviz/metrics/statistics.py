@@ -974,7 +974,8 @@ def _table_faults(cells, across, compare_to, average, p_values, change):
     if p_values and isinstance(next(iter(cells))[1], tuple): yield 'p_values needs heads of one level'
 
 def _of_columns(cells, across, measure, better, ways_of_rows, percent):
-    "Return the better direction of each column, or of each metric in the rows, and the columns in per cent"
+    """Return the better direction of each column (or of each metric in the rows),
+    and the columns that are printed in per cent"""
     if not across: return better, tuple(percent)
     shown = list(dict.fromkeys(c for _, c in cells))
     return ways_of_rows or dict.fromkeys(shown, better[measure]), tuple(shown)*(measure in percent)

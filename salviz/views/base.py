@@ -1402,7 +1402,7 @@ def _table_names(snapshot, name, axis, size):
 
 # %% ../../nbs/10_views/00_base.ipynb #5a0667f7
 def cut_name(name, most=60):
-    """Shorten `name` to at most `most` characters, because measuring a very long name is slow"""
+    """Shorten `name` to the maximum length `most`, because measuring a very long name is slow"""
     if len(name) <= most: return name
     return name[:most - 1] + '…'
 

@@ -645,7 +645,7 @@ class Evolution(MapPanels):
     steps:tuple # steps of the panels
 
 def _spread(items, most):
-    "Return at most `most` evenly spaced `items`, including the first and the last"
+    "Return evenly spaced `items`, including the first and the last; `most` is their maximum number"
     return [items[i] for i in np.unique(np.round(np.linspace(0, len(items) - 1, min(most, len(items)))).astype(int))]
 
 # %% ../../nbs/10_views/02_maps.ipynb #039b
@@ -718,7 +718,7 @@ def _pooled(
     maps:np.ndarray, # [..., n, n]
     most:int=48,     # maximum number of cells per side
 ) -> np.ndarray:
-    "Reduce `maps` to at most `most` cells per side, each the mean of its block"
+    "Reduce `maps` to the maximum number `most` of cells per side, each the mean of its block"
     n = maps.shape[-1]
     if n <= most: return maps
     edges = np.linspace(0, n, most + 1).astype(int)[:-1]

@@ -76,7 +76,8 @@ class CourseOrderList {
   move(item, by) {
     const moved = this.place(item, this.value.indexOf(item) + by);
     this.rove(item);
-    if (moved) this.tell(`${this.items[item]} is now in position ${this.value.indexOf(item) + 1} of ${this.items.length}.`);
+    const position = this.value.indexOf(item) + 1;
+    if (moved) this.tell(`${this.items[item]} is now in position ${position} of ${this.items.length}.`);
   }
 
   keyed(event) {
