@@ -398,7 +398,7 @@ def test_invalid_rationale_sources_give_a_short_error(tmp_path):
     (tmp_path/'a.xlsx').write_text('')
     plain = Dataset.from_list([dict(premise='a', hypothesis='b', label=0, explanation_1='because')])
     for source, message in ((plain,
-                             r'train has no column text, rationale; it has premise, hypothesis, label, explanation_1, '
+                             r'train has no column text, rationale; its columns are premise, hypothesis, label, explanation_1, '
                              r'which is not a published format'),
                             (dict(train=tmp_path/'a.xlsx'), "has the extension '.xlsx'"),
                             (str(tmp_path/'none.csv'), 'does not exist'),
