@@ -69,7 +69,7 @@ def _whole(
     least,       # the smallest allowed number
     wanted=None, # description for the error
 ):
-    "Return a parser of whole numbers of at least `least`"
+    "Return a parser of whole numbers with the minimum `least`"
     wanted = wanted or f'a whole number of at least {least}'
     def read(word):
         if not re.fullmatch(r'[+-]?\d{1,15}', word) or int(word) < least:
@@ -180,7 +180,7 @@ def _table_in(path):
 
 # %% ../nbs/13_cli/02_cli.ipynb #012b
 def _check_free(command, files, force):
-    "Raise a `FileExistsError` about the first of `files` that exists, unless `force` is set"
+    "Raise a `FileExistsError` for the first of `files` that exists, unless `force` is True"
     existing = [file for file in map(Path, files) if file.exists()]
     if existing and not force:
         raise FileExistsError(f'{command}: {existing[0]} already exists; use --force to overwrite it, or choose '
@@ -214,7 +214,7 @@ def _run_figure(a):
         other = [file for file, words in caption_files(fig, out).items() if file.exists()
                  and file.read_text(encoding='utf-8', errors='replace') != words]
         if other:
-            raise FileExistsError(f'figure: {other[0]} already exists with other text; use --force to overwrite it')
+            raise FileExistsError(f'figure: {other[0]} already exists with different text; use --force to overwrite it')
     save_figure(fig, out, caption=a.caption)
     print(f'{a.out}: {fig.caption}')
 

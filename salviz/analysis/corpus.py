@@ -144,8 +144,8 @@ def _saliency(model, batch, saliency, target, steps) -> np.ndarray: # [batch, 1,
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #023
 def _pattern_cells(patterns, batch, ids, tokenizer) -> dict: # {column: (bool [batch, query, key], bool [batch, query])}
-    """Return the positions of each of the `patterns` {column: pattern} in `batch`, and the rows that it guides: those
-    in which it selects some, but not all, keys"""
+    """Return the positions of each of the `patterns` {column: pattern} in `batch`,
+    and a mask of the rows that it guides, in which it selects some of the keys but not all"""
     real, out = batch['attention_mask'].bool(), {}
     for column, pattern in patterns.items():
         P, _ = pattern_target(pattern, batch, ids.get(column), 'zero', tokenizer=tokenizer)
@@ -206,7 +206,7 @@ def head_table(
 ) -> pd.DataFrame:
     """Return statistics of each attention head, averaged over the rows of each example and then over the examples of
     `data`; NaN if no example has a value. If the classification head of `model` reads a pooled row, the agreement
-    columns compare saliency with that row only, whatever `rows` is"""
+    columns compare saliency with that row only, regardless of `rows`"""
     check_observable(model)
     names, problem = registered_attributions(), ''
     if isinstance(saliency, str) and not callable(target) and head_task(model) is None:

@@ -347,8 +347,8 @@ def decision_flip(
     ranking='signed',      # highest values first, or 'magnitude'
     target='predicted',    # class of a multi-label model whose decision is tested, as in `faithfulness`
 ) -> dict: # arrays [B]: flip_fraction, flipped (bool), removed and units (int)
-    """Compute the fraction of units of each example that must be removed, most salient first, until the predicted class
-    changes; 1 if it never does, NaN if nothing can be removed"""
+    """Compute the fraction of units of each example that must be removed, most salient first,
+    until the predicted class changes; 1 if it never changes, NaN if nothing can be removed"""
     batch, ranks, units, run = _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean,
                                      batch_size)
     whole = _whole(run, ranks)
@@ -659,7 +659,7 @@ def aup_aur(
     draws=5,            # number of random baselines, whose areas are averaged
     seed=0,
 ) -> dict: # aup, aur, aup_random, aur_random, aup_difference, aur_difference
-    "Compute the areas under weighted precision and recall, and their differences from those of random saliency"
+    "Compute the areas under weighted precision and recall, and their differences from the areas for random saliency"
     check_choice('baseline', baseline, ('uniform', 'shuffled'))
     check_counts(draws=draws)
     rng, saliency = np.random.default_rng(seed), np.asarray(saliency, dtype=np.float64)

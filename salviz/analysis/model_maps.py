@@ -64,16 +64,17 @@ class Answer:
     explains:str=''                               # description of what is explained
     row:int=None                                  # query row whose state the head reads
     logits:torch.Tensor=None                      # [C] of the classes or tokens to choose from
-    notes:list = field(default_factory=list)      # sentences on what is missing and why
+    notes:list = field(default_factory=list)      # notes on missing parts, with reasons
     token_predictions:list=None                   # [n] for a span: 'answer', 'outside', None where none is allowed
 
 def _names_of(model, count, classes=None):
-    "Return the names of the `count` classes of `model`: `classes`, or by default those in its config"
+    "Return the names of the `count` classes of `model`: the names in `classes`, or by default those in its config"
     return list(classes or [str(model.config.id2label.get(i, i)) for i in range(count)])
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #014b
 def _class(model, target, count, classes=None, what='target'):
-    "Return the index of the class `target`, a name or number, among `count`; `what` is its name in errors"
+    """Return the index of the class `target`, a name or number, among `count` classes;
+    error messages call the argument `what`"""
     names = _names_of(model, count, classes)
     if isinstance(target, str) and target in names: return names.index(target)
     if isinstance(target, int) and not isinstance(target, bool) and 0 <= target < count: return target
@@ -276,7 +277,7 @@ def _is_large(shape) -> bool:
     return 4 * math.prod(shape) > _most_bytes
 
 def _in_half(x:np.ndarray) -> np.ndarray: # float16, shape of `x`
-    "Round the map `x` to float16; numbers that would become 0 get the smallest magnitude instead"
+    "Round the map `x` to float16; numbers that would become 0 are set to the smallest magnitude instead"
     rounded = x.astype(np.float16)
     lost = (rounded == 0) & (x != 0)
     rounded[lost] = np.copysign(_half.smallest_subnormal, x[lost])
@@ -290,7 +291,7 @@ def _fits_half(x:np.ndarray) -> bool:
 def _stacked(
     maps:dict, # {layer: arrays [query, key] of its heads}
 ) -> np.ndarray: # [layers, heads, query, key]
-    "Stack the `maps` of one text into an array, releasing those of each layer in turn"
+    "Stack the `maps` of one text into an array, and release the maps of each layer after they are copied"
     layers, heads = list(maps), next(iter(maps.values()))
     dtype = np.result_type(*(x.dtype for of_layer in maps.values() for x in of_layer))
     stacked = np.empty((len(layers), len(heads), *heads[0].shape), dtype)
@@ -425,7 +426,8 @@ def _half_note(maps) -> str:
             f'{4*maps.size/1e6:,.0f} MB. The rounding error of an attention weight is at most 0.00025.')
 
 def _snapshot(number, read, attention, reply, probabilities, names, model, notes, **more) -> Snapshot:
-    "Create the snapshot of one forward pass; `read` are fields of a `Snapshot`, `more` are entries of its info"
+    """Create the snapshot of one forward pass; `read` contains fields of a `Snapshot`,
+    and `more` contains entries of its `info`"""
     info = dict(args={}, seed=0, drawn_step=0, example_id=number, model=model, explains=reply.explains,
                 notes=notes + reply.notes, **more)
     if reply.token_predictions: info |= dict(task='question_answering', token_predictions=reply.token_predictions)
@@ -806,7 +808,7 @@ def _trim_heap():
     trim = getattr(ctypes.CDLL(None), 'malloc_trim', None)
     if trim is not None: trim(0)
 
-class _Cancelled(Exception): "The computation was cancelled"
+class _Cancelled(Exception): "Raised when the computation is cancelled"
 
 _turn = threading.Lock() # held by the computation that is running
 
@@ -880,7 +882,7 @@ class _CapturePasses(_BackgroundThread):
         return capture.requested.passes(capture.model, row_tokens(capture.model, inputs), places)
 
     def _await(self, probe, how):
-        "Record in the entry `awaited` of the snapshot of `probe` which parts are missing and why (`how`)"
+        "List the missing parts of the snapshot of `probe` in its entry `awaited`, with the reason `how`"
         snapshot = self.run.snapshot(0, probe)
         arrays = {'attention attribution': 'attention_attribution',
                   'saliency': 'saliency_map' if self._capture.kind == 'image' else 'saliency',

@@ -17,8 +17,8 @@ _only_maps = ('These attention maps were passed as arrays, so there is no model 
               'Explorer(attention, tokens, model=(model, tokenizer)).')
 _from_packaged = (" For the initial model of this run, before training: "
                   "Explorer(run, model=load_classifier('movie-minilm')).")
-_not_now = ('Training is running in this process, and this computation would use up its random numbers; '
-            'pause it or wait until it has finished, then try again.')
+_not_now = ('Training is running in this process, and this computation would consume its random numbers; '
+            'pause training or wait until it has finished, then try again.')
 
 # %% ../../nbs/09_analysis/07_model_source.ipynb #ow06b
 class _ModelChoices:
@@ -55,7 +55,7 @@ class _ModelChoices:
         return list(dict.fromkeys([self._recorded_with or _usual, _quick]))
 
     def needs(self) -> str:
-        "Return a message about what is missing to run a model, or '' if nothing is missing"
+        "Return the reason why no model can be run, or '' if one can"
         if self.model is not None or self._loaded[0] is not None or self.choices(): return ''
         config = getattr(self.run, 'config', None) or {}
         name = (config.get('model') or {}).get('name')

@@ -101,7 +101,8 @@ def dequantised(codes, scale) -> np.ndarray: # float32 [rows, columns]
 
 # %% ../../nbs/09_analysis/09_quantised_model.ipynb #pm03b239
 def _state_of(model) -> dict: # {name: float32 array}
-    "Return the weights of `model` as arrays; those of GPT-2 as linear layers [outputs, inputs], three per attention"
+    """Return the weights of `model` as arrays; GPT-2's weights are converted to linear layers [outputs, inputs],
+    three per attention"""
     state = {k: v.detach().cpu().float().numpy() for k, v in model.state_dict().items() if v.is_floating_point()}
     if model.config.model_type != 'gpt2': return state
     out = {}
@@ -166,7 +167,7 @@ def _chosen_pieces(model, tokenizer, texts, others, count=1) -> list: # of ids, 
 
 # %% ../../nbs/09_analysis/09_quantised_model.ipynb #pm106e79
 def quantised_twin(model):
-    "Return a copy of `model` with the rounded weights with which the engine computes"
+    "Return a copy of `model` with the rounded weights that the engine uses"
     twin = copy.deepcopy(model)
     for module in twin.modules():
         weight = getattr(module, 'weight', None)
@@ -177,7 +178,7 @@ def quantised_twin(model):
     return twin.eval()
 
 def _moved(model, twin, tokenizer, texts) -> dict: # sentences, `most`: largest change of a probability, predictions
-    "Return how much 8-bit weights change the answers for `texts`"
+    "Measure how much 8-bit weights change the predictions for `texts`"
     def answers(one): return [explain_alike(one, tokenizer, [text], None)[0].arrays['probabilities'] for text in texts]
     before, after = answers(model), answers(twin)
     return dict(sentences=len(texts), most=max(float(abs(p - q).max()) for p, q in zip(before, after)),

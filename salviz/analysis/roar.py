@@ -28,7 +28,7 @@ def _replaced(part, saliency, fraction, background):
 
 # %% ../../nbs/09_analysis/06_roar.ipynb #ro-6b
 class RemovedData:
-    "Data of a `Study` in which the most salient part is replaced, with the settings `share` and `saliency`"
+    "Data of a `Study` with the settings `share` and `saliency`, in which the most salient inputs are replaced"
     def __init__(self,
         model,               # model to explain, trained on `data`
         data,                # DatasetDict of `load_images`, `load_series` or `synthetic_series`
@@ -73,8 +73,8 @@ def roar_table(
 ) -> pd.DataFrame: # saliency, share, seeds, the metric, random, difference: means over seeds
     "Compare a metric after retraining with its value for a random ranking; difference: random minus the method"
     lacking = [k for k in ('saliency', 'share', 'seed', measure) if k not in results.columns]
-    if lacking: raise ValueError(f'results have no columns {", ".join(lacking)}; pass Study.results() of a '
-                                 'study whose data are RemovedData')
+    if lacking: raise ValueError(f'results have no columns {", ".join(lacking)}; '
+                                 'pass Study.results() of a study with RemovedData as its data')
     keys = [k for k in ('method', 'share', 'seed') if k in results.columns]
     rows = results[[*keys, 'saliency', measure]].dropna()
     chance = rows[rows.saliency == 'random'].drop(columns='saliency').rename(columns={measure: 'random'})

@@ -64,7 +64,7 @@ def _mass(attention, target, counts) -> torch.Tensor: # float64 [batch]
     return torch.where(target > 0, a, 0.).sum(-1)/a.sum(-1)
 
 def _auc(attention, target, counts) -> torch.Tensor: # float64 [batch], NaN without unmarked tokens
-    "Return the probability that a marked token gets more attention than an unmarked one; ties count half"
+    "Return the probability that a marked token receives more attention than an unmarked one; ties count half"
     marked, unmarked = counts & (target > 0), counts & ~(target > 0)
     gap = (attention[:, :, None] - attention[:, None]).sign().double()/2 + .5
     pairs = (marked[:, :, None] & unmarked[:, None]).double()

@@ -66,7 +66,7 @@ def _path_fault(nodes, steps, pseudo_label, method:str, target) -> str: # '' if 
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #054
 def _cast_to(dtype, inputs:dict):
-    "Return a context in which passes over `inputs` run in `dtype` by autocast; None: no change"
+    "Return a context manager that runs passes over `inputs` in `dtype` by autocast; None: no change"
     if dtype is None: return nullcontext()
     return torch.autocast(every_row(inputs).device.type, dtype)
 
@@ -87,7 +87,7 @@ def _of_allowed(values, allowed): return where_needed(allowed, values, 0.)
 
 def _attention_of_one_pass(model, inputs, target, layers, differentiate, training, seed, part, after_dropout,
                            use=_of_allowed): # function of (map of a layer, allowed positions)
-    "Compute `attention_attribution` by gradient or by attention itself, which needs one pass"
+    "Compute `attention_attribution` for the methods 'gradient' and 'attention', which need one pass"
     is_query, rows = _real_queries(model, inputs, part)[:, None, :, None], every_row(inputs)
     observation = observe(model, layers=layers, part=part, after_dropout=after_dropout)
     with undisturbed(model, training=training, seed=seed), torch.set_grad_enabled(differentiate), observation as maps:
@@ -159,7 +159,7 @@ def each_attribution(
     target,      # as in `attention_attribution`
     use,         # function of (attribution [batch, query, key] of a head, allowed positions, bool of the same shape)
 ) -> dict: # {layer: [result of `use` for each head]}
-    "Call `use` with the attribution by gradient of each head; only one layer's attribution is in memory at a time"
+    "Call `use` with the gradient attribution of each head; only one layer's attribution is in memory at a time"
     inputs = model_inputs(inputs, model)
     check_target(target, len(every_row(inputs)))
     def of_heads(values, allowed):
@@ -172,7 +172,7 @@ def path_rule(
     steps:int,      # m: the sum is over k/m for k from 1 to m, each with weight 1/m
     nodes:int=None, # number of points in the Gauss rule for this sum; None, or at least `steps`: the sum itself
 ) -> tuple: # (points [nodes] between 0 and 1 = full attention, weights [nodes] that add up to 1), float64
-    "Return the points on the path of eq. 3 where the gradient is computed, and their weights"
+    "Return the points on the path of eq. 3 at which the gradient is computed, and their weights"
     x, each = np.arange(1, steps + 1) / steps, np.full(steps, 1 / steps)
     if nodes is not None and nodes < steps:
         polynomials = np.linalg.qr(np.polynomial.chebyshev.chebvander(2 * x - 1, nodes - 1) * np.sqrt(each)[:, None])[0]

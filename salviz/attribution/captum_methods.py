@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class _Facts:
     "Properties of a Captum class"
     paper:str
-    passes:str              # copies of an example that are read: a product of numbers, options and 'tokens'
+    passes:str              # copies of an example in a pass: a product of numbers, options and 'tokens'
     cite:str=None           # key of `core.bibliography`
     says:str='share'        # see `salviz.attribution.registry.meanings`
     is_random:bool=False
@@ -103,13 +103,13 @@ _supported = _at_the_input | _perturbations | _of_layers
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #015
 _base_class = 'is a base class without a computation'
-_of_a_neuron = ('explains the activation of a neuron and not the score of the model; return the activation from '
+_of_a_neuron = ('explains the activation of a neuron instead of the score of the model; return the activation from '
                 'target=function of (outputs, rows), such as outputs.hidden_states[1][:, 0, 3], and use the '
                 'attribution without Neuron in its name')
 _of_generated_text = 'explains generated text; use `explain_generated`'
 _of_other_examples = ('replaces a token by that of another example, so its values depend on the other examples of the '
                       'batch; use FeatureAblation')
-_statistic = 'is a statistic and not an attribution'
+_statistic = 'is a statistic, not an attribution'
 _of_language_models = 'describes an input of LLMAttribution; `explain_generated` takes the text itself'
 _helper = 'is a helper for embeddings, which salviz replaces'
 
@@ -127,7 +127,7 @@ _unsupported = dict.fromkeys('''Attribution GradientAttribution PerturbationAttr
     DataLoaderAttribution='attributes a statistic of a whole data set, in which tokens are not the same features',
     RemoteLLMAttribution='explains a model behind a network address, which salviz does not call',
     RemoteLLMProvider='is an interface to a network address', VLLMProvider='is an interface to a network address',
-    LLMAttributionResult='is a result and not an attribution')
+    LLMAttributionResult='is a result, not an attribution')
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #021
 class _Score(nn.Module):
@@ -280,7 +280,7 @@ def _parsed(text:str) -> tuple: # (name of a class, text of the attribution insi
         inner = ast.unparse(tree.args[0]) if tree.args else None
         return tree.func.id, inner, {k.arg: ast.literal_eval(k.value) for k in tree.keywords}
     except (SyntaxError, AttributeError, ValueError):
-        raise ValueError(f"'captum.{text}' must read like 'captum.GradientShap(n_samples=20)' or "
+        raise ValueError(f"'captum.{text}' must have a form such as 'captum.GradientShap(n_samples=20)' or "
                          "'captum.NoiseTunnel(IntegratedGradients)', with numbers and strings as options") from None
 
 def _kind_fault(name) -> str: # '' if there is none
@@ -321,8 +321,8 @@ class _Recipe:
         if not fault and (inner is not None) != is_tunnel:
             fault = f'captum.{self.name} takes {"an" if is_tunnel else "no"} attribution in parentheses'
         if not fault and instance and not isinstance(_model_of(source), nn.Module):
-            fault = (f'captum.{self.name} was constructed on a function, which may compute another score; construct it '
-                     'on the model, and define the score with target=')
+            fault = (f'captum.{self.name} was constructed with a function, which may compute another score; '
+                     'construct it with the model, and define the score with target=')
         if not fault and is_tunnel:
             self.inner = _Recipe(inner)
             if self.inner.facts.is_random or _draws_baselines(self.inner.kind):
@@ -482,7 +482,7 @@ class _CaptumProperties(Attribution):
 
     @property
     def is_found_by_name(self) -> bool:
-        "Whether `attribution_named` finds an equal attribution by the name alone"
+        "Whether `attribution_named` finds an equal attribution by name alone"
         kinds = [r for r in (self.recipe, self.recipe.inner) if r is not None]
         return all(map(_is_literal, self.settled.values())) and all(r.kind is _class_named(r.name) for r in kinds)
 
@@ -493,7 +493,7 @@ class _CaptumProperties(Attribution):
         return lambda tokens: _product(passes, options, tokens)
 
     def in_a_run(self) -> dict:
-        "Return the properties that a viewer needs, as entries of a snapshot"
+        "Return the properties of the attribution that a snapshot records"
         seed = dict(saliency_seed=self.settled['seed'] or 0) if self.recipe.facts.is_random else {}
         return super().in_a_run() | seed
 
@@ -538,7 +538,7 @@ class CaptumAttribution(_CaptumProperties):
         return values, self._gain(reading, options)
 
     def _gain(self, reading, options): # a function, or None
-        "Return a function that computes the sum that the values of a complete attribution should have"
+        "Return a function that computes the expected sum of the values of a complete attribution"
         recipe = self.recipe
         is_whole = recipe.facts.is_complete and options.get('multiply_by_inputs', True)
         # a pixel has the value of its whole feature; a layer may be only one of several paths
@@ -559,8 +559,8 @@ def _check_object(recipe, model):
     of = unwrapped(recipe.model)
     is_copy = getattr(model, 'is_twin', False) and type(of) is type(model)
     if not is_copy and all(part is not model for part in of.modules()):
-        raise ValueError(f'captum.{recipe.name} was constructed on a different {type(of).__name__} from the explained '
-                         'model; construct it on this model')
+        raise ValueError(f'captum.{recipe.name} was constructed with a different {type(of).__name__} than the '
+                         'explained model; construct it with this model')
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #071
 _for_language_models = dict(
@@ -644,7 +644,7 @@ _papers = dict(
     abnar2020quantifying='Abnar & Zuidema 2020', hao2021selfattention='Hao et al. 2021')
 
 def _passes_here(entry) -> str:
-    "Return a formula for the number of copies in which an attribution of this library reads each example"
+    "Return a formula for the number of copies of an example that the model reads for an attribution of this library"
     if callable(entry.copies): return 'tokens'
     if entry.name == 'deep_shap': return f'{entry.copies} × samples'
     return 'steps' if 'steps' in entry.options else str(entry.copies)

@@ -38,7 +38,8 @@ def _moving(x) -> bool:
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #035b
 def _halves(x, which=None):
-    "Replace both halves of `x` by the half for the input (`which`=0) or the baseline (1), or by their mean (None)"
+    """Replace both halves of `x` by the half for the input (`which=0`) or the baseline (`which=1`),
+    or by their mean (`which=None`)"""
     pair = x.detach().chunk(2)
     return torch.cat([(pair[0] + pair[1]) / 2 if which is None else pair[which]] * 2)
 

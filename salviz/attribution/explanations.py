@@ -64,7 +64,7 @@ class Explanation:
         """Return the values of each text pooled to its words. 'sum' preserves the total of all tokens that belong to a
         word (not special tokens or white space); 'mean', 'max' and 'first' do not"""
         if self.word_ids is None:
-            raise ValueError('words: it is unknown which word a token belongs to; explain texts, or a batch with '
+            raise ValueError('words: the words of the tokens are unknown; explain texts, or a batch with '
                              'word_ids as returned by Collator')
         ids = [w[r] for w, r in zip(self.word_ids.cpu().numpy(), self.real.cpu().numpy())]
         return [pool_words(x, w, how=how) for x, w in zip(self.examples(), ids)]
@@ -74,8 +74,8 @@ class Explanation:
         how='sum', # how the values of a word's tokens are combined: 'sum', 'mean', 'max' or 'first'
         # of Series [W_b] with one entry per word; target 'each': of DataFrames [classes, W_b]
     ) -> list:
-        """Return one table of words and their values for each text. Words in the same token have one row. If the texts
-        are unknown, as in a batch, words are called 0, 1, …"""
+        """Return one table of words and their values for each text. Words that share a token have one row.
+        If the texts are unknown, as in a batch, words are named 0, 1, …"""
         tables = []
         for b, values in enumerate(self.pooled(how)):
             words = range(values.shape[-1]) if self.texts is None else self.texts[b][:values.shape[-1]]
@@ -187,7 +187,7 @@ def explainers(
     # a small batch for the test; None: five tokens, or small numbers of the shape in the model's config
     inputs:dict|None=None,
 ) -> dict: # {method: 'available', or the reason why it is not available}
-    "Return the attributions that can explain `model`, and the reasons for all others"
+    "Return for each attribution whether it can explain `model`, and otherwise the reason"
     if inputs is None: inputs = _tiny_input(model)
     first = {k: v[:1] for k, v in model_inputs(inputs).items()}
     cheap = dict(steps=1, samples=1) | (dict(window=2**20) if what_is_read(first) != 'input_ids' else {})

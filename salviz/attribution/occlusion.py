@@ -92,7 +92,8 @@ def _option_fault(is_text, replacement, window, stride) -> str: # '' if there is
 
 @attribution('occlusion', cite='li2016understanding', is_linear=True, copies=lambda tokens: tokens)
 def _by_occlusion(reading, *, replacement='baseline', window=None, stride=None, baseline=None):
-    "Compute the drop in each score without a token, or the mean drop without the windows that cover a pixel or cell"
+    """Compute the drop in each score when a token is removed, or the mean drop over the windows that cover a pixel or
+    cell"""
     x = reading.x
     check_faults(_option_fault(reading.is_text, replacement, window, stride), 'occlusion: ')
     if reading.is_text: return _without_tokens(reading, replacement, baseline)

@@ -133,7 +133,7 @@ def _score_fault(model, name, batch, target) -> str: # '' if there is none
     if name is None: return f'{type(model).__name__} has no head with a score to explain;'
     needs_labels = _is(target, 'gold') or tasks[name].teacher_forced and _is(target, 'predicted')
     if not needs_labels or 'labels' in batch: return ''
-    return f'target={target!r} of {name} needs labels, but these data have none; add them, or'
+    return f'target={target!r} of {name} needs labels, but this data has none; add them, or'
 
 def score_target(
     model,
@@ -200,7 +200,7 @@ def target_rows(
     problem = f'target: the classes of this model are 0 to {classes - 1}, got {least} to {most}'
     if gold and most >= classes:
         problem = (f"target='gold': the labels go up to {most}, but the model has the {classes} classes 0 to "
-                   f'{classes - 1}: the data have more classes than the head; load the model with '
+                   f'{classes - 1}: the data has more classes than the head; load the model with '
                    f'num_labels={most + 1} or more')
     if least < 0 or most >= classes: raise ValueError(problem)
     if rows is None: return chosen

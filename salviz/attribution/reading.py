@@ -203,7 +203,7 @@ def embeddings_replaced(model, x):
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #017
 def differentiable(model):
-    "Return a context in which recurrent layers of `model` can be differentiated in eval mode"
+    "Return a context manager that allows gradients through recurrent layers of `model` in eval mode"
     recurrent = any(isinstance(m, nn.RNNBase) for m in model.modules())
     if recurrent: return torch.backends.cudnn.flags(enabled=False)
     return nullcontext()
@@ -330,7 +330,7 @@ class _ReadExamples:
     def __len__(self): return len(self.rows)
 
     def one(self, i):
-        "Return a `Reading` of example `i` alone"
+        "Return a `Reading` of only the example `i`"
         targets = [t[i:i + 1] if isinstance(t, torch.Tensor) else t for t in self.targets]
         return type(self)(self.model, self.batch, self.rows[i:i + 1], targets, self.batch_size, self.seed,
                           create_graph=self.create_graph, tokens=self.tokens)
@@ -353,7 +353,7 @@ def gradients_of(
     create_graph=False, # whether to keep the graph of the gradients, to train on them
     # one tensor per score, with the shape of the tensor in `at`; if `at` has several tensors, they are stacked
 ) -> list:
-    "Return the gradient of the sum of each of `scores`, which share a graph, with respect to the tensors `at`"
+    "Return the gradient of the sum of each of `scores`, which share a graph, with respect to the tensors in `at`"
     last = len(scores) - 1
     gradients = [torch.autograd.grad(s.sum(), at, retain_graph=create_graph or i < last, create_graph=create_graph)
                  for i, s in enumerate(scores)]
@@ -387,7 +387,7 @@ class Reading(_ReadExamples):
 
     @property
     def scores_here(self) -> torch.Tensor: # [targets, rows]
-        "The scores at the input itself"
+        "The scores at the input"
         if self._scores_here is None: self._scores_here = self.scores(self.x[None])[:, 0]
         return self._scores_here
 

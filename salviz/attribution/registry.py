@@ -55,7 +55,7 @@ class Attribution:
 
     @property
     def is_found_by_name(self) -> bool:
-        "Whether `attribution_named` finds an equal attribution by the name alone"
+        "Whether `attribution_named` finds an equal attribution by name alone"
         return attributions.get(self.name) is self
 
     def copies_of(self, options:dict) -> int|Callable[[int], int]: # a function of the number of tokens of a text
@@ -64,7 +64,7 @@ class Attribution:
         return self.copies
 
     def in_a_run(self) -> dict: # entries of a snapshot's `info`
-        "Return the properties that a viewer needs, as entries for a snapshot"
+        "Return the properties of the attribution that a snapshot records"
         return dict(saliency_method=self.name, saliency_says=self.says,
                     **({} if self.cite is None else dict(saliency_cite=self.cite)))
 

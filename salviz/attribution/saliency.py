@@ -108,7 +108,8 @@ def baseline_embedding(
     if baseline is None: baseline = model.config.pad_token_id
     problem = ''
     if baseline is None:
-        problem = (f'{type(model).__name__} has no pad token, whose embedding is the baseline of integrated gradients; '
+        problem = (f'{type(model).__name__} has no padding token, '
+                   'whose embedding is the baseline of integrated gradients; '
                    'pass another token with baseline=, or load the model with load_classifier')
     elif isinstance(baseline, bool) or not isinstance(baseline, Integral) or not 0 <= baseline < count:
         problem = f'{what} must be the id of a token, 0 to {count - 1} in this model, got {baseline!r}'

@@ -199,7 +199,7 @@ def trainer_for(
     device='cpu', # or 'cuda'
     **settings,   # see `Settings`
 ):
-    "Return the trainer of `method`, ready for its first step"
+    "Return a trainer for `method` that is ready for its first step"
     defaults = dict(probes=1, snapshots=0, batch_size=len(data['train']), max_length=tokens,
                  args=dict(use_cpu=device == 'cpu'))
     with warnings.catch_warnings():
@@ -241,7 +241,7 @@ def _forward(q, k, v, *args, out_shape=None, **kwargs): return sdpa_flop_count(q
 def _backward(grad, q, k, v, *args, out_shape=None, **kwargs): return sdpa_backward_flop_count(grad, q, k, v)
 
 def _fused_formulas() -> dict: # {operator: formula}
-    "Return formulas for fused attention kernels that torch's counter ignores"
+    "Return FLOP formulas for the fused attention kernels that torch's counter ignores"
     aten = torch.ops.aten
     formulas = {aten._scaled_dot_product_flash_attention_for_cpu: _forward,
              aten._scaled_dot_product_flash_attention_for_cpu_backward: _backward,
@@ -266,8 +266,8 @@ def _check_fused(flops:dict):
     kernel = _fused_kernel(flops)
     if not kernel or 'bmm' in flops:
         raise RuntimeError(f'bench: plain fine-tuning did not run with fused attention but with {", ".join(flops)}; '
-                           'this baseline would make the methods look too cheap. Set attention dropout to 0 and load '
-                           'the model with SDPA attention')
+                           'relative to this baseline, the costs of the methods would be too low. '
+                           'Set attention dropout to 0 and load the model with SDPA attention')
     return kernel
 
 # %% ../../nbs/13_cli/01_bench.ipynb #028
@@ -381,14 +381,14 @@ def _measure_steps(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #037
 def _in_status(text:str, name:str) -> float:
-    "Return the value of `name` in the text of Linux's /proc/self/status, in megabytes (10^6 bytes)"
+    "Return the value of the field `name` in the text of Linux's /proc/self/status, in megabytes (10^6 bytes)"
     line = next((l for l in text.splitlines() if l.startswith(f'{name}:')), None)
-    if line is None: raise ValueError(f'bench: no {name} in the status of this process')
+    if line is None: raise ValueError(f'bench: the status of this process has no field {name}')
     return int(line.split()[1]) * 1024 / 1e6
 
 # %% ../../nbs/13_cli/01_bench.ipynb #037b
 class Peak:
-    "Peak memory since `reset`; `how` describes what is measured"
+    "Peak memory since `reset`; `how` describes the measured quantity"
     def __init__(self, device='cpu', proc='/proc/self'):
         self.proc, self.how = Path(proc), 'memory that torch allocated on the GPU'
         self.cuda = device == 'cuda'
@@ -504,7 +504,7 @@ def _measure_recording(name='plain', steps=24, probes=8, taken=6, recordings=20,
 
 # %% ../../nbs/13_cli/01_bench.ipynb #76eb537e
 def _train_step(model, optimizer, batch):
-    "Make one training step and return its loss"
+    "Run one training step and return its loss"
     loss = model(**batch).loss
     loss.backward()
     optimizer.step()
@@ -512,7 +512,7 @@ def _train_step(model, optimizer, batch):
     return loss
 
 def _measure_watching(steps=12, probes=4, device='cpu', say=print) -> dict:
-    "Return the cost of watching a training run, whose steps alternate with those of an unwatched run"
+    "Measure the cost of `watch`: steps with and without it alternate"
     say(f'watch: {steps} steps with and without it, {probes} probe examples')
     clock = clock_of(device)
     part = subset(load_text('movie-sentences'), steps * _batch_size, validation_size=16, test_size=16)

@@ -72,7 +72,7 @@ def _without_library(model, tokenizer, texts, size=32) -> list: # of arrays [n]
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe05d
 def _explaining(model, tokenizer, texts, steps=20) -> dict: # {work: {library: `Work`}}
-    "Return functions that compute the same explanations of `texts`, with salviz and with other code"
+    "Return functions that compute the same explanations of `texts` with salviz and with other libraries"
     def ours(method, **options):
         return Work(lambda: explain_data(model, texts, method, tokenizer=tokenizer, progress=False, **options))
     captum = lambda size, inside: Work(lambda: _with_captum(model, tokenizer, texts, steps, size, inside))
@@ -117,7 +117,7 @@ def _training(model, tokenizer, tokens=64, size=16, device='cpu'):
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe08b
 def _browser():
-    "Return functions that launch Chromium and start playwright, None if either is missing"
+    "Return functions that launch Chromium and start Playwright, or None if either is missing"
     try: from playwright.sync_api import sync_playwright
     except ImportError: return None
     from shutil import which
@@ -199,7 +199,7 @@ def _causal_plain(model, ids, labels): return _loss(model(ids, use_cache=False).
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pec5b
 def _causal_drop(model, ids, labels, by_gradient, p=.3, q=.2):
-    "Compute the loss with AD-DROP: drop each of the highest fraction `p` of every row with probability `q`"
+    "Compute the loss with AD-DROP: drop each position in the highest fraction `p` of every row with probability `q`"
     with observe(model) as maps, torch.set_grad_enabled(by_gradient):
         logits = model(ids, use_cache=False).logits
         attributions = [maps[l] for l in maps]

@@ -183,7 +183,7 @@ def _copy(read, inside, files, folder):
 
 # %% ../../nbs/01_core/02_assets.ipynb #034
 def _fetch_one(name, force, say):
-    "Download the asset `name` unless it is cached (with `force`, always); pass progress messages to `say`"
+    "Download the asset `name` unless it is cached and `force` is False; pass progress messages to the function `say`"
     place = _place(name)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)

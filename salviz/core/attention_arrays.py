@@ -27,10 +27,11 @@ def _checked(*faults):
     if fault := next(filter(None, faults), ''): raise ValueError(f'attention_maps: {fault}')
 
 def _array(x) -> np.ndarray: # float32
-    "Return the array or tensor `x`, which may be on a GPU, in bfloat16 or part of a graph, as an array"
+    "Convert `x`, an array or a tensor on any device and of any dtype, to a NumPy array"
     if hasattr(x, 'detach'): x = x.detach().cpu().float() # numpy has no bfloat16
     try: return np.asarray(x, np.float32)
-    except (TypeError, ValueError) as e: _checked(f'attention must be an array of numbers or one per layer ({e})')
+    except (TypeError, ValueError) as e: _checked('attention must be an array of numbers, '
+                                                  f'or a list with one array per layer ({e})')
 
 def _is_arrays(x): return isinstance(x, (list, tuple)) and any(hasattr(one, 'shape') for one in x)
 
@@ -42,7 +43,7 @@ def _of_generation(steps) -> list: # of arrays [batch, heads, query, key], one p
     return [np.concatenate([rows(_array(step[layer])) for step in steps], 2) for layer in range(len(steps[0]))]
 
 def _by_layer(attention, what) -> dict: # {layer: [batch, heads, query, key]}
-    "Return the maps of each layer; `what` is the name of the argument, for error messages"
+    "Return the maps of each layer; error messages call the argument `what`"
     if isinstance(attention, (list, tuple)) and attention and all(map(_is_arrays, attention)):
         attention = _of_generation(attention)
     if _is_arrays(attention):
@@ -60,7 +61,7 @@ def _by_layer(attention, what) -> dict: # {layer: [batch, heads, query, key]}
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa008
 def _shape_faults(layers, what):
-    "Yield the reasons why the arrays in `layers` are not maps of the same heads and tokens"
+    "Yield an error message for each array in `layers` whose axes or sizes are wrong"
     if not any(x.size for x in layers.values()): yield _not_attention
     first, axes = next(iter(layers), 0), ('batch', 'heads', 'query', 'key')
     for layer, x in layers.items():
@@ -117,14 +118,14 @@ def _is_tokens(x):
     return isinstance(x, (list, tuple, np.ndarray)) and len(x) > 0 and all(isinstance(token, str) for token in x)
 
 def _token_fault(tokens, i):
-    "Return the reason why `tokens`, those of sentence `i`, are not strings of a sentence or a pair; '' if they are"
+    "Return an error message if `tokens` of sentence `i` are not a list of strings or a pair of such lists, else ''"
     if _is_tokens(tokens): return ''
     if isinstance(tokens, (list, tuple)) and len(tokens) == 2 and all(map(_is_tokens, tokens)): return ''
     return (f'the tokens of sentence {i} must be a list of strings, or two of them for a pair; got {tokens!r:.60}. '
             'tokenizer.convert_ids_to_tokens(ids) returns strings')
 
 def _sentences(tokens, batch, n) -> list: # of (list of tokens, start of the second sentence or None)
-    "Return the tokens of each of the `batch` sentences, which have `n` positions"
+    "Return the tokens of each sentence in a batch of size `batch` with `n` positions"
     _checked(tokens is None and 'tokens are missing; pass a list of strings, one per position')
     is_pair = (batch == 1 and len(tokens) == 2 and all(map(_is_tokens, tokens)) and sum(map(len, tokens)) == n)
     listed = [tokens] if is_pair or _is_tokens(tokens) else list(tokens)
@@ -133,10 +134,10 @@ def _sentences(tokens, batch, n) -> list: # of (list of tokens, start of the sec
     return [(list(one), None) if _is_tokens(one) else ([*one[0], *one[1]], len(one[0])) for one in listed]
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa017
-_tolerance = .01 # of the sum of a row: bfloat16 has three digits
+_tolerance = .01 # of the sum of a row; bfloat16 has three significant digits
 
 def _value_faults(values, layers):
-    "Yield the reasons why `values` [layers, heads, query, key] are not attention weights"
+    "Yield error messages if `values` [layers, heads, query, key] are not attention weights"
     for is_bad, problem in ((~np.isfinite(values), 'NaN or infinite values'), (values < -1e-6, 'negative values'),
                             (values > 1.001, 'values above 1')):
         if is_bad.any():
@@ -146,7 +147,7 @@ def _value_faults(values, layers):
                    'softmax; padded rows can be removed with attention_mask=')
 
 def _sums_note(values) -> str: # '' if all rows sum to one
-    "Return a sentence about the rows of `values` [layers, heads, query, key] that do not sum to one"
+    "Return a note on the rows of `values` [layers, heads, query, key] that do not sum to 1"
     sums = values.sum(-1)
     off = int((np.abs(sums - 1) > _tolerance).sum())
     if not off: return ''
@@ -155,9 +156,9 @@ def _sums_note(values) -> str: # '' if all rows sum to one
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa018
 def _size_fault(what, shape, queries, keys, i):
-    "Return the reason why maps of `shape` [..., query, key] do not match the number of tokens in sentence `i`"
+    "Return an error message if maps of `shape` [..., query, key] do not match the number of tokens in sentence `i`"
     sizes = [(axis, size, len(tokens)) for axis, size, tokens in zip(('query', 'key'), shape[-2:], (queries, keys))]
-    wrong = ', '.join(f'axis {axis} of {what} has size {size} and sentence {i} has {n} tokens'
+    wrong = ', '.join(f'axis {axis} of {what} has size {size}, but sentence {i} has {n} tokens'
                       for axis, size, n in sizes if size != n)
     if not wrong: return ''
     if any(size > n for _, size, n in sizes):
@@ -175,13 +176,13 @@ def _per_token(name, x, n, i):
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa020
 def _joined(keys, queries) -> _Text:
-    "Return the text that consists of `keys` and `queries`"
+    "Return one text that joins `keys` and `queries`"
     ids = keys.word_ids + [i if i < 0 else i + len(keys.words) for i in queries.word_ids]
     lists = [[*getattr(keys, name), *getattr(queries, name)] for name in ('tokens', 'labels', 'words')]
     return _Text(*lists, ids, keys.is_special + queries.is_special)
 
 def _words_text(text, start, end):
-    "Return the words of the tokens from `start` to `end` as a string"
+    "Return the words of the tokens at positions `start` to `end` as a string"
     ids = sorted({i for i in text.word_ids[start:end] if i >= 0})
     return ' '.join(text.words[i] for i in ids)
 
@@ -320,7 +321,7 @@ def attention_maps(
     tokens:Any=None,
     sentence_b_start:Any=None, # position of the first token of the second sentence (as in bertviz)
     *,
-    query_tokens:Sequence|None=None, # other name of `tokens`
+    query_tokens:Sequence|None=None, # alias of `tokens`
     key_tokens:Sequence|None=None,   # tokens of the keys, if they differ from those of the queries
     encoder_attention:Any=None, decoder_attention:Any=None, # self-attention of an encoder-decoder model
     cross_attention:Any=None,        # weights with decoder queries and encoder keys
@@ -352,7 +353,7 @@ def attention_maps(
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa037
 def maps_by_model(snapshots:Sequence[Snapshot]) -> dict: # {name: list of snapshots}
-    "Group by model the `snapshots` that `attention_maps` returned, in order"
+    "Group the `snapshots` returned by `attention_maps` by model, in their order"
     groups = {}
     for snapshot in snapshots: groups.setdefault(snapshot.info.get('model', ''), []).append(snapshot)
     return groups

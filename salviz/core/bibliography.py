@@ -197,8 +197,8 @@ _of_hub = dict(bert=r'bert-(tiny|mini|small|medium|base|large)\b', distilbert=r'
 
 # %% ../../nbs/01_core/04_bibliography.ipynb #007
 def paper_of(name) -> str: # '' if unknown
-    """Return the key in `papers` for `name`: a method, explanation, metric, data set or weights, as runs record them,
-    such as 'movie-minilm', the folder of a packaged copy, or 'bert-base-uncased' on the Hub"""
+    """Return the key in `papers` for `name`, the recorded name of a method, explanation, metric,
+    data set or checkpoint, such as 'movie-minilm', the folder of a packaged copy, or 'bert-base-uncased' on the Hub"""
     if not isinstance(name, str): return ''
     name = _same_paper.get(name, name)
     if name in papers: return name
@@ -209,7 +209,7 @@ def paper_of(name) -> str: # '' if unknown
 
 # %% ../../nbs/01_core/04_bibliography.ipynb #007b
 def bibtex(name:str) -> str:
-    "Return the BibTeX entry for `name`: a method, explanation, metric, data set or weights"
+    "Return the BibTeX entry for `name`, the name of a method, explanation, metric, data set or checkpoint"
     paper = paper_of(name)
     if not paper:
         raise KeyError(f'bibtex: no paper is known for {name!r}; available: {", ".join([*papers, *_same_paper])}')
@@ -232,7 +232,7 @@ def _entry_fault(
         depth += (c == '{' and not escaped) - (c == '}' and not escaped)
         if depth < 0: return 'closes a brace that was not opened'
         if c == '}' and not depth and text[i + 1:].strip():
-            return 'continues after its last brace; pass several entries as a list'
+            return 'has text after its last brace; pass several entries as a list'
     if depth: return 'has a brace that is not closed'
     return ''
 

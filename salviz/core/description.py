@@ -148,7 +148,7 @@ def method_fact(
 def _as_list(x): return [] if x is None else list(x) if isinstance(x, (list, tuple)) else [x]
 
 def explanation_fact(*configs) -> _Fact: # None without an explanation
-    "Describe the explanation that the method of these runs trains with, if it is an argument"
+    "Describe the explanation used by the method of these runs, if it is an argument of the method"
     parts = [args for config in configs for method in [entry_of(config, 'method')]
              for _, several in _parts_of(method.get('name'), [method.get('args') or {}]) for args in several]
     names = different(args.get('saliency') for args in parts if isinstance(args.get('saliency'), str))
@@ -189,7 +189,7 @@ def _snapshot_facts(snapshot) -> list: # of `_Fact`
 
 # %% ../../nbs/01_core/20_description.ipynb #de-13c
 def _entries(cite) -> dict: # {key: BibTeX entry}
-    "Return the BibTeX entries for `cite`, a name or an entry; {} if it is unknown, as for keys of older versions"
+    "Return the BibTeX entries for `cite`, a name or an entry; {} if it is unknown, such as a key of an older version"
     if name := paper_of(cite): return {papers[name][1]: bibtex(name)}
     try: return cited(cite)
     except ValueError: return {}

@@ -147,7 +147,7 @@ def read_csv(
 class _Twice(ValueError): pass
 
 def _once(pairs):
-    "Return the object with these `pairs` of keys and values; raise an error for duplicate keys"
+    "Build a dict from `pairs` of keys and values; raise an error for duplicate keys"
     once = dict(pairs)
     if len(once) < len(pairs):
         raise _Twice(', '.join({repr(k) for i, (k, _) in enumerate(pairs) if k in dict(pairs[:i])}))

@@ -17,7 +17,7 @@ from .locks import has_ended, process_start
 from .run_files import _leases, read_object, sealed
 
 # %% ../../nbs/01_core/14_leases.ipynb #le05
-class Leased(RuntimeError): "Raised if another process holds a lease"
+class Leased(RuntimeError): "Raised when another process holds a lease"
 
 def server_time(
     folder, # existing folder

@@ -108,8 +108,8 @@ class Turn:
         if not self._lock.acquire(blocking=False):
             where = f' in {self._of}' if self._of else ''
             raise RuntimeError(f'train: a training run{where} is in progress in this process, and a second one would '
-                               'share its random numbers, so neither could be repeated; wait for it, stop it, or start '
-                               'the second one in another process')
+                               'share its random numbers, so neither would be reproducible; wait for it, stop it, '
+                               'or start the second one in another process')
         self._of = run_dir
 
     def give_back(self):

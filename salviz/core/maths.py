@@ -43,7 +43,7 @@ def retained_count(
     n,       # number of keys that a row may attend to, int or int array
     p:float, # fraction of each row that may be dropped
 ):
-    "Return how many of a row's `n` keys AD-DROP always keeps: floor(n(1-p)), robust to floating-point error"
+    "Return the number of a row's `n` keys that AD-DROP always keeps: floor(n(1-p)), robust to floating-point error"
     _check_fraction('p', p, 'fraction of each row that may be dropped')
     k = np.floor(np.asarray(n) * (1 - p) + 1e-6).astype(np.int64)
     if k.ndim: return k
@@ -124,7 +124,7 @@ patch_patterns = dict(
 
 # %% ../../nbs/01_core/06_maths.ipynb #mpat2b
 def patch_pattern_names(first:int) -> tuple:
-    "Return the names of the patterns for patches that follow `first` other tokens"
+    "Return the names of the patterns for patches; `first` is the number of tokens before the patches"
     return (*patch_patterns, *(('first',) if first else ()))
 
 # %% ../../nbs/01_core/06_maths.ipynb #mpat2c
@@ -180,7 +180,7 @@ def rollout(
     attention,   # [layers, heads, n, n] or [layers, n, n]
     residual=.5, # weight of the residual connection
 ) -> np.ndarray: # float64 [n, n]
-    "Return how much each input token contributes to each output row through all layers (Abnar & Zuidema 2020)"
+    "Compute how much each input token contributes to each output row through all layers (Abnar & Zuidema 2020)"
     A = np.asarray(attention, dtype=np.float64)
     if A.ndim not in (3, 4) or A.shape[-1] != A.shape[-2] or not len(A):
         raise ValueError('attention must be [layers, heads, n, n] or [layers, n, '
@@ -284,7 +284,7 @@ def ranks(
     x,           # numbers [..., n]
     counts=None, # bool, broadcastable to `x`: positions that count
 ) -> np.ndarray: # float64 [..., n] from 1 upwards; NaN at positions that do not count
-    "Return the ranks of `x` along the last axis among the counted positions; ties get their mean rank"
+    "Return the ranks of `x` along the last axis among the counted positions; ties have their mean rank"
     x, counts = _counted('x', x, counts)
     order = np.lexsort((x, ~counts), axis=-1)
     ascending, place = np.take_along_axis(x, order, -1), np.arange(x.shape[-1])
@@ -422,8 +422,8 @@ def keyed_uniform(
     step:int,     # optimiser step
     stream:int=0, # distinguishes the random numbers of one step, for example by layer
 ) -> np.ndarray: # float32 `shape` in [0, 1); [batch, *shape] for several examples
-    """Return uniform random numbers that depend only on (`seed`, `step`, `example_id`, `stream`, position), see
-    `methods.base.keyed_uniform`"""
+    """Return uniform random numbers that depend only on (`seed`, `step`, `example_id`, `stream`, position);
+    see `methods.base.keyed_uniform`"""
     return _keyed(example_id, shape, seed, step, stream,
                   lambda bits: (bits >> np.uint32(8)).astype(np.float32)*np.float32(2**-24), np.float32)
 

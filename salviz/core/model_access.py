@@ -12,9 +12,9 @@ from typing import Any, Protocol, runtime_checkable
 # %% ../../nbs/01_core/22_model_access.ipynb #ma05
 @runtime_checkable
 class ModelAccess(Protocol):
-    "Access of the explorer to the models of a run, for custom sentences"
+    "Interface through which the explorer runs the models of a run on custom sentences"
     def offer(self) -> dict:
-        "Return the available models and attributions, or what is missing: {needs, choices, attributions}"
+        "Return the available models and attributions, or the missing requirements: {needs, choices, attributions}"
 
     def name_of(self, place) -> str:
         "Return the name of one of the choices"
@@ -31,7 +31,7 @@ _providers = [] # functions of (run, model, training) that return a `ModelAccess
 def provide_model_access(
     provider:Callable[..., ModelAccess], # function of (run, model, training)
 ):
-    "Let `model_access` call `provider`"
+    "Register `provider` as a function that `model_access` calls"
     _providers.append(provider)
 
 def model_access(

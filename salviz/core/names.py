@@ -24,7 +24,7 @@ _display_names = {
     'DataFrame': 'a data frame', 'Dataset': 'a data set', 'DatasetDict': 'a data set', 'list': 'a list of texts'}
 _layers = {'minilm': 6, 'movie-minilm': 6} # of the packaged weights
 
-_scores = {'sts-b': (0., 5.)} # lowest and highest possible score, whatever the scores of the sentences at hand
+_scores = {'sts-b': (0., 5.)} # lowest and highest possible score, not those of the loaded sentences
 
 # %% ../../nbs/01_core/03_names.ipynb #006b
 def scores_of(config:dict): # (lowest, highest) or None
@@ -107,7 +107,7 @@ def _methods_of_run(run) -> str:
 
 # %% ../../nbs/01_core/03_names.ipynb #02tb
 def _first_that_tells(runs, *ways) -> dict: # {path: words}
-    "Return a name for each of `runs` from the first of `ways` that gives distinct names, otherwise from the last"
+    "Name `runs` with the first of the functions `ways` that gives distinct names, or with the last one"
     for way in ways:
         names = [way(run) for run in runs]
         if len(set(names)) == len(names): break
@@ -145,8 +145,8 @@ def _model_named(model) -> str:
 
 # %% ../../nbs/01_core/03_names.ipynb #013c
 def measured_words(models, data, count=None) -> str:
-    """Return a sentence that names the `models` (one, or {name: model}) and `data` of a measured table; `count`: number
-    of examples, if known"""
+    """Return a sentence that names the `models` (one, or {name: model}) and the `data` of a table of measurements;
+    `count` is the number of examples, if known"""
     models = list(models.values()) if isinstance(models, dict) else [models]
     name = getattr(getattr(data, 'info', None), 'dataset_name', None)
     where = ''

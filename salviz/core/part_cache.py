@@ -30,7 +30,7 @@ def digest(x) -> str: # 16 hexadecimal digits
 
 # %% ../../nbs/01_core/18_part_cache.ipynb #006b
 class PartCache:
-    "A cache in `folder` for the parts (dicts of arrays) of the computation `question`; with None, nothing is cached"
+    "Cache in `folder` the parts (dicts of arrays) of the computation `question`; if `folder` is None, cache nothing"
     def __init__(self, folder, question:dict):
         self.folder = None if folder is None else Path(folder)
         if self.folder is None: return

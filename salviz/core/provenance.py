@@ -197,7 +197,7 @@ def _described_table(frame, **more):
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-14b
 def _described_words(about):
-    "Return those attrs of a table that can be stored"
+    "Return the attrs of a table that can be stored"
     written = {}
     for k, x in about.items():
         try: written[k] = _packed(x)
@@ -235,7 +235,8 @@ _most_of_a_snapshot = 1_000_000 # characters
 
 def _carried(snapshot):
     "Return the content of a `snapshot` without a run, for storage in the figure's file"
-    large = dict(form='unknown', what='Snapshot that is in no run and is too large to be stored; save it in a Run')
+    large = dict(form='unknown', what='Snapshot that does not belong to a run and is too large to be stored; '
+                                      'save it in a Run')
     if sum(x.nbytes for x in snapshot.arrays.values()) > 4*_most_of_a_snapshot: return large
     try: decode_snapshot(data := encode_snapshot(snapshot, exact=True))
     except (TypeError, ValueError): return dict(form='unknown', what='Snapshot that cannot be stored')
@@ -308,7 +309,8 @@ def recipe_of(
     further_files=(), # code files outside the library that the figure uses
     fonts=(),         # fonts used in the figure
 ) -> dict:
-    "Return a record of how a figure is made; if the figure cannot be regenerated, its entry 'cannot' is the reason"
+    """Return a record of the creation of a figure; if the figure cannot be regenerated,
+    the entry 'cannot' contains the reason"""
     arguments, recipe = {}, dict(kind=kind, arguments={}, source=described(source), code=_code_facts(*further_files),
                                  fonts=list(fonts))
     for name, x in named_arguments.items():
@@ -408,7 +410,7 @@ def _recipe_in(line) -> tuple: # (dict, '') or (None, reason)
 def read_stamp(
     path, # of a .pdf, .svg or .png file
 ) -> dict:
-    "Return the record of how the file at `path` was made, from its metadata"
+    "Return the record of the creation of the file at `path`, which is stored in its metadata"
     path = checked_file(path)
     line, fault = _recipe_line(path)
     if not fault: recipe, fault = _recipe_in(line)

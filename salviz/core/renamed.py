@@ -36,7 +36,7 @@ def first_settings(
     method:str,    # name of one method
     settings:dict, # under the names since 0.2
 ) -> dict:
-    "Return the `settings` of `method` under the names used in 0.1, from which fingerprints are computed"
+    "Return the `settings` of `method` under the names used in 0.1, because fingerprints are computed from these names"
     names = {new: old for old, new in RENAMED.get(method, {}).items()}
     return {names.get(name, name): value for name, value in settings.items()}
 

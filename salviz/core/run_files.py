@@ -113,7 +113,7 @@ def sealed(
 
 # %% ../../nbs/01_core/11_run_files.ipynb #012ac
 def _is_sealed(x:dict) -> bool:
-    "Return whether `x` has a seal or part of a seal; a single flipped bit cannot remove both of a seal's marks"
+    "Return whether `x` has a seal or part of a seal; one flipped bit cannot remove both markers of a seal"
     name, value = next(reversed(x.items()), ('', None))
     return name == 'seal' or isinstance(value, str) and value.startswith('crc32:')
 
@@ -152,7 +152,7 @@ def read_object(path, must_seal=False) -> dict:
 
 # %% ../../nbs/01_core/11_run_files.ipynb #015
 def append_line(path, line:str):
-    "Append `line` to the file `path` in one write, after removing an incomplete line that a killed process left"
+    "Append `line` to the file `path` in one write, after removing an incomplete line left by a killed process"
     data = line.encode() + b'\n'
     if not os.path.exists(path): return write_whole(path, data)
     check_lease(path)

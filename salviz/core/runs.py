@@ -91,11 +91,11 @@ class _RunFolder:
 
     @property
     def _must_seal(self) -> bool:
-        "Whether every file of this run must have a seal; runs that an earlier version started have unsealed files"
+        "Whether every file of this run must have a seal; runs started by an earlier version have unsealed files"
         return self.sealed and self.config.get('format') == 2
 
     def _cached(self, path, read):
-        "Return `read(path)`, called again only if the file has changed"
+        "Return `read(path)`; read the file again only if it has changed"
         st = path.stat()
         key = st.st_ino, st.st_size, st.st_mtime_ns
         if self._seen.get(path, (None,))[0] != key: self._seen[path] = key, read(path)
@@ -194,7 +194,7 @@ def _kind(row):
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn04
 class _RunMetrics(_RunValues):
-    "The metrics of a run, and the end of its training"
+    "Methods that read and log the metrics of a run, and mark it as finished"
     def _parsed(self) -> tuple: # (rows, [Damage])
         try: return self._cached(self.path/'metrics.jsonl', lambda path: _read_rows(path, self._must_seal))
         except FileNotFoundError: return [], []
@@ -302,7 +302,7 @@ class _RunSnapshots(_RunMetrics):
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn07
 def _listed(numbers, most=12):
-    "Join `numbers` for a message; omit the middle if there are more than `most`"
+    "Join `numbers` for a message; omit the middle of a list of more than `most` numbers"
     shown = [str(x) for x in numbers]
     if len(shown) > most: shown = [*shown[:most//2], '…', *shown[-most//2:]]
     return ', '.join(shown)
@@ -449,7 +449,7 @@ class _RunScores(_RunCheckpoints):
         self,
         split:str='validation', # one of `splits`
     ) -> dict: # {name: number} for each of `measures`, NaN where unknown
-        "Return the scores of the best checkpoint on `split`; runs of earlier versions have only three splits"
+        "Return the scores of the best checkpoint on `split`; runs recorded by earlier versions have only three splits"
         check_choice('split', split, self.splits)
         names, summary = self.measures, self.summary
         if split == 'validation': rows = [r for r in self.eval_rows if r['step'] == self.best_step]
@@ -486,7 +486,7 @@ def _knowledge(run) -> tuple: # as returned by `Run.knowledge`
 
 # %% ../../nbs/01_core/15_runs.ipynb #080
 def _lost_rows(run) -> list:
-    "Return damage if rows are missing, or if a finished run has a different number of rows than recorded"
+    "Return the damage to the metrics file: missing rows, or in a finished run a number of rows other than recorded"
     at_least = [run.config.get('rows') or 0] # only set in superseded parts
     for folder in run.checkpoints.values():
         try: at_least.append(read_manifest(folder)['rows'])
@@ -498,7 +498,7 @@ def _lost_rows(run) -> list:
 
 # %% ../../nbs/01_core/15_runs.ipynb #080b
 def _damaged_checkpoints(run, contents=False) -> list:
-    "Return damage in checkpoints that have a manifest, which means that they were once complete"
+    "Return the damage to checkpoints that were complete, which are those with a manifest"
     out = []
     for folder in run._checkpoint_folders().values():
         at = f'checkpoints/{folder.name}'
@@ -517,7 +517,7 @@ def _damaged_arrays(run, contents=False) -> list:
 
 # %% ../../nbs/01_core/15_runs.ipynb #080d
 def _damaged_values(run) -> list:
-    "Return damage in the state and the summary, and files that should be folders"
+    "Return the damage to the state and the summary, and files in place of folders"
     out = []
     for name in ('state.json', 'summary.json'):
         try: run._values(name)
@@ -528,7 +528,7 @@ def _damaged_values(run) -> list:
 
 # %% ../../nbs/01_core/15_runs.ipynb #080a
 class _RunDamage(_RunScores):
-    "The damage in the files of a run"
+    "Methods that find damaged files of a run"
     @property
     def damaged(self) -> list:
         "The damaged files of the run as `Damage(file, reason)`; all other files are readable. `check` is more thorough"
@@ -536,7 +536,8 @@ class _RunDamage(_RunScores):
         return [*rows, *self._scan()[1], *_damaged_values(self), *_damaged_arrays(self), *_damaged_checkpoints(self)]
 
     def check(self) -> list: # of `Damage`
-        "Read every byte of the run and of nested runs; return all damage, even where `damaged` cannot detect it"
+        """Read every byte of the run and of nested runs; return all damage,
+        including damage that `damaged` cannot detect"""
         for path in self._scan()[0].values():
             try: self._load(path)
             except (FileNotFoundError, ValueError): pass # from now on, `_scan` lists it as damaged
@@ -564,7 +565,7 @@ def _split_rows(data:bytes, after_step):
 class _RunResuming(_RunDamage):
     "Methods that move the part of a run that a resumed run replaces"
     def _sweep(self):
-        "Remove the temporary files that a killed process left behind"
+        "Remove the temporary files left behind by a killed process"
         for p in [*self.path.glob('.*.tmp'), *self.path.glob('*/.*.tmp')]: p.unlink(missing_ok=True)
         for p in self.path.glob('checkpoints/.removed-*'): shutil.rmtree(p, ignore_errors=True)
 
@@ -687,14 +688,14 @@ def untrained(path) -> bool:
 
 # %% ../../nbs/01_core/15_runs.ipynb #ef109f20
 class _RunForOtherTools(_RunResuming):
-    "Methods that pass a run on to pandas, xarray and experiment trackers"
+    "Methods that export a run to pandas, xarray and experiment trackers"
     @validated
     def head_frame(
         self,
         examples:Literal['probes', 'batches']='probes', # probe examples, or rows of the training batches (`watch`)
     ) -> pd.DataFrame: # columns step, layer, head, one for each statistic, and mark
         "Return the statistics of every head at every recorded step, averaged over the examples"
-        import salviz # its public names, since this package imports none of those above it
+        import salviz # here, because core does not import the packages above it
         return salviz.head_frame(self, examples)
 
     @validated
@@ -725,15 +726,15 @@ class _RunForOtherTools(_RunResuming):
     ) -> Path: # the folder that was written
         """Write losses, scores, statistics of heads and pictures of maps to an experiment tracker, by step
 
-        Everything is written locally. The package of the tracker must be installed."""
+        Everything is written locally. The tracker's package must be installed."""
         import salviz
         return salviz.export_run(self, to, folder, picture_steps=picture_steps, probes=probes)
 
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn10
 class Run(_RunForOtherTools):
-    """A training run in the folder `path`, with its `config`, `metrics`, snapshots and checkpoints; you can read it
-    while another process writes it"""
+    """A training run in the folder `path`, with its `config`, `metrics`, snapshots and checkpoints;
+    you can read it while another process writes to it"""
     @classmethod
     def example(
         cls,

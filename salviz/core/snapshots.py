@@ -31,8 +31,8 @@ _whole = ('probabilities', 'probability', 'saliency', 'saliency_target', 'salien
           'input', 'masked_map')
 
 def plain_name(name:str) -> str:
-    """Return the array name `name` without the method in parentheses, as in 'method_saliency (SalLM)'; two methods may
-    record arrays with the same name"""
+    """Remove the method in parentheses from the array name `name`, such as 'method_saliency (SalLM)';
+    two methods may record arrays of the same name"""
     return name.partition(' (')[0]
 
 def _plain_memory(x) -> np.ndarray:
@@ -127,7 +127,7 @@ def _snapshot_faults(s): # yields str
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #028b
 def _check_snapshot(s):
-    "Raise a `ValueError` about the first fault of a snapshot"
+    "Raise a `ValueError` with the first fault of a snapshot"
     check_choice("Snapshot: info['modality']", s.info.get('modality', 'text'), ('text', *signal_shapes))
     check_faults(next(_snapshot_faults(s), ''), 'Snapshot: ')
 

@@ -65,7 +65,7 @@ def find_words(
 # %% ../../nbs/01_core/07_text.ipynb #016
 @dataclass(frozen=True)
 class _Spelling:
-    "The way in which a tokenizer spells its tokens"
+    "The conventions by which a tokenizer spells its tokens"
     byte_level:bool    # whether each byte of the text is written as a printable character (GPT-2)
     byte_fallback:bool # whether bytes without a token are written as <0xF0> (Llama)
     space:str          # character that represents a space, or ''
@@ -453,7 +453,7 @@ def rationale_flags(
     spans=None, # character spans: (start, end), or (segment, start, end), which pairs require
     words=None, # one flag per word in `tt.unmerged_spans`, or per white-space word
 ) -> np.ndarray: # bool [n]
-    "Return a mask of the tokens that are part of a human rationale; special tokens never are"
+    "Return a mask of the tokens that are part of a human rationale; special tokens are never included"
     if (spans is None) == (words is None):
         raise ValueError('pass a rationale either as spans or as words (flags); got both or neither')
     spans = _full_spans(tt, spans) if words is None else _flag_spans(tt, words)

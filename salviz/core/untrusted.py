@@ -91,7 +91,7 @@ def csv_text(
     table:pd.DataFrame,
     index=False, # whether to write the row names as the first column
 ) -> str:
-    "Return `table` as CSV in which no text becomes a formula or spans several cells"
+    "Return `table` as CSV, with text escaped so that a spreadsheet neither runs it as a formula nor splits it"
     columns = [column if pd.api.types.is_numeric_dtype(column)
                else pd.Series([_csv_cell(x) for x in column], index=column.index, name=name, dtype=object)
                for name, column in table.items()]

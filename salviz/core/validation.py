@@ -236,7 +236,7 @@ def check_faults(
     faults:str|Iterable[str]|None, # one fault, an iterable of faults, or nothing
     prefix:object='',              # of the error, such as 'train: ' or the path of a file
 ):
-    "Raise a `ValueError` about the first of the `faults`, if there is one"
+    "Raise a `ValueError` with the first of the `faults`, if there is one"
     first = faults if isinstance(faults, str) else next(iter(faults or ()), '')
     if first: raise ValueError(f'{prefix}{first}')
 
@@ -318,7 +318,7 @@ def check_arguments(
     function:Callable,
     arguments:dict, # {argument: value}
 ):
-    "Raise a `ValueError` about the first of the `arguments` of `function` that does not fit its annotation"
+    "Raise a `ValueError` for the first of the `arguments` of `function` that does not fit its annotation"
     who, _, hints = _checks_of(function)
     for name, x in arguments.items():
         if name in hints and not _fits(hints[name], x):

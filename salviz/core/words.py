@@ -131,7 +131,7 @@ def letter(i:int) -> str:
     return (letter(i//26 - 1) if i >= 26 else '') + 'abcdefghijklmnopqrstuvwxyz'[i % 26]
 
 def roman(i:int) -> str:
-    "Return the label of panel `i` (from 0) in small Roman numerals: i, ii, iii, …"
+    "Return the label of panel `i` (from 0) in lowercase Roman numerals: i, ii, iii, …"
     return 'x'*((i + 1)//10) + ('', 'i', 'ii', 'iii', 'iv', 'v', 'vi', 'vii', 'viii', 'ix')[(i + 1) % 10]
 
 def panel_letters(count) -> list: # of strings

@@ -22,7 +22,7 @@ import numpy as np
 # %% ../../nbs/14_course/08_checking.ipynb #ck-06
 @dataclass
 class Case:
-    "One call of a student's function and its right answer"
+    "One call of a student's function and the correct answer"
     args:tuple
     truth:object          # a number, an array, or a list of words
     place:str             # description, such as 'four tokens'
@@ -296,7 +296,7 @@ def judge(
     exercise:Exercise,
     answer, # the student's function
 ) -> CheckResult:
-    "Check `answer` on the small examples, then on the recorded cases; never raises"
+    "Check `answer` on the small examples, then on the recorded cases; never raise an error"
     if not callable(answer):
         return CheckResult(exercise, sentence=f'Pass the function itself, `{exercise.name}` without brackets; '
                                           f'got {"None" if answer is None else _kind(answer)}.')

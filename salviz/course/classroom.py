@@ -103,14 +103,14 @@ def _read_handed(
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl09
 def _twins(sheets, of):
-    "Find sheets that repeat others; return [(counted sheet, sheet that is left out, reason)]"
+    "Find sheets that duplicate others; return [(counted sheet, excluded sheet, reason)]"
     unique, doubled = {}, []
     for sheet in sheets:
         name = folded(sheet.nickname)
         if name not in unique: unique[name] = sheet; continue
         better, other = (sheet, unique[name]) if sheet.done >= unique[name].done else (unique[name], sheet)
-        same = ', with the same marks' if sheet.marks == unique[name].marks else ''
-        doubled.append((better, other, f'nickname {sheet.nickname} handed in twice{same}'))
+        same = ' and the same marks' if sheet.marks == unique[name].marks else ''
+        doubled.append((better, other, f'two sheets have the nickname {sheet.nickname}{same}'))
         unique[name] = better
     first = {}
     for name, sheet in list(unique.items()):
@@ -155,7 +155,7 @@ def _drawn(
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl12d
 def _percentiles(values, fraction=.95) -> tuple: # (low, high)
-    "Return the limits of the central `fraction` of `values`, by nearest rank"
+    "Return the two percentiles that enclose the central `fraction` of `values`, by nearest rank"
     ordered = sorted(values)
     cut = int((1 - fraction)/2*len(ordered))
     if ordered: return (ordered[cut], ordered[-1 - cut])
@@ -657,7 +657,7 @@ def _vote_lines(question, students) -> list:
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl52d
 def _prediction_lines(
-    answered,  # [(source, content of an answers file)], as `_read_handed` gives them
+    answered,  # [(source, content of an answers file)], as `_read_handed` returns them
     questions, # {name: `Predict`}
 ) -> list:     # of lines
     "Return the counts of all predictions; report damaged files"
@@ -677,7 +677,7 @@ def run_class(
     sentences=None, # see `class_marks`
     most=4,
 ) -> str:
-    "Merge what a class handed in, write marks.jsonl, and return the report"
+    "Merge the files that a class handed in, write marks.jsonl, and return the report"
     marks = class_marks(paths, sentences, most)
     if marks.broken and not (marks.sheets or marks.answered):
         reasons = printable('; '.join(f'{source}: {reason}' for source, reason in marks.broken))

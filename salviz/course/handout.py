@@ -30,7 +30,7 @@ from .predictions import Reveal
 def _free_folder(
     folder, # new or empty folder
 ) -> Path: # absolute
-    "Return `folder`, created if necessary; raise an OSError if it cannot be used"
+    "Create `folder` if necessary and return it; raise an OSError if it cannot be used"
     path = Path(folder).expanduser().absolute()
     problem = ''
     try:

@@ -129,7 +129,7 @@ def slope(
     near:_Finite=None, # distance from the true end that scores 1 if the direction is right; None for 10% of the range
     same:_Finite=None, # largest change that counts as no change; None for 2% of the range
 ) -> Query:
-    "Return a question that asks where a line that starts at `start` ends"
+    "Return a question that asks for the end of a line, which starts at the value `start`"
     if step is None: step = (high - low)/100
     if near is None: near = (high - low)*.1
     if same is None: same = (high - low)*.02

@@ -29,7 +29,7 @@ from .predictions import CourseWidget, fragment
 _signs = '0123456789ABCDEFGHJKMNPQRSTVWXYZ' # of ids and codes: digits and letters, without I, L, O and U
 
 def _in_signs(number:int, length:int) -> str:
-    "Return `number` as `length` characters, the most significant one first"
+    "Encode `number` as a string of `length` characters, the most significant one first"
     return ''.join(_signs[number >> 5*i & 31] for i in reversed(range(length)))
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma06b

@@ -213,7 +213,8 @@ class _Session:
         self._tell()
 
     def take_up(self, predict, entry) -> bool:
-        "Restore `entry` into `predict` if it fits the question and the question is unanswered; return whether it did"
+        """Copy the answers in `entry` to `predict` if they fit the question and it is unanswered;
+        return whether they were copied"""
         if not isinstance(entry, dict) or entry.get('id') != predict.id or predict.answer['state'] != 'open':
             return False
         try: checked = session.checked_entry(predict.query, entry, predict.id)

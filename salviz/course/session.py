@@ -59,7 +59,7 @@ def commit(entry:dict, value, confidence='think', why='') -> dict:
 
 def discuss(entry:dict, value, confidence='think', why='') -> dict:
     "Return `entry` with the second answer, which follows the discussion"
-    _check_state(entry, 'committed', 'discuss: a second answer follows the first and precedes the reveal')
+    _check_state(entry, 'committed', 'discuss: a second answer must come after the first answer and before the reveal')
     return entry | dict(state='discussed', second=_one_answer(value, confidence, why))
 
 # %% ../../nbs/14_course/04_session.ipynb #se06d
@@ -76,7 +76,7 @@ def _checked_answer(query, answer):
     if answer is None: return None
     value = checked_value(query, answer['value'])
     stamp = answer.get('time') or ''
-    if stamp and not _stamp.fullmatch(stamp): raise ValueError(f'time must look like {_now()}, got {shown(stamp)}')
+    if stamp and not _stamp.fullmatch(stamp): raise ValueError(f'time must have the form {_now()}, got {shown(stamp)}')
     return _one_answer(value, answer['confidence'], answer.get('why') or '') | dict(time=stamp)
 
 # %% ../../nbs/14_course/04_session.ipynb #se09b
@@ -107,7 +107,7 @@ def follows(
     before:dict, # an entry
     after:dict,  # its replacement
 ) -> bool:
-    "Return whether `after` keeps the answers of `before` and does not go back a step"
+    "Return whether `after` keeps the answers of `before` and does not return to an earlier state"
     is_forward = states.index(after['state']) >= states.index(before['state'])
     is_closed = before['state'] == 'revealed' and after != before
     return is_forward and not is_closed and all(before[name] in (None, after[name]) for name in ('first', 'second'))
@@ -289,7 +289,8 @@ def place_of(
 
 # %% ../../nbs/14_course/04_session.ipynb #se17c
 def joined_entries(recorded:dict, mine:dict) -> dict:
-    "Merge both sets of entries; keep the more advanced prediction, and otherwise the entry in `mine`"
+    """Merge both sets of entries; of two predictions, keep the more advanced one; of other entries,
+    keep the one in `mine`"""
     def rank(entry): return states.index(entry['state']) if _is_prediction(entry) else len(states)
     behind = {name for name, entry in mine.items() if name in recorded and rank(entry) < rank(recorded[name])}
     return recorded | {name: entry for name, entry in mine.items() if name not in behind}

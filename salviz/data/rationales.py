@@ -270,15 +270,16 @@ def _majority(classes):
     return label if count > len(classes)/2 else None
 
 def _of_people(texts, people, classes, annotators):
-    "Return an example with the majority of `classes` and the rationale of `people`, if any; None without a majority"
-    if not classes: raise ValueError('there is no class; name the field with the class with label=')
+    """Return an example with the majority class among `classes` and the rationale of `people`, if any;
+    None without a majority"""
+    if not classes: raise ValueError('no field contains a class; pass the name of the field with label=')
     label, rationale = _majority(classes), None
     if label is None: return None
     if people: rationale = _combined(texts, people, annotators)
     return dict(zip(('text', 'text_pair'), texts)) | dict(label=label, rationale=rationale)
 
 def _only(x):
-    "Return the only item of a list, and anything else unchanged"
+    "Return the item of a one-item list; return anything else unchanged"
     return x[0] if isinstance(x, (list, tuple)) and len(x) == 1 else x
 
 # %% ../../nbs/02_data/02_rationales.ipynb #08c55a74
@@ -355,7 +356,7 @@ def _doccano(columns, span_labels, spans):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #47efef06
 def _is_span(one):
-    "Return whether `one` is a span as Doccano writes it"
+    "Return whether `one` is a span in Doccano's format"
     return isinstance(one, dict) and 'start_offset' in one or (
         isinstance(one, (list, tuple)) and len(one) == 3 and isinstance(one[2], str) and isinstance(one[0], int))
 
@@ -450,7 +451,7 @@ def _hatexplain_folder(folder):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #028c
 def _generic(text, text_pair, label, rationale):
-    "Return a function that reads rows with columns of these names"
+    "Return a function that reads rows whose columns have these names"
     def read(row, annotators):
         marks = row[rationale]
         if isinstance(marks, str): marks = json.loads(marks.strip() or 'null')
@@ -463,13 +464,14 @@ def _generic(text, text_pair, label, rationale):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #028d
 def _shape_of(rows, columns, split):
-    "Return the function that reads `rows` in their published format, otherwise in the columns that the user named"
+    "Return the function that reads `rows` in their published format, or else from the columns that the user named"
     columns_of_row = set(rows[0])
     reader = next((read for names, read in _shapes.items() if columns_of_row >= {*names}), None)
     missing = [c for c in columns if c is not None and c not in columns_of_row]
     if reader is None and missing:
-        raise ValueError(f'{split} has no column {", ".join(missing)}; it has {", ".join(map(str, rows[0]))}, which is '
-                         'not a published format of rationales; '
+        raise ValueError(f'{split} has no column {", ".join(missing)}; '
+                         f'its columns are {", ".join(map(str, rows[0]))}, '
+                         'which is not a published format of rationales; '
                          'name its columns with text=, label= and rationale=')
     return reader or _generic(*columns)
 
@@ -491,7 +493,7 @@ def _parts(source, columns, config, revision, annotators, span_labels):
         return _eraser_folder(path, annotators), None
     if isinstance(source, str) and path.suffix.lower() not in readers and not path.is_file():
         repository, branch = _rationale_sources.get(source, (source, None))
-        source = from_hub(source, config, revision or branch, f'known by name: {", ".join(_rationale_sources)}',
+        source = from_hub(source, config, revision or branch, f'available by name: {", ".join(_rationale_sources)}',
                           repository)
     if not isinstance(source, dict): source = dict(train=source)
     tables = {split: _rows(part, columns[2]) for split, part in source.items()}

@@ -139,7 +139,7 @@ def from_hub(
 
 # %% ../../nbs/02_data/00_texts.ipynb #018
 def _is_here(name, what):
-    "Return the result of the `Path` method `what` for `name`; False if `name` is not a valid path"
+    "Call the `Path` method named `what` on the path `name`; return False if `name` is not a valid path"
     try: return getattr(Path(name).expanduser(), what)()
     except (OSError, ValueError, RuntimeError): return False
 
@@ -163,7 +163,7 @@ other_splits = dict(dev='validation', valid='validation', val='validation', eval
 
 # %% ../../nbs/02_data/00_texts.ipynb #020
 def refuse_rows(bad, split, what):
-    "Raise a `ValueError` if `bad`, a list of row numbers of `split`, is not empty; `what` describes the problem"
+    "Raise a `ValueError` if `bad`, a list of row numbers of `split`, is not empty; the message starts with `what`"
     if len(bad):
         raise ValueError(f'{what} in {len(bad)} row{"s" * (len(bad) > 1)} of {split} (first: row {bad[0]}, '
                          'counted from 0)')
@@ -204,7 +204,7 @@ def _missing(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #020d
 def _good_texts(texts, where, column='the text'):
-    "Return `texts` if all of them are non-empty strings; `where` and `column` are for error messages"
+    "Return `texts` if all of them are non-empty strings; error messages name the split `where` and the `column`"
     are_good = {*map(type, texts)} <= {str} and all(map(str.strip, texts)) and not any(map(_half.search, texts))
     if are_good: return texts # the following searches are slow
     refuse_rows([i for i, t in enumerate(texts) if not isinstance(t, str) and not _missing(t)], where,
@@ -504,7 +504,7 @@ def _label_columns(tables, label, labels, task):
 
 # %% ../../nbs/02_data/00_texts.ipynb #032
 def stratified_order(labels, seed:int=0) -> np.ndarray:
-    "Return a random order of the rows in which every slice has the class proportions of `labels`"
+    "Return a random order of the rows such that every slice has the class proportions of `labels`"
     rng, labels = np.random.default_rng(seed), np.asarray(labels)
     key, tie = np.empty(len(labels)), rng.random(len(labels))
     for c in np.unique(labels):
@@ -601,7 +601,7 @@ def _source_name(source):
 
 # %% ../../nbs/02_data/00_texts.ipynb #045
 def _dataset(columns, types, source, called=None):
-    "Return a Dataset of `columns` with their `types`, named `called` or, without that, after its source"
+    "Return a Dataset of `columns` with their `types`, named `called` or, if that is None, after its source"
     features = Features({name: types[name] for name in columns})
     if called is not None and not (isinstance(called, str) and called.strip()):
         raise ValueError('name must be the name of the data for captions, such as "film reviews", or None; '
@@ -705,7 +705,7 @@ def _tag_lines(path):
 
 # %% ../../nbs/02_data/00_texts.ipynb #con2c
 def _are_counted(sentences):
-    "Return whether the first column contains word numbers, from 0 or 1 in each sentence or through the whole file"
+    "Return whether the first column contains word numbers that start at 0 or 1, in each sentence or in the whole file"
     runs = []
     for sentence in sentences:
         counts = [_counted.fullmatch(columns[0]) for _, columns in sentence]
@@ -723,7 +723,7 @@ def _bio(path, word=None, tag=None):
     None, it is the last column."""
     sentences, choose = _tag_lines(path), 'pass the column numbers of words and tags, such as words=1, tags=3 (from 0)'
     width, counted = len(sentences[0][0][1]), _are_counted(sentences)
-    unusable = {2: ': the first column only counts; a column of words is needed',
+    unusable = {2: ': the first column contains only word numbers; a column of words is required',
                 10: f': the last column of the CoNLL-U format is not a tag; {choose}'}
     problem = unusable.get(width, '')*(counted and tag is None)
     if word is None: word = int(counted)
@@ -740,7 +740,7 @@ def _bio(path, word=None, tag=None):
         if words_only: done.append(([c[word] for c in words_only], [c[tag] for c in words_only]))
     words = [w for row, _ in done for w in row]
     if len(words) > 9 and len({*words}) == 1:
-        problem = problem or f'column {word} is {words[0]!r} on every line, not a column of words; {choose}'
+        problem = problem or f'column {word} is {words[0]!r} on every line, so it does not contain the words; {choose}'
     check_faults(problem, f'{path}: ')
     return pd.DataFrame(done, columns=['words', 'tags'])
 
@@ -875,7 +875,7 @@ def _help_pairs(language):
     english, other = (_help_pages(files[x]/'text') for x in ('en-us', language))
     pairs = dict.fromkeys((text, other[key]) for key, text in english.items() if text and other.get(key)
                           and text != other[key])
-    if not pairs: raise ValueError(f'{files[language]} has no paragraph in common with {files["en-us"]}')
+    if not pairs: raise ValueError(f'{files[language]} and {files["en-us"]} have no matching paragraphs')
     return dict(train=Dataset.from_dict(dict(zip(('text', 'target_text'), map(list, zip(*pairs))))))
 
 # %% ../../nbs/02_data/00_texts.ipynb #073
@@ -1052,7 +1052,7 @@ def subset(
 
 # %% ../../nbs/02_data/00_texts.ipynb #fin1
 def _beyond_json(x):
-    "Convert a value that JSON cannot represent to its type and content"
+    "Return the type and the content of a value that JSON cannot represent"
     if isinstance(x, (datetime.datetime, datetime.date, datetime.time, pd.Timedelta)):
         return {type(x).__name__: x.isoformat()}
     if isinstance(x, (datetime.timedelta, Decimal)): return {type(x).__name__: str(x)}
@@ -1215,7 +1215,7 @@ def _joined(text):
 
 def _encode_chunk(tokenizer, max_length, text, text_pair=None, tags=None, target_text=None, label=None,
                   answer=None, predicts=None):
-    "Encode some texts (str or lists of words); return their columns and the number of tokens cut from each"
+    "Encode a chunk of texts (str or lists of words); return their columns and the number of tokens cut from each"
     align = align_answers if predicts == 'answer' else align_batch
     aligned = align(tokenizer, text, text_pair, max_length)
     columns = dict(input_ids=[a.input_ids for a in aligned],

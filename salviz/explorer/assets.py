@@ -18,7 +18,7 @@ _declared = re.compile(
     r'^(export\s+)?(?:async\s+)?(?:function\b\s*\*?|class\b|const\b|let\b|var\b)\s*(\w+|[\[{][^=]*[\]}])', re.M)
 
 def _scripts() -> dict: # {name: file}
-    "Return {name: file} for salviz/explorer/static/ and its folders, in which no two files have the same name"
+    "Return {name: file} for salviz/explorer/static/ and its folders, whose file names are unique"
     every = [file for file in Path(files('salviz.explorer')/'static').rglob('*') if file.is_file()]
     return {file.name: file for file in every}
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #008b
 def _snapshot(source, step, probe):
-    "Return the snapshot `source`, the one at `step` and `probe` of a run, or the one in view in an explorer"
+    "Return the snapshot `source`, the snapshot at `step` and `probe` of a run, or the snapshot that an explorer shows"
     if isinstance(source, Snapshot): return source
     if hasattr(source, 'selection'):
         if step is None and probe is None: return source.recorded_selection().snapshot

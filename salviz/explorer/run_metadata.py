@@ -101,8 +101,8 @@ def same_probe(sentence:dict) -> str:
     return json_text([sentence.get(k) for k in ('texts', 'tokens', 'input')])
 
 def example_count_text(probes:list) -> str:
-    """Count the described `probes` in words: '2 sentences', '1 image', '3 series', or '2 examples' for several
-    kinds"""
+    """Return the number of the described `probes` in words: '2 sentences', '1 image', '3 series',
+    or '2 examples' for several kinds"""
     kinds = {probe.get('modality', 'text') for probe in probes}
     if len(kinds) == 1: kind = modalities[kinds.pop()]
     else: kind = Modality('example', 'examples', '')
@@ -128,8 +128,8 @@ def choose(
 def check_recorded(run):
     "Raise a ValueError if `run` has no snapshots"
     if not run.recorded:
-        raise ValueError(f'{run.path} has no snapshots to show; train it with, say, snapshots=8, or open it in an '
-                         'Explorer during training')
+        raise ValueError(f'{run.path} has no snapshots to show; train it with snapshots, for example snapshots=8, '
+                         'or open it in an Explorer during training')
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #ds442
 _most_read = 1e8 # maximum bytes of snapshots to read for the scale of an older run
@@ -172,7 +172,7 @@ def _readable(run, recorded):
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #045b
 def _wanted(file, probes, steps) -> bool:
-    "Return True if the damaged `file` is among the requested `probes` and `steps`; None and negative ones match all"
+    "Return True if the damaged `file` is among the requested `probes` and `steps`; None and negative numbers match all"
     at = snapshot_numbers(Path(file).name)
     def among(number, wanted):
         if isinstance(wanted, int): listed = [wanted]
@@ -288,7 +288,7 @@ class HeadRows:
         return _head_row(probe_heads(having)) if having else None
 
     def rows(self) -> list:
-        "Return the rows of all computed steps, those of training batches, and the reason if these are missing"
+        "Return the rows of all computed steps, the rows of training batches, and the reason if the latter are missing"
         found = [row for _, row in self._rows.values() if row]
         reason = batch_reason(self.run)
         missing = [dict(kind='heads', examples='batches', step=0, reason=reason)] if reason else []

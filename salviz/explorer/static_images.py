@@ -51,8 +51,8 @@ class Selection:
         self.entry = entry
 
     def _at_work(self, most=8):
-        """Return the snapshot if the method was active at its step; otherwise return the latest of the last `most`
-        snapshots at which the method was active"""
+        """Return the snapshot if the method was active at its step;
+        otherwise return the last snapshot at which it was active, searching at most the last `most` snapshots"""
         def tells(snapshot): return {'attention_attribution', 'guided'} & set(snapshot.arrays)
         if self.run is None or tells(self.snapshot): return self.snapshot
         steps = [step for step, probe in self.run.recorded if probe == self.snapshot.probe][:-most - 1:-1]
@@ -257,7 +257,7 @@ def _custom_evidence_view(selection, name=None): # a view
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #09c18fb4c
 def _shelves(views, width): # list of rows of views
-    "Arrange `views` in rows: two maps side by side where they fit, each of the other views alone"
+    "Arrange `views` in rows: two maps side by side where they fit, and one row for each other view"
     across, rows = 2 if width >= 400 else 1, []
     for view in views:
         last = []
@@ -314,7 +314,7 @@ def _kind_view(image, selection): # a view
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028c
 def _standalone_view(image, selection): # a view; None to draw the part of that name
-    "Return the view of an `image` that is drawn alone"
+    "Return the view of an `image` that is drawn on its own"
     s, entry = selection.snapshot, selection.entry
     if image == 'whatif': return view_for(s)
     if image == 'evidence': return _custom_evidence_view(selection)
@@ -374,7 +374,7 @@ _needs = dict(evidence=custom_evidence, continuation=lambda s: s.info.get('conti
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #029b
 def _of_page(selection, where) -> list: # of `Panel`
-    "Return the panels at position `where` of a page that have data for `selection`"
+    "Return the panels at the position `where` on a page that have data for `selection`"
     if _is_signal(selection.snapshot): shown = ('signals', 'anything')
     else: shown = ('maps', 'text', 'anything')
     panels_here = [panel for panel in panels().values() if panel.page == where and panel.shows in shown

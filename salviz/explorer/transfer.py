@@ -33,7 +33,7 @@ class ThrottledWorker:
         self._thread.start()
 
     def call(self, after=0.): # seconds
-        "Request a call of `act`, now or `after` some seconds; return immediately"
+        "Request a call of `act`, now or in `after` seconds; return immediately"
         with self._turn:
             due = time.monotonic() + after
             if self._due is None: self._due = due
@@ -72,7 +72,7 @@ def _evenly_spaced(
     steps,  # sorted
     k:int,  # maximum number of steps to keep
 ) -> list:
-    "Return at most `k` of `steps`: the last, the first and evenly spaced ones between them"
+    "Return at most `k` of `steps`: the first, the last and evenly spaced steps between them"
     if k >= len(steps): return list(steps)
     if k > 0: return [steps[i] for i in np.unique(np.linspace(len(steps) - 1, 0, k).round().astype(int))]
     return []
@@ -112,7 +112,7 @@ class TransferPlan:
         self.planned.discard(key)
 
     def _least(self):
-        "Return the least important frame, None if only the newest frame of each sentence in view is left"
+        "Return the least important frame, None if only the newest frame of each displayed sentence remains"
         places = self._places(self.planned)
         others = [p for p in places if p not in self.in_view]
         place = max(others or places, key=lambda p: len(places[p]))
@@ -137,7 +137,7 @@ class TransferPlan:
 
 # %% ../../nbs/12_explorer/05_transfer.ipynb #018
 def thin_rows(rows, most=2000) -> list:
-    "Return at most `most` evenly spaced `rows` of each kind"
+    "Return evenly spaced `rows`; `most` is the maximum number of rows of each kind"
     kinds = {}
     for i, row in enumerate(rows): kinds.setdefault(row.get('kind'), []).append(i)
     return [rows[i] for i in sorted(i for at in kinds.values() for i in _evenly_spaced(at, most))]

@@ -188,7 +188,7 @@ class _Rows(_PackedFrames):
 class _Delivery(_Rows):
     "The rounds of the sender"
     def _fill(self, state, seconds, most=8e6):
-        "Pack frames into `state` for `seconds` or up to `most` bytes; return True if there are more"
+        "Pack frames into `state` for at most `seconds` seconds and `most` bytes; return True if frames remain"
         start, total, wanted = time.monotonic(), 0, self._wanted()
         for i, key in enumerate(wanted):
             if i and (time.monotonic() - start > seconds or total > most): return True

@@ -181,7 +181,7 @@ class _Selected(W.VBox):
         return {**json.loads(self.view.options).get('state', {}), **json.loads(self.view.ui or '{}')}
 
     def look(self) -> 'Selection|None':
-        "Return `selected()`; deprecated name"
+        "Deprecated alias of `selected()`"
         warnings.warn('Explorer.look is now called selected; the old name works until salviz 0.4',
                       DeprecationWarning, stacklevel=2)
         return self.selected()
@@ -308,7 +308,7 @@ class _Pages(_Pictures):
                        state=self._state(), front=self.view._front, **kw)
 
     def _for_a_page(self, run):
-        "Return `run`, or during a computation of `explore` a copy whose snapshots note what is missing"
+        "Return `run`, or during a computation of `explore` a copy whose snapshots list the missing parts"
         background = self._background
         if background is None or background.state in _over or run is not as_run(background): return run
         def of_now(snapshot):
@@ -364,7 +364,7 @@ class _Display(_Pages):
         return data
 
     def refresh(self) -> None:
-        "Redraw the image of this explorer wherever it is displayed; the live view keeps its state"
+        "Redraw the image of this explorer wherever it is displayed, without a change to the live view"
         from IPython.display import update_display
         if self._display_id: update_display(self._repr_mimebundle_(), raw=True, display_id=self._display_id)
 
@@ -470,13 +470,13 @@ class _Export(_TrainingEnd):
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #9861ecb0
 class _SelectedPlace(dict):
-    "What is selected in an explorer: sentence, step, layer, head and token, as items or attributes"
+    "The selection in an explorer: sentence, step, layer, head and token, as items or attributes"
     def __getattr__(self, name):
         if name in self: return self[name]
         raise AttributeError(f'a selection has no {name!r}; it has {", ".join(self)}')
 
     def __call__(self) -> 'Selection|None':
-        "Return `Explorer.selected()`; deprecated, since `selection` was a method"
+        "Return `Explorer.selected()`; deprecated: `selection` used to be a method"
         warnings.warn('Explorer.selection() is now called selected(); calling it works until salviz 0.4',
                       DeprecationWarning, stacklevel=2)
         return self.explorer().selected()
@@ -605,7 +605,7 @@ def _by_model(run) -> list: # of runs
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #8355b074
 def _model_sources(runs, model, training) -> list:
-    "Return the `ModelAccess` of each run; `model` and `training` are those of the first one"
+    "Return the `ModelAccess` of each run; `model` and `training` belong to the first run"
     return [model_access(run, *(None, None) if i else (model, training)) for i, run in enumerate(runs)]
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #f3a82081

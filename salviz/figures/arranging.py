@@ -87,7 +87,7 @@ def renamed(
     view,
     names, # {name in the figure, or class of a method: name to show}
 ):
-    "Return `view` with other names, also in its title, notes and caption"
+    "Return `view` with new names, also in its title, notes and caption"
     existing = _names_in(view)
     _check_shown('names', names, existing)
     new = {_found(old, existing): str(name) for old, name in names.items()}
@@ -102,7 +102,7 @@ def renamed(
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #7c8c7108
 def _places(names, order):
-    "Return the order of the indices of `names` [texts or tuples] that puts those in `order` first"
+    "Return the indices of `names` [texts or tuples], sorted so that the names in `order` come first"
     def rank(name):
         parts = [part for text in _flat(name) for part in (text, *text.split(', '))]
         return min((order.index(part) for part in parts if part in order), default=len(order))

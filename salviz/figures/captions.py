@@ -36,7 +36,7 @@ _of_gaps = 'not normalised|not measured|left out|not counted|undefined|non-finit
 _warnings = re.compile('|'.join((_of_scales, _of_models, _of_ties, _of_seeds, _of_choices, _of_axes, _of_gaps)), re.I)
 
 def is_warning(sentence:str) -> bool:
-    "Return whether a caption must keep `sentence`, because without it a figure could be mistaken for a finding"
+    "Return whether a caption must keep `sentence`, because without it readers could take the figure for a finding"
     return bool(_warnings.search(sentence))
 
 # %% ../../nbs/11_figures/12_captions.ipynb #f06c715e
@@ -47,7 +47,7 @@ def short_caption(
     retained:Iterable=(),   # sentences that stay
     most:int=3,         # sentences besides these and the warnings
 ) -> tuple: # (caption, tuple of the other sentences)
-    "Split a caption into a short caption, which keeps all warnings, and notes"
+    "Split a caption into a short caption, which includes all warnings, and notes"
     sentences, retained = list(dict.fromkeys(sentences_of(text))), set(retained)
     panels = [i for i, sentence in enumerate(sentences) if _mark.match(sentence)]
     chosen = set(range(most))

@@ -38,7 +38,7 @@ def _tick_texts(ticks) -> list:
     return [number_words(t, decimals) for t in np.round(ticks, decimals)]
 
 def _round_ticks(low, high, most=5, whole=False):
-    "Return at most `most` + 1 round numbers from `low` to `high`"
+    "Return round numbers from `low` to `high`; `most` is the maximum number of intervals between them"
     ticks = MaxNLocator(most, integer=whole, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
     return ticks[(ticks >= low - 1e-9*(high - low)) & (ticks <= high + 1e-9*(high - low))]
 
@@ -233,7 +233,7 @@ def _bar_width(norm, label, height):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #023c
 def _beyond_scale(view):
-    "Return which ends of the colour scale of `view` its values exceed, if the user has limited it"
+    "Return the ends of the colour scale of `view` that its values exceed, if the user has limited the scale"
     values = np.nan_to_num(view.values, nan=view.limits[0])
     return ends[bool(values.min() < view.limits[0]) + 2*bool(values.max() > view.limits[1])]
 

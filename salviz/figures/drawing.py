@@ -152,7 +152,7 @@ middle = dict(ha='center', va='center_baseline') # centres a text at its point
 # %% ../../nbs/11_figures/00_drawing.ipynb #a22d23fb
 @dataclass(frozen=True)
 class Look:
-    "Choices of a user about colours and axes, for the functions that draw"
+    "The user's choices of colours and axes, for the drawing functions"
     colours:dict = field(default_factory=dict)  # {name of a line, box or bar: colour}
     cycle:tuple = ()                            # colours of the others, in order; (): those of the library
     sequential:Colormap = None                  # for fractions; None: that of the library
@@ -163,7 +163,7 @@ _look = ContextVar('look', default=Look())
 
 @contextmanager
 def drawn_with(look):
-    "Draw with `look` in a `with` block"
+    "Use the `Look` object `look` for all drawing in a `with` block"
     token = _look.set(look)
     try: yield look
     finally: _look.reset(token)
@@ -277,8 +277,8 @@ def font_named(name:str) -> str: # its family
         raise ValueError(f"font: {name!r} is not installed; use 'sans' ({_font}), 'serif' (STIXGeneral), a .ttf file "
                          f"or one of the {len(installed)} installed families, such as {', '.join(near)}")
     if _is_postscript(family):
-        raise ValueError(f'font: {family} has PostScript outlines, which cannot be embedded in a PDF as Type 42, '
-                         'which publishers require; use a TrueType font')
+        raise ValueError(f'font: {family} has PostScript outlines, so it cannot be embedded in a PDF as Type 42, '
+                         'as publishers require; use a TrueType font')
     return family
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #d1c7db76
@@ -462,7 +462,8 @@ def wrapped(text, width, size, weight='normal', unit=r'\S+\s*'):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #021sc
 def in_lines(text, width, size, most=2, weight='normal'):
-    "Break `text` into at most `most` lines of `width` points; the last line is shortened if necessary"
+    """Break `text` into lines of `width` points; `most` is the maximum number of lines,
+    and the last line is shortened if necessary"""
     lines = wrapped(text, width, size, weight)
     if len(lines) <= most: return lines
     return [*lines[:most - 1], fitted(' '.join(lines[most - 1:]), width, size, weight)]
@@ -555,7 +556,7 @@ def token_ticks(
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #027sb
 def label_width(labels, most):
-    "Return the width of token labels in points, with at most `most` per label"
+    "Return the width of token labels in points; `most` is the maximum width of a label"
     return max(text_width(fitted(label, most, 7), 7) for label in labels)
 
 def map_ticks(view, pitch, longest=62):
@@ -786,7 +787,7 @@ def _enlarge_ticks(axis, s):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #038b
 def _enlarge(artist, s):
-    "Enlarge all sizes of an artist that are given in points"
+    "Enlarge all sizes of an artist that are measured in points"
     if isinstance(artist, Text): artist.set_fontsize(s*artist.get_fontsize())
     if isinstance(artist, Annotation) and 'points' in str(artist.anncoords):
         artist.xyann = tuple(s*x for x in artist.xyann)
@@ -975,7 +976,7 @@ def fill_map(ax, side, values, norm, cmap, ticks_x, ticks_y, show_x=True, show_y
 least_cell = 2.2 # points; in smaller cells, boxes and crosses merge into a grey mesh
 
 def mark_cells(ax, x, y, pitch):
-    "Mark the cells (`x`, `y`) with crossed circles, or with crosses alone if a circle would fill the cell"
+    "Mark the cells (`x`, `y`) with crossed circles, or only with crosses if a circle would fill the cell"
     if pitch >= 6:
         ax.scatter(x, y, s=(.62*pitch)**2, marker='o', facecolor='white', edgecolor=ink, linewidth=max(.5, pitch/24))
     side = .7*pitch
@@ -1121,7 +1122,7 @@ def stamped(
     path,         # ends in .pdf, .svg or .png
     text='paths', # see `rendered`
 ) -> bytes:
-    "Return `fig` as the bytes of a file, with metadata that describe how it was created, if there are any"
+    "Return `fig` as the bytes of a file, with metadata on how it was created, if there is any"
     recipe, kind = getattr(fig, 'recipe', None), path.suffix.lower().removeprefix('.')
     if recipe and kind == 'svg': recipe = recipe | dict(text=text)
     line = ''
@@ -1186,7 +1187,7 @@ Option = namedtuple('Option', 'name default about') # default: as source code, '
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #059kb
 class Kind(namedtuple('Kind', 'name about needs make takes cites lists further asks example module')):
-    "A kind of figure: what it shows, what it needs, and the function that creates its view"
+    "A kind of figure: its content, its requirements, and the function that creates its view"
     @property
     def is_of_table(self): return self.takes in ('frame', 'results')
 
@@ -1223,7 +1224,7 @@ class Kind(namedtuple('Kind', 'name about needs make takes cites lists further a
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #059kc
 def of_view(table, view_class):
-    "Return the entry of `table` {class of a view: entry} for `view_class` or its closest base class, if any"
+    "Return the entry of `table` {class of a view: entry} for `view_class` or its closest base class, or None"
     return next((table[c] for c in view_class.__mro__ if c in table), None)
 
 def draws_in_axes(

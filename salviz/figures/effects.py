@@ -50,7 +50,7 @@ def _clipped(ax, x, y, colour, limits):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-6s
 def _draw_effect(ax, y, row, view, below=4.):
-    "Draw one effect at `y`, with the bracket of the detectable effect `below` points further down"
+    "Draw one effect at the height `y`, and `below` points under it the bracket of the detectable effect"
     (colour, fill), limits = _dot_colours(row, view.scaled), view.limits
     def inside(x): return float(np.clip(x, *limits))
     if np.isfinite(row.detectable):
@@ -68,7 +68,8 @@ def _draw_effect(ax, y, row, view, below=4.):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-6sb
 def _name_rows(ax, at, names):
-    "Write names, each a list of lines, along the left edge at the heights `at`; draw a faint grid and remove the frame"
+    """Write `names`, each a list of lines, along the left edge at the heights `at`;
+    draw a faint grid and remove the frame"""
     ax.set_yticks(at, map('\n'.join, names), fontsize=6.5)
     ax.tick_params(axis='y', length=0)
     ax.grid(axis='x')
@@ -165,7 +166,7 @@ def _write_effect(write, y, row, lines, columns, full):
 @figure_kind('forest', forest, 'effects with intervals, detectable effects and verdicts',
              'columns name, mean, low, high, word', 'frame', dense=dict(high_row=11.))
 def _forest(view, width, high_row=14., most=4):
-    "Draw effects in rows on one axis, grouped under headings; a claim has at most `most` lines"
+    "Draw effects in rows on one axis, grouped under headings; `most` is the maximum number of lines of a claim"
     columns, full = _forest_columns(view, width), width*72
     stacked = not columns[0]
     claims = [_stacked_claim(row, full) if stacked else in_lines(_claim(row), columns[0], 6.5, most)
@@ -215,7 +216,7 @@ def _pairs_range(view):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-13b
 def _spread_names(at, texts, least):
-    "Return heights of `texts` close to `at`, in the same order and at least `least` points apart"
+    "Return heights of `texts` close to `at`, in the same order, with the minimum distance `least` in points"
     order, out = np.argsort(at, kind='stable'), np.array(at, dtype=float)
     for _ in range(200):
         gaps = np.diff(out[order])

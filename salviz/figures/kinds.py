@@ -163,7 +163,7 @@ def _about_run(run, name) -> dict: # {what: a line}
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #023b
 def _about_runs(runs) -> list: # of lines
-    "Describe what is the same for all `runs`, and then each run in one line"
+    "Describe the properties that all `runs` share, and then each run in one line"
     names = folder_names(runs)
     lines = [_about_run(r, names[r.path]) for r in runs]
     if len(lines) == 1: return [f'{k}: {v}' for k, v in lines[0].items()]
@@ -246,7 +246,7 @@ def _named_in(source) -> list:
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #025x
 def _configs_of(content) -> list:
-    "Return the distinct configs of a figure: those of its runs, and those recorded in snapshots without a run"
+    "Return the distinct configs behind a figure, from its runs and from snapshots without a run"
     alone = [snapshot_config(one.snapshot) for panel in content.seen for one in panel if one.run is None]
     return [*(run.config for run in content.runs), *different(alone)]
 
@@ -301,7 +301,8 @@ def _distinctions(shown, options) -> list: # of words
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028b
 def _prefixed(views, distinctions):
-    "Return `views` whose captions start with their `distinctions`, except layer and head, which they already have"
+    """Return `views` whose captions start with their `distinctions`, except layer and head,
+    which the captions already contain"""
     if len(views) == 1: return views
     def heading(words): return ', '.join(w for w in words.split(', ') if not w.startswith(('layer ', 'head ')))
     heads = [heading(words) for words in distinctions]
@@ -425,8 +426,8 @@ def _over_steps(kind, run, probe, steps, options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #030
 def _views_of(source, kind=None, step=None, probe=None, **options) -> Content:
-    """Return the views of `source` for a figure of `kind`; without `kind`, return the views in `source` or those of its
-    characteristic figure"""
+    """Return the views of `source` for a figure of `kind`; without `kind`,
+    return the views in `source` or the views of its characteristic figure"""
     chosen, source = None if kind is None else kind_named(kind), _opened(source)
     sources = _listed(source)
     if kind is None and sources and all(isinstance(one, View) for one in sources):
@@ -499,7 +500,7 @@ def _description(content, heading, caption) -> list: # of sentences
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031ds
 def _printed(content, width, font_size, drawing, look, settings):
-    "Return the figure of `content` for print"
+    "Return a printable figure of `content`"
     inches, points = _width_of(width)
     if font_size == 'caption' and points is None:
         raise ValueError(f"figure: font_size='caption' needs a venue as width ({', '.join(venues)}), "
@@ -522,7 +523,7 @@ def _printed(content, width, font_size, drawing, look, settings):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031dsb
 def _pointed_at(content, look, **options):
-    "Return the plotly figure of `content` for a notebook, drawn with `look`"
+    "Return the plotly figure of `content` for a notebook, with the colours and axes of `look`"
     from salviz.figures.interactive import plotly_figures # the only one that needs plotly
     if unused := [name for name, value in options.items() if value is not None]:
         raise ValueError(f'figure: {unused[0]}= applies only to printed figures; omit it if interactive=True')
@@ -595,7 +596,7 @@ def _look_of(content, choices, settings): # (content, `Look`)
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #7eb2469c
 def _set_caption(fig, content, caption, retained, heading):
-    "Complete the caption of `fig`; `retained`: sentences that the short one keeps"
+    "Complete the caption of `fig`; `retained`: sentences that the short caption keeps"
     learned = sentences_of(_knowledge_note(content.runs))
     fig_caption = ' '.join([fig.caption, *learned])
     ends = _description(content, heading, fig_caption)
@@ -733,8 +734,8 @@ def figure(
     # `about`: sentences about a table, for its caption
     **options,
 ) -> 'Picture|Interactive|Drawn':
-    """Draw a figure for a paper and return it, with `.caption`, `.notes` (what the caption leaves out), `.facts` (how
-    it was drawn) and `.citations` (BibTeX)
+    """Draw a figure for a paper and return it, with `.caption`, `.notes` (sentences omitted from the caption),
+    `.facts` (how the figure was drawn) and `.citations` (BibTeX)
 
     `figure_kinds()` lists all kinds, each with an example call and its options; `figure_kinds()['head_map']` describes
     one kind. The gallery of figures in the documentation shows a picture of each. With `ax`, draw into an existing

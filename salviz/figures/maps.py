@@ -167,7 +167,7 @@ def _lying_bars(bars, grid, width, from_left):
 @figure_kind('evolution', evolution, 'one map over the steps of a run, as small multiples', 'attention', 'run')
 @figure_kind('pattern_residual', pattern_residual, 'pattern, attention and the difference between them',
              'attention, pattern_target, guided')
-@figure_kind('triptych', triptych, 'attention, its attribution or saliency, and how they differ',
+@figure_kind('triptych', triptych, 'attention, its attribution or saliency, and their difference',
              'attention, attention_attribution or saliency')
 @figure_kind('attention_map', attention_map, "one head's attention, the mean over heads, or rollout", 'attention',
              lists=('head',), example=dict(layer=0, head=1))
@@ -310,7 +310,7 @@ def _sentences(view, width):
 @figure_kind('coloured_sentences', coloured_sentences, 'sentences coloured by saliency', 'saliency', 'snapshots',
              asks='headings')
 def _coloured_sentences(view, width):
-    "Draw the sentences, one below the other, and their colour bar"
+    "Draw the sentences below each other, and their colour bar"
     parts, size, space = _sentences(view, width)
     left, box = 8, size + 5
     line, heads = box + 3, [_heading(name, space) for name in view.names]
@@ -358,7 +358,7 @@ def _pair_columns(view, at, space, size):
 @figure_kind('masked_pairs', masked_pairs, 'several sentences and their masked copies', 'is_masked, masked_input',
              'snapshots', least=2.6, example=dict(probe=[0, 1]))
 def _masked_pairs(view, width):
-    "Draw pairs one below the other, with their colour bar and legend"
+    "Draw the pairs below each other, with their colour bar and legend"
     size, left, space = 8 if len(view.labels) <= 120 else 7, 8, width*72 - 16
     positions = [np.flatnonzero(view.sentence == k) for k in range(len(view.names))]
     parts = [(at, *_pair_columns(view, at, space, size)) for at in positions]
@@ -409,7 +409,7 @@ def _draw_patches(sheet, view, i, x, y, wide, high):
     ax.set(xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[])
 
 # %% ../../nbs/11_figures/02_maps.ipynb #pch2s
-@figure_kind('patch_attention', patch_attention, 'what a patch of an image or [CLS] attends to, or rollout',
+@figure_kind('patch_attention', patch_attention, 'attention or rollout from a patch of an image or [CLS]',
              'attention and input of an image in patches', lists=('layer', 'head', 'patch'), least=2.,
              example=dict(layer=1, head=[0, 1], patch=(0, 1)))
 def _patch_attention(view, width):

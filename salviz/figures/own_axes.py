@@ -68,7 +68,7 @@ def _handles_of(entries) -> tuple: # (handles, labels)
     return handles, [words for _, words in entries]
 
 def _legend(ax, entries):
-    "Draw a legend of `entries` in `ax` where it covers the least"
+    "Draw a legend of `entries` at the place in `ax` where it covers the least data"
     shown = [(handle, words) for handle, words in zip(*_handles_of(entries)) if handle]
     if shown: ax.legend(*zip(*shown))
 
@@ -103,7 +103,7 @@ def _boxes(view, axes):
     return charts._boxes_entries(view)
 
 def _name_rows(ax, at, names):
-    "Label rows at `at` with `names`, in lines that are at most two fifths as wide as the figure"
+    "Label the rows at the heights `at` with `names`, in lines that are at most two fifths as wide as the figure"
     wide = .4*ax.figure.bbox.width*72/ax.figure.dpi
     ax.set_yticks(list(at), ['\n'.join(in_lines(name, wide, 6*_scale())) for name in names])
     ax.tick_params(axis='y', length=0)
@@ -199,7 +199,7 @@ def _square_map(ax, view, values, scale, show_y=True):
     return pitch
 
 def _colour_bar(axes, image, label, ticks, extend='neither'):
-    "Draw the colour bar of `axes` next to them, with those of `ticks` that do not touch"
+    "Draw the colour bar of `axes` next to them, with as many of `ticks` as fit without touching"
     bar, high, s = axes[0].figure.colorbar(image, ax=axes, extend=extend), _points_of(axes[0])[1], _scale()
     texts, unit = _numbered(ticks)
     shown = spaced([float(image.norm(tick))*high/s for tick in ticks], texts, flat=False, gap=5)
@@ -270,7 +270,7 @@ followed.update(dict.fromkeys((AttentionBesideSaliency, ExplanationBesideRationa
 # %% ../../nbs/11_figures/11_own_axes.ipynb #489638f7
 @dataclass(frozen=True, repr=False)
 class Drawn:
-    "What `figure(ax=…)` has drawn: its Axes, its caption, the legend of its marks, how it was drawn, papers to cite"
+    "The result of `figure(ax=…)`: Axes, caption, legend entries of the marks, details of its creation, and citations"
     axes:tuple
     caption:str = ''
     notes:tuple = ()       # sentences that the short caption leaves out
@@ -361,7 +361,8 @@ def _draw_on_subfigure(target, views, style, heading):
         for one, body in zip(sheets, bodies): body.draw(one)
     enlarge_artists(target, scale, existing)
     if sum(heights)*scale > 72*high + .7:
-        warnings.warn(f'figure: the SubFigure is {high:.1f} inches high, but this needs {sum(heights)*scale/72:.1f}; '
+        warnings.warn(f'figure: the SubFigure is {high:.1f} inches high, '
+                      f'but the views need {sum(heights)*scale/72:.1f}; '
                       'make it higher or wider, or show less', stacklevel=4)
     return cut_labels(target, cut)
 

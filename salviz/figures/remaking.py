@@ -162,8 +162,9 @@ _unexplained = 'the metadata is the same: the figure may have been changed after
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-11b
 class Remade(namedtuple('Remade', 'path figure same same_picture differs')):
-    """A remade `figure` and its comparison with the original: whether all bytes are the `same`, whether the image is
-    (`same_picture`), and sentences on what `differs`. `path` is the new file, or None if the bytes are the same"""
+    """A remade `figure` and its comparison with the original: whether all bytes are equal (`same`),
+    whether the images are equal (`same_picture`), and sentences on the differences (`differs`).
+    `path` is the new file, or None if the bytes are the same"""
     def __repr__(self):
         if self.same: head = 'same bytes, no file written'*(not self.path) or 'same bytes'
         elif self.same_picture: head = 'same image'

@@ -103,7 +103,7 @@ def _attention_beside_saliency(view, width, high=46):
              'an explanation of the model and the rationale of the data', 'rationale, and explanation or saliency',
              cites=('eraser',), dense=dict(high=34))
 def _explanation_beside_rationale(view, width, high=60):
-    "Draw a strip of bars with a height of `high` points, in which tokens that the rationale marks are shaded"
+    "Draw a strip of bars, `high` points high, with shading behind tokens that the rationale marks"
     return _aligned_strips(view, [(view.explanation_name, view.explanation, blue, high)], view.is_marked, width)
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #011
@@ -145,7 +145,7 @@ def _replacements(view, space, size):
 _before, _after = dict(color=blue, linewidth=.6), dict(facecolor='white', edgecolor=blue, hatch='//////', linewidth=.6)
 
 def _draw_copy(ax, view, below, places, widths, size, box, line):
-    "Write the words `below` those of the sentence, with frames around replacements"
+    "Write the words in `below` under the words of the sentence, with frames around replacements"
     for i, (k, x) in enumerate(places):
         y, replaced = k*line + box + 9, view.is_replaced[i]
         if replaced: ax.add_patch(Rectangle((x, y), widths[i], box, **replaced_style))
@@ -344,7 +344,7 @@ def _fraction_table(ax, fractions, guided, layers, pitch):
     ax.set_xlabel('head')
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #025s
-@figure_kind('pattern_shares', pattern_shares, "how much of each head's attention follows a pattern",
+@figure_kind('pattern_shares', pattern_shares, "fraction of each head's attention on a pattern",
              'attention, pattern_target, guided', least=2.2)
 def _pattern_tables(view, width):
     "Draw a table for each pattern"
@@ -537,7 +537,8 @@ def _signal_legend(view, count, pitch):
 @figure_kind('signal', signal_view, 'an image or series, its saliency, its masked copy', 'input, saliency_map',
              least=2.8, dense=dict(dense=True))
 def _signal_view(view, width, dense=False):
-    "Draw the panels, and below them the predictions for the input and the masked copy; `dense`: with minimum height"
+    """Draw the panels, and below them the predictions for the input and the masked copy; with `dense`,
+    use the minimum height"""
     panels, space = _panels(view), width*72 - 20
     is_long = view.modality == 'series' and view.saliency.shape[0] > 1.5*view.saliency.shape[1]
     if is_long and not dense: height, draw_panels, pitch = _series_layout(view, panels, width)
@@ -960,7 +961,7 @@ def _headed(views, heading, titles):
 _for_the_author = re.compile('^To save space|choose layers and heads')
 
 def _without_repeats(drawn):
-    "Return `drawn`, a list of (view, body), with each note only below the last panel to which it applies"
+    "Return `drawn`, a list of (view, body), in which each note appears only below the last panel that it applies to"
     out, later = [], set()
     for view, body in reversed(drawn):
         new_notes = [note for note in (*view.notes, *body.notes) if note not in later]
@@ -1085,7 +1086,7 @@ def draw_figure(
         cut = beyond_page(fig)
         labels = cut_labels(fig, shortened)
     if for_author:
-        warnings.warn("figure: heading='none' moves these notes to the facts of the figure: "
+        warnings.warn("figure: with heading='none', only the facts of the figure contain these notes: "
                       f"{' '.join(note.removeprefix('Note: ') for note in for_author)}", stacklevel=2)
     if cut: warnings.warn(_cut_words(cut, scale), stacklevel=2)
     if labels: warnings.warn(_shortened_words(labels, scale), stacklevel=2)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/05_methods/10_attention_dropout.ipynb #at-007
 class _Dropping(Method):
-    "The part of the three methods that draws what is dropped"
+    "The part of the three methods that draws the positions to drop"
     supported_tasks = ('classification', 'multi_label_classification', 'regression', 'token_classification',
                        'question_answering', 'masked_lm', 'replaced_token_detection', 'causal_lm')
     unsupported_tasks = dict(seq2seq='It is limited to models with one stack of self-attention',
@@ -36,7 +36,7 @@ class _Dropping(Method):
         check_layers(model, self.layers)
 
     def _draws(self, model, batch, progress, shape, rates=None) -> dict: # {layer: bool [batch, *shape]}
-        "Draw what is dropped in each layer; `rates`: {layer: probability}, `p` by default"
+        "Draw the positions to drop in each layer; `rates`: {layer: probability}, `p` by default"
         return {l: keyed_below(batch['example_id'], shape, rates[l] if rates else self.p, progress.seed,
                                progress.step, self.stream + l) for l in check_layers(model, self.layers)}
 
@@ -65,7 +65,7 @@ class DropKey(_Dropping):
         self.p, self.last_p, self.layers = p, last_p, layers
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return a plan that masks the drawn keys"
+        "Return a plan that masks randomly drawn keys"
         layers = check_layers(model)
         last = self.p if self.last_p is None else self.last_p
         rates = {l: self.p + (last - self.p) * l / max(1, layers[-1]) for l in layers}
@@ -88,7 +88,7 @@ class AttentionDropout(_Dropping):
         self.p, self.renormalise, self.layers = p, renormalise, layers
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return a plan that drops the drawn weights"
+        "Return a plan that drops randomly drawn weights"
         drop = self._draws(model, batch, progress, _map_shape(model, batch))
         plan = Plan(evidence=dict(dropped_keys=drop), axes=dict(dropped_keys=('head', 'query', 'key')))
         if self.renormalise: plan.drop = drop
@@ -110,7 +110,7 @@ class DropHead(_Dropping):
         self.p, self.layers = p, layers
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return a plan that drops the drawn heads"
+        "Return a plan that drops randomly drawn heads"
         drop = self._draws(model, batch, progress, (head_count(model),))
         drop = {l: x & ~x.all(1, keepdim=True) for l, x in drop.items()}
         left = {l: _remaining(x, model) for l, x in drop.items()}

@@ -51,7 +51,7 @@ class Progress:
 # %% ../../nbs/05_methods/00_base.ipynb #009
 @dataclass
 class Plan:
-    "What a step should do differently from plain fine-tuning"
+    "Instructions for one step, in addition to plain fine-tuning"
     layers:tuple = ()                           # layers whose attention the main pass must capture
     # {layer: bool [batch, heads, query, key]}: positions dropped in the main pass
     drop:dict = field(default_factory=dict)
@@ -76,11 +76,11 @@ class Plan:
         return tuple(sorted({*self.layers, *self.drop, *self.scale}))
 
     def shown(self) -> dict:
-        "Return the evidence, with entries that are functions replaced by their results"
+        "Return the evidence, with functions replaced by their results"
         return {k: v() if callable(v) else v for k, v in self.evidence.items()}
 
     def shown_axes(self) -> dict:
-        "Return the `axes` under the names that `shown` uses"
+        "Return the `axes` by the names that `shown` uses"
         return dict(self.axes)
 
 # %% ../../nbs/05_methods/00_base.ipynb #013
@@ -89,7 +89,8 @@ Term.__doc__ = "A loss per example, `loss` [batch], and its factor in the sum, `
 
 # %% ../../nbs/05_methods/00_base.ipynb #026d
 def _reason_against(method, task:str) -> str: # '' if there is none
-    "Return the reason why `method` does not support `task`: that of the method, or else that of the task"
+    """Return the reason why `method` does not support `task`: the reason that the method declares,
+    or else that of the task"""
     reasons = (part.unsupported_tasks.get(task) for part in getattr(method, 'methods', (method,)))
     return next(filter(None, reasons), getattr(tasks.get(task), 'unsupported', ''))
 
@@ -120,7 +121,7 @@ def is_positive_fraction(meaning:str) -> Limit:
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-01b
 def optional(limit:Limit, meaning='None') -> Limit:
-    "Allow None in addition to what `limit` allows"
+    "Allow None in addition to the values that `limit` allows"
     return Limit(lambda x: x is None or limit.fits(x), f'{meaning} or {limit.words}')
 
 is_weight = Limit(lambda x: _is_number(x) and 0 <= x < math.inf, 'a finite number of at least 0')
@@ -266,7 +267,7 @@ class _WithOptions:
 
     @classmethod
     def accepted(cls) -> dict: # {name: is it required?}
-        "Return the names that `from_args` accepts, including those of earlier versions"
+        "Return the names that `from_args` accepts, including names from earlier versions"
         required = {name: default is inspect.Parameter.empty for name, default in cls.options().items()}
         return {**required, **dict.fromkeys(_renamed(cls), False)}
 
@@ -305,7 +306,7 @@ class _Described(_WithOptions):
         return type(self).__name__
 
     def require(self, ok:bool, message:str) -> None:
-        "Raise a `ValueError` that names the method unless `ok`"
+        "Raise a `ValueError` that names the method if the condition `ok` is False"
         if not ok: raise ValueError(f'{self.name}: {message}')
 
     def __getattr__(self, name:str) -> Any:
@@ -351,7 +352,7 @@ class Method(_Described):
         return tuple(tasks if declared is None else declared)
 
     def prescribes(self, model:torch.nn.Module) -> dict:
-        "Return the heads of `model` whose attention gets a target: {layer: heads}"
+        "Return the heads of `model` whose attention has a target: {layer: heads}"
         return {}
 
     def __add__(self, other): return Together(self, other)
@@ -386,7 +387,7 @@ class Method(_Described):
 
 # %% ../../nbs/05_methods/00_base.ipynb #035x
 class FineTuning(Method):
-    "Plain fine-tuning on the task loss alone, with an empty plan: the baseline for all methods"
+    "Plain fine-tuning on only the task loss, with an empty plan: the baseline for all methods"
     method_group = 'plain'
     search_space = dict(learning_rate=learning_rates, weight_decay=(.01, .1, 0.))
 
@@ -542,7 +543,7 @@ class _Joined(Method):
         twice = [n for n in names if names.count(n) > 1]
         self.require(not twice,
                      f'{", ".join(dict.fromkeys(twice))} occurs more than once; use each method once')
-        self.require(self.task_names(), 'these methods have no supported task in common: '
+        self.require(self.task_names(), 'these methods have no common supported task: '
                      + '; '.join(f'{method.name} supports {", ".join(method.task_names())}' for method in self.methods))
         self.cite = [c for method in self.methods if method.cite
                      for c in (method.cite if isinstance(method.cite, (list, tuple)) else [method.cite])]

@@ -78,7 +78,7 @@ class ExpectedGradients(Method):
         **dict.fromkeys(('image_classification', 'series_classification'), 'It compares the words of texts'))
 
     def __init__(self,
-        prior:Literal['sparsity', 'smoothness']='sparsity', # what attributions should look like
+        prior:Literal['sparsity', 'smoothness']='sparsity', # desired property of the attributions
         weight:float=1.,  # weight of the prior
         references:int=1, # number of references that are drawn for each example and step
     ):

@@ -17,7 +17,7 @@ def places(real):
     return real.cumsum(1)
 
 def real_pairs(real):
-    "Return whether query and key are both `real` [batch, tokens], as bool [batch, tokens, tokens]"
+    "Return a mask [batch, tokens, tokens] of the pairs whose query and key are both `real` [batch, tokens]"
     return real[:, :, None] & real[:, None, :]
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #009
@@ -135,7 +135,7 @@ def _function_pattern(
         matrix = function(tokenizer.convert_ids_to_tokens(ids[b, at].tolist()))
         if matrix is None: continue
         target[b, at[:, None], at] = as_pattern(
-            matrix, f'what {getattr(function, "__name__", "the pattern function")} returns', len(at))
+            matrix, f'the result of {getattr(function, "__name__", "the pattern function")}', len(at))
         guided[b] = True
     device = batch['input_ids'].device
     return target.to(device), guided.to(device)

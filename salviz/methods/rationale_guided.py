@@ -130,7 +130,7 @@ def as_many_of_the_rest(
     times:int,               # number of draws
     seed:int=0, step:int=0,
 ) -> list: # of bool [batch, n]
-    """Draw `times` samples of unmarked tokens, each with the same number of tokens as the marked ones
+    """Draw `times` samples of unmarked tokens, each as large as the set of marked tokens
 
     If there are fewer unmarked tokens, each sample contains all of them."""
     rest, draws = counts & ~is_marked, []
@@ -264,7 +264,7 @@ def taught_saliency(
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-054
 class _Marked(Method):
-    "The part of the method that chooses what is compared with rationales"
+    "The part of the method that selects the values to compare with rationales"
     @property
     def of_attention(self) -> bool: return self.explanation in ('attention', 'rollout')
 
@@ -301,7 +301,7 @@ class _Marked(Method):
         return plan
 
     def _copies(self, plan, model, batch, marks, counts, progress) -> Plan:
-        "Add a pass over the rationales alone and over samples of other tokens to `plan`"
+        "Add a pass over only the rationales, and passes over samples of other tokens, to `plan`"
         is_marked = counts & (marks >= .5)
         texts = [is_marked, *as_many_of_the_rest(is_marked, counts, batch['example_id'], self.variant.negatives,
                                                  progress.seed, progress.step)]
@@ -394,7 +394,7 @@ class _Checking(_Comparing):
 
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict',
               epochs:int) -> None:
-        "Raise an error if the data have no rationales, or if `model` does not support the explanation"
+        "Raise an error if the data has no rationales, or if `model` does not support the explanation"
         Method.check(self, model, tokenizer, data, epochs)
         train = data['train']
         self.require('rationale' in train.column_names,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/05_methods/08_right_reasons.ipynb #rr-007
 def rationale_sides(
-    batch:dict, # tokens, with `rationale` [batch, n] if the data have rationales
+    batch:dict, # tokens, with `rationale` [batch, n] if the data has rationales
 ) -> tuple: # (bool [batch, n], bool [batch, n])
     "Return the tokens inside and outside the rationale; an example without a rationale has neither"
     words = batch['attention_mask'].bool() & (batch['word_ids'] >= 0)
@@ -52,7 +52,7 @@ class _OnRationales(Method):
         ('regression', 'question_answering'), 'It explains the classes of a text; use RationaleGuided')}
 
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
-        "Raise an error if the training data have no rationales"
+        "Raise an error if the training data has no rationales"
         super().check(model, tokenizer, data, epochs)
         has = 'rationale' in data['train'].column_names and any(x is not None for x in data['train']['rationale'])
         self.require(has, "requires rationales in the column 'rationale' of the training data; see load_rationales")

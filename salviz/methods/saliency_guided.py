@@ -44,7 +44,7 @@ def _lowest_features(
     fraction:float,          # k, as a fraction of the features
     ranking='signed',        # 'signed': most negative first; 'magnitude': closest to zero first
 ) -> torch.Tensor: # bool [batch, features]
-    "Return the mask of the floor(`fraction` · features) features with the lowest `saliency` in each example"
+    "Return a mask of the floor(`fraction` · features) features with the lowest `saliency` in each example"
     counts = torch.as_tensor(np.floor(np.arange(is_feature.shape[1] + 1) * fraction + 1e-6), dtype=torch.int64,
                              device=is_feature.device)
     k = counts[is_feature.sum(1, keepdim=True)]
@@ -60,7 +60,7 @@ def _fill_source(
     block:torch.Tensor,   # int64 [batch, words]
     first='next',         # for masked words without an unmasked word before them: 'next', 'keep' or 'mask'
 ) -> torch.Tensor: # int64 [batch, words]
-    "Return the column of the word that replaces each `low` word, or -1 if there is none"
+    "Return the column of the word that replaces each word in `low`, or -1 if there is none"
     W = low.shape[1]
     column = torch.arange(W, device=low.device).expand_as(low)
     remaining = is_word & ~low
@@ -398,7 +398,7 @@ class _Prepared(_Explaining):
         except ValueError as e: self.require(False, str(e))
 
     def prepare(self, trainer:'MethodTrainer') -> None:
-        """Take the mask token from the `trainer`'s tokenizer, and record in the run which saliency is used
+        """Take the mask token from the `trainer`'s tokenizer, and record the name of the saliency in the run
 
         A resumed run uses the saliency with which it was started."""
         self.mask_token_id = getattr(trainer.tokenizer, 'mask_token_id', None)
@@ -409,7 +409,7 @@ class _Prepared(_Explaining):
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #040
 class SaliencyGuided(_Prepared):
-    """Saliency guided training: train for the same prediction when the least salient features are masked
+    """Saliency guided training: train a model to keep its prediction when the least salient features are masked
 
     Features are words, pixels, or values of a series (Ismail et al., NeurIPS 2021)."""
     cite = 'ismail2021saliency'

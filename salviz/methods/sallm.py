@@ -281,8 +281,8 @@ def query_rows(
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-5c
 def _counted_tokens(model, batch:dict) -> torch.Tensor: # bool [batch, tokens]
-    """Return a mask of the tokens that a target may mark: real tokens that are not special; for causal models, only
-    those in the prompt"""
+    """Return a mask of the tokens that a target may mark: real tokens that are not special; for causal models,
+    only tokens of the prompt"""
     counts = real_tokens(batch) & ~batch['is_special']
     if tasks[task_of(model)].causal: return counts & (batch['segments'] == 0)
     return counts
@@ -333,7 +333,7 @@ class Explanations:
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #041
 def _shortest_first(examples) -> np.ndarray: # int64 [examples]: row numbers
-    "Return the order in which the encoded `examples` are explained: by increasing length"
+    "Return the order in which the encoded `examples` are explained, which is by increasing length"
     return np.argsort(np.asarray(examples['length']), kind='stable')
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #041b
@@ -435,7 +435,7 @@ part_seconds = 60. # computing time after which a part is written
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050ab
 class _Unfinished:
-    """The explanations for the arrays `name` of `run` that exist so far
+    """The explanations computed so far for the arrays `name` of `run`
 
     They include parts that an earlier process has written."""
     def __init__(self,
@@ -613,9 +613,9 @@ class _Agreeing(_Unlabelled):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #062
 class _Questioning(_Agreeing):
-    "The part of the method that describes what is explained and checks explanations from another run"
+    "The part of the method that records the settings of its explanations, and checks explanations of another run"
     def _question(self, tokenizer) -> dict:
-        "Return a description of what is explained, which the state of the run records"
+        "Return the settings that determine the explanations, as recorded in the state of the run"
         name = f'{self.saliency.__module__}.{self.saliency.__qualname__}' if callable(self.saliency) else self.saliency
         vocabulary = hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()[:16]
         takes_steps = not callable(self.saliency) and 'steps' in attribution_named(self.saliency).options
@@ -722,7 +722,8 @@ class _Teaching(_Questioning):
         trainer.run.set_state(teacher_weights=now)
 
     def _require_same_teacher(self, teacher, begun):
-        "Raise an error unless `teacher` computed the first explanations, whose weights had the checksum `begun`"
+        """Raise an error unless the weights of `teacher` have the checksum `begun`,
+        that of the weights which computed the first explanations"""
         self.require(begun in (None, _checksum(teacher)),
                      'the teacher does not have the weights that computed the first explanations of this run; pass '
                      'the same teacher as before, or start a new run')

@@ -53,7 +53,7 @@ def likeness(
     sign='magnitude', # 'magnitude', 'positive' or 'signed'
     kendall=False,    # whether to compute Kendall's tau as well, which is slow for many rows
 ) -> dict: # {'spearman', 'kl', 'top_overlap'[, 'kendall']}, each float64 [...]
-    "Return similarity metrics of `a` and `b` along the last axis; undefined metrics are NaN"
+    "Return similarity metrics between `a` and `b` along the last axis; undefined metrics are NaN"
     _check_how(sign, top_fraction)
     a, b = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
     if counts is None: counts = True
@@ -230,7 +230,7 @@ def compare_methods(
 def _same_sentence(a, b) -> bool: return (a.texts, a.tokens) == (b.texts, b.tokens)
 
 def _check_same(a, b, what):
-    "Raise a `ValueError` for snapshots of different sentences, or with different shapes of `what`"
+    "Raise a `ValueError` for snapshots of different sentences, or with different shapes of the array `what`"
     if not _same_sentence(a, b):
         shown = [repr(' | '.join(s.texts)[:60] or ' '.join(s.labels)[:60]) for s in (a, b)]
         how = ' and '.join(shown)
@@ -255,7 +255,7 @@ def compare_snapshots(
     # layer, head, spearman, kl (of `a` from `b`), top_overlap[, kendall]; a single row for arrays with one number per
     # token, which are compared over ordinary tokens
 ) -> pd.DataFrame:
-    "Return the similarity of `what` in the snapshots `a` and `b`"
+    "Return the similarity of the array `what` in the snapshots `a` and `b`"
     _check_same(a, b, what)
     check_choice('keys', keys, ('all', 'ordinary'))
     ordinary = ~np.asarray(a.is_special, bool)
@@ -291,7 +291,8 @@ def _paired(a, b):
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #052b
 def _compared(pairs, columns, options):
-    "Concatenate `compare_snapshots` of all `pairs`, with the entries of `columns(a, b)` as first columns"
+    """Concatenate the results of `compare_snapshots` for all `pairs`, with the entries of `columns(a,
+    b)` as first columns"""
     return _stacked([compare_snapshots(a, b, **options).assign(**columns(a, b)) for a, b in pairs], *columns(*pairs[0]))
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #052c

@@ -40,7 +40,7 @@ class Estimate:
 
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-6b
 def _student():
-    "Return Student's t distribution; imported lazily, because scipy.stats loads slowly"
+    "Return Student's t distribution; scipy.stats is imported lazily, because it loads slowly"
     from scipy.stats import t
     return t
 

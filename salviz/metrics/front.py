@@ -94,8 +94,8 @@ def _choice_problem(measures, have) -> str:
     for m in measures:
         if twin := _renamed(m, 'test', 'validation'):
             hint = ' (add it to the measures of the study)'*(twin not in have)
-            return (f'values are selected by validation and reported on test; pass {twin!r}{hint} instead of {m!r}, '
-                    'which is shown next to it')
+            return ('values are selected on the validation split and reported on the test split; '
+                    f'pass {twin!r}{hint} instead of {m!r}, which is shown next to it')
     if measures[0] == measures[1]: return f'x and y are both {measures[0]!r}; pass two metrics'
     return ''
 
@@ -124,7 +124,7 @@ def _setting_problem(frame, names, setting, method) -> str:
     return ''
 
 def _of_setting(frame, setting, method):
-    "Return the rows of `frame` in which `setting` is set, and the name of their method"
+    "Return the rows of `frame` that have a value of `setting`, and the name of their method"
     names = [c for c in id_columns(frame) if c not in ('method', 'seed', 'run')]
     if 'run' not in frame and setting in frame: names.append(setting) # without a run, numbers count as metrics
     mine = frame[[]]

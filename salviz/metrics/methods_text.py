@@ -191,7 +191,7 @@ def _grid_parts(settings, seeds):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-14
 def _selection_parts(configs):
-    "Describe which checkpoints are scored"
+    "Describe the checkpoints that are scored"
     last = [_part(config, 'settings', 'returns') == 'last' for config in configs]
     best = _all(configs, 'best_metric', 'name')
     if last and all(last): return ['Scores are those of the final weights.']

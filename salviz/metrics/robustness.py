@@ -91,7 +91,7 @@ def derived_score(
     run:'Run',
     split:str, # a held-out split
     name:str,  # see `is_derived`
-) -> float: # NaN if the run does not have what it needs
+) -> float: # NaN if the run lacks the required predictions
     "Return a score that is computed from the recorded predictions of `run`"
     if name.startswith('group_') or name == 'worst_group':
         table = group_scores(run, split)

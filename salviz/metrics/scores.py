@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/08_metrics/00_scores.ipynb #006
 def check_lengths(least=0, **lists):
-    "Raise a `ValueError` unless the `lists` {argument: list} have the same length, which must be at least `least`"
+    """Raise a `ValueError` unless the `lists` {argument: list} have the same length,
+    and that length is not less than the minimum `least`"""
     counts = list(map(len, lists.values()))
     if len({*counts}) > 1 or min(counts) < least:
         raise ValueError(f'{listed(lists)} must have the same length{" and not be empty"*bool(least)}, got '
@@ -59,7 +60,7 @@ def check_fraction(name, x, whole=False):
     if not is_inside: raise ValueError(f'{name} must be {ends}, got {x!r}')
 
 def _f1(labels, predictions, **how) -> float:
-    "Return scikit-learn's F1; imported lazily, because the import takes longer than opening an explorer"
+    "Return scikit-learn's F1; scikit-learn is imported lazily, because it loads slowly"
     from sklearn.metrics import f1_score
     return float(f1_score(labels, predictions, zero_division=0, **how))
 

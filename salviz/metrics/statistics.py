@@ -386,8 +386,8 @@ def _baseline_of(row, base, rows):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #044b
 def _compare(cells, base, test, correction, across=False):
-    """Compare each cell with the baseline `base`; return {(row, column): (`Comparison`, adjusted p)}. If `across`, the
-    columns are a setting, and all comparisons form one family"""
+    """Compare each cell with the baseline `base`; return {(row, column): (`Comparison`, adjusted p)}.
+    If `across` is True, the columns are a setting, and all comparisons form one family"""
     rows, columns = (list(dict.fromkeys(names)) for names in zip(*cells))
     families, found_in = {}, {}
     for row, column in cells: found_in.setdefault(row, []).append(column)
@@ -409,14 +409,14 @@ def _compare(cells, base, test, correction, across=False):
     return out
 
 def _compare_tested(cells, base, test, correction, across, untested):
-    "Compare all cells except those of the metrics `untested`, see `_compare_all`; {} without a baseline"
+    "Compare all cells, except cells of the metrics `untested`, as `_compare_all` does; return {} without a baseline"
     if base is None: return {}
     without = [untested] if isinstance(untested, str) else untested
     return _compare_all({cell: values for cell, values in cells.items() if cell[1] not in without}, base, test,
                         correction, across)
 
 def _compare_all(cells, base, test, correction, across):
-    "Compare with the row `base`, or within each group of columns with the column `base`"
+    "Compare all cells with the row `base`, or with the column `base` of their group of columns"
     lower = [c for _, c in cells if isinstance(c, tuple) and c[1] == base]
     if not lower: return _compare(cells, base, test, correction, across)
     turned = {((c[0], c[1], *row), ''): values for (row, c), values in cells.items() if isinstance(c, tuple)}
@@ -747,7 +747,7 @@ def _few_sentence(pairs, test):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #059sc
 def _family(table, tested, of_table=False):
-    "Describe which comparisons are corrected together"
+    "Describe the comparisons that are corrected together"
     if of_table or table.column != 'measure':
         if len(tested) == 1: return 'the only comparison'
         return f'all {len(tested)} comparisons of the table'
@@ -809,7 +809,7 @@ def _mark_best(table, by_group=False):
         if len(here) > 1: _mark_among(table, here, columns[here[0]], table.better.get(measures[here[0]]))
 
 def _mark_among(table, here, column, way):
-    "Set `best` for those of the rows `here` of the frame whose printed mean equals the best printed mean"
+    "Set `best` for the rows among `here` whose printed mean equals the best printed mean"
     if way is None: return
     means = table.frame['mean'].iloc[here]
     top = (max if way == 'higher' else min)(means)
@@ -863,7 +863,8 @@ def _score_problem(frame, columns, measure, ways) -> str:
     return ''
 
 def _with_score(frame, columns, measure, better):
-    "Return the frame with a column score, and its direction, for a `measure` per value of the setting `columns`"
+    """Add a column score with the metric that `measure` names for each value of the setting `columns`;
+    return the frame and the direction of the score"""
     ways = {m: (better or {}).get(m, better_of(m)) for m in measure.values()}
     check_faults(_score_problem(frame, columns, measure, ways))
     _check_names('measure', measure.values(), _measures_in(frame))
@@ -966,14 +967,15 @@ def _arranged(frame, rows, columns, measure, better, titles):
     return frame, columns, measure, better, titles, ways
 
 def _table_faults(cells, across, compare_to, average, p_values, change):
-    "Yield a message for each argument of `result_table` that the other arguments or the cells rule out"
+    "Yield a message for each argument of `result_table` that conflicts with other arguments or with the cells"
     if average and not across: yield 'average requires a setting along the columns, such as columns="task"'
     for name, is_set in dict(p_values=p_values, change=change).items():
         if is_set and compare_to is None: yield f'{name} requires compare_to, the baseline to compare with'
     if p_values and isinstance(next(iter(cells))[1], tuple): yield 'p_values needs heads of one level'
 
 def _of_columns(cells, across, measure, better, ways_of_rows, percent):
-    "Return the better direction of each column, or of each metric in the rows, and the columns in per cent"
+    """Return the better direction of each column (or of each metric in the rows),
+    and the columns that are printed in per cent"""
     if not across: return better, tuple(percent)
     shown = list(dict.fromkeys(c for _, c in cells))
     return ways_of_rows or dict.fromkeys(shown, better[measure]), tuple(shown)*(measure in percent)

@@ -78,7 +78,8 @@ class _StudyFolder:
         return {}
 
     def finished_trials(self, who:str) -> list:
-        "Return [(trial, `Run`)] for the finished trials; raise a `ValueError` that begins with `who` if there are none"
+        """Return [(trial, `Run`)] for the finished trials; raise a `ValueError` that names the function `who` if there
+        are none"""
         trials = list(self._finished())
         if not trials: raise ValueError(f'{who}: {self.folder} has no finished run yet; call run() to train')
         return trials
@@ -205,7 +206,7 @@ class _MeasuredStudy(_DescribedStudy):
         self, **where,
         # {method, with settings that have several values: list of runs, one per seed}
     ) -> dict:
-        "Return the finished runs with the `method`, `seed` or settings in `where`"
+        "Return the finished runs, restricted to the `method`, `seed` or settings in `where`"
         out = {}
         for c, run in self._finished():
             values = {**c['settings'], 'method': c['method'], 'seed': c['seed']}

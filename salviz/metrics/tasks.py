@@ -78,12 +78,12 @@ def _check_spans(where, split, classes):
 @dataclass(frozen=True)
 class TaskWords:
     "Wording of a task's answers"
-    explained:str='the prediction'                      # what the recorded saliency explains
-    score:str='the score'                               # what increases or decreases with the input
+    explained:str='the prediction'                      # quantity that the recorded saliency explains
+    score:str='the score'                               # quantity that increases or decreases with the input
     sign:str='orange is evidence for it, blue against it.' # meaning of the two colours of saliency
-    no_label:str=''                                     # what replaces a missing label in the loss
+    no_label:str=''                                     # replacement for a missing label in the loss
     number:bool=False                                   # whether the answer is one number on a scale
-    unit:str='labelled tokens'                          # what is counted as correct, in a figure
+    unit:str='labelled tokens'                          # units that are counted as correct, in a figure
     one:str='word'                                      # one of these, in the explorer
     outcome:str='The model labels {right} of {of} correctly.'
     # names and titles of the two lines below the tokens: the label and the prediction

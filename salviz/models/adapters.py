@@ -44,7 +44,7 @@ _adapter_kinds = 'LORA', 'IA3', 'LOHA', 'LOKR', 'OFT', 'VERA', 'HRA', 'FOURIERFT
 _why_not = dict(ADALORA='adds its own loss and moves ranks between layers on its own schedule, '
                         'which the methods do not support',
                 XLORA='runs the model twice in each pass',
-                ADAPTION_PROMPT="adds a second attention to the model's")
+                ADAPTION_PROMPT="adds a second attention to that of the model")
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa12b
 def _kind_fault(config) -> str: # '' if there is none
@@ -95,7 +95,7 @@ def _adapter_fault(model) -> str: # '' if there is none
             f'not contain it; {heads}, or freeze it')
 
 def check_adapted(model):
-    "Raise a `ValueError` if an adapter in `model` cannot be trained, or if its checkpoints would miss parameters"
+    "Raise a `ValueError` if an adapter in `model` cannot be trained, or if its checkpoints would lack parameters"
     check_faults(_adapter_fault(model), 'train: ')
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa15

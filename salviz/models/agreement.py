@@ -118,8 +118,8 @@ def _class_order(
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm11b
 def _renumbering(names, order) -> str:
-    "Return the sentence that reports the change of the class order from `names` to `order`"
-    return (f'the data list the classes {", ".join(names)}, the model {", ".join(order)}; '
+    "Return a sentence that reports the change of the class order from `names` to `order`"
+    return (f'the data lists the classes {", ".join(names)}, the model {", ".join(order)}; '
             'the labels were renumbered to match the model')
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm14
@@ -138,8 +138,8 @@ def agreed_data(
     data,        # {split: Dataset}
     who='train', # calling function, for errors
 ) -> tuple: # (data, list of sentences that describe the changes)
-    """Return `data` with all labels numbered in the order of the outputs of `model`; a model without class names gets
-    the class names of the data. Raise a `ValueError` if names differ"""
+    """Return `data` with all labels numbered in the order of the outputs of `model`;
+    a model without class names adopts the class names of the data. Raise a `ValueError` if names differ"""
     task = tasks[task_of(model)]
     column = task.columns[-1]
     if not task.has_classes or not _labelled(data, column): return data, []
@@ -195,7 +195,7 @@ def agreed_split(
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm17b
 def class_mismatch(teacher, model) -> str: # '' if the classes match
-    "Describe how the classes of two models differ, with both lists"
+    "Describe the difference between the classes of two models, with both lists"
     a, b = class_names(teacher), class_names(model)
     if None in (a, b) or a == b or class_places(a, b) == list(range(len(b))): return ''
     return f'the classes of the teacher are {a}, those of the model {b}; they must be the same in the same order'

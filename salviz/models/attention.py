@@ -260,9 +260,9 @@ def _probabilities(
 
 # %% ../../nbs/03_models/01_attention.ipynb #053b
 def _capture(maps, layer, A):
-    """Store `A` as the map of `layer`; if nothing before it requires a gradient (all parameters are frozen), make it a
-    leaf that does. Return the tensor for the rest of the pass, which is never the leaf itself: hooks on module outputs,
-    such as those of a FLOP counter, cannot handle a leaf"""
+    """Store `A` as the map of `layer`; if nothing before it requires a gradient (all parameters are frozen),
+    make it a leaf that requires one. Return the tensor for the rest of the pass, which is never the leaf itself:
+    hooks on module outputs, such as those of a FLOP counter, cannot handle a leaf"""
     leaf = torch.is_grad_enabled() and not A.requires_grad
     maps._captured[layer] = A.requires_grad_() if leaf else A
     if leaf: return A.view_as(A)
@@ -486,7 +486,7 @@ def _alike(ours, theirs) -> bool:
 # %% ../../nbs/03_models/01_attention.ipynb #tr07b
 def _extra(module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None, position_bias=None,
            **kwargs):
-    "Describe how `module` differs from a softmax of masked scores; None if it does not differ"
+    "Describe the difference between `module` and a softmax of masked scores; None if there is none"
     if attention_mask is not None and attention_mask.dtype != torch.bool:
         return 'it adds numbers to its scores through its own mask'
     if any(x is not None for name, x in kwargs.items() if name.endswith('indices')):
@@ -660,7 +660,7 @@ def _reason(model, part):
     found = _trial_of(model, part)
     if found.reason: return found.reason, instead
     if not found.numbers and part == 'cross': return 'its cross-attention is not a separate module', instead
-    if not found.numbers: return "a pass makes no call of transformers' attention interface", instead
+    if not found.numbers: return "a forward pass does not call transformers' attention interface", instead
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr15
 def check_observable(model, part=None):

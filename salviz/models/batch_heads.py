@@ -18,7 +18,7 @@ from .loading import full_precision, undisturbed
 
 # %% ../../nbs/03_models/12_batch_heads.ipynb #bh11
 class LastInputs:
-    """The inputs of the last training pass through a model, stored by reference with forward pre-hooks
+    """The inputs of the last training pass through a model, captured by reference in forward pre-hooks
 
     Passes in evaluation mode, without gradients or inside compiled code are ignored."""
     def __init__(self, *modules:nn.Module): # the model and its wrappers, such as peft's; a call of any of them counts
@@ -32,7 +32,7 @@ class LastInputs:
         self._call = module, args, kwargs
 
     def set(self, inputs:dict): # {name: tensor}
-        "Use `inputs` instead of those of the last pass, until the next pass"
+        "Replace the inputs of the last pass by `inputs`, until the next pass"
         self._call, self._inputs = None, dict(inputs)
 
     @property
@@ -86,7 +86,7 @@ def first_rows(
 
 # %% ../../nbs/03_models/12_batch_heads.ipynb #bh31
 def special_ids(tokenizer) -> list:
-    "Return the ids of the special tokens of `tokenizer` that do not stand for a word"
+    "Return the ids of the special tokens of `tokenizer` that do not represent a word"
     words = {getattr(tokenizer, 'unk_token_id', None), getattr(tokenizer, 'mask_token_id', None)}
     bounds = {getattr(tokenizer, f'{name}_token_id', None) for name in ('bos', 'eos', 'cls', 'sep', 'pad')}
     return sorted({*tokenizer.all_special_ids} - (words - bounds))
@@ -116,7 +116,7 @@ def _text_numbers(
 
 # %% ../../nbs/03_models/12_batch_heads.ipynb #bh33
 def _text_fractions(A, queries, later) -> tuple: # two tensors [texts, heads]
-    "Return the attention of the ordinary tokens of each text to sinks, and to the one word with the most attention"
+    "Return the attention of the ordinary tokens of each text to sinks, and to the single word that receives the most"
     of_words = torch.where(queries[:, None, :, None], A, 0.)
     to_keys = of_words.sum(2)/queries.sum(1)[:, None, None] # [texts, heads, keys]
     sinks = later.clone()

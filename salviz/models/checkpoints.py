@@ -73,8 +73,8 @@ def _fault(folder) -> str:
 
 # %% ../../nbs/03_models/08_checkpoints.ipynb #051d
 def _resume_fault(folder) -> str: # '' if training can resume
-    """Return the reason why training cannot resume from the checkpoint in `folder`: this checkpoint is damaged, or the
-    best checkpoint so far, which is loaded at the end"""
+    """Return the reason why training cannot resume from the checkpoint in `folder`:
+    this checkpoint or the best one so far, which is loaded at the end, is damaged"""
     if fault := _fault(folder): return f'{folder.name}: {fault}'
     best = read_object(folder/'trainer_state.json').get('best_model_checkpoint')
     if best is None or Path(best).name == folder.name: return ''

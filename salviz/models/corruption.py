@@ -248,7 +248,7 @@ def pack_texts(
 _streams = dict(choose=0x6d610, fate=0x6d611, token=0x6d612)   # methods use small numbers
 
 def _check_batch(batch, who):
-    "Raise an error for the function `who` if `batch` lacks a column that corruption needs"
+    "Raise an error that names the function `who` if `batch` lacks a column that corruption needs"
     lacking = [name for name in ('input_ids', 'example_id', 'is_special') if name not in batch]
     if lacking: raise ValueError(f'{who} needs {", ".join(lacking)} in the batch; prepare it with encode and Collator')
 
@@ -298,7 +298,7 @@ class MaskTokens:
 
     @classmethod
     def learned(cls, tokenizer:'PreTrainedTokenizerBase', encoded:Dataset, fraction:float) -> Self:
-        "Create a `MaskTokens`; nothing is learned from the `encoded` training split"
+        "Create a `MaskTokens`; the `encoded` training split is not used"
         return cls(tokenizer, fraction=fraction)
 
     def __repr__(self): return f'MaskTokens(fraction={self.fraction}, masked={self.masked}, replaced={self.replaced})'

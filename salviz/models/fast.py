@@ -39,7 +39,7 @@ def any_key(x:torch.Tensor) -> torch.Tensor: # bool [..., query, 1]
 
 # %% ../../nbs/03_models/00_fast.ipynb #fast-09
 def surely_all(mask:torch.Tensor) -> bool:
-    "Return whether the bool `mask` is True everywhere; always False if the check would make the GPU wait"
+    "Return whether the bool `mask` is True everywhere; always False if the check would synchronise the GPU"
     return mask.device.type == 'cpu' and bool(mask.all())
 
 def where_needed(mask, x, other) -> torch.Tensor: # `x` itself if `mask` is known to be True everywhere

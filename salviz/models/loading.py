@@ -398,7 +398,8 @@ def is_taught(parameter:str) -> bool:
 
 # %% ../../nbs/03_models/03_loading.ipynb #taught-2b
 def load_taught_weights(model, name):
-    "Add the trained weights of the packaged model `name` to `model`, a new 'minilm'; keep a head for other classes"
+    """Add the trained weights of the packaged model `name` to `model`, a new 'minilm';
+    do not change a head for other classes"""
     learned, is_same_head = load_file(_taught_file(name)), model.config.num_labels == len(taught_classes[name])
     with torch.no_grad():
         for key, parameter in model.named_parameters():
@@ -412,7 +413,7 @@ def load_taught_weights(model, name):
 def new_head_note(model) -> str: # '' if the head was trained or its state is unknown
     "Return a warning if the head of `model` is new, so that its predictions are meaningless; else ''"
     if not getattr(model, 'has_new_head', False): return ''
-    return 'The head is new and untrained: its answers are random.'
+    return 'The head is new and untrained: its predictions are random.'
 
 # %% ../../nbs/03_models/03_loading.ipynb #041
 def _names_of_head(name, config, head, wanted, classes=None) -> dict:

@@ -493,7 +493,7 @@ def _read_off(cls, data):
     "Return the shape of an example in `data` (from `data.signals`) and the class names"
     part = data['train'] if isinstance(data, dict) else data
     if cls.main_input_name not in part.column_names:
-        raise ValueError(f'{cls.__name__} takes {cls.main_input_name}, but the data have the columns '
+        raise ValueError(f'{cls.__name__} takes {cls.main_input_name}, but the data has the columns '
                          f'{", ".join(part.column_names)}')
     label = next(name for name in ('label', 'labels') if name in part.column_names)
     return part.features[cls.main_input_name].shape, part.features[label].names

@@ -36,7 +36,7 @@ def logits_at(
     model,
     is_read, # bool [rows, tokens] for the passes in the block; None: compute all positions
 ):
-    "Compute the logits of `model` only where `is_read`; `outputs.places` has the positions; see `_packed_places`"
+    "Compute the logits of `model` only where `is_read`; `outputs.places` contains the positions, see `_packed_places`"
     places = None if is_read is None else _packed_places(is_read)
     layer = None if places is None or not 0 < places.shape[1] < is_read.shape[1] else _output_layer(model)
     if layer is None:
@@ -61,6 +61,6 @@ def logits_at(
 
 # %% ../../nbs/03_models/11_places.ipynb #plc09c
 def logits_between(outputs, first:int, last:int) -> torch.Tensor: # [positions, vocabulary]
-    "Return the logits of the first row at positions `first` to `last` - 1, which `outputs` must contain"
+    "Return the logits of the first row at the positions from `first` to `last - 1`, which `outputs` must contain"
     if (places := getattr(outputs, 'places', None)) is None: return outputs.logits[0, first:last]
     return outputs.logits[0, (first <= places[0]) & (places[0] < last)]

@@ -116,7 +116,7 @@ class Task(Facts):
     def answer(self,
         outputs:dict,           # {'main': outputs of the main pass, name of a further pass: its outputs}
         predicted:torch.Tensor, # `predicted` of the main pass
-        batch:dict,             # the batch, with labels if the data have them
+        batch:dict,             # the batch, with labels if the data has them
         j:int,                  # index of the example in the batch
         real,                   # bool [tokens]: True for tokens that are not padding, None without tokens
         names,                  # function: class or token ids -> their names
@@ -224,7 +224,7 @@ class TokenTask(Task):
 
 # %% ../../nbs/03_models/02_tasks.ipynb #023b
 class Tagging(TokenTask):
-    "A task with a class for each word; every token except padding gets a prediction"
+    "A task with a class for each word; the model predicts a class for every token except padding"
     def queried(self, batch): return batch['attention_mask'].bool()
 
 class Detection(TokenTask):
@@ -277,7 +277,8 @@ def best_span(
 
 # %% ../../nbs/03_models/02_tasks.ipynb #qa02b
 class Spans(TokenTask):
-    "A task that finds the answer to the first text in the second; the answer's tokens have label 1, the others 0"
+    """A task that finds the answer to the first text in the second; tokens of the answer have the label 1,
+    other tokens 0"""
     def queried(self, batch): return batch['segments'] == 1
 
     def unlabelled(self, batch):
@@ -299,7 +300,8 @@ class Spans(TokenTask):
         return torch.where(self.queried(batch), ((first <= at) & (at <= last)).long(), -100)
 
     def _at_ends(self, both, labels):
-        "Return the start value at the answer's first token plus the end value at its last; `both` is (start, end)"
+        """Return the start value at the answer's first token plus the end value at its last token; `both` is (start,
+        end)"""
         inside = (labels == 1).int()
         ends = inside.argmax(1), inside.shape[1] - 1 - inside.flip(1).argmax(1)
         return sum(x.gather(1, at[:, None])[:, 0] for x, at in zip(both, ends))

@@ -24,7 +24,7 @@ def _sentence_pools(
     task,                # 'movie', 'amazon' or 'tweets' with two classes; 'movie5' with five
     splits=(.5, .2, .3), # fractions of train, validation and test
 ): # DatasetDict
-    "Return packaged sentences in three pools without common texts, which do not depend on a seed"
+    "Return three pools of packaged sentences that share no texts and do not depend on a seed"
     import pandas as pd
     from salviz.data.texts import load_text, polar_classes, rating_classes
     name = _domains[task.removesuffix('5')]
@@ -99,7 +99,7 @@ def _drawn(
     data=None,   # {task: DatasetDict}: custom pools
     smaller=None,  # fraction to draw of a pool that has too few rows; None: raise an error
 ): # function(seed, task) -> DatasetDict
-    "Return the function that draws the rows of a trial from the pools of its task"
+    "Return a function that draws the rows of a trial from the pools of its task"
     def rows(seed, task):
         from salviz.data.texts import subset
         pools = _pools_of(task, load, data)
@@ -117,7 +117,7 @@ def _transformer_for(
     base='minilm',
     layers=None,  # number of layers; None: all
 ): # function(seed, task, base) -> (model, tokenizer)
-    "Return the function that creates the model of a trial, with a new head that depends on the seed alone"
+    "Return a function that creates the model of a trial, with a new head that depends only on the seed"
     cut = {} if layers is None else dict(num_hidden_layers=layers)
     def make(seed, task, base=base):
         from salviz.data.texts import data_classes, data_task
@@ -141,7 +141,7 @@ def _text_lstm_for(
     hidden_size=64, # in each direction
     dropout=.1,
 ): # function(seed, task) -> (net, tokenizer)
-    "Return the function that creates a bidirectional LSTM with the word vectors of `base` (GloVe in the paper)"
+    "Return a function that creates a bidirectional LSTM with the word vectors of `base` (GloVe in the paper)"
     def make(seed, task):
         from salviz.data.texts import data_classes
         from salviz.models.nets import small_net
@@ -209,7 +209,7 @@ _curves = dict(train_curve=epoch_train_curve, validation_curve=epoch_validation_
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-23
 def _study(folder, model, data, methods, seeds, settings, measures, **train):
-    "Return the `Study` with the settings that all studies of classifiers have in common"
+    "Return the `Study` with the settings that all studies of classifiers share"
     from salviz.studies.study import Study, StudyOptions
     return Study(folder, model, data, methods, seeds, settings, {**_shared_measures, **measures},
                  StudyOptions(weights='none'), progress=False, args=dict(save_only_model=True),
@@ -223,7 +223,7 @@ def _chosen(methods, names):
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-25
 def _ad_methods(p=.3, q=.3) -> dict: # {name: method}
-    "Return fine-tuning and the conditions in Table 2 of the AD-DROP paper"
+    "Return the methods of Table 2 of the AD-DROP paper, including fine-tuning"
     from salviz.methods import ADDrop, FineTuning
     shared = dict(p=p, q=q)
     return dict(FT=FineTuning(), GA=ADDrop(**shared), IGA=ADDrop(attribution='integrated_gradients', **shared),
@@ -409,7 +409,7 @@ _saliencies = dict(gradient='gradient', IG=dict(method='integrated_gradients', s
 _removed = (0., .05, .1, .2, .3, .4, .5, .6, .7, .8, .9)
 
 def _below_random(model, test, ways) -> dict:
-    "Return accuracy curves, the areas under them, and how far these are below the area of random pixels"
+    "Return accuracy curves, the areas under them, and the area of random pixels minus each of these areas"
     from salviz.analysis.faithfulness import accuracy_drop
     frame = accuracy_drop(model, test, ways, fractions=_removed, target='gold', ranking='magnitude')
     curves = {way: part.set_index('share').accuracy for way, part in frame.groupby('method', sort=False)}

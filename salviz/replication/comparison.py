@@ -57,14 +57,15 @@ def _time_words(seconds:float) -> str:
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-009
 @dataclass
 class _Plan:
-    "What a comparison will do, written to plan.json before the first trial"
+    "The plan of a comparison, written to plan.json before the first trial"
     trials:int      # tuning trials of each method
     seconds:dict    # {method: estimated seconds of a run}
     left_out:dict   # {method: reason}
     estimate:float  # seconds of all runs
 
 def _run_seconds(study, method, steps, rows, before) -> float:
-    "Estimate the seconds of a run of `method`; `before`: {method: seconds}, which `run_of` methods use"
+    """Estimate the duration of a run of `method` in seconds; `before` {method:
+    seconds} is used for methods that build on runs"""
     if 'run_of' in arguments_of(study.methods[method]): return 2*before[plain_method]
     short, long = study.timed(method, 1), study.timed(method, 3)
     step = max(long - short, 0.)/4
@@ -82,7 +83,7 @@ def _unusable(methods, points) -> dict: # {method: reason}
     return out
 
 def _planned(study, trials, seeds, budget, held_out, say, left_out) -> _Plan:
-    "Estimate the time and reduce the number of trials to what fits into the budget"
+    "Estimate the time, and reduce the number of trials to fit the budget"
     sizes, epochs = {k: len(part) for k, part in study.data.items()}, study.train['epochs']
     steps = epochs*math.ceil(sizes['train']/study.train['batch_size'])
     seconds, left_out = {}, dict(left_out)
@@ -136,7 +137,7 @@ class _ComparedRows:
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-014
 class _Ranked(_ComparedRows):
-    "Which methods learned, and their order"
+    "The methods that learned, and their ranking"
     def notes(self) -> dict: # {method: why it is not ranked}
         "Return the methods that are not ranked, with the reason"
         out = dict(self.left_out)

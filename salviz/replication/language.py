@@ -157,7 +157,7 @@ def _guided(
     return AttentionGuidance.from_args({'task_fraction': 1., **arguments})
 
 def unguided():
-    "Return the method that trains on the task alone"
+    "Return the method that trains only on the task"
     from salviz.methods.base import FineTuning
     return FineTuning()
 
@@ -250,7 +250,7 @@ def _without(
     left_out, # names of patterns to omit
     alpha=None,
 ):
-    "Return attention guidance with the five patterns of the paper, one head each, except those in `left_out`"
+    "Return attention guidance with the five patterns of the paper, one head each, except the patterns in `left_out`"
     heads = {name: [i] for i, name in enumerate(('next', 'prev', 'first', 'period', 'delim'))}
     return _guided(patterns={name: at for name, at in heads.items() if name not in left_out}, alpha=alpha)
 
@@ -328,7 +328,7 @@ def _take_body(
     start, layers, seed, # condition, depth and seed of its run
     trainer,
 ):
-    "Load the body of a language model into the model to train, and keep its new head"
+    "Load the body of a language model into the model to train, without changing its new head"
     from salviz.metrics.study_results import StudyResults
     from salviz.models.checkpoints import load_model
     study = StudyResults.open(study)

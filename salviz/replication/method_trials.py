@@ -42,7 +42,7 @@ def methods_named(
 
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-010
 def space_of(spec) -> dict: # {setting: values}
-    "Return the search space of a method; functions without one get that of the base class"
+    "Return the search space of a method; for functions without a search space, return that of the base class"
     from salviz.methods.base import Method
     return getattr(spec, 'search_space', Method.search_space)
 
@@ -89,7 +89,7 @@ class _RoundsOfPoints(Study):
 
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-015
 class PointStudy(_RoundsOfPoints):
-    "A study of given points for each method that stops at a deadline"
+    "A study of fixed points for each method, which stops at a deadline"
     ends = math.inf # time of the clock, as `time.time()` returns it
 
     @validated

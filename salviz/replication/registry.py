@@ -31,7 +31,7 @@ constants = { # {study: (metric, its value for a constant prediction, name of th
     'MT': ('exact_match', 0., 'no correct sentence')}
 
 def _constant_words(study) -> str:
-    "Return the name of the prediction, independent of the input, with which the conditions of `study` are compared"
+    "Return the name of the constant prediction with which the conditions of `study` are compared"
     if study in constants: return constants[study][2]
     return 'token frequencies'
 
@@ -48,7 +48,7 @@ class EffectTerm:
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-6b
 @dataclass(frozen=True)
 class Gate:
-    "What runs must reach before the difference between them is interpreted"
+    "A threshold that runs must reach before the difference between them is interpreted"
     study:str
     arms:tuple                 # names of conditions
     least:float = None         # minimum of `measure`

@@ -507,7 +507,7 @@ def _held_against(runs, study, target):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-22bc
 def _reached_above(part, measure, level, sign) -> dict:
-    "Return how far the mean of `measure` is above `level`, a number or a column"
+    "Return the difference between the mean of `measure` and `level`, a number or a column"
     alone = float(pd.to_numeric(part[level]).mean()) if isinstance(level, str) else level
     scores = pd.to_numeric(part[measure])
     above = sign*(float(scores.mean()) - alone)
@@ -519,7 +519,7 @@ def _learnt(
     effect,
     rows:pd.DataFrame,
 ) -> pd.DataFrame: # condition, task, reached, alone, words, above, error, little
-    "Return how far the conditions of an effect are above a prediction that ignores its input, for each task"
+    "Return the improvement of each condition of an effect over a prediction that ignores its input, for each task"
     out, budget = [], rows.budget.iloc[0] if 'budget' in rows and len(rows) else 'small'
     for name, term in zip(_condition_names(effect.terms, budget), effect.terms):
         runs = rows_where(rows, term.study, term.arm, term.where)
@@ -541,7 +541,7 @@ def _hardly_learnt(effect, rows) -> list: # of phrases, one per condition and ta
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-22yb
 def _learnt_words(effect, rows) -> str:
-    "Describe how far each condition is above a prediction that ignores its input; '' if unknown"
+    "Describe the improvement of each condition over a prediction that ignores its input; '' if unknown"
     parts = []
     for (name, words), group in _learnt(effect, rows).groupby(['condition', 'words'], sort=False):
         ends = [f'{"+"*bool(x >= 0)}{_number(x)}' for x in (group.above.min(), group.above.max())]
@@ -682,7 +682,7 @@ def _beside_figure(*parts): return _html('claim.html', 'beside_figure', *parts)
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-25rb
 def _reaching(query, runs, conditions):
-    "Return a table of how many steps the last condition needs to reach the first condition's final training loss"
+    "Return a table with the number of steps after which the last condition reaches the first one's final training loss"
     base, method = conditions[0], conditions[-1]
     columns, lines = _curve_columns(runs, query.measures[0]), []
     if len(conditions) < 2 or not columns or 'steps' not in runs: return ''

@@ -169,7 +169,7 @@ def tested_pairs(
     rows:pd.DataFrame, # of the tuned budget
     seeds:int,         # number of seeds, from `first_seed`
 ) -> tuple: # (pairs as for `verdict`, gate, names of tasks that are left out)
-    "Return the pairs that count at a look"
+    "Return the pairs that the test at an interim look includes"
     rows = bare(rows)[rows.seed < first_seed + seeds]
     pairs = differences(effect, rows)
     left_out, failed = _gates(effect, rows)

@@ -206,7 +206,7 @@ def compare_budgets(
     findings, # see `find_tuned`
     first,    # findings of the small budget, see `salviz.replication.report.find_all`
 ) -> pd.DataFrame: # claim, title, small, tuned, changes; one row per claim that was run with both
-    "Return the verdicts of both budgets and what changed between them"
+    "Return the verdicts of both budgets and the changes between them"
     words, out = _claim_words(first), []
     for name, now in _by_claim(findings).items():
         ran = [f for f in now if f.effect.primary and f.word != 'not run']
@@ -342,7 +342,7 @@ def tuned_report_html(
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #01fe14b7
 def _fixed_before(at_start) -> dict:
-    "Return whether effects, thresholds, grids and looks are those that were stored with the first tuning run"
+    "Return whether effects, thresholds, grids and looks equal those that were stored with the first tuning run"
     now = registry_description('tuned')
     if at_start is None: return dict(now=fingerprint_of(now), before='', changes=[])
     start = {**at_start, 'budget': 'tuned'}

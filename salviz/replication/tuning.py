@@ -123,7 +123,7 @@ def _rates_of_dropping() -> tuple:
     return tuple(dict(learning_rate=r, p=p, q=q) for r in (1.5e-4, 3e-4) for p, q in pairs)
 
 def _dropping(p, q, **how):
-    "Return AD-DROP"
+    "Return the method AD-DROP with these settings"
     from salviz.methods import ADDrop
     return ADDrop(p=p, q=q, **how)
 
@@ -147,7 +147,7 @@ _other_domains.version = '1'
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-18
 def _ad_conditions(plain) -> dict:
-    "Return fine-tuning, AD-DROP, random regions, and AD-DROP without cross-tuning"
+    "Return the conditions fine-tuning, AD-DROP, random regions, and AD-DROP without cross-tuning"
     grid = _rates_of_dropping()
     return dict(FT=TunedCondition(language.unguided, plain), GA=TunedCondition(_dropping, grid),
                 RD=TunedCondition(partial(_dropping, attribution='random'), grid),
@@ -187,7 +187,7 @@ _add('PRIOR', 'which attributions to drop',
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-23
 def _student(teacher, weight, top_fraction, **how):
-    "Return SalLM"
+    "Return the method SalLM with these settings"
     from salviz.methods import SalLM
     return SalLM.from_args(dict(teacher=teacher, weight=weight, top_fraction=top_fraction, steps=8, **how))
 
@@ -213,7 +213,7 @@ _add('SALLM', 'SalLM and the variants of its poster',
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-25
 def _guidance(**how):
-    "Return attention guidance"
+    "Return the method attention guidance with these settings"
     from salviz.methods import AttentionGuidance
     return AttentionGuidance.from_args(how)
 
@@ -286,7 +286,7 @@ _add('COREF', 'continued pre-training with all heads guided', _coreference_trial
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-31
 def _masking(mask_fraction, weight, **how):
-    "Return saliency guided training"
+    "Return the method saliency guided training with these settings"
     from salviz.methods import SaliencyGuided
     return SaliencyGuided.from_args(dict(mask_fraction=mask_fraction, weight=weight, **how))
 
@@ -294,7 +294,7 @@ _masks_and_weights = _crossed(mask_fraction=(.1, .3, .5, .7), weight=(.5, 1.))
 _image_noise = dict(fill_range='sample', score='log_probability')
 
 def _guided_pair(rates, epochs, **how) -> dict:
-    "Return plain and saliency guided training"
+    "Return the conditions plain training and saliency guided training"
     return dict(FT=TunedCondition(language.unguided, _training_grid(rates, epochs)),
                 SGT=TunedCondition(partial(_masking, **how), _masks_and_weights))
 

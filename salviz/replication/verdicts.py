@@ -211,7 +211,7 @@ def verdict(
 def verdict_table(
     verdicts:dict, # {name of the claim: Verdict}, the primary ones
 ) -> pd.DataFrame: # claim, the columns of `Verdict`, and p_holm after p; NaN for what was not tested
-    "Return a table of verdicts, one per row, with Holm-corrected p-values over those that were tested"
+    "Return a table of verdicts, one per row, with p-values that are Holm-corrected over the tested effects"
     table = pd.DataFrame([dict(claim=name, **asdict(v)) for name, v in verdicts.items()],
                          columns=['claim', *Verdict.__dataclass_fields__])
     tested = [v.p if v.tested else math.nan for v in verdicts.values()]

@@ -234,7 +234,7 @@ _work.checkpoint = _resubmission
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg09
 class _Crew:
-    "An executor that is created again if a dying worker breaks it, provided that a function that creates it was passed"
+    "An executor that is re-created when the death of a worker breaks it, if it was passed as a function"
     def __init__(self, executor):
         self.make, self._pool = (None, executor) if hasattr(executor, 'submit') else (executor, None)
         if self.make and not callable(executor):
@@ -344,7 +344,7 @@ class _Arrivals(_Shipments):
         "Send a trial again after its job ended early, as long as it makes progress"
         name, step = sent.cell.name, _came_to(self.study.folder/'runs'/sent.cell.name)
         if step > self.came_to[name]: self.idle[name], self.came_to[name] = 0, step
-        self._lost(sent, RuntimeError(f'its jobs end too early; the reason of the last one: {why}'), False)
+        self._lost(sent, RuntimeError(f'its jobs end too early; the reason for the last one: {why}'), False)
 
     def _took(self, sent, archive) -> str: # the outcome
         "Store the archive that a worker returned"
@@ -377,7 +377,7 @@ class _Arrivals(_Shipments):
 class _Sending(_Arrivals):
     "Submission of a study's trials to an executor"
     def finish(self, cells):
-        "Train the trials `cells`; those that may have broken a pool are sent alone"
+        "Train the trials `cells`; trials that may have broken a pool are sent one at a time"
         self.waiting.extend(cells)
         try:
             while True:

@@ -350,7 +350,7 @@ class _Design(_TrialParts):
             differs = _differences(old, _extended_only(old, new) if extend else new)
             if differs:
                 hint = '' if extend else ' (StudyOptions(extend=True) allows new methods, seeds and values)'
-                raise ValueError(f'Study: {self.folder} has another design: {"; ".join(differs)}. '
+                raise ValueError(f'Study: the study in {self.folder} has a different design: {"; ".join(differs)}. '
                                  'To continue the study, pass the same design; otherwise choose another folder' + hint)
         elif self.folder.exists() and any(self.folder.iterdir()):
             raise FileExistsError(f'Study: {self.folder} is not empty, but does not contain a study; '
@@ -385,7 +385,7 @@ class _GrowingStudy(_Design):
                              f'{"; ".join(differs)}. Create the Study again with the new design')
 
     def _write_cells(self, **more):
-        "Write the current settings, the trials and the entries `more` into study.json"
+        "Write the current settings, the trials and the entries in `more` into study.json"
         self.manifest['design']['settings'] = _shown_values(self.settings)
         self.manifest |= dict(cells=[c.described() for c in self.cells], **more)
         self.manifest = json.loads(to_json(self.manifest))
@@ -479,7 +479,8 @@ class _MeasuredTrials(_TrainedTrials):
         write_whole(self.folder/'cells'/f'{name}.json', sealed(record, indent=2).encode())
 
     def _measure(self, cell, run, pair, again=()):
-        "Compute the missing measures of `run`, and those in `again`; `pair`: model and tokenizer if they are loaded"
+        """Compute the missing measures of `run`, and the measures in `again`;
+        `pair` is the model and its tokenizer if they are loaded"""
         results = self._record(cell.name).get('measures', {})
         # names first, because an invalid name ends the study
         for name, m in sorted(self.measures.items(), key=lambda item: not isinstance(item[1], str)):
@@ -618,7 +619,7 @@ class _TrialList(_FinishedTrials):
         except Leased: return 'busy'
 
     def _wanted(self, retry) -> list:
-        "Return the trials that `run` processes; set aside those that have used up their tries"
+        "Return the trials that `run` processes; set aside trials without remaining tries"
         out = []
         for c in self.cells:
             record = self._record(c.name)
@@ -630,7 +631,7 @@ class _TrialList(_FinishedTrials):
         return out
 
     def _report(self, busy):
-        "Warn about failed trials and those in other processes; raise an error if all trials failed"
+        "Warn about failed trials and trials in other processes; raise an error if all trials failed"
         failed = {c.name: e for c in self.cells if (e := self._record(c.name).get('error'))}
         if len(failed) == len(self.cells):
             error = next(iter(failed.values()))

@@ -59,7 +59,7 @@ class Trial:
         return '.'.join(parts)[:180].encode()[:236].decode(errors='ignore')
 
     def described(self) -> dict:
-        "Return the trial in the form in which study.json stores it"
+        "Return the trial in the form that study.json stores"
         return dict(method=self.method, settings={k: shown_value(v) for k, v in self.settings}, seed=self.seed,
                     run=f'runs/{self.name}')
 
@@ -97,7 +97,7 @@ def leased_cell(
     name:str,       # name of the trial
     patience:float, # seconds, see `Study`
 ): # yields the `Lease`
-    "Hold the lease on a trial within this context; remove the note that a dead process left in its run folder"
+    "Hold the lease on a trial within this context; remove the note left in its run folder by a process that died"
     (folder/'locks').mkdir(exist_ok=True)
     covers = [folder/'runs'/name, folder/'cells'/f'{name}.json']
     with Lease(folder/'locks'/name, patience, covers) as lease:
@@ -106,7 +106,7 @@ def leased_cell(
 
 # %% ../../nbs/07_studies/00_trials.ipynb #tr012c
 def _forget(note, before):
-    "Remove the `note` that the dead process `before` left, so that another process can train"
+    "Remove the `note` left by `before`, a process that died, so that another process can train"
     try: who = read_object(note)
     except (OSError, ValueError): return
     if before and (who.get('host'), who.get('process')) == (before['host'], before['process']): note.unlink()

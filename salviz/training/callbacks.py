@@ -29,7 +29,7 @@ class _Recording(TrainerCallback):
         self._reported = now
 
     def record(self, state, force=False):
-        "Record the probe examples if this step is one of `record_steps`, or if `force`"
+        "Record the probe examples if this step is one of `record_steps` or `force` is True"
         step = state.global_step
         if self.recorder is None or not (force or step in self.record_steps): return
         run = self.recorder.run
@@ -59,7 +59,7 @@ def answers_of(
     predictions, # classes for classifiers
     labels,
 ) -> tuple|None: # (number of rows, their only class or None, fraction of other labels)
-    """Return whether a classifier gives the same answer to all rows
+    """Return whether a classifier predicts the same class for all rows
 
     Return None for other tasks, for fewer than 32 rows, and if more than four fifths of the labels are the same."""
     columns = [np.asarray(x) for x in (predictions, labels)]
@@ -72,7 +72,7 @@ def answers_of(
 # %% ../../nbs/06_training/06_callbacks.ipynb #032b
 class RunCallback(_Recording):
     "Callback that writes losses, evaluations and snapshots into the run, and calls a `Control`"
-    answers = None # what the last evaluation predicted, see `answers_of`
+    answers = None # predictions of the last evaluation, see `answers_of`
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.gate()
@@ -109,7 +109,7 @@ class RunCallback(_Recording):
         if control.should_training_stop: self.record(state, force=True) # early stopping: record the last step
 
     def warn_if_stuck(self, state):
-        "Warn once if a classifier still gives the same answer to all validation rows after half of the training"
+        "Warn once if a classifier still predicts the same class for all validation rows after half of the training"
         if self.answers is None or 2*state.global_step < state.max_steps: return
         rows, answer, others = self.answers
         if answer is None or 'stuck_at' in self.trainer.run.state: return

@@ -28,7 +28,7 @@ class Control:
         self.waited = 0. # total duration of pauses in seconds
 
     def hold(self, trainer:'MethodTrainer') -> bool:
-        "Block while training is paused; return True if it should stop here"
+        "Block while training is paused; return True if training should stop at this step"
         return False
 
     def preparing(self, trainer:'MethodTrainer') -> contextlib.AbstractContextManager:

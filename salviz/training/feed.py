@@ -151,7 +151,7 @@ class Feed:
         return part
 
     def learn(self, data):
-        "Add the kinds of those further columns in `data` {split: Dataset} whose kinds are not stored yet"
+        "Store the kinds of all further columns in `data` {split: Dataset} that are not stored yet"
         data = {split: self.as_read(part) for split, part in data.items()}
         self.kinds |= column_kinds(data, {*self.task.used, *self.kinds}, of_text=self.task.modality == 'text')
 
@@ -167,7 +167,7 @@ class Feed:
         return encoded
 
     def corrupt(self, batch:dict, seed:int, step:int) -> dict:
-        "Return `batch` with the corruption of the task, for `seed` and `step`; here `batch` itself"
+        "Apply the corruption of the task to `batch`, for `seed` and `step`; the base class returns `batch` itself"
         return batch
 
 # %% ../../nbs/06_training/00_feed.ipynb #clm1
@@ -205,7 +205,7 @@ class _TextBatches(Feed):
         return encoded
 
     def corrupt(self, batch:dict, seed:int, step:int) -> dict:
-        "Return `batch` with the corruption for `seed` and `step`; a batch with labels is already corrupted"
+        "Apply the corruption for `seed` and `step` to `batch`; a batch with labels is already corrupted"
         if self.corruption is None or 'labels' in batch: return batch
         return self.corruption(batch, seed, step)
 

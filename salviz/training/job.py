@@ -161,7 +161,7 @@ def _size(model) -> dict:
 
 # %% ../../nbs/06_training/04_job.ipynb #039b
 def _begins_with(model) -> dict:
-    "Return the settings of a salviz network with which its initial weights differ from torch's defaults"
+    "Return the settings of a salviz network that make its initial weights differ from torch's defaults"
     config = getattr(model, 'config', None)
     facts = {name: getattr(config, name, None) for name in ('embeddings_from', 'forget_bias')}
     return {name: x for name, x in facts.items() if x is not None}
@@ -211,7 +211,8 @@ def _set_back(run, config, method, weights) -> Path: # None: start from the begi
     def refuse(why): raise ValueError(f'train: cannot resume {run.path}: {why}')
     differs = [k for k in _same_when_resumed if run.config.get(k) != config.get(k)]
     if not _same_method(run.config.get('method'), config['method'], method): differs.insert(0, 'method')
-    if differs: refuse(f'{", ".join(differs)} differ from what the run was started with (see its config.json)')
+    if differs: refuse(f'{", ".join(differs)} differ from the settings with which the run was started (see its '
+                       'config.json)')
     wrong = [d for d in run.damaged if d.file in ('state.json', 'summary.json', 'metrics.jsonl')]
     if wrong: refuse(f'{wrong[0].file} {wrong[0].reason}; restore it from a copy')
     if run.finished: refuse('the run is finished; choose another run_dir for a new one')
@@ -308,7 +309,7 @@ class Job:
 def _agreed(model, tokenizer, data, settings) -> tuple: # (data, probes, entries for the config of a run)
     """Make model, tokenizer and data consistent, and warn about each change
 
-    The classes in the data are put into the order of `model`, `model` gets the special tokens of `tokenizer`, and its
+    The classes in the data are put into the order of `model`, `model` adopts the special tokens of `tokenizer`, and its
     weights are converted to a dtype that can be trained."""
     probes, (agreed, of_classes) = settings.probes, agreed_data(model, data)
     if isinstance(probes, datasets.Dataset):
@@ -358,7 +359,7 @@ def open_job(
 def _place(run_dir, resume, method, settings, task) -> TrainingArguments:
     """Return the `TrainingArguments` with the folder of the run, the same in all processes
 
-    Raise if the folder exists already and `resume` is False."""
+    Raise an error if the folder exists already and `resume` is False."""
     if resume and run_dir is None: raise ValueError('train: resume=True requires the run_dir of the run to continue')
     path = (Path(run_dir) if run_dir is not None
             else Path('runs')/f'{method.name.replace(" ", "")}-{time.strftime("%Y%m%d-%H%M%S")}')

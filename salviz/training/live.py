@@ -154,7 +154,7 @@ class _Published(_Controlled):
         return forget
 
     def _news(self, at=None):
-        "Set the worker's state to `at` unless `at` is None, and call all subscribers"
+        "Update the state of the worker to `at` (None: no change), and call all subscribers"
         if at: self._at = at
         for fn, in self._listeners:
             try: fn(self)
@@ -206,7 +206,7 @@ class _Working(_Steered):
             if self._wish == 'stop':
                 job.run.set_state(stopped=0)
                 job.close()
-                raise Stopped('stopped before it started')
+                raise Stopped('training was stopped before it started')
             self._news('running')
             fit(job, self)
             end, self.seconds_left = 'finished', 0.

@@ -169,7 +169,7 @@ class _LossTrainer(_OptimizingTrainer):
         return loss
 
     def _task_loss(self, model, inputs, return_outputs):
-        "Return the mean task loss for evaluation, and the predictions if `return_outputs`"
+        "Return the mean task loss for evaluation, and the predictions if `return_outputs` is True"
         outputs = self._called(model)(**model_inputs(inputs, model))
         loss = self.task.loss(outputs, inputs).mean()
         if not return_outputs: return loss
@@ -227,7 +227,7 @@ class _LoggingTrainer(_LossTrainer):
 
 # %% ../../nbs/06_training/07_method_trainer.ipynb #030
 class _SavingTrainer(_LoggingTrainer):
-    "A `Trainer` whose checkpoints are valid only when they are complete"
+    "A `Trainer` that marks a checkpoint as valid only when it is complete"
     def _save_checkpoint(self, model, trial):
         "Write Trainer's checkpoint and its manifest, then delete outdated checkpoints"
         folder = Path(self.args.output_dir)/f'checkpoint-{self.state.global_step}'

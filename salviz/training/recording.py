@@ -123,7 +123,7 @@ class _ProbePasses:
         return self.saliency is None or self.saliency_steps is not None and step not in self.saliency_steps
 
     def _further(self, model, main, batch, plan) -> dict:
-        "Return the outputs `main` and those of the further passes of `plan`"
+        "Return the outputs `main` and the outputs of the further passes of `plan`"
         later = {}
         if plan.later:
             capture = captured_input(model, model_inputs(batch, model), plan.main_embeddings)
@@ -190,7 +190,8 @@ class _Observations(_ProbePasses):
                     note=new_head_note(model) if progress.step == 0 else '')
 
     def _text(self, t, batch, j, real) -> dict:
-        "Return the text of a snapshot, with the tokens that the model read; corruption may have changed those in `t`"
+        """Return the text of a snapshot, with the tokens that the model read,
+        because corruption may have changed the tokens in `t`"""
         if t is None: return dict(texts=(), tokens=[], labels=[], words=[], word_ids=[], is_special=[])
         ids, tokens, labels = batch['input_ids'][j].cpu().numpy()[real], list(t.tokens), list(t.labels)
         changed = np.flatnonzero(ids != t.input_ids)
@@ -262,7 +263,7 @@ class Recorder(_SnapshotParts):
                           saliency_seconds=self.saliency_seconds, largest_saliency=largest))
 
     def snapshot(self, probe, j, row, batch, seen, progress, epoch) -> Snapshot:
-        "Return the `Snapshot` of example `j` of a batch with the observations `seen`"
+        "Return the `Snapshot` of example `j` of a batch with its observations `seen`"
         task, t, method = self.feed.task, self.texts[probe], self.method
         real = batch['attention_mask'][j].bool().cpu().numpy() if t is not None else None
         arrays, layers, more = self._arrays(j, row, real, seen)

@@ -53,7 +53,7 @@ def _by_length(data):
 
 # %% ../../nbs/06_training/08_trainer.ipynb #060
 def _affordable(job, recorder) -> int:
-    """Return how many snapshots with saliency cost at most the fraction `saliency_fraction` of training
+    """Return the number of snapshots with saliency that cost at most the fraction `saliency_fraction` of training
 
     Costs are counted in forward passes over tokens: a training step costs three, a gradient of the input costs two."""
     copies = recorder.saliency.copies_of(dict(steps=recorder.steps))

@@ -228,7 +228,7 @@ class _BatchHeads:
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa41
 class _Watched(FineTuning):
-    "A stand-in method for training runs that `watch` records"
+    "A placeholder method for training runs that `watch` records"
     @property
     def name(self): return 'watched training'
 
@@ -338,7 +338,7 @@ def _detached(name, x):
     raise ValueError(f'step: {name} must be a single number, such as the mean loss of the batch, got {got}')
 
 def _checked_batch(batch) -> dict:
-    "Return the tensors of `batch` by name; raise an error if they have no statistics of heads"
+    "Return the tensors of `batch` by name; raise an error if head statistics cannot be computed from them"
     is_mapping = isinstance(batch, Mapping)
     tensors = {k: x for k, x in batch.items() if isinstance(x, torch.Tensor)} if is_mapping else {}
     check_faults(batch_fault(tensors), 'step: batch must be a dict of tensors as the model takes them; ')
@@ -357,7 +357,7 @@ class _Loop(_Logging):
         loss:'torch.Tensor|float|None'=None, # loss of this step, one number
         epoch:float|None=None,               # number of completed epochs, such as 1.5; only for display
         # inputs of the model in this step, for the head statistics of training batches; None: those of the last pass,
-        # which is known unless the model is compiled
+        # which are known unless the model is compiled
         batch:'Mapping[str, torch.Tensor]|None'=None,
         # further numbers for this step; those whose names end in 'loss' are plotted with the losses
         **numbers:'torch.Tensor|float',
@@ -400,8 +400,8 @@ class _Callback(_Loop):
             _check_watchable(model)
             name = type(_network(model)).__name__
             if attention_stack(_network(model)) is not attention_stack(self.model):
-                raise ValueError(f'watch: the Trainer trains a different {name} than the watched '
-                                 'model; use trainer.add_callback(watch(trainer.model, ...))')
+                raise ValueError(f'watch: the model of the Trainer is not the watched {name}; '
+                                 'use trainer.add_callback(watch(trainer.model, ...))')
         self.step_number, self.epoch = state.global_step, float(state.epoch or 0)
         self.spacing.begin()
 

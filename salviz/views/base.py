@@ -79,7 +79,8 @@ def was_trained(snapshot) -> bool:
     return bool(snapshot.step or snapshot.info.get('method') or snapshot.info.get('methods'))
 
 def title_of(snapshot, *more):
-    "Return methods, step, probe and `more` as a title; without a step if the model was not trained (`was_trained`)"
+    """Return a title with the methods, the step, the probe and the text `more`;
+    omit the step if the model was not trained (`was_trained`)"""
     step = [f'step {snapshot.step}']*was_trained(snapshot)
     return ', '.join([*method_title(snapshot), *step, f'probe {snapshot.probe}', *more])
 
@@ -137,7 +138,7 @@ def check_names(
     view:str, # name of the view, for errors
     names,    # None: default names
     count:int,
-    items:str='sentences', # what has names
+    items:str='sentences', # kind of the named items, for errors
 ):
     "Raise a ValueError unless `names` has one name for each of `count` items"
     if names is not None and len(names) != count:
@@ -306,7 +307,7 @@ def _compared_row(
 
 # %% ../../nbs/10_views/00_base.ipynb #024sb
 def _layer_words(was_chosen, of='') -> str:
-    "Return a note that the last layer is shown, if it was chosen by default; `of` restricts the layers"
+    "Return a note that the last layer is shown, if it was chosen by default; the text `of` restricts the layers"
     which = f'that {of}'*bool(of) or 'recorded one'
     return f' Layer shown: the last {which}.'*bool(was_chosen)
 
@@ -612,7 +613,7 @@ def robust_limit(values, quantile):
 def is_negative(values, limit):
     """Return a mask of the `values` that are clearly negative on a scale from -`limit` to `limit`
 
-    These values get a mark, since both colours of the scale look the same in greyscale print."""
+    Figures mark these values, because both colours of the scale look the same in greyscale print."""
     return np.nan_to_num(np.asarray(values, dtype=float)) < -limit/8
 
 # %% ../../nbs/10_views/00_base.ipynb #045b
@@ -686,7 +687,7 @@ def word_tokens(snapshot) -> np.ndarray: # bool [n]
 
 # %% ../../nbs/10_views/00_base.ipynb #058b
 def word_fractions(snapshot, layers) -> np.ndarray: # [layers, heads]
-    "Return the fraction of attention from words that goes to words; 1 in layers without recorded attention"
+    "Return the fraction of the attention of words that lies on words; 1 in layers without recorded attention"
     observed, words = snapshot.layers.get('attention', []), word_tokens(snapshot)
     fractions = np.ones((len(layers), next(x.shape[1] for x in snapshot.arrays.values() if x.ndim == 4)))
     for i, layer in enumerate(layers):
@@ -708,7 +709,7 @@ def best_head(fractions, *scores) -> tuple: # row and head
     return tuple(int(i) for i in np.unravel_index(np.argmax(score), score.shape))
 
 def chosen_by(fractions, rule:str) -> str:
-    "Describe how `best_head` chose among heads with `fractions` on words, where `rule` ranks the eligible heads"
+    "Describe the choice of `best_head` among heads with `fractions` on words, where `rule` ranks the eligible heads"
     if (fractions >= _least_on_words).any():
         return f'{rule}, of the heads that send at least two thirds of the attention of words to words'
     return 'the largest fraction of the attention of words on words, since it is below two thirds in every head'
@@ -719,7 +720,8 @@ def telling_head(
     words=None,      # bool [n]: rows and columns that count; None: all
     fractions=None,  # of attention on words [layers, heads], see `word_fractions`; None: all heads are eligible
 ) -> tuple: # row and head
-    "Return the eligible head with the largest median row sum of magnitudes; if all are 0, the largest total"
+    """Return the eligible head with the largest median row sum of magnitudes; if all medians are 0,
+    the head with the largest total"""
     if words is None: words = slice(None)
     if fractions is None: fractions = 1.
     def row_sums(values): return np.nan_to_num(np.abs(values[words][:, words].astype(float))).sum(-1)
@@ -996,14 +998,14 @@ class SignalView(_Answered):
 
 # %% ../../nbs/10_views/00_base.ipynb #076b
 def _lowest(args):
-    "Describe what is masked, from the arguments of saliency guided training"
+    "Describe the masked features, from the arguments of saliency guided training"
     sized = args.get('ranking') == 'magnitude'
     if args.get('unit') == 'patch': return 'the patches with the lowest sum' + ' of absolute values'*sized
     if sized: return 'the values closest to zero'
     return 'the lowest values'
 
 def _scored(args):
-    "Describe the explained score of a class, from the arguments of saliency guided training; empty for the logit"
+    "Describe the explained score of a class, from the arguments of saliency guided training; '' for the logit"
     if args.get('score') == 'log_probability': return 'the log-probability of '
     return ''
 
@@ -1185,7 +1187,7 @@ class TokenLabels(View):
 
 # %% ../../nbs/10_views/00_base.ipynb #087b
 def _rare_words(snapshot, gold, predicted):
-    "Describe how many rare labels were predicted: most labels are O, or original, and trivially correct"
+    "Describe how many rare labels were predicted, because most labels are O, or original, and trivially correct"
     words = facts_of(snapshot.info).words
     if words.usual not in (*gold, *predicted): return ''
     rare = [a == b for a, b in zip(gold, predicted) if a not in (None, words.usual)]
@@ -1358,7 +1360,7 @@ class EvidenceView(View):
 
 # %% ../../nbs/10_views/00_base.ipynb #64c63a54b
 def _form(axes):
-    "Return the form of evidence with these `axes`, and how many of the last axes are displayed"
+    "Return the form of evidence with these `axes`, and the number of trailing axes that are displayed"
     if axes[-2:] == ('query', 'key'): return 'map', 2
     if axes[-1:] == ('token',): return 'words', 1
     return 'table', min(len(axes), 2)
@@ -1400,7 +1402,7 @@ def _table_names(snapshot, name, axis, size):
 
 # %% ../../nbs/10_views/00_base.ipynb #5a0667f7
 def cut_name(name, most=60):
-    """Shorten `name` to `most` characters, since measuring a very long name is slow"""
+    """Shorten `name` to the maximum length `most`, because measuring a very long name is slow"""
     if len(name) <= most: return name
     return name[:most - 1] + '…'
 
@@ -1513,7 +1515,7 @@ def view_for(
         wanted = '; '.join(f'{make.__name__} ({needs})' for make, (_, needs) in pictures.items())
         holds = ', '.join(sorted(snapshot.arrays)) or 'nothing'
         raise ValueError(f'view_for: {which_snapshot(snapshot)} has {holds}, '
-                         f'which is not enough for any of: {wanted}')
+                         f'which no view can show; views and their requirements: {wanted}')
     if guided_heads in chosen and custom_patterns(snapshot):
         chosen.insert(chosen.index(guided_heads) + 1, pattern_shares)
     plain = tuple(filter(None, [unknown_task(snapshot.info)]))

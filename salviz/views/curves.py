@@ -227,7 +227,7 @@ def _named_runs(
     runs,     # a `Run` or its folder, a list of them, or {name: one or a list}
     view:str, # name of the view, for errors
 ) -> dict: # {name: [Run]}
-    "Group `runs` by line; runs of a list that differ only in the seed form one line"
+    "Group `runs` by line; runs in a list that differ only in their seed form one line"
     def opened(source):
         if not isinstance(source, (list, tuple)): source = [source]
         return [_opened(r) for r in source]
@@ -243,14 +243,15 @@ def _named_runs(
 _no_numbers = {'step', 'epoch', 'seconds', 'examples'}
 
 def _columns(rows):
-    "Return the names of the numbers in `rows`, without the Trainer's prefix"
+    "Return the names of the numbers in `rows`, without the prefix that `Trainer` adds"
     names = [k.removeprefix('eval_') for r in rows for k, v in r.items() if isinstance(v, Real)
              and not isinstance(v, bool)]
     return [k for k in dict.fromkeys(names) if k not in _no_numbers]
 
 # %% ../../nbs/10_views/01_curves.ipynb #034b
 def _row_values(run, what, split, x):
-    "Return x and values of `what` in `run` (the last row of each step), and the number of non-finite values"
+    """Return the steps and values of the number `what` in `run` (the last row of each step),
+    and the count of non-finite values"""
     rows = {r['step']: r for r in dict(train=run.train_rows, validation=run.eval_rows)[split] if x in r
             and isinstance(r.get(what, r.get(f'eval_{what}')), Real)}
     values = np.array([(r[x], r.get(what, r.get(f'eval_{what}'))) for _, r in sorted(rows.items())],
@@ -260,7 +261,7 @@ def _row_values(run, what, split, x):
 
 # %% ../../nbs/10_views/01_curves.ipynb #034c
 def _split_of(groups, what, split):
-    "Return the split whose rows contain `what`; raise a ValueError that lists the available numbers"
+    "Return the split whose rows contain the number `what`; raise a ValueError that lists the available numbers"
     runs = [r for g in groups.values() for r in g]
     have = {'train': list(dict.fromkeys(k for r in runs for k in _columns(r.train_rows))),
             'validation': list(dict.fromkeys(k for r in runs for k in _columns(r.eval_rows)))}
@@ -322,7 +323,7 @@ def _about_runs(groups):
 
 # %% ../../nbs/10_views/01_curves.ipynb #036
 def _common_loss(groups, split=None) -> str: # 'task' or 'loss'
-    """Return the loss by which runs {name: [runs]} can be compared: the task loss if methods add terms to it, since
+    """Return the loss for comparing runs {name: [runs]}: the task loss if methods add terms to it, since
     these have other units and weights"""
     runs = [r for g in groups.values() for r in g]
     several = len({json.dumps(_method_of(r), sort_keys=True, default=str) for r in runs}) > 1
@@ -340,7 +341,7 @@ def loss_curves(
     smooth:int=None, # odd number of rows to average; None: about a twentieth of the rows. Only for training rows
     band:Band|None='deviation', # 'deviation' or 'sd', 'interval' or 'ci', 'range', None: no band; see `bands`
 ) -> Curves:
-    "Return the curves of `what` over the steps of `runs`, with a band over seeds"
+    "Return the curves of the number `what` over the steps of `runs`, with a band over seeds"
     check_choice('loss_curves: x', x, ('step', 'epoch'))
     groups = _named_runs(runs, 'loss_curves')
     chosen = what is None
@@ -639,7 +640,7 @@ def _gridded(rows, y, x, value, upwards=False):
 
 # %% ../../nbs/10_views/01_curves.ipynb #055s
 def _marked(values, which):
-    "Return a mask of the 'lowest' or 'highest' of `values` (`which`), and whether all values tie"
+    "Return a mask of the lowest or the highest of `values`, depending on `which`, and whether all values tie"
     ends = dict(lowest=np.nanmin(values), highest=np.nanmax(values))
     best = np.isclose(values, ends.get(which, ends['highest']), rtol=1e-12, atol=0)
     return best, best.sum() > 1 and bool((best | np.isnan(values)).all())

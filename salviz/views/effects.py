@@ -86,7 +86,7 @@ def _scaled_rows(rows):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-9b
 def _counted_words(rows):
-    "Describe how often each verdict occurs; '' if there are no verdicts"
+    "Return the number of occurrences of each verdict as a sentence; '' if there are no verdicts"
     counts = rows.loc[rows['word'] != '', 'word'].value_counts(sort=False)
     if len(counts): return f' Verdicts: {", ".join(f"{n} {word}" for word, n in counts.items())}.'
     return ''
@@ -198,7 +198,7 @@ def pairs(
     slopes:bool=False,                                          # lines between two axes? False: dots on one axis
     label:str=None,                                             # axis label, with unit
 ) -> Pairs:
-    "Return `value` for two methods, in pairs of one value each"
+    "Return `value` for two methods as pairs, one pair per row"
     keys = as_list(rows)
     rows_of_both = frame_with(frame, 'pairs', [*keys, between], value)
     existing = list(dict.fromkeys(rows_of_both[between]))

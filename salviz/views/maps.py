@@ -133,7 +133,7 @@ def telling_entry(
 _map_names = dict(attention='attention', attribution='attention_attribution', target='pattern_target')
 
 def _evidence(view, what):
-    "Return the name of the evidence for `what`"
+    "Return the name of the evidence that the argument `what` selects"
     check_choice(f'{view}: what', what, _map_names)
     return _map_names[what]
 
@@ -324,7 +324,7 @@ def saliency_of(snapshot): # (name of the evidence or None, its description)
 _overlay_names = 'candidates', 'discarded', 'saliency'
 
 def _scale_for(values, what, quantile=.98):
-    "Return kind, limit and unit of the panels for `what`"
+    "Return kind, limit and unit of the panels that show the evidence `what`"
     if what == 'attribution': return 'signed', robust_limit(values, quantile), 'attention attribution'
     return 'share', attention_limit(values), dict(attention='attention', target='pattern target')[what]
 
@@ -342,7 +342,7 @@ _region_words = dict(candidates='the candidate discard region (dashed outline)',
 
 # %% ../../nbs/10_views/02_maps.ipynb #020c
 def _overlays(snapshot, maps, units, overlays) -> tuple: # ({'candidates', 'discarded'[, 'ties']: bool or None}, notes)
-    "Return the regions to mark on `maps`: those in `overlays`, or by default those recorded for all maps"
+    "Return the regions to mark on `maps`: the regions in `overlays`, or by default all that were recorded for all maps"
     requested = tuple(overlays or ())
     found = [(None, None) for _ in maps]
     if overlays is None or requested:
@@ -581,8 +581,8 @@ def _parts(snapshot):
 
 # %% ../../nbs/10_views/02_maps.ipynb #035b
 def _distinctions(snapshots): # (common parts, [differing parts of each])
-    """Describe method, seed, step and probe of `snapshots`: the common ones (without the seed), and for each snapshot
-    the differing ones"""
+    """Describe the method, seed, step and probe of `snapshots`: common values (without the seed),
+    and for each snapshot the values that differ"""
     parts = [_parts(s) for s in snapshots]
     alike = [len(set(words)) == 1 for words in zip(*parts)]
     shared = [part for part, same in zip(parts[0], alike) if same and part and not part.startswith('seed ')]
@@ -645,7 +645,7 @@ class Evolution(MapPanels):
     steps:tuple # steps of the panels
 
 def _spread(items, most):
-    "Return at most `most` evenly spaced `items`, including the first and the last"
+    "Return evenly spaced `items`, including the first and the last; `most` is their maximum number"
     return [items[i] for i in np.unique(np.round(np.linspace(0, len(items) - 1, min(most, len(items)))).astype(int))]
 
 # %% ../../nbs/10_views/02_maps.ipynb #039b
@@ -718,7 +718,7 @@ def _pooled(
     maps:np.ndarray, # [..., n, n]
     most:int=48,     # maximum number of cells per side
 ) -> np.ndarray:
-    "Reduce `maps` to at most `most` cells per side, each the mean of its block"
+    "Reduce `maps` to the maximum number `most` of cells per side, each the mean of its block"
     n = maps.shape[-1]
     if n <= most: return maps
     edges = np.linspace(0, n, most + 1).astype(int)[:-1]
@@ -1005,7 +1005,7 @@ def _patch_name(place):
     return f'patch {place[0]}, {place[1]}'
 
 def _off_grid(first, outside, letters):
-    "Describe the attention to the `first` tokens, which are not patches"
+    "Describe the attention to the tokens before the patches; `first` is their number"
     if not first: return ''
     what = f'The {first} tokens that are not patches, including [CLS], receive'
     if first == 1: what = '[CLS] receives'

@@ -118,7 +118,7 @@ def _as_input(x, modality):
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-7sb
 def _of_arrays(source, inputs, modality, names):
-    "Return the same as `_of_snapshots`, for {training: {method: maps}}"
+    "Collect the contents of a grid from {training: {method: maps}}, in the form that `_of_snapshots` returns"
     if not all(isinstance(by, dict) and by for by in source.values()) or inputs is None:
         raise ValueError('saliency_grid: expected {training: {saliency method: [a map for each input]}} and inputs= '
                          '(images, series or lists of words)')
@@ -252,7 +252,7 @@ def _grid_view(kind, items, maps, wrong, settings):
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #7c6bf268
 def _inputs_view(kind, items):
-    "Return a `SaliencyGrid` of the inputs `items` {item: (name, input)} alone, without maps"
+    "Return a `SaliencyGrid` that shows only the inputs `items` {item: (name, input)}, without maps"
     one, several, _ = modalities[kind]
     count, words = len(items), ()
     title = f'{count} {several}' if count > 1 else f'1 {one}'

@@ -101,7 +101,7 @@ class DifferenceGrid(Grid):
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-10b
 def _choosing_column(frame, value, chosen_by):
-    "Return the validation column by which a cell is chosen, or None; raise a ValueError for a test column"
+    "Return the validation column that determines the chosen cell, or None; raise a ValueError for a test column"
     if chosen_by is None:
         twin = 'validation_' + value.removeprefix('test_').removeprefix('validation_')
         if twin in frame.columns: return twin

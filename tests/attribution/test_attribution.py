@@ -234,7 +234,8 @@ def test_integrated_gradients_without_a_padding_token_are_rejected():
     model = tiny('gpt2')
     model.config.pad_token_id = None
     one = {k: v[:1] for k, v in uneven_batch().items()}
-    with pytest.raises(ValueError, match='GPT2ForSequenceClassification has no pad token'): input_saliency(model, one)
+    with pytest.raises(ValueError, match='GPT2ForSequenceClassification has no padding token'):
+        input_saliency(model, one)
 
 
 LOOKS = [lambda m, b: input_saliency(m, b), lambda m, b: attention_attribution(m, b),

@@ -350,7 +350,7 @@ def test_objects_are_found_by_their_names_and_never_share_one():
 
 @pytest.mark.parametrize('method, message', [
     ('captum.Nothing', "captum has no attribution 'Nothing'; supported are"),
-    ('captum.Lime(', 'must read like'), ('captum.Lime(n_samples=open("x"))', 'must read like'),
+    ('captum.Lime(', 'must have a form such as'), ('captum.Lime(n_samples=open("x"))', 'must have a form such as'),
     ('captum.NoiseTunnel', 'takes an attribution in parentheses'),
     ('captum.Saliency(Lime)', 'takes no attribution in parentheses'),
     ('captum.NoiseTunnel(GradientShap)', 'draws random numbers itself'),

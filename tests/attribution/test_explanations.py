@@ -816,13 +816,14 @@ def test_bad_inputs_raise_errors_of_one_sentence():
         explain(net, batch, 'occlusion', replacement='zeros')
     with pytest.raises(ValueError, match=r'baselines must be an array \[K, 2, 8, 8\]'):
         explain(net, batch, 'deep_shap', baselines=torch.zeros(3))
-    with pytest.raises(ValueError, match='words: it is unknown which word'): explain(net, batch, 'random').words()
+    with pytest.raises(ValueError, match='words: the words of the tokens are unknown'):
+        explain(net, batch, 'random').words()
     with pytest.raises(ValueError,
                        match="'predicted' of seq2seq needs labels.*define the score with target=function"):
         explain(tiny('marian'), sentences('marian'))
     more = dict(sentences('bert'), labels=torch.tensor([0, 3, 1]))
     with pytest.raises(ValueError,
-                       match='labels go up to 3, but the model has the 3 classes 0 to 2: the data have more'):
+                       match='labels go up to 3, but the model has the 3 classes 0 to 2: the data has more'):
         explain(tiny('bert'), more, 'random', 'gold')
 
 

@@ -58,7 +58,7 @@ def test_thirty_files_are_merged_and_what_is_wrong_is_named(tmp_path):
         'marks-cut.json': 'is not JSON', 'marks-other.json': 'belongs to another set of sentences ("000000"; '
         f'this class marks {of.id})', 'marks-too-many.json': 'sentence 1 has 12 marks; at most 4 are allowed'}
     (better, other, reason), = marks.doubled
-    assert reason == 'nickname student 3 handed in twice, with the same marks' and better.marks == sheets[3].marks
+    assert reason == 'two sheets have the nickname student 3 and the same marks' and better.marks == sheets[3].marks
     assert [name for name, _ in marks.outliers] == ['vandal']
     assert marks.respondents == [26]*7 + [25]*7 + [24]*6 and marks.students['done']['student 0'] == 7
     assert marks.alpha.low < marks.alpha.value < marks.alpha.high
@@ -281,7 +281,7 @@ def test_a_class_is_merged_in_the_page_by_keyboard_and_by_files(browser, tmp_pat
     marks = class_marks(files, of)
     body = page.locator('main').inner_text()
     for text in ('marks-cut.json: is not JSON', 'marks-too-many.json: sentence 1 has 12 marks',
-                 'nickname student 3 handed in twice', 'vandal: F1 .0'): assert text in body
+                 'two sheets have the nickname student 3', 'vandal: F1 .0'): assert text in body
     late = careful('Late', random.Random(9))
     page.locator('textarea').focus()
     page.keyboard.type(f'hi {sheet_code(of, late)}')

@@ -126,7 +126,7 @@ def test_a_first_answer_stays_and_a_second_comes_after_it():
     one.commit(['bad', 'never'], 'sure', 'strong')
     with pytest.raises(ValueError, match='its first answer cannot change'): one.commit(['film'])
     one.discuss(['film', 'never'])
-    with pytest.raises(ValueError, match='a second answer follows the first'): one.discuss(['film'])
+    with pytest.raises(ValueError, match='a second answer must come after the first'): one.discuss(['film'])
     assert one.outcome is None and 'scores' not in session.entries['1.words']
     one.reveal()
     assert one.scores() == [.5, 1] == session.entries['1.words']['scores']

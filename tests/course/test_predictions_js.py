@@ -556,8 +556,8 @@ def test_states_and_kinds_have_accessible_names(opened, tmp_path):
     assert p.locator('.sv-said[aria-live=polite]').count() == 6
     p.focus('.cr-handle[tabindex="0"]')
     press(p, 'Alt+ArrowDown')
-    assert p.inner_text('[data-course-name="1.order"] .sv-said') == 'a is now 2 of 3.'
-    assert p.evaluate('() => document.activeElement.getAttribute("aria-label")').startswith('a, place 2 of 3')
+    assert p.inner_text('[data-course-name="1.order"] .sv-said') == 'a is now in position 2 of 3.'
+    assert p.evaluate('() => document.activeElement.getAttribute("aria-label")').startswith('a, position 2 of 3')
 
 def test_f_is_full_screen_but_a_letter_where_one_types(opened, tmp_path):
     p = opened(write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film))))

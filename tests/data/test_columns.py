@@ -362,7 +362,7 @@ def test_plan_states_ambiguous_axes(tmp_path, tiny_bert, tiny_tokenizer, tiny_da
         assert run.snapshot(step=0, probe=1).info['axes'] == dict(gate=['head' if axes else 'token'])
     with pytest.raises(ValueError,
                        match="^Gate: the axes of the evidence 'gate' must be 1 of head, query, key, token, class, row, "
-                       "for its shape"):
+                       "because it has the shape"):
         train(tiny_bert(), tiny_tokenizer, tiny_data, Gate(dict(gate=('heads', 'x'))), tmp_path/'no', **quick)
 
 

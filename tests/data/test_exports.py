@@ -95,7 +95,7 @@ def test_spans_beyond_the_text_are_reported_with_their_row(tmp_path, bad, messag
 
 def test_label_studio_needs_a_class(tmp_path):
     rows = [task(1, 'A charming film.', annotation(1, region(2, 10, 'charming')))]
-    with pytest.raises(ValueError, match='there is no class; name the field with the class with label='):
+    with pytest.raises(ValueError, match='no field contains a class; pass the name of the field with label='):
         load_rationales(written(tmp_path/'export.json', rows))
 
 

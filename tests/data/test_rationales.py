@@ -371,7 +371,7 @@ def test_known_names_map_to_repository_and_branch(hate):
 def test_missing_network_gives_a_short_error(monkeypatch):
     monkeypatch.setattr('salviz.data.texts.hub_silence', lambda *a: 'ConnectError: no route to host')
     with pytest.raises(ConnectionError) as e: load_rationales('eraser-movies')
-    assert str(e.value) == ("'eraser-movies' (eraser-benchmark/movie_rationales) is not packaged (known by name: "
+    assert str(e.value) == ("'eraser-movies' (eraser-benchmark/movie_rationales) is not packaged (available by name: "
                             "eraser-movies, eraser-multirc, hatexplain, esnli) "
                             'and the Hub cannot be reached (ConnectError: no route to host); '
                             'pass the path of a local copy, or set HF_HUB_OFFLINE=1 to use a cached copy')
@@ -383,7 +383,7 @@ def test_missing_network_gives_a_short_error(monkeypatch):
     def unknown(*a): raise ValueError("the Hub has no dataset named 'x/y', or you have no access to it")
     monkeypatch.setattr('salviz.data.texts.hub_silence', unknown)
     with pytest.raises(ValueError,
-                       match='known by name: eraser-movies, eraser-multirc, hatexplain, esnli; or pass a path'):
+                       match='available by name: eraser-movies, eraser-multirc, hatexplain, esnli; or pass a path'):
         load_rationales('x/y')
     monkeypatch.setattr('salviz.data.texts.hub_silence', lambda *a: '')
     monkeypatch.setattr('salviz.data.texts.load_dataset',
@@ -398,8 +398,8 @@ def test_invalid_rationale_sources_give_a_short_error(tmp_path):
     (tmp_path/'a.xlsx').write_text('')
     plain = Dataset.from_list([dict(premise='a', hypothesis='b', label=0, explanation_1='because')])
     for source, message in ((plain,
-                             r'train has no column text, rationale; it has premise, hypothesis, label, explanation_1, '
-                             r'which is not a published format'),
+                             r'train has no column text, rationale; its columns are premise, hypothesis, label, '
+                             r'explanation_1, which is not a published format'),
                             (dict(train=tmp_path/'a.xlsx'), "has the extension '.xlsx'"),
                             (str(tmp_path/'none.csv'), 'does not exist'),
                             (dict(train=3), 'a split must be a Dataset'),

@@ -95,14 +95,14 @@ def test_the_legend_states_the_rule_with_its_numbers(page):
     assert 'At step 40, marked heads (layer.head): 0.0 (dead).' in legend
     show(page, rows(long_texts=0))
     assert text(page, '.sv-headtime-legend') == ('No head can be marked as dead or collapsed: no text has at least 5 '
-                                                 'ordinary tokens that are more than half of it.')
+                                                 'ordinary tokens that make up more than half of its tokens.')
 
 
 @pytest.mark.slow
 def test_little_data_is_not_shown_as_a_finding(page):
     show(page, rows((0,)), steps=(0,))
     notes = text(page, '.sv-headtime > .sv-note')
-    assert 'Only step 0 has statistics, so there is no change over time to see.' in notes
+    assert 'Only step 0 has statistics, so no change over time can be shown.' in notes
     assert 'These are the values before training.' in notes
     show(page, [], steps=(0, 10))
     assert not page.is_visible('.sv-headtime') # no probe examples with attention

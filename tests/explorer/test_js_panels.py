@@ -874,7 +874,7 @@ def test_a_human_rationale_is_coloured_and_its_absence_noted(page):
     backs = [back for back, _ in fills(page)]
     assert backs[2] != backs[1] == backs[3] and 'marked by the rationale' in text(page, '.sv-sentence')
     show(page, [by_hand(words)], panels=['sentence'], state=dict(colour='rationale'))
-    assert 'The data contain no rationale for this sentence' in text(page, '.sv-sentence')
+    assert 'The data contains no rationale for this sentence' in text(page, '.sv-sentence')
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('width', [1300, 500])

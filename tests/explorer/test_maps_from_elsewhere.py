@@ -82,9 +82,9 @@ def test_the_attention_of_generation_is_joined():
 
 @pytest.mark.parametrize('call, message', [
     (lambda: (maps, tokens[:4]),
-     r'axis query of attention has size 6 and sentence 0 has 4 tokens, axis key .* 4 tokens'),
-    (lambda: (maps, [*tokens, '[PAD]']), 'has size 6 and sentence 0 has 7 tokens.*one token per position'),
-    (lambda: (maps[..., :5], tokens), 'axis key of attention has size 5 and sentence 0 has 6 tokens'),
+     r'axis query of attention has size 6, but sentence 0 has 4 tokens, axis key .* 4 tokens'),
+    (lambda: (maps, [*tokens, '[PAD]']), 'has size 6, but sentence 0 has 7 tokens.*one token per position'),
+    (lambda: (maps[..., :5], tokens), 'axis key of attention has size 5, but sentence 0 has 6 tokens'),
     (lambda: (maps, [tokens, tokens]), 'axis batch of attention has size 1, but there are 2 lists of tokens'),
     (lambda: ([maps[0], maps[1, :2]], tokens), 'axis heads has size 3 in layer 0 and 2 in layer 1'),
     (lambda: (np.where(maps == maps[1, 2, 3, 4], np.nan, maps), tokens),

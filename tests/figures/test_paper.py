@@ -634,7 +634,7 @@ def test_figures_are_made_from_the_command_line(made, tmp_path, capsys):
     assert main(['figure', str(run), '--kind', 'discard_region', '--layer', '0', '--head', '0,1', '--width',
                  'acl-two-column', '--font-size', '8', '--share', '--out', str(tmp_path/'a.svg')]) == 0
     assert main(['figure', str(run), '--kind', 'attention_map', '--out', str(tmp_path/'a.png')]) == 2
-    assert 'a.txt already exists with other text' in capsys.readouterr().err
+    assert 'a.txt already exists with different text' in capsys.readouterr().err
     assert main(['figure', str(run), '--out', str(tmp_path/'nowhere'/'a.png')]) == 2
     assert 'figure: no folder' in capsys.readouterr().err
     assert main(['figure', str(run), '--kind', 'loss_curves', '--probe', '1', '--out', str(tmp_path/'l.png')]) == 2

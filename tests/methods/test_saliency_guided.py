@@ -745,7 +745,7 @@ def test_run_records_the_saliency_that_it_masks_by_and_its_score(tmp_path):
         threshold = max(expected[at] for at in low)
         assert len(low) == 392 and sum(expected[at] > threshold for at in np.ndindex(28, 28)) <= 392
         assert not np.allclose(ours, shown['logit'][i].arrays['method_saliency_map'], rtol=1e-2, atol=0)
-    with pytest.raises(ValueError, match='cannot resume .*method differ from what the run was started with'):
+    with pytest.raises(ValueError, match='cannot resume .*method differ from the settings with which the run'):
         other = SaliencyGuided(mask_fraction=.5)
         train(copy.deepcopy(net), None, digits, other, tmp_path/'log_probability', resume=True, **settings)
 
@@ -911,7 +911,7 @@ def test_resumed_run_keeps_the_default_saliency_it_was_started_with(tmp_path, ti
     broken = Breaks()
     broken.at = 8
     with pytest.raises(KeyboardInterrupt): trained('other', broken)
-    with pytest.raises(ValueError, match='cannot resume .*method differ from what the run was started with'):
+    with pytest.raises(ValueError, match='cannot resume .*method differ from the settings with which the run'):
         trained('other', Breaks('input_x_gradient'), resume=True)
 
 

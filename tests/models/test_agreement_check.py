@@ -85,7 +85,7 @@ quick = dict(epochs=1, batch_size=4, learning_rate=1e-9, probes=2, snapshots=2, 
 
 def test_labels_and_recordings_use_the_class_order_of_the_model(tmp_path):
     model, tokenizer = bert('good', 'bad'), words_tokenizer()
-    with pytest.warns(UserWarning, match='data list the classes bad, good, the model good, bad'):
+    with pytest.warns(UserWarning, match='data lists the classes bad, good, the model good, bad'):
         run = train(model, tokenizer, splits(), run_dir=tmp_path/'run', **quick)
     assert class_names(model) == ['good', 'bad'] == run.config['class_order'] == run.snapshot(0, 0).classes
     assert len(run.config['agreement']) == 1 and run.config['data']['fingerprint'] == fingerprint(splits())
@@ -93,7 +93,7 @@ def test_labels_and_recordings_use_the_class_order_of_the_model(tmp_path):
                                                    padding=True)).logits.argmax(-1).tolist()
     right = [class_names(model)[i] == y for i, y in zip(said, by_name(splits()['validation']))]
     assert run.eval_rows[0]['accuracy'] == sum(right)/4
-    with pytest.warns(UserWarning, match='explain: the data list the classes bad, good'):
+    with pytest.warns(UserWarning, match='explain: the data lists the classes bad, good'):
         again = explain_data(model, splits()['test'], 'input_x_gradient', 'gold', tokenizer=tokenizer, details=True,
                              progress=False)
     assert again.target.tolist() == [0, 1, 1, 0]
@@ -104,7 +104,7 @@ def test_a_model_without_class_names_gets_those_of_the_data_and_saves_them(tmp_p
     model, tokenizer = bert(), words_tokenizer()
     run = train(model, tokenizer, splits(), run_dir=tmp_path/'run', **quick)
     assert 'agreement' not in run.config and class_names(model) == ['bad', 'good'] == class_names(load_model(run)[0])
-    with pytest.warns(UserWarning, match='data list the classes good, bad, the model bad, good'):
+    with pytest.warns(UserWarning, match='data lists the classes good, bad, the model bad, good'):
         train(model, tokenizer, splits(*[('good', 'bad')]*3), run_dir=tmp_path/'other', **quick)
 
 

@@ -412,7 +412,7 @@ def test_shape_and_classes_are_read_from_a_data_set():
     assert small_net('transformer', vowels['test']).width == 15 and small_net('tcn', vowels).config.num_labels == 9
     images = load_images((np.random.default_rng(0).random((20, 3, 8, 8)), np.arange(20) % 2))
     assert tuple(small_net('resnet18', images, filters=(2, 2, 2, 2)).config.shape) == (3, 8, 8)
-    with pytest.raises(ValueError, match='DigitCNN takes pixel_values, but the data have the columns values'):
+    with pytest.raises(ValueError, match='DigitCNN takes pixel_values, but the data has the columns values'):
         small_net('digit-cnn', vowels)
     with pytest.raises(ValueError, match='TextLSTM takes input_ids'): small_net(TextLSTM, vowels)
 

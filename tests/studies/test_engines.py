@@ -216,7 +216,7 @@ def test_trial_whose_jobs_end_early_is_sent_again_while_it_makes_progress(
         future = Future()
         future.set_result(('left', 'a word of submitit'))
         return future
-    with pytest.raises(RuntimeError, match='FT.seed=1: its jobs end too early; the reason of the last one'):
+    with pytest.raises(RuntimeError, match='FT.seed=1: its jobs end too early; the reason for the last one'):
         stuck.run(executor=SimpleNamespace(submit=left))
     assert set(stuck.status().state) == {'finished', 'missing'}
 

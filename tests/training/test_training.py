@@ -178,7 +178,7 @@ def test_run_older_than_an_argument_of_its_method_resumes_with_the_default(
     config['method']['cite'] = 'an old key'
     file.write_text(sealed(config))
     for other in (dict(kept=False), dict(p=.4)):
-        with pytest.raises(ValueError, match='method differ from what the run was started with'):
+        with pytest.raises(ValueError, match='method differ from the settings with which the run was started'):
             train(tiny_bert(), tiny_tokenizer, tiny_data, made(**other), resume=True, **how)
     assert train(tiny_bert(), tiny_tokenizer, tiny_data, made(), resume=True, **how).finished
 

@@ -157,7 +157,7 @@ def test_watching_transformers_trainer_changes_nothing(watching, tmp_path, tiny_
 def test_the_trainer_must_train_the_watched_model(watching, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     watcher = watching(tiny_bert())
     trainer = trainer_of(tiny_bert(), tiny_tokenizer, tiny_data, tmp_path/'out', [watcher])
-    with pytest.raises(ValueError, match='trains a different BertForSequenceClassification than the watched'):
+    with pytest.raises(ValueError, match='the model of the Trainer is not the watched BertForSequenceClassification'):
         trainer.train()
 
 

@@ -228,7 +228,7 @@ def test_the_picture_is_chosen_by_the_evidence():
     assert type(view_for(invent(drop=('discarded',)))) is GuidedHeads
     assert type(view_for(invent(drop=('discarded', 'pattern_target')))) is MaskedSentence
     assert type(view_for(invent(drop=('discarded', 'guided', 'is_masked', 'masked_input')))) is AttentionBesideSaliency
-    with pytest.raises(ValueError, match='has probabilities, which is not enough for any of'):
+    with pytest.raises(ValueError, match='has probabilities, which no view can show'):
         view_for(Snapshot(step=0, epoch=0., probe=0, tokens=['a'], arrays=dict(probabilities=np.ones(2))))
 
 

@@ -50,8 +50,8 @@ export function classTwins(sheets, set) {
     const name = marksFolded(sheet.nickname), before = unique.get(name);
     if (!before) { unique.set(name, sheet); continue; }
     const [better, other] = marksDone(sheet) >= marksDone(before) ? [sheet, before] : [before, sheet];
-    const same = JSON.stringify(sheet.marks) === JSON.stringify(before.marks) ? ', with the same marks' : '';
-    doubled.push({better, other, reason: `nickname ${sheet.nickname} handed in twice${same}`});
+    const same = JSON.stringify(sheet.marks) === JSON.stringify(before.marks) ? ' and the same marks' : '';
+    doubled.push({better, other, reason: `two sheets have the nickname ${sheet.nickname}${same}`});
     unique.set(name, better);
   }
   for (const [name, sheet] of [...unique]) {

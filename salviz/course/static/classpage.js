@@ -43,7 +43,7 @@ class ClassPage {
     Object.assign(this, this.storage.read());
     this.el = elementOf('main', 'sv-marks sv-merge');
     const about = `${set.spans.length} sentences, set ${set.id}. This page works without a network and sends nothing. `
-      + 'Only this browser stores the files that you drop here.';
+      + 'The files that you drop here are stored only in this browser.';
     this.message = elementOf('p', 'sv-marks-said');
     this.message.setAttribute('role', 'status');
     this.results = elementOf('div');
@@ -184,7 +184,7 @@ class ClassPage {
     const name = sheet => sheet.source || sheet.nickname;
     const lists = {
       'Could not be read': broken.map(({source, reason}) => `${source || 'what was pasted'}: ${reason}`),
-      'Handed in twice': doubled.map(({better, other, reason}) =>
+      'Duplicates': doubled.map(({better, other, reason}) =>
         `${reason}; ${name(better)} counts, ${name(other)} does not`),
       'Unlike the others (still counted)': outliers.map(({nickname, reason}) => `${nickname}: ${reason}`)};
     return Object.entries(lists).filter(([, lines]) => lines.length).map(([title, lines]) => elementOf('section', '',

@@ -66,13 +66,13 @@ const courseScored = {
   },
   number: (score, value, truth, {near, far, unit, step}) => {
     const bands = {1: `within ${courseNumber(near, unit, step)}`, .5: `within ${courseNumber(far, unit, step)}`,
-      0: `further than ${courseNumber(far, unit, step)}`};
+      0: `farther than ${courseNumber(far, unit, step)}`};
     return `${courseNumber(score)} (${bands[score]})`;
   },
   slope: (score, value, truth, {start, same, near, unit, step}) => {
     const where = courseDirections[courseDirection(start, same, truth)];
     const bands = {1: `${where}, within ${courseNumber(near, unit, step)}`,
-      .5: `${where}, further than ${courseNumber(near, unit, step)}`, 0: `the direction is ${where}`};
+      .5: `${where}, farther than ${courseNumber(near, unit, step)}`, 0: `the direction is ${where}`};
     return `${courseNumber(score)} (${bands[score]})`;
   },
 };
@@ -121,7 +121,7 @@ export function courseClassText(about, values) {
   if (kind === 'words') return courseOften(about, values.flatMap(value => value.map(word => [word])), 4) + of;
   if (kind === 'order') {
     const order = courseMeanOrder(values, options.items.length).map(({item}) => options.items[item]);
-    return `${order.join(', ')} (by mean place; ${values.length} answers)`;
+    return `${order.join(', ')} (by mean position; ${values.length} answers)`;
   }
   if (kind === 'number' || kind === 'slope')
     return courseSpread(values, options) + of;

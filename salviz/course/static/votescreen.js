@@ -118,7 +118,7 @@ export class VoteScreen {
 
   drawLegend({kind}, {first, again, sure: [guess, think, sure]}) {
     const key = (name, text) => elementOf('span', '', elementOf('span', `vt-key vt-bar-${name}`), text);
-    const what = kind === 'order' ? 'mean place; the full bar is place 1' : 'number of answers';
+    const what = kind === 'order' ? 'mean position; a full bar is position 1' : 'number of answers';
     const parts = [
       this.stage > 0 ? key('first', `first answers (${sure} sure, ${think} think so, ${guess} guess)`) : '',
       this.stage > 1 ? key('second', `after discussion (${again} of ${first.length} answered again)`) : '',

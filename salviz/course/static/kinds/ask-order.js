@@ -59,7 +59,7 @@ class CourseOrderList {
       if (el !== holds) this.list.insertBefore(el, place < at ? holds : null);
       number.textContent = String(place + 1);
       handle.setAttribute('aria-label',
-        `${this.items[item]}, place ${place + 1} of ${this.items.length}; move it with alt and the arrow keys`);
+        `${this.items[item]}, position ${place + 1} of ${this.items.length}; move it with alt and the arrow keys`);
     });
   }
 
@@ -76,7 +76,8 @@ class CourseOrderList {
   move(item, by) {
     const moved = this.place(item, this.value.indexOf(item) + by);
     this.rove(item);
-    if (moved) this.tell(`${this.items[item]} is now ${this.value.indexOf(item) + 1} of ${this.items.length}.`);
+    const position = this.value.indexOf(item) + 1;
+    if (moved) this.tell(`${this.items[item]} is now in position ${position} of ${this.items.length}.`);
   }
 
   keyed(event) {
@@ -110,7 +111,7 @@ class CourseOrderList {
       handle.removeEventListener('pointermove', moved);
       el.classList.remove('cr-dragged');
       const to = this.value.indexOf(item);
-      if (to !== from) this.tell(`${this.items[item]} is now ${to + 1} of ${this.items.length}.`);
+      if (to !== from) this.tell(`${this.items[item]} is now in position ${to + 1} of ${this.items.length}.`);
       this.rove(item, document.activeElement === handle);
     };
     handle.addEventListener('pointermove', moved);

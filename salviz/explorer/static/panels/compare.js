@@ -47,7 +47,7 @@ class Compare {
       ...store.runs.map((run, i) => [i, i === state.run ? `${run.title} (this run)` : run.title])],
       state.compare?.run ?? '');
     const steps = this.match && this.match.probe !== null ? store.shipped(this.match.run, this.match.probe) : [];
-    fillChoice(this.step, [['', 'the step in view'], ...steps.map(step => [step, String(step)])],
+    fillChoice(this.step, [['', 'the current step'], ...steps.map(step => [step, String(step)])],
       state.compare?.step ?? '');
     this.stepField.hidden = !steps.length;
     const why = this.load();

@@ -37,7 +37,7 @@ class CustomSentence {
     this.inputs = elementOf('div', 'sv-own-inputs');
     this.submit = elementOf('button', 'sv-own-look', 'Run');
     this.submit.type = 'submit';
-    this.again = buttonOf('Reset', 'reset to the sentence in view', () => this.restart());
+    this.again = buttonOf('Reset', 'reset to the current sentence', () => this.restart());
     this.choice = choiceOf([], () => this.ask());
     this.attribution = choiceOf([], () => this.ask());
     this.beside = choiceOf([], () => this.ask());
@@ -129,7 +129,7 @@ class CustomSentence {
     fillChoice(this.attribution, attributions.map(name => [name, name.replaceAll('_', ' ')]), by);
     const fits = pairs.filter(([, texts]) => texts.length === this.fields.length);
     const beside = fits.some(([i]) => String(i) === this.beside.value) ? this.beside.value : 'view';
-    fillChoice(this.beside, [['view', 'the sentence in view'],
+    fillChoice(this.beside, [['view', 'the current sentence'],
       ...fits.map(([i, texts]) => [i, chipText(texts.join(' / '), 40)])], beside);
     this.choiceField.hidden = !choices.length;
     this.attributionField.hidden = attributions.length < 2;
@@ -318,7 +318,7 @@ function customLegend(what, shown, pair, state, same) {
   const meaning = what === 'saliency' ? `Saliency: ${signWords(pair.sides[0].frame.info)}`
     : `Attention of ${shown.rowName} in ${entryTitle(state.entry)}.`;
   const shared = same ? `B − A covers the ${countWords(same, 'word or punctuation mark',
-    'words and punctuation marks')} that both sentences contain.` : 'The sentences have no word in common.';
+    'words and punctuation marks')} that both sentences contain.` : 'The sentences have no words in common.';
   return `${meaning} ${shared}`;
 }
 
@@ -369,7 +369,7 @@ function customOutcome({sides, classes}) {
 export const customSentencePanel = {
   name: 'own', title: 'Custom sentence', order: 66, shows: 'text', image: 'sentence',
   help: {says: [
-    'Runs the model on a sentence that you type and compares its prediction, saliency and map with the one in view.',
+    'Runs the model on a sentence that you type and compares its prediction, saliency and map with the current one.',
     'A single pair of sentences does not show how the model behaves in general.'],
   keys: [['Enter', 'run the model; on a word: remove it'], ['Delete', 'remove the word'],
     ['← →', 'move between words']]},

@@ -85,7 +85,7 @@ export function exportMenu(ctx) {
   const link = copyField('Link', 'This address opens the page with the same view.', report);
   const save = buttonOf('Save image (PNG)', 'save the side view as an image', () => {
     const picture = viewPicture(ctx, el.closest('.salviz'));
-    if (!picture) return report('No map is in view.');
+    if (!picture) return report('No map is shown.');
     const anchor = elementOf('a');
     Object.assign(anchor, {href: picture.toDataURL('image/png'),
       download: `salviz-probe-${state.probe}-step-${store.stepOf(state)}.png`});

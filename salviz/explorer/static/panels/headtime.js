@@ -72,7 +72,7 @@ export function headTimeNotes(rows, curves, number, recorded) {
   if (steps.length > 1) notes.push(`Steps run from ${steps[0]} (left) to ${steps.at(-1)} (right).`);
   if (steps.length === 1) {
     const before = steps[0] === 0 ? ' These are the values before training.' : '';
-    notes.push(`Only step ${steps[0]} has statistics, so there is no change over time to see.${before}`);
+    notes.push(`Only step ${steps[0]} has statistics, so no change over time can be shown.${before}`);
   } else if (recorded > steps.length && last.examples === 'probes') {
     notes.push(`${steps.length} of ${recorded} recorded steps so far.`);
   }
@@ -150,7 +150,7 @@ class HeadTime {
     const item = (sign, text) => elementOf('li', '', this.sign(sign), elementOf('span', '', text));
     const now = row ?? this.rows[0];
     if (!now.long_texts) return [elementOf('li', '', 'No head can be marked as dead or collapsed: no text has at least '
-      + `${fewest} ordinary tokens that are more than half of it.`)];
+      + `${fewest} ordinary tokens that make up more than half of its tokens.`)];
     const texts = now.long_texts === 1 ? 'the one text' : `each of the ${now.long_texts} texts`;
     const rule = `on ${texts} with at least ${fewest} ordinary tokens, `
       + `at least ${percent(threshold)} of their attention goes`;
@@ -158,7 +158,7 @@ class HeadTime {
     return [item('dead', `dead (solid frame, D): ${rule} to the first token and special tokens.`),
       item('collapsed', `collapsed (dashed frame, C): ${rule} to one word.`),
       item('square', 'squares at the bottom: the recorded steps at which the head is marked.'),
-      item('step', `vertical line: the step in view. ${found} On other texts, these heads may differ.`)];
+      item('step', `vertical line: the current step. ${found} On other texts, these heads may differ.`)];
   }
 
   sign(name) {

@@ -115,7 +115,7 @@ class Neurons {
     const {tokens} = this.probe;
     if (JSON.stringify(answer.tokens) !== JSON.stringify(tokens))
       return void this.rest(`${answer.of} splits this sentence into different tokens `
-        + `(${chipText(answer.tokens.join(' '), 60)}), so its queries and keys do not match those in view.`, true);
+        + `(${chipText(answer.tokens.join(' '), 60)}), so its queries and keys do not match the sentence.`, true);
     const numbers = new HeadProducts(decodeFrame(answer.frames[0]));
     this.answers.set(this.requested, {of: answer.of, numbers, recorded: this.recorded(), compared: {}});
     if (this.answers.size > neuronsCached) this.answers.delete(this.answers.keys().next().value);
@@ -331,7 +331,7 @@ export const neuronsPanel = {
   name: 'neurons', title: 'Query × key', order: 45, tab: true, shows: 'maps', image: 'map',
   help: {says: [
     'Query-key products of one head (rows: keys, columns: neurons); orange raises the score, blue lowers it.',
-    'They are computed now; the note below says if the weights differ from the recorded step.'],
+    'They are computed now; the note below says whether the weights differ from the recorded step.'],
   keys: [['↑ ↓', 'move between keys'], ['← →', 'move between neurons'], ['Enter', 'choose the key']]},
   view: Neurons,
 };

@@ -136,7 +136,7 @@ class Rationale {
     if (!frame || !probe) return store.why(state.run, state.probe, store.stepOf(state))
       || 'Nothing has been recorded yet.';
     this.shown = agreementAt(frame, probe, state, this.name);
-    if (!this.shown.rationale) return 'The data contain no rationale for this sentence.';
+    if (!this.shown.rationale) return 'The data contains no rationale for this sentence.';
     if (this.shown.values) return '';
     const title = explanationChoices.find(([name]) => name === this.name)[1];
     const awaited = this.name === 'saliency' && frame.info?.awaited;
@@ -309,6 +309,6 @@ export const rationalePanel = {
     'The sentence coloured by an explanation, underlined where people marked it, with their agreement over the steps.',
     'Agreement shows that an explanation looks plausible, not that it is faithful to the model.'],
   keys: [['← →', 'move between words'], ['Home End', 'first or last word']]},
-  fits: hasRationale, absent: 'The data of this run contain no rationales.',
+  fits: hasRationale, absent: 'The data of this run contains no rationales.',
   view: Rationale,
 };

@@ -115,7 +115,7 @@ function legendWords(frame, probe, state, values, scaleWords) {
 const missingColour = {
   saliency: 'No saliency was recorded at this step.',
   difference: 'The difference needs both saliency and the attention of a row.',
-  rationale: 'The data contain no rationale for this sentence.',
+  rationale: 'The data contains no rationale for this sentence.',
 };
 
 function unitWords(values, k, frame, probe) {

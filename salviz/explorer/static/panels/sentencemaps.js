@@ -47,7 +47,7 @@ export class SentenceMaps {
     this.parts[2].el.hidden = !whole || !same.length;
     setText(this.note, whole ? 'B − A covers only the words that both sentences contain.'
       : 'One of the maps is a thumbnail, so B − A cannot be computed; '
-        + 'press Run with this head in view to get full maps.');
+        + 'press Run while this head is shown to get full maps.');
     if (this.parts[2].el.hidden) return;
     const [a, b] = this.shown, at = ({values, units}, r, c) => values[r * units.length + c];
     const values = Float32Array.from(same.flatMap(r => same.map(c => at(b, r.second, c.second)

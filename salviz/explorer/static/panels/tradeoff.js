@@ -192,7 +192,7 @@ class TradeOff {
     const measure = axis => `${visibleText(front[axis])}: ${numberWords(p[axis])}${intervalWords(p, axis)}`;
     const parts = [`${visibleText(front.setting)} ${p.name}`, measure('x'), measure('y'), tradeKinds[p.standing],
       ...(p.is_knee ? ['knee'] : [])];
-    const opens = !run ? 'no recordings' : p.run === ctx.state.run ? 'in view' : `opens ${run.title}`;
+    const opens = !run ? 'no recordings' : p.run === ctx.state.run ? 'shown' : `opens ${run.title}`;
     return `${parts.join('; ')}; ${opens}`;
   }
 

@@ -91,7 +91,7 @@ function maskLine(name, words, other) {
 
 class WhatIfThreshold extends WhatIfGroup {
   constructor(ctx) {
-    super(ctx, 'Threshold: where most of the attention is', '');
+    super(ctx, 'Threshold: positions with most of the attention', '');
     // Most weights are small, so the slider is finer there.
     this.slider = whatIfSlider('Threshold', 200, v => ctx.state.set({threshold: Number((v * v).toPrecision(2))}),
       v => shortNumber(v * v));
