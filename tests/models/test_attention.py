@@ -1084,7 +1084,7 @@ def test_the_encoder_is_the_default_part_and_works_alone(arch):
         _layer_count(encoder, 'encoder')
 
 
-def test_a_decoder_alone_has_two_parts_and_defaults_to_self_attention():
+def test_the_decoder_of_t5_alone_has_two_parts_and_defaults_to_self_attention():
     torch.manual_seed(0)
     model, inputs = BartForCausalLM(BartConfig(**bart_sizes)).eval(), batch('left')
     theirs = as_eager(model)(**inputs, output_attentions=True)
@@ -1166,7 +1166,7 @@ def test_generate_with_dropped_positions_works_only_in_the_encoder():
     assert (maps[0][..., 1] == 0).all()
 
 
-def test_encoder_and_decoder_may_be_observed_at_once_but_not_the_two_parts_of_one_decoder():
+def test_both_sides_of_t5_may_be_observed_at_once_but_not_the_two_parts_of_its_decoder():
     model, inputs = pair('bart'), pair_batch()
     before = everything(model)
     alone = {}
@@ -1266,7 +1266,7 @@ def test_skipped_layers_raise_an_error_instead_of_shifting_the_others():
         model.train()(**pair_batch())
 
 
-def test_missing_parts_raise_an_error():
+def test_parts_that_t5_or_bert_or_gpt2_lack_raise_an_error():
     model, plain = pair('t5'), built('bert')
     for wrong in ('self', 0, ['encoder'], True):
         for refuse in (lambda: observe(model, part=wrong).__enter__(), lambda: _layer_count(model, wrong),
