@@ -6,6 +6,7 @@
 __all__ = ['ModelSource']
 
 # %% ../../nbs/09_analysis/07_model_source.ipynb #88baa68d
+from ..core.interventions import Intervention
 from ..core.locks import turn
 from ..core.validation import check_choice, check_faults
 
@@ -92,11 +93,13 @@ class ModelSource(_ModelChoices):
         texts,      # each a list of one text or a text pair; the first one determines the explained class
         choice,     # key of one of the `choices`
         attribution,# one of `attributions`; None: no saliency
+        interventions=None, # an `Intervention`, its `as_dict()`, or None for each text
     ) -> list: # of `Snapshot`, one per text
         "Run the chosen model on `texts`"
         from salviz.analysis.model_maps import explain_alike
         check_choice('attribution', attribution, (*self.attributions(), None))
-        return explain_alike(*self._ready(choice), [_plain(parts) for parts in texts], attribution)
+        changes = [Intervention(**x) if isinstance(x, dict) else x for x in interventions or [None]*len(texts)]
+        return explain_alike(*self._ready(choice), [_plain(parts) for parts in texts], attribution, changes)
 
     def quantised(self,
         texts,        # each a list of one text or a text pair

@@ -29,8 +29,10 @@ def _is_pair(head): return isinstance(head, list) and len(head) == 2 and all(isi
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow14
 def _reply(source, question, attribution):
     "Return the content and the frames of an answer to the valid query `question`"
-    choice, head = question['choice'], question.get('head')
-    snapshots = source(question['texts'], choice, attribution)
+    choice, head, texts = question['choice'], question.get('head'), question['texts']
+    changes = {}
+    if question.get('intervention'): changes = dict(interventions=[*[None]*(len(texts) - 1), question['intervention']])
+    snapshots = source(texts, choice, attribution, **changes)
     for i, s in enumerate(snapshots): s.probe = i
     content = dict(run=run_meta(snapshots), of=source.name_of(choice), attribution=question['attribution'],
                    explains=[s.info['explains'] for s in snapshots])
@@ -38,10 +40,13 @@ def _reply(source, question, attribution):
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow14b
 @model_query('own', lambda query: (all(map(_is_sentence, query['texts'])) and isinstance(query.get('attribution'), str)
-                                   and (query.get('head') is None or _is_pair(query['head']))))
+                                   and (query.get('head') is None or _is_pair(query['head']))
+                                   and isinstance(query.get('intervention'), (dict, type(None)))))
 def replies(
     sources:list, # one `ModelAccess` per run
-    question:dict,# {id, run, texts: lists of texts, choice, attribution, head: [layer, head] or None}
+    # {id, run, texts: lists of texts, choice, attribution, head: [layer, head] or None, intervention of the last text:
+    # arguments of `Intervention`, or None}
+    question:dict,
 ): # generator of (content of a message, its buffers)
     "Yield the parts of an answer: sentences and frames, with `more` if saliency follows, or an `error`"
     for attribution in (None, question['attribution']):

@@ -225,6 +225,28 @@ def test_it_can_be_compared_with_an_earlier_sentence(opened):
     assert [row[:2] for row in columns(page) if row[0] != row[1]] == [['film', 'scene']]
 
 @pytest.mark.slow
+def test_an_intervention_of_the_kernel_is_shown_in_the_panel(opened, explorer):
+    from salviz.core.interventions import Intervention
+    page, kernel = opened
+    one = Intervention(heads=[(0, 1)], maps={(1, 0): 'first'})
+    before, after = explorer.intervene(one)
+    assert not np.allclose(before.arrays['probabilities'], after.arrays['probabilities'])
+    assert after.info['intervention'] == one.changes() and 'intervention' not in before.info
+    assert explorer.state['intervention'] == one.as_dict()
+    n = len(after.tokens)
+    assert np.array_equal(after.arrays['attention'][1, 0], np.eye(n)[[0]*n])
+    page.evaluate('intervention => app.state.set({intervention})', one.as_dict())
+    kernel.is_asked()
+    kernel.answer()
+    table = page.eval_on_selector_all('.sv-own-table tbody td', 'all => all.map(o => o.textContent)')
+    assert [float(x) for x in table[1::3]] == pytest.approx(after.arrays['probabilities'].tolist(), abs=6e-4)
+    assert 'the map of head 0 of layer 1 is replaced by the pattern ‘first’' in page.inner_text('.sv-own-answer')
+    page.click('.sv-own >> text=Reset')
+    assert page.evaluate('() => app.state.intervention') is None and not page.is_visible('.sv-own-answer')
+    with pytest.raises(ValueError, match='head 9 of layer 0 does not exist'):
+        explorer.intervene(Intervention(heads=[(0, 9)]))
+    assert explorer.intervene()[1].info.get('intervention') is None
+
 def test_errors_are_shown_next_to_the_field(opened):
     page, kernel = opened
     shown_text = lambda: page.inner_text('.sv-own-said')

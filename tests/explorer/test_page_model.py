@@ -81,6 +81,67 @@ def test_a_typed_sentence_is_answered_without_kernel_and_network(browser, tiny_b
     assert p.evaluate('() => document.documentElement.scrollWidth <= window.innerWidth')
     closed(p, path)
 
+def intervened(model, tokenizer, text, **change): # probabilities of the page on the same weights, and its maps
+    from salviz.core.interventions import Intervention
+    texts, one = [text, text], Intervention(**change)
+    after = explain_alike(quantised_twin(model), tokenizer, texts, None, [None, one])[1]
+    return after.arrays['probabilities'].tolist()
+
+def answered(p):
+    "Wait for the answer to an intervention"
+    settled(p)
+    p.wait_for_selector('.sv-own:not([aria-busy])', timeout=60_000)
+    settled(p)
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize('width,scheme', [(1280, 'light'), (360, 'dark')])
+def test_an_intervention_is_chosen_by_mouse_and_keyboard(browser, tiny_bert, tiny_tokenizer, tmp_path, width, scheme):
+    model, check = tiny_bert(), lambda **change: intervened(model, tiny_tokenizer, other, **change)
+    path = written(model, tiny_tokenizer, tmp_path/'model.html')
+    p = opened(browser, path, width)
+    p.evaluate('theme => salviz.state.set({theme})', scheme)
+    typed(p, other)
+    p.click('.sv-intervene > summary')
+    p.click('[title="cross out head 1 of layer 0"]')
+    answered(p)
+    assert probabilities(p) == pytest.approx(check(heads=[(0, 1)]), abs=6e-4)
+    assert 'Changed manually: head 1 of layer 0 is crossed out.' in p.inner_text('.sv-intervene-statement')
+    assert 'B is an intervention, no finding about the model as it is: head 1' in p.inner_text('.sv-own-answer')
+    assert p.locator('.sv-own-map >> text=B (changed manually)').count() == 1
+    for key in ('ArrowDown', 'ArrowRight', 'Enter'): p.keyboard.press(key)
+    answered(p)
+    assert p.get_attribute('[title="cross out head 2 of layer 1"]', 'aria-pressed') == 'true'
+    assert probabilities(p) == pytest.approx(check(heads=[(0, 1), (1, 2)]), abs=6e-4)
+    p.click('[title^="cross out: token 4"]')
+    answered(p)
+    assert probabilities(p) == pytest.approx(check(heads=[(0, 1), (1, 2)], positions=[4]), abs=6e-4)
+    p.click('text=Remove the intervention')
+    answered(p)
+    assert 'Nothing is changed.' in p.inner_text('.sv-intervene') and 'is an intervention' not in p.inner_text('.sv-own')
+    p.evaluate("() => salviz.state.set({entry: {kind: 'head', layer: 1, head: 0}})")
+    p.select_option('.sv-intervene label:has-text("in view") select', 'saliency')
+    p.select_option('.sv-intervene label:has-text("Drop") select', 'high')
+    p.click('text=New draw')
+    answered(p)
+    change = dict(maps={(1, 0): 'saliency'}, region='high', seed=1)
+    assert probabilities(p) == pytest.approx(check(**change), abs=6e-4)
+    assert p.evaluate('() => document.documentElement.scrollWidth <= window.innerWidth')
+    for text in hostile: typed(p, text)
+    assert p.evaluate('() => window.hit') is None and p.locator('.sv-own img').count() == 0
+    closed(p, path)
+
+def test_a_malformed_intervention_in_a_link_is_an_error_in_the_panel(browser, tiny_bert, tiny_tokenizer, tmp_path):
+    path = written(tiny_bert(), tiny_tokenizer, tmp_path/'model.html')
+    p = opened(browser, path, 1280)
+    for change in ({'heads': [[0, 99]]}, {'positions': 'x'}, {'maps': [[0, 0, '<b>']]}, {'layers': [0, 1]}):
+        p.evaluate('intervention => salviz.state.set({intervention})', change)
+        answered(p)
+        p.wait_for_selector('.sv-own-said.sv-failed')
+        p.evaluate('() => salviz.state.set({intervention: null})')
+        typed(p, other)
+        assert p.locator('.sv-own-said.sv-failed').count() == 0
+    closed(p, path)
+
 @pytest.mark.slow
 def test_integrated_gradients_and_queries_are_computed_in_the_page(browser, tiny_bert, tiny_tokenizer, tmp_path):
     path = written(tiny_bert(), tiny_tokenizer, tmp_path/'model.html')

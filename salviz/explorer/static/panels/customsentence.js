@@ -1,12 +1,14 @@
 // Panel 'own': a custom sentence, evaluated with a model. Shows its maps, saliency and prediction next to those of the
-// sentence in view, and the differences for the words that both contain.
+// sentence in view, or without and with an intervention, and the differences for the words that both contain.
 import {alignWords, textPieces, withoutPiece} from '../lib/align.js';
 import {colourScaleOf, scaleColour, shortNumber} from '../lib/colour.js';
 import {buttonOf, choiceOf, elementOf, fillChoice, labelled, setText} from '../lib/controls.js';
 import {chipText, countWords, directionOf, paintToken, quoted, repeatNames, scaleBar} from '../lib/words.js';
 import {signWords} from '../lib/words.js';
 import {entryTitle} from '../state/derive.js';
+import {interventionChanges} from '../lib/interventions.js';
 import {Store} from '../state/store.js';
+import {InterventionControls} from './interventioncontrols.js';
 import {SentenceMaps} from './sentencemaps.js';
 import {pairOf} from './sentencepair.js';
 
@@ -30,7 +32,8 @@ class CustomSentence {
     this.makeForm();
     this.makeAnswer();
     this.head = elementOf('div', 'sv-head', elementOf('h3', 'sv-title', 'Custom sentence'));
-    this.el.append(this.head, this.form, this.status, this.answer);
+    this.controls = new InterventionControls(ctx);
+    this.el.append(this.head, this.form, this.controls.el, this.status, this.answer);
   }
 
   makeForm() {
@@ -78,12 +81,15 @@ class CustomSentence {
   update(changed) {
     const {store, state} = this.ctx, probe = store.probe(state.run, state.probe);
     if (changed.has('run') || changed.has('probe') || !this.base && probe) this.begin(probe);
+    else if (changed.has('intervention') && (state.intervention || this.pair?.intervention)) this.ask();
+    if (['intervention', 'entry'].some(key => changed.has(key))) this.fill();
     if (['run', 'meta'].some(key => changed.has(key))) this.fill();
     if (['entry', 'palette', 'theme', 'size', 'scale'].some(key => changed.has(key))) this.show();
   }
 
   // When another sentence comes into view, an unedited text follows it and the previous answer is removed.
   begin(probe) {
+    if (this.base) this.controls.forgetTokens();
     const untouched = !this.base || JSON.stringify(this.text()) === JSON.stringify(this.base);
     const typed = this.text();
     this.base = probe ? [...probe.texts] : null;
@@ -95,6 +101,7 @@ class CustomSentence {
     this.rest('');
     this.fill();
     this.show();
+    if (this.ctx.state.intervention) this.ask();
   }
 
   makeFields() {
@@ -102,6 +109,7 @@ class CustomSentence {
       const field = Object.assign(document.createElement('input'), {type: 'text', autocomplete: 'off', dir: 'auto'});
       field.className = 'sv-own-field';
       field.addEventListener('input', () => {
+        this.controls.forgetTokens();
         this.showWords();
         this.typed();
       });
@@ -133,10 +141,18 @@ class CustomSentence {
       ...fits.map(([i, texts]) => [i, chipText(texts.join(' / '), 40)])], beside);
     this.choiceField.hidden = !choices.length;
     this.attributionField.hidden = attributions.length < 2;
-    this.besideField.hidden = !fits.length;
+    this.besideField.hidden = !fits.length || Boolean(this.ctx.state.intervention);
+    this.controls.update(this.tokenLabels(), Boolean(needs));
     if (needs || this.missing) this.say(needs);
     this.missing = Boolean(needs);
     this.showWords();
+  }
+
+  // The tokens of the sentence in the field, empty if they are unknown.
+  tokenLabels() {
+    const {store, state} = this.ctx, recorded = store.probe(state.run, state.probe), text = JSON.stringify(this.text());
+    const probes = [...(this.pair?.sides ?? []).map(({probe}) => probe), ...recorded ? [recorded] : []];
+    return probes.find(probe => JSON.stringify(probe.texts) === text)?.labels ?? [];
   }
 
   // A model in the page answers while you type.
@@ -190,6 +206,7 @@ class CustomSentence {
   leaveOut(k) {
     const piece = this.pieces[k], field = this.fields[piece.field];
     field.value = withoutPiece(field.value, piece);
+    this.controls.forgetTokens();
     this.showWords();
     this.focusWord(k);
     this.ask();
@@ -200,28 +217,37 @@ class CustomSentence {
     this.beside.value = 'view';
     this.turn++;
     this.pair = null;
+    this.ctx.state.set({intervention: null});
     this.showWords();
     this.rest('');
+    this.fill();
     this.show();
   }
 
   // Only the newest request counts; answers to earlier ones are ignored. Answers come in parts.
   async ask(isTyping = false) {
     clearTimeout(this.soon);
-    const {state} = this.ctx, texts = this.text(), turn = ++this.turn, {kind, layer, head} = state.entry;
+    const {state} = this.ctx, texts = this.text(), turn = ++this.turn,
+      {intervention, entry: {kind, layer, head}} = state;
     if (this.needs() || !this.base) return;
+    if (this.controls.isMalformed) {
+      this.rest('The intervention is malformed; remove it.', true);
+      return;
+    }
     if (texts.some(text => !text.trim())) {
       this.rest('Type at least one word, then press Enter.', true);
       return;
     }
-    const other = this.beside.value === 'view' ? this.base : this.queried[Number(this.beside.value)];
+    const other = intervention ? texts : this.beside.value === 'view' ? this.base
+      : this.queried[Number(this.beside.value)];
     const choice = this.offer().choices.find(([value]) => String(value) === this.choice.value)[0];
     this.wait('Computing …');
     this.late = setTimeout(() => { if (turn === this.turn) this.wait(lateWords); }, lateAfter);
     try {
       await this.ctx.kernel.ask({kind: 'own', run: state.run, texts: [other, texts], choice,
-        attribution: this.attribution.value, head: kind === 'head' && layer !== null ? [layer, head] : null},
-      answer => { if (turn === this.turn) this.take(answer, texts, isTyping); });
+        attribution: this.attribution.value, head: kind === 'head' && layer !== null ? [layer, head] : null,
+        intervention},
+      answer => { if (turn === this.turn) this.take({...answer, intervention}, texts, isTyping); });
     } catch (error) {
       if (turn === this.turn) this.rest(`The request could not be sent (${error.message}); run the cell again.`, true);
     }
@@ -274,15 +300,20 @@ class CustomSentence {
     setText(this.about, this.aboutWords(shown));
     this.showLine(shown);
     this.outcome.replaceChildren(...customOutcome(pair));
-    this.maps.draw(shown, state, this.el);
+    const names = ['A', pair.intervention ? 'B (changed manually)' : 'B', 'B − A'];
+    this.maps.draw({...shown, names}, state, this.el);
   }
 
   aboutWords({alike, note}) {
-    const {of, attribution, notice = '', sides: [a, b]} = this.pair, name = attribution.replaceAll('_', ' ');
+    const {of, attribution, notice = '', sides: [a, b], intervention} = this.pair,
+      name = attribution.replaceAll('_', ' ');
     const score = alike ? `for ${a.explains}` : `A for ${a.explains || 'nothing'}, B for ${b.explains || 'nothing'}`;
     const saliency = a.frame.get('saliency') ? ` Saliency: ${name}, ${score}.` : '';
     const apart = alike || !saliency ? '' : ' A and B explain different scores, so their saliency is not subtracted.';
-    return `A and B were computed just now by ${of}; neither was recorded.${saliency}${apart} ${note} ${notice}`.trim();
+    const changes = interventionChanges(intervention ?? {}, a.probe.labels).join('; ');
+    const changed = changes ? ` B is an intervention, no finding about the model as it is: ${changes}.` : '';
+    return [`A and B were computed just now by ${of}; neither was recorded.${changed}${saliency}${apart}`, note, notice]
+      .filter(Boolean).join(' ');
   }
 
   // Three rows per column: the word of A, the word of B, and B − A where both are the same word.
@@ -369,9 +400,10 @@ function customOutcome({sides, classes}) {
 export const customSentencePanel = {
   name: 'own', title: 'Custom sentence', order: 66, shows: 'text', image: 'sentence',
   help: {says: [
-    'Runs the model on a sentence that you type and compares its prediction, saliency and map with the one in view.',
+    'Runs the model on a sentence that you type and compares its prediction, saliency and map with the one in view; '
+      + 'or without and with an intervention, such as a head that is crossed out.',
     'A single pair of sentences does not show how the model behaves in general.'],
   keys: [['Enter', 'run the model; on a word: remove it'], ['Delete', 'remove the word'],
-    ['← →', 'move between words']]},
+    ['← →', 'move between words; in an intervention: between tokens and heads']]},
   view: CustomSentence,
 };
