@@ -637,11 +637,11 @@ def explain_alike(
     # answers only
     saliency='input_x_gradient',
     interventions=None, # an `Intervention` or None for each text
+    target:int|None=None, # the explained class; None: for a classifier, the one predicted for the first text
 ) -> list: # of `Snapshot`, one per text
-    "Explain all `texts` for the same class (for a classifier, the class predicted for the first text)"
+    "Explain all `texts` for the same class"
     _check_whole(model, tokenizer, texts)
-    target = None
-    if saliency is not None and head_of(unwrapped(model)) == 'sequence':
+    if target is None and saliency is not None and head_of(unwrapped(model)) == 'sequence':
         first, = _explain_texts(model, tokenizer, texts[:1], saliency=None, attribution=False)
         if 'probabilities' in first.arrays: target = int(first.arrays['probabilities'].argmax())
     capture = capture_texts(model, tokenizer, texts, target, None, saliency, None, False, None,

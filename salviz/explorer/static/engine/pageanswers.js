@@ -137,34 +137,41 @@ export class PageAnswers {
       + 'which the model in Python would not do.';
   }
 
-  content(question, passes, explains) {
-    const {template} = this.header;
-    return {of: template.name, attribution: question.attribution, explains, notice: this.notice(passes),
+  content(question, passes, explains, other) {
+    const {template} = this.header, {name} = template,
+      of = other === this ? name : `${other.header.template.name} (A) and ${name} (B)`;
+    return {of, attribution: question.attribution, explains, notice: this.notice(passes),
       run: {...template.run, probes: passes.map((pass, i) => this.probe(pass, i))}};
   }
 
   // Answers a question about `texts` in two parts, like a kernel: maps and probabilities, then the same with saliency
-  // for the class predicted for the first text. An intervention changes the pass of the last text. `say(content,
-  // frames)` sends a part; `isOld()` ends the computation.
-  async answer(question, say, isOld) {
+  // for the class predicted for the first text. An intervention changes the pass of the last text. If another model
+  // `other` reads the first text, an intervention changes both. `say(content, frames)` sends a part; `isOld()` ends the
+  // computation.
+  async answer(question, say, isOld, other = this) {
     const {attribution, intervention} = question, {explains: explained, attributions} = this.header,
-      last = question.texts.length - 1;
-    const passes = question.texts.map((texts, i) => this.pass(texts, i === last ? intervention : null));
+      last = question.texts.length - 1, models = question.texts.map((_, i) => i < last ? other : this);
+    if (JSON.stringify(other.header.explains) !== JSON.stringify(explained))
+      throw new Error('The two models have different classes, so their answers cannot be compared.');
+    const passes = question.texts.map((texts, i) => models[i].pass(texts, i === last || other !== this ? intervention
+      : null));
     const best = passes.map(({probabilities: p}) => p.indexOf(Math.max(...p)));
     const each = best.map(target => `${explained[target]} (predicted)`);
-    say({...this.content(question, passes, each), more: true}, passes.map((pass, i) => this.frame(pass, i, each[i])));
-    const [target] = best, shared = passes.map(() => `${explained[target]} (predicted for the first text)`);
+    say({...this.content(question, passes, each, other), more: true}, passes.map((pass, i) =>
+      models[i].frame(pass, i, each[i])));
+    const [target] = best, first = other === this ? 'for the first text' : 'by A',
+      shared = passes.map(() => `${explained[target]} (predicted ${first})`);
     const steps = passes.length, values = [];
     for (const [i, pass] of passes.entries()) {
       const report = (step, count) => {
         say({progress: (i + step / count) / steps, attribution, more: true}, []);
         return new Promise(done => { setTimeout(() => done(!isOld())); });
       };
-      values.push(await this.saliency(pass, target, attribution, report));
+      values.push(await models[i].saliency(pass, target, attribution, report));
       if (values.at(-1) === null) return;
     }
-    say({...this.content(question, passes, shared), more: false}, passes.map((pass, i) =>
-      this.frame(pass, i, shared[i], values[i], attributions[attribution])));
+    say({...this.content(question, passes, shared, other), more: false}, passes.map((pass, i) =>
+      models[i].frame(pass, i, shared[i], values[i], attributions[attribution])));
   }
 
   // Queries, keys and attention of one head.

@@ -3,13 +3,14 @@
 import {alignWords, textPieces, withoutPiece} from '../lib/align.js';
 import {colourScaleOf, scaleColour, shortNumber} from '../lib/colour.js';
 import {buttonOf, choiceOf, elementOf, fillChoice, labelled, setText} from '../lib/controls.js';
+import {interventionChanges} from '../lib/interventions.js';
 import {chipText, countWords, directionOf, paintToken, quoted, repeatNames, scaleBar} from '../lib/words.js';
 import {signWords} from '../lib/words.js';
 import {entryTitle} from '../state/derive.js';
-import {interventionChanges} from '../lib/interventions.js';
 import {Store} from '../state/store.js';
 import {InterventionControls} from './interventioncontrols.js';
 import {SentenceMaps} from './sentencemaps.js';
+import {sentenceOutcome, signedNumber} from './sentenceoutcome.js';
 import {pairOf} from './sentencepair.js';
 
 export const lateAfter = 4000;
@@ -137,15 +138,25 @@ class CustomSentence {
     fillChoice(this.attribution, attributions.map(name => [name, name.replaceAll('_', ' ')]), by);
     const fits = pairs.filter(([, texts]) => texts.length === this.fields.length);
     const beside = fits.some(([i]) => String(i) === this.beside.value) ? this.beside.value : 'view';
+    const others = this.otherModels(), isOther = others.some(({key}) => key === this.beside.value);
     fillChoice(this.beside, [['view', 'the sentence in view'],
-      ...fits.map(([i, texts]) => [i, chipText(texts.join(' / '), 40)])], beside);
+      ...fits.map(([i, texts]) => [i, chipText(texts.join(' / '), 40)]),
+      ...others.map(({key, name}) => [key, `the same sentence, ${name}`])], isOther ? this.beside.value : beside);
     this.choiceField.hidden = !choices.length;
     this.attributionField.hidden = attributions.length < 2;
-    this.besideField.hidden = !fits.length || Boolean(this.ctx.state.intervention);
+    this.besideField.hidden = !fits.length && !others.length || Boolean(this.ctx.state.intervention) && !isOther;
     this.controls.update(this.tokenLabels(), Boolean(needs));
     if (needs || this.missing) this.say(needs);
     this.missing = Boolean(needs);
     this.showWords();
+  }
+
+  // Models that can read A instead of the chosen one: other checkpoints of the run, and models of other runs.
+  otherModels() {
+    const {kernel, store, state} = this.ctx, offers = kernel?.offers() ?? [];
+    return offers.flatMap(({needs, choices}, run) => needs ? [] : choices.map(([choice, name]) => ({run, choice,
+      key: `model/${run}/${choice}`, name: store.runs.length > 1 ? `${store.run(run).name}: ${name}` : name})))
+      .filter(({run, choice}) => run !== state.run || String(choice) !== this.choice.value);
   }
 
   // The tokens of the sentence in the field, empty if they are unknown.
@@ -238,16 +249,19 @@ class CustomSentence {
       this.rest('Type at least one word, then press Enter.', true);
       return;
     }
-    const other = intervention ? texts : this.beside.value === 'view' ? this.base
+    const model = this.otherModels().find(({key}) => key === this.beside.value);
+    const first = intervention || model ? texts : this.beside.value === 'view' ? this.base
       : this.queried[Number(this.beside.value)];
     const choice = this.offer().choices.find(([value]) => String(value) === this.choice.value)[0];
     this.wait('Computing …');
     this.late = setTimeout(() => { if (turn === this.turn) this.wait(lateWords); }, lateAfter);
     try {
-      await this.ctx.kernel.ask({kind: 'own', run: state.run, texts: [other, texts], choice,
+      await this.ctx.kernel.ask({kind: 'own', run: state.run, texts: [first, texts], choice,
         attribution: this.attribution.value, head: kind === 'head' && layer !== null ? [layer, head] : null,
-        intervention},
-      answer => { if (turn === this.turn) this.take({...answer, intervention}, texts, isTyping); });
+        intervention, other: model ? {run: model.run, choice: model.choice} : null},
+      answer => {
+        if (turn === this.turn) this.take({...answer, intervention, isOfTwo: Boolean(model)}, texts, isTyping);
+      });
     } catch (error) {
       if (turn === this.turn) this.rest(`The request could not be sent (${error.message}); run the cell again.`, true);
     }
@@ -299,19 +313,22 @@ class CustomSentence {
     const shown = pairOf(pair.sides, state.entry, alignWords);
     setText(this.about, this.aboutWords(shown));
     this.showLine(shown);
-    this.outcome.replaceChildren(...customOutcome(pair));
-    const names = ['A', pair.intervention ? 'B (changed manually)' : 'B', 'B − A'];
+    this.outcome.replaceChildren(...sentenceOutcome(pair));
+    const isChanged = [pair.intervention && pair.isOfTwo, pair.intervention];
+    const names = [...['A', 'B'].map((name, i) => isChanged[i] ? `${name} (changed manually)` : name), 'B − A'];
     this.maps.draw({...shown, names}, state, this.el);
   }
 
   aboutWords({alike, note}) {
-    const {of, attribution, notice = '', sides: [a, b], intervention} = this.pair,
+    const {of, attribution, notice = '', sides: [a, b], intervention, isOfTwo} = this.pair,
       name = attribution.replaceAll('_', ' ');
     const score = alike ? `for ${a.explains}` : `A for ${a.explains || 'nothing'}, B for ${b.explains || 'nothing'}`;
     const saliency = a.frame.get('saliency') ? ` Saliency: ${name}, ${score}.` : '';
     const apart = alike || !saliency ? '' : ' A and B explain different scores, so their saliency is not subtracted.';
     const changes = interventionChanges(intervention ?? {}, a.probe.labels).join('; ');
-    const changed = changes ? ` B is an intervention, no finding about the model as it is: ${changes}.` : '';
+    const who = isOfTwo ? 'A and B are interventions, no findings about the models as they are'
+      : 'B is an intervention, no finding about the model as it is';
+    const changed = changes ? ` ${who}: ${changes}.` : '';
     return [`A and B were computed just now by ${of}; neither was recorded.${changed}${saliency}${apart}`, note, notice]
       .filter(Boolean).join(' ');
   }
@@ -363,38 +380,14 @@ function customChip(unit, value, scale) {
   return chip;
 }
 
-function customSigned(x) { return `${x > 0 ? '+' : ''}${shortNumber(x)}`; }
-
 function customColumn([a, b], [first, second], difference, scale, apart) {
   const differs = Number.isFinite(difference),
-    change = elementOf('span', 'sv-own-change', differs ? customSigned(difference) : '');
+    change = elementOf('span', 'sv-own-change', differs ? signedNumber(difference) : '');
   paintToken(change, differs && !a.special ? scaleColour(apart, difference) : null);
-  const text = differs ? `B − A ${customSigned(difference)}` : 'different words';
+  const text = differs ? `B − A ${signedNumber(difference)}` : 'different words';
   const column = elementOf('span', 'sv-own-column', customChip(a, first, scale), customChip(b, second, scale), change);
   column.title = text;
   return column;
-}
-
-// Compares the predictions: one row per class, with the difference of its probabilities.
-function customOutcome({sides, classes}) {
-  const [p, q] = sides.map(({frame}) => frame.get('probabilities')?.values() ?? frame.get('prediction')?.values());
-  if (!p || !q) return [elementOf('p', 'sv-note', 'This model returns no predictions to compare.')];
-  const chance = Boolean(sides[0].frame.get('probabilities')), names = chance ? classes : ['prediction'];
-  const several = sides[0].frame.info?.words?.several; // multi-label: a class is predicted above 0.5
-  const top = values => chance ? values.indexOf(Math.max(...values)) : -1;
-  const isPredicted = (values, i) => several ? values[i] > .5 : i === top(values);
-  const cell = (text, strong) => elementOf(strong ? 'strong' : 'span', '', text);
-  const rows = names.map((name, i) => elementOf('tr', '', elementOf('th', '', elementOf('bdi', '', chipText(name, 24))),
-    ...[p, q].map(values => elementOf('td', '', cell(values[i].toFixed(3), isPredicted(values, i)))),
-    elementOf('td', '', customSigned(q[i] - p[i]))));
-  const head = elementOf('tr', '', ...[chance ? 'probability' : '', 'A', 'B', 'B − A'].map(name =>
-    elementOf('th', '', name)));
-  const predicted = values => classes.filter((_, i) => isPredicted(values, i)).map(name => quoted(name));
-  const [a, b] = [p, q].map(values => predicted(values).join(', ')
-    || (several ? 'no class' : quoted('')));
-  const outcome = chance && classes.length ? `Prediction: ${a} for A, ${b} for B.` : '';
-  return [elementOf('p', 'sv-outcome', outcome), elementOf('table', 'sv-own-table', elementOf('thead', '', head),
-    elementOf('tbody', '', ...rows))];
 }
 
 export const customSentencePanel = {

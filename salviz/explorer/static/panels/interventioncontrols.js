@@ -45,7 +45,7 @@ export class InterventionControls {
     return elementOf('div', 'sv-group-body', this.lesson,
       part('Tokens', labelled('If a token is crossed out,', this.mode), this.tokens.el),
       part('Heads', elementOf('p', 'sv-note', 'The output of a head that is crossed out is 0.'), this.heads.el),
-      part('Map', this.mapField),
+      part('Replaced map', this.mapField),
       part('AD-DROP’s region', labelled('Drop', this.region), this.p.el, this.q.el, this.draw),
       part('Masked words', this.mask.el, elementOf('p', 'sv-note', 'Replaces the words with the lowest saliency '
         + '(input × gradient) by the nearest unmasked word.')),
