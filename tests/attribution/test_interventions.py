@@ -42,7 +42,8 @@ def reference(model, ids, change):
     """The logits and maps of one text without padding; `change(layer, head, q, k, weights)` edits a head's weights,
     after the scores of the keys for which `change.drops(layer, head, q, k)` is true were left out"""
     e, n, maps = model.bert.embeddings, len(ids), np.zeros((layers, heads, len(ids), len(ids)))
-    x = e.LayerNorm(e.word_embeddings.weight[ids] + e.position_embeddings.weight[:n] + e.token_type_embeddings.weight[0])
+    places = e.position_embeddings.weight[:n] + e.token_type_embeddings.weight[0]
+    x = e.LayerNorm(e.word_embeddings.weight[ids] + places)
     for l, block in enumerate(model.bert.encoder.layer):
         one, context = block.attention.self, torch.zeros(n, heads*size, dtype=torch.float64)
         query, key, value = (part(x).view(n, heads, size) for part in (one.query, one.key, one.value))
