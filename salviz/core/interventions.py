@@ -18,6 +18,7 @@ from .validation import Seed, check_arguments, check_faults
 # %% ../../nbs/01_core/23_interventions.ipynb #62bae8bf
 map_choices = (*pattern_names, 'saliency')
 _Places = Sequence[Annotated[int, Ge(0)]]
+_Heads = Annotated[Sequence[tuple], 'pairs (layer, head), such as [(1, 3)]']
 _Fraction = Annotated[float, Ge(0), Le(1)]
 
 def _as_pairs(heads) -> tuple: return tuple(sorted({tuple(map(int, head)) for head in heads}))
@@ -41,7 +42,7 @@ class Intervention:
     # would lose all its keys keeps them
     positions:_Places=()
     rows:_Places=()             # query tokens whose attention is 0 in all heads, without renormalisation
-    heads:Sequence[tuple]=()    # pairs (layer, head) whose output is 0
+    heads:_Heads=()             # pairs (layer, head) whose output is 0
     layers:_Places=()           # layers in which the output of all heads is 0
     # {(layer, head): pattern}: 'next', 'prev', 'first', 'delim' or 'period' (Deshpande and Narasimhan 2020, section
     # 3.2), or 'saliency', the target of SalLM (Lake 2021) in the row that the classifier reads
@@ -80,7 +81,7 @@ class Intervention:
 def _entry_faults(heads, maps): # generator of str
     "Yield what is wrong with the entries of `heads` and `maps`"
     for head in heads:
-        if not _is_pair(head): yield f'heads must be pairs (layer, head), such as [(1, 3)], got {head!r}'
+        if not _is_pair(head): yield f'heads must be pairs of non-negative integers (layer, head), got {head!r}'
     is_list = not isinstance(maps, Mapping)
     if is_list and any(not isinstance(x, (tuple, list)) or len(x) not in (2, 3) for x in maps):
         yield f'maps must be a dict {{(layer, head): pattern}}, got {maps!r:.60}'; return

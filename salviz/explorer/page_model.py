@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..core.validation import check_faults
 from .assets import bundle, static_text
 from .payload import pack_frame, split_frame
 from .quantisation import json_text
@@ -111,25 +112,27 @@ def model_parts(
 _no_texts = 'The engine of a page runs models of texts; this run has none.'
 _difference_size = .6 # size of a model that is stored as a difference, as a fraction of a whole one; measured below
 
-def _models_of(source, texts, others, count, with_both) -> list: # of (key, `QuantisedModel`, its name)
-    "Prepare the newest model of `source`, and the first if `with_both`"
+def _models_of(source, texts, others, count, with_first) -> list: # of (key, `QuantisedModel`, its name)
+    "Prepare the newest model of `source`, and its first checkpoint if `with_first`"
     models = [('page', *source.quantised(texts, others, count))]
-    if with_both: models.append(('first', *source.quantised(texts, others, count, 0)))
+    if with_first: models.append(('first', *source.quantised(texts, others, count, 0)))
     return models
 
 # %% ../../nbs/12_explorer/16_page_model.ipynb #pmae4501
 def page_models(
     sources:list, # for each run, an object with the methods `needs`, `choices` and `quantised` of a `ModelSource`
+    with_first=False, # also include the first checkpoint of each run?
 ): # function from (bytes of the page without models, metadata of the runs) to the parts of the page
     "Return the function that adds the models of `sources` to a page; raise a ValueError if there is none"
     missing = [source.needs() for source in sources]
-    if all(missing): raise ValueError(f'model=True: {missing[0]}')
+    few = with_first and any(not why and len(source.choices()) < 2 for source, why in zip(sources, missing))
+    problem = missing[0]*all(missing) or few*'a run has only one checkpoint; train with a larger keep=, or use model=True'
+    check_faults(problem, 'model=True: ' if all(missing) else "model='first and last': ")
     def parts(others, metas):
         texts = [[probe['texts'] for probe in meta['probes'] if probe['texts']] for meta in metas]
         needs = [why or _no_texts*(not some) for why, some in zip(missing, texts)]
-        with_both = len(sources) == 1 and not needs[0] and len(sources[0].choices()) > 1
-        count, every = needs.count('') + with_both, [text for some in texts for text in some]
-        models = [why or _models_of(source, every, others, 1 + _difference_size*(count - 1), with_both)
+        count, every = needs.count('')*(1 + with_first), [text for some in texts for text in some]
+        models = [why or _models_of(source, every, others, 1 + _difference_size*(count - 1), with_first)
                   for source, why in zip(sources, needs)]
         return model_parts(models)
     return parts

@@ -330,11 +330,13 @@ class _Pages(_Pictures):
         force:bool=False,               # overwrite an existing file?
         limit:float|None=200e6,         # maximum size of the file in bytes; None: unlimited
         wait:bool=True,                 # wait for the computation of `explore`? False: write the available data
-        model:bool=False, # include the model, with 8-bit weights, so that the page runs it on custom sentences?
+        # include the models of the runs, with 8-bit weights, so that the page runs them on custom sentences? True: the
+        # newest model of each run; 'first and last': also its first checkpoint
+        model:bool|Literal['first and last']=False,
     ) -> Path:
         "Write a self-contained page of the current view, which needs no network, and return its path"
         if wait: self._wait_for_background('to_html(wait=False) writes the available data')
-        models = page_models(self.view.sources) if model else None
+        models = page_models(self.view.sources, model == 'first and last') if model else None
         return write_page(self._page(probes, steps, layers, heads, limit=limit, models=models), path, force)
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #048

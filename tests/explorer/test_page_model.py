@@ -198,7 +198,7 @@ def test_two_models_read_the_typed_sentence_side_by_side(browser, tiny_bert, tin
     from salviz.models.checkpoints import load_model
     run = trained(tiny_bert, tiny_tokenizer, tiny_data, tmp_path/'run')
     first, last = (load_model(run, step)[0] for step in (min(run.checkpoints), max(run.checkpoints)))
-    path = Explorer(run).to_html(tmp_path/'run.html', model=True)
+    path = Explorer(run).to_html(tmp_path/'run.html', model='first and last')
     p = opened(browser, path, 360)
     assert 'The 2 models in this page take 0.' in p.inner_text('.sv-own-said')
     p.select_option('.sv-own-options label:has-text("Compare with") select', 'model/0/first')
