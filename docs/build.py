@@ -14,8 +14,8 @@ import salviz
 
 root = Path(__file__).resolve().parents[1]
 reading_order = ['quickstart', 'three_lines', 'gallery', 'own_method', 'figures_for_a_paper', 'figure_gallery',
-                 'maps_from_elsewhere', 'front_ends', 'adapters', 'next_tokens', 'vision_transformer', 'comparison',
-                 'many_machines', 'reproduction', 'papers_exhibits']
+                 'interventions', 'maps_from_elsewhere', 'front_ends', 'adapters', 'next_tokens',
+                 'vision_transformer', 'comparison', 'many_machines', 'reproduction', 'papers_exhibits']
 packages = dict(core='Core', data='Data', models='Models', attribution='Attribution', methods='Methods',
                 training='Training', studies='Studies', metrics='Metrics', analysis='Analysis', views='Views',
                 figures='Figures', explorer='Explorer', cli='Command line', course='Course', replication='Replication')

@@ -5,6 +5,7 @@ from .core.bibliography import bibtex as bibtex
 from .core.text import align as align, TokenText as TokenText
 from .core.snapshots import Snapshot as Snapshot
 from .core.runs import Run as Run, runs_table as runs_table
+from .core.interventions import Intervention as Intervention
 from .core.attention_arrays import attention_maps as attention_maps, save_maps as save_maps
 from .data.texts import (load_text as load_text, load_tokens as load_tokens, load_pairs as load_pairs,
                          load_questions as load_questions, subset as subset, encode as encode, Collator as Collator)

@@ -13,13 +13,16 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 import numpy as np
 import torch
 from datasets import Dataset
 from transformers import PreTrainedModel
 
+from ..attribution.applied_interventions import AppliedIntervention, apply_intervention
 from ..attribution.attention import each_attribution
 from ..attribution.packing import rows_at_once
 from ..attribution.reading import Reading, every_row, most_places, row_tokens, target_scores, token_logit
@@ -412,6 +415,7 @@ class Capture:
     requested:_Requested
     kind:str='text'    # or 'image'
     pair:tuple=()      # of texts: (model, tokenizer) as passed, or the bundled ones
+    applied:tuple=()   # of texts: the `AppliedIntervention` of each
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0322b
 def _check_targets(captured, targets):
@@ -511,11 +515,33 @@ def _saliency_of_each(
         values = method(reading, **options)[0][:, 0]
     return dict(continuation_saliency=values.float().cpu().numpy()), {}, []
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #b5bec609
+def _applied(model, tokenizer, inputs, text, intervention) -> AppliedIntervention:
+    "Return `inputs` of one `text` under `intervention`; unchanged if it is None"
+    if not intervention: return AppliedIntervention(inputs, {}, np.arange(len(text.tokens)))
+    facts = {name: torch.as_tensor(np.asarray(getattr(text, name)))[None] for name in ('word_ids', 'is_special')}
+    return apply_intervention(model, inputs | facts, intervention, tokenizer)
+
+def _captured_under(model, applied, is_read):
+    "Return the result of `_capture` under an `AppliedIntervention`"
+    with applied.on(model) as inputs: return _capture(model, inputs, is_read)
+
+def _tokens_read(text, source) -> dict: # fields of a `Snapshot`
+    "Return the tokens of `text` with those that a mask takes from the positions `source`, and their words"
+    read, n = {k: getattr(text, k) for k in _of_text}, len(source)
+    if (source == np.arange(n)).all(): return read
+    tokens, labels = ([values[at] for at in source] for values in (text.tokens, text.labels))
+    words, ids = list(text.words), np.asarray(text.word_ids)
+    for word in {*ids[source != np.arange(n)]} - {-1}:
+        words[word] = ''.join(labels[i] for i in np.flatnonzero(ids == word))
+    return read | dict(tokens=tokens, labels=labels, words=words)
+
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #clm4
 def capture_texts(
     model, tokenizer, texts, target, position, saliency, steps, attribution, max_length, generate=None,
+    interventions=None, # an `Intervention` or None for each text
 ) -> Capture:
-    """Run one forward pass for each of `texts`; the arguments are those of `_explain_texts`
+    """Run one forward pass for each of `texts`; further arguments are those of `_explain_texts`
 
     Without a model the bundled sentiment classifier is used."""
     if model is None: model, tokenizer = load_classifier('movie-minilm')
@@ -532,8 +558,10 @@ def capture_texts(
     with undisturbed(model):
         if generate is not None:
             positions = [start - 1 if p is None else p for start, p in zip(starts, positions)]
-        captured = [_capture(model, _inputs(model, row), _read_first(model, len(row['input_ids']), *of_text))
-                  for row, *of_text in zip(encoded, targets, positions, starts)]
+        applied = [_applied(model, tokenizer, _inputs(model, row), text, intervention)
+                   for row, text, intervention in zip(encoded, aligned, interventions or [None]*len(texts))]
+        captured = [_captured_under(model, one, _read_first(model, len(row['input_ids']), *of_text))
+                    for one, row, *of_text in zip(applied, encoded, targets, positions, starts)]
         answers = [_answer(model, outputs, inputs, tokenizer, *rest)
                    for (outputs, _, inputs), *rest in zip(captured, aligned, targets, positions)]
         _check_targets(captured, targets)
@@ -545,8 +573,9 @@ def capture_texts(
         about.append(f'{type(whole).__name__} is an encoder-decoder: this is the attention of its encoder')
     snapshots = []
     for i, ((outputs, attention, _), reply, text) in enumerate(zip(captured, answers, aligned)):
-        read = {k: getattr(text, k) for k in _of_text}
+        read = _tokens_read(text, applied[i].source)
         more, p = {}, None
+        if interventions and interventions[i]: more['intervention'] = interventions[i].changes(text.labels)
         if generate is not None: more['continuation'] = _token_facts(tokenizer, text, starts[i], outputs)
         if reply.logits is not None: p = _class_probabilities(model, reply.logits, ids)
         if p is not None and is_multi_label(model): more |= _of_several(names, p)
@@ -555,7 +584,7 @@ def capture_texts(
                  for (_, _, inputs), reply, start in zip(captured, answers, starts)]
     return Capture(model, snapshots, questions,
                    _Requested(saliency, steps, attribution, baseline, tuple(notes*has_baseline), generate is not None),
-                   pair=pair)
+                   pair=pair, applied=applied)
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0323
 def _explain_texts(
@@ -583,9 +612,9 @@ def _explained(capture) -> list: # of `Snapshot`
     "Perform all computations that `capture` requests and return its snapshots"
     snapshots, requested = [], capture.requested
     with undisturbed(capture.model):
-        for snapshot, question in zip(capture.snapshots, capture.questions):
-            if question:
-                for part in requested.parts().values():
+        for snapshot, question, applied in zip_longest(capture.snapshots, capture.questions, capture.applied):
+            with applied.on(capture.model) if applied else nullcontext():
+                for part in requested.parts().values() if question else ():
                     snapshot = _extended(snapshot, *part(capture.model, *question), requested)
             snapshots.append(snapshot)
     return snapshots
@@ -609,14 +638,17 @@ def explain_alike(
     # name of an attribution, see `registered_attributions`; the default needs one backward pass; None: attention and
     # answers only
     saliency='input_x_gradient',
+    interventions=None, # an `Intervention` or None for each text
+    target:int|None=None, # the explained class; None: for a classifier, the one predicted for the first text
 ) -> list: # of `Snapshot`, one per text
-    "Explain all `texts` for the same class (for a classifier, the class predicted for the first text)"
+    "Explain all `texts` for the same class"
     _check_whole(model, tokenizer, texts)
-    target = None
-    if saliency is not None and head_of(unwrapped(model)) == 'sequence':
+    if target is None and saliency is not None and head_of(unwrapped(model)) == 'sequence':
         first, = _explain_texts(model, tokenizer, texts[:1], saliency=None, attribution=False)
         if 'probabilities' in first.arrays: target = int(first.arrays['probabilities'].argmax())
-    snapshots = _explain_texts(model, tokenizer, texts, target, saliency=saliency, attribution=False)
+    capture = capture_texts(model, tokenizer, texts, target, None, saliency, None, False, None,
+                            interventions=interventions)
+    snapshots = _explained(capture)
     for s in snapshots:
         s.info['explains'] = s.info['explains'].replace('given as target', 'predicted for the first text')
     return snapshots

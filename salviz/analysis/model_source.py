@@ -6,6 +6,7 @@
 __all__ = ['ModelSource']
 
 # %% ../../nbs/09_analysis/07_model_source.ipynb #88baa68d
+from ..core.interventions import Intervention
 from ..core.locks import turn
 from ..core.validation import check_choice, check_faults
 
@@ -92,21 +93,26 @@ class ModelSource(_ModelChoices):
         texts,      # each a list of one text or a text pair; the first one determines the explained class
         choice,     # key of one of the `choices`
         attribution,# one of `attributions`; None: no saliency
+        interventions=None, # an `Intervention`, its `as_dict()`, or None for each text
+        target:int|None=None, # the explained class; None: the one predicted for the first text
     ) -> list: # of `Snapshot`, one per text
         "Run the chosen model on `texts`"
         from salviz.analysis.model_maps import explain_alike
         check_choice('attribution', attribution, (*self.attributions(), None))
-        return explain_alike(*self._ready(choice), [_plain(parts) for parts in texts], attribution)
+        changes = [Intervention(**x) if isinstance(x, dict) else x for x in interventions or [None]*len(texts)]
+        return explain_alike(*self._ready(choice), [_plain(parts) for parts in texts], attribution, changes,
+                             target)
 
     def quantised(self,
         texts,        # each a list of one text or a text pair
         others:float, # size of the page without models, see `quantised_model`
-        count:int=1,  # number of models in the page
+        count:float=1,# size of all models in the page, in units of one
+        at:int=-1,    # index among the `choices`; the last is the newest
     ) -> tuple: # (`QuantisedModel`, its name)
-        "Prepare the last of the `choices`, which is the newest, for a page"
+        "Prepare one of the `choices` for a page"
         from salviz.analysis.quantised_model import quantised_model
         check_faults(self.needs())
-        choice, name = self.choices()[-1]
+        choice, name = self.choices()[at]
         if choice == 'now': name = 'the model in this page'
         return quantised_model(*self._ready(choice), texts, others, count), name
 

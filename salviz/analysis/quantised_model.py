@@ -205,7 +205,7 @@ def quantised_model(
     model, tokenizer, # a classifier of texts of a supported kind, and its fast tokenizer
     texts,            # recorded texts: lists of one text or a text pair
     others:float=1e6, # size of the page in bytes without models, which determines the number of word pieces
-    count:int=1,      # number of models in the page
+    count:float=1,    # size of all models in the page, in units of one
 ) -> QuantisedModel:
     "Prepare `model` for a page; raise a ValueError for kinds of models that the engine does not support"
     check_page_model(model, tokenizer)

@@ -17,10 +17,12 @@ import torch
 from annotated_types import Interval
 from tqdm import tqdm
 
+from .applied_interventions import apply_intervention
 from .questions import TargetQuery, as_batch, encoded_for, settled_targets, words_of
 from .reading import real_tokens, what_is_read
 from .registry import Attribution, attribution_named, registered_attributions
 from .saliency import channels_of, completeness, read_in_packs
+from ..core.interventions import Intervention
 from ..core.maths import keyed_uniform
 from ..core.text import pool_words
 from ..core.validation import PositiveInt, Seed, check_faults, validated
@@ -49,6 +51,7 @@ class Explanation:
     real:torch.Tensor|None=None                # texts: bool [batch, n], which tokens are not padding
     word_ids:torch.Tensor|None=None            # texts: int64 [batch, n], -1 = no word
     texts:list|None=None                       # the words of each text, if the input was texts
+    intervention:Intervention|None=None        # the change under which the values were computed
 
     def examples(
         self,
@@ -108,6 +111,34 @@ def _with_seed(options:dict, seed:int) -> dict:
     "Return `options` with the seed that was used: the seed in the attribution's name, else `seed`"
     return options | dict(seed=seed if options.get('seed') is None else options['seed'])
 
+# %% ../../nbs/04_attribution/09_explanations.ipynb #9dce5bb2
+def _target_at(target, at):
+    "Return the `target` of the example `at`, as `explain` takes it for a batch of this example"
+    if isinstance(target, torch.Tensor): return target[at:at + 1]
+    if not callable(target): return target
+    def scored(outputs, rows): return target(outputs, torch.full_like(rows, at))
+    vars(scored).update(vars(target) if hasattr(target, '__dict__') else {})
+    return scored
+
+def _explained_under(intervention, model, batch, at, tokenizer, method, target, settings):
+    "Explain the example `at` of `batch` while `intervention` changes the model"
+    one, here = {k: v[at:at + 1] for k, v in batch.items()}, _target_at(target, at)
+    applied = apply_intervention(model, one, intervention, tokenizer)
+    with applied.on(model): return explain(model, one | applied.inputs, method, here, **settings)
+
+# %% ../../nbs/04_attribution/09_explanations.ipynb #155b7b5d
+def _joined(parts, intervention, texts):
+    "Return the `Explanation` of all examples, from those of each"
+    first, last = parts[0], {}
+    def all_of(name, axis):
+        values = [getattr(part, name) for part in parts]
+        return torch.cat(values, axis) if isinstance(values[0], torch.Tensor) else values[0]
+    is_each = isinstance(first.target, str)
+    for name in ('score', 'completeness_error', 'target'): last[name] = all_of(name, -1)
+    for name in ('real', 'word_ids'): last[name] = all_of(name, 0)
+    return Explanation(first.method, all_of('values', 1 if is_each else 0), options=first.options, texts=texts,
+                       intervention=intervention, **last)
+
 # %% ../../nbs/04_attribution/09_explanations.ipynb #060
 @validated
 def explain(
@@ -124,6 +155,7 @@ def explain(
     batch_size:PositiveInt|None=None, # rows in a forward pass; None: as many as `rows_at_once`, which limits memory
     seed:Annotated[int, Interval(ge=0, le=2**32 - 1)]=0, # seed of methods that use random numbers
     check:bool=True,                               # whether to compute the completeness error; may need another pass
+    intervention:'Intervention|None'=None, # change of the model's attention or input; examples are read one at a time
     **options,                                     # options of the method, see `_method_options`
 ) -> Explanation: # with `values` [batch, n] for texts, [batch, height, width] or [batch, time, features]
     """Attribute the score `target` to each token, pixel or cell, in eval mode; the model and the global random
@@ -134,6 +166,11 @@ def explain(
     method, options = chosen.name, _settled_options(chosen, options)
     if isinstance(inputs, str): inputs = [inputs]
     batch = as_batch(model, inputs, tokenizer, target)
+    if intervention is not None:
+        settings = dict(batch_size=batch_size, seed=seed, check=check, **options)
+        parts = [_explained_under(intervention, model, batch, at, tokenizer, method, target, settings)
+                 for at in range(len(real_tokens(batch)))]
+        return _joined(parts, intervention, words_of(model, inputs, tokenizer))
     name = what_is_read(batch)
     with undisturbed(model):
         for p in model.parameters(): p.requires_grad_(False)

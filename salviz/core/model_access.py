@@ -19,8 +19,8 @@ class ModelAccess(Protocol):
     def name_of(self, place) -> str:
         "Return the name of one of the choices"
 
-    def __call__(self, texts, choice, attribution) -> list:
-        "Return a `Snapshot` of the chosen model for each of the `texts`"
+    def __call__(self, texts, choice, attribution, interventions=None, target=None) -> list:
+        "Return a `Snapshot` of the chosen model for each of the `texts`, each under its `Intervention` or None"
 
     def vectors(self, text, choice, layer:int, head:int, length:int) -> tuple:
         "Return the tokens of `text`, and the queries and keys of a head"

@@ -78,6 +78,7 @@ _classes = { # name of a class or type: (does a value fit?, what an error calls 
     'Figure': (_has('savefig'), 'a figure'),
     'Snapshot': (_has('arrays', 'tokens', 'probe'), 'a Snapshot, as run.snapshot(step, probe) returns'),
     'Run': (_has('snapshot', 'config', 'steps'), 'a Run'),
+    'Intervention': (_has('changes', 'as_dict'), 'an Intervention'),
     'Explorer': (_has('selection', 'runs'), 'an Explorer')}
 
 # %% ../../nbs/01_core/05_validation.ipynb #a03d

@@ -6,6 +6,7 @@
 __all__ = ['model_queries', 'model_query', 'vector_replies']
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow03
+from ..core.validation import check_faults
 from .payload import frame_bytes, pack_frame
 from .quantisation import encode_array
 from .run_metadata import run_meta
@@ -24,28 +25,54 @@ def model_query(
     return add
 
 def _is_sentence(parts): return isinstance(parts, list) and parts and all(isinstance(part, str) for part in parts)
+def _is_other(other): return other is None or isinstance(other, dict) and isinstance(other.get('run'), int)
 def _is_pair(head): return isinstance(head, list) and len(head) == 2 and all(isinstance(k, int) for k in head)
 
+# %% ../../nbs/12_explorer/07_custom_sentences.ipynb #5d1f83fa
+def _two_models(sources, source, question, attribution) -> tuple: # (names of both models, two snapshots)
+    "Run the model `other` of `question` on its first text and the chosen one on its second text"
+    other, choice = question['other'], question['choice']
+    first, change = sources[other['run']], [question.get('intervention')]
+    one, = first(question['texts'][:1], other['choice'], attribution, change)
+    target = int(one.arrays['probabilities'].argmax()) if 'probabilities' in one.arrays else None
+    two, = source(question['texts'][1:], choice, attribution, change, target if attribution else None)
+    check_faults([] if one.classes == two.classes else 'the two models have different classes, so their answers '
+                 'cannot be compared; choose another model')
+    if attribution:
+        explains = one.info['explains'].replace('predicted for the first text', 'predicted by A')
+        one.info['explains'] = two.info['explains'] = explains
+    return f'{first.name_of(other["choice"])} (A) and {source.name_of(choice)} (B)', [one, two]
+
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow14
-def _reply(source, question, attribution):
+def _reply(sources, question, attribution):
     "Return the content and the frames of an answer to the valid query `question`"
-    choice, head = question['choice'], question.get('head')
-    snapshots = source(question['texts'], choice, attribution)
+    source = sources[question['run']]
+    choice, head, texts, change = question['choice'], question.get('head'), question['texts'], {}
+    name, intervention = source.name_of(choice), question.get('intervention')
+    if question.get('other'):
+        name, snapshots = _two_models(sources, source, question, attribution)
+    else:
+        if intervention: change = dict(interventions=[*[None]*(len(texts) - 1), intervention])
+        snapshots = source(texts, choice, attribution, **change)
     for i, s in enumerate(snapshots): s.probe = i
-    content = dict(run=run_meta(snapshots), of=source.name_of(choice), attribution=question['attribution'],
+    content = dict(run=run_meta(snapshots), of=name, attribution=question['attribution'],
                    explains=[s.info['explains'] for s in snapshots])
     return content, [pack_frame(s, full=[tuple(head)] if head else None) for s in snapshots]
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow14b
 @model_query('own', lambda query: (all(map(_is_sentence, query['texts'])) and isinstance(query.get('attribution'), str)
-                                   and (query.get('head') is None or _is_pair(query['head']))))
+                                   and (query.get('head') is None or _is_pair(query['head']))
+                                   and isinstance(query.get('intervention'), (dict, type(None)))
+                                   and _is_other(query.get('other'))))
 def _replies(
     sources:list, # one `ModelAccess` per run
-    question:dict,# {id, run, texts: lists of texts, choice, attribution, head: [layer, head] or None}
+    # {id, run, texts: lists of texts, choice, attribution, head: [layer, head] or None, intervention of the last text:
+    # arguments of `Intervention`, or None; other: {run, choice} of the model for the first text, or None}
+    question:dict,
 ): # generator of (content of a message, its buffers)
     "Yield the parts of an answer: sentences and frames, with `more` if saliency follows, or an `error`"
     for attribution in (None, question['attribution']):
-        try: content, frames = _reply(sources[question['run']], question, attribution)
+        try: content, frames = _reply(sources, question, attribution)
         except Exception as e: content, frames = dict(error=str(e) or type(e).__name__), []
         more = attribution is None and 'error' not in content
         yield dict(kind='own', id=question['id'], more=more, **content), frames

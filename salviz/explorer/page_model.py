@@ -11,6 +11,9 @@ import re
 import zlib
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from ..core.validation import check_faults
 from .assets import bundle, static_text
 from .payload import pack_frame, split_frame
 from .quantisation import json_text
@@ -26,11 +29,8 @@ def _template(model, name) -> dict:
     info = {k: v for k, v in frame['info'].items() if k not in ('agreement', 'opened')}
     return dict(run=run_meta([model.answer]), info=info, name=name)
 
-def model_bytes(
-    model:'QuantisedModel', # the prepared model
-    name:str,               # its name in the answers
-) -> bytes:
-    "Pack a prepared model into the file that weights.js reads"
+def _payload(model) -> tuple: # ({name: shape, offset and scale}, bytes)
+    "Return the weights of `model` as bytes, and where each of them starts"
     arrays, parts, at = {}, [], 0
     for key, x in model.weights.items():
         blocks = x if isinstance(x, tuple) else (x,)
@@ -40,9 +40,28 @@ def model_bytes(
             spec[part], at = at, at + len(data) + -len(data) % 8
             parts += [data, bytes(-len(data) % 8)]
         arrays[key] = spec
-    text = json_text(dict(model.header, template=_template(model, name), arrays=arrays)).encode('ascii')
+    return arrays, b''.join(parts)
+
+def _difference(payload, base) -> bytes:
+    "Return the bytes of `payload` minus those of `base`, modulo 256; equal parts become zeros, which compress well"
+    return (np.frombuffer(payload, np.uint8) - np.frombuffer(base, np.uint8)).tobytes()
+
+def model_bytes(
+    model:'QuantisedModel',           # the prepared model
+    name:str,                         # its name in the answers
+    base:'QuantisedModel|None'=None,  # another model of the page, whose file comes first
+) -> bytes:
+    "Pack a prepared model into the file that weights.js reads, as a difference from `base` if both have one layout"
+    arrays, payload = _payload(model)
+    header = dict(model.header, template=_template(model, name), arrays=arrays)
+    if base is not None:
+        if base.header['tokenizer'] == header['tokenizer']: header['tokenizer'] = None
+        of_base, values = _payload(base)
+        header['isDifference'] = of_base == arrays
+        if of_base == arrays: payload = _difference(payload, values)
+    text = json_text(header).encode('ascii')
     text += b' '*(-len(text) % 8)
-    return zlib.compress(b''.join([b'SVM1', len(text).to_bytes(4, 'little'), text, *parts]), 9)
+    return zlib.compress(b''.join([b'SVM1', len(text).to_bytes(4, 'little'), text, payload]), 9)
 
 # %% ../../nbs/12_explorer/16_page_model.ipynb #pm58a326
 def engine_program() -> str:
@@ -54,8 +73,8 @@ def engine_program() -> str:
             f'{bundle("engineworker.js")}\nstartEngine(self, HuggingFaceTokenizer);\n')
 
 # %% ../../nbs/12_explorer/16_page_model.ipynb #pmdc8d48
-def _about(model) -> str:
-    "Describe the model in the page and how much 8-bit weights change the recorded answers"
+def _about(model, megabytes, others) -> str:
+    "Describe the model in the page, how much 8-bit weights change the recorded answers, and the size of all models"
     count, most, changed = (model.moved[key] for key in ('sentences', 'most', 'changed'))
     sentences = f'the {count} recorded sentences' if count > 1 else 'the recorded sentence'
     moved = f'On {sentences}, this moves a probability by at most {most:.4f}'
@@ -63,35 +82,57 @@ def _about(model) -> str:
     if changed: same = f'{moved} and changes {changed} prediction{"s"*(changed > 1)}.'
     pieces, whole = model.header['pieces'], model.header['vocabulary']
     left = f' It contains {len(pieces):,} of {whole:,} word pieces; others are split.' if pieces is not None else ''
-    return f'The model in this page has 8-bit weights. {same}{left}'
+    several = f' The {others + 1} models in this page take {megabytes:.1f} MB.' if others else ''
+    return f'The model in this page has 8-bit weights. {same}{left}{several}'
 
 def model_parts(
-    models:list, # for each run a pair (`QuantisedModel`, its name), or a message that says why there is none
+    # for each run a list of (key, `QuantisedModel`, its name), of which the first is the model of the run; or a message
+    # that says why there is none
+    models:list,
 ) -> list: # of (kind, id, text)
     "Return the script elements of a page that contain the models and the engine"
-    offers, parts = [], []
-    for run, entry in enumerate(models):
-        if isinstance(entry, str): offers.append(dict(needs=entry, choices=[], attributions=[])); continue
-        model, name = entry
-        offers.append(dict(needs='', about=_about(model), choices=[['page', name]],
+    offers, parts, base = [], [], None
+    for run, entries in enumerate(models):
+        if isinstance(entries, str): continue
+        for key, model, name in entries:
+            packed = base64.b64encode(model_bytes(model, f'{name}, with 8-bit weights', base)).decode()
+            parts.append(('text/plain', f'salviz-model-{run}-{key}', packed))
+            if base is None: base = model
+    size = sum(len(text) for _, _, text in parts)/1e6
+    for entries in models:
+        if isinstance(entries, str): offers.append(dict(needs=entries, choices=[], attributions=[])); continue
+        model = entries[0][1]
+        offers.append(dict(needs='', about=_about(model, size, len(parts) - 1),
+                           choices=[[key, name] for key, _, name in reversed(entries)],
                            attributions=[*model.header['attributions']]))
-        packed = base64.b64encode(model_bytes(model, f'{name}, with 8-bit weights')).decode()
-        parts.append(('text/plain', f'salviz-model-{run}', packed))
     engine = base64.b64encode(engine_program().encode()).decode()
     return [('application/json', 'salviz-models', json_text(offers)), ('text/plain', 'salviz-engine', engine), *parts]
 
+# %% ../../nbs/12_explorer/16_page_model.ipynb #e3993811
+_no_texts = 'The engine of a page runs models of texts; this run has none.'
+_difference_size = .6 # size of a model that is stored as a difference, as a fraction of a whole one; measured below
+
+def _models_of(source, texts, others, count, with_first) -> list: # of (key, `QuantisedModel`, its name)
+    "Prepare the newest model of `source`, and its first checkpoint if `with_first`"
+    models = [('page', *source.quantised(texts, others, count))]
+    if with_first: models.append(('first', *source.quantised(texts, others, count, 0)))
+    return models
+
 # %% ../../nbs/12_explorer/16_page_model.ipynb #pmae4501
 def page_models(
-    sources:list, # for each run, an object with the methods `needs` and `quantised` of a `ModelSource`
+    sources:list, # for each run, an object with the methods `needs`, `choices` and `quantised` of a `ModelSource`
+    with_first=False, # also include the first checkpoint of each run?
 ): # function from (bytes of the page without models, metadata of the runs) to the parts of the page
     "Return the function that adds the models of `sources` to a page; raise a ValueError if there is none"
     missing = [source.needs() for source in sources]
-    if all(missing): raise ValueError(f'model=True: {missing[0]}')
+    few = with_first and any(not why and len(source.choices()) < 2 for source, why in zip(sources, missing))
+    problem = missing[0]*all(missing) or few*'a run has only one checkpoint; train with a larger keep=, or use model=True'
+    check_faults(problem, 'model=True: ' if all(missing) else "model='first and last': ")
     def parts(others, metas):
-        models = []
-        for source, needs, meta in zip(sources, missing, metas):
-            texts = [probe['texts'] for probe in meta['probes'] if probe['texts']]
-            if not needs and not texts: needs = 'The engine of a page runs models of texts; this run has none.'
-            models.append(needs or source.quantised(texts, others, missing.count('')))
+        texts = [[probe['texts'] for probe in meta['probes'] if probe['texts']] for meta in metas]
+        needs = [why or _no_texts*(not some) for why, some in zip(missing, texts)]
+        count, every = needs.count('')*(1 + with_first), [text for some in texts for text in some]
+        models = [why or _models_of(source, every, others, 1 + _difference_size*(count - 1), with_first)
+                  for source, why in zip(sources, needs)]
         return model_parts(models)
     return parts

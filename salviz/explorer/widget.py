@@ -28,9 +28,11 @@ import traitlets as T
 from annotated_types import Ge, Gt, Le, MinLen
 
 from ..core.attention_arrays import attention_maps, maps_by_model
+from ..core.interventions import Intervention
 from ..core.model_access import model_access
 from ..core.snapshots import Snapshot
-from ..core.validation import Names, check_arguments, grouped_arguments, validated
+from ..core.validation import (
+    Names, check_arguments, check_choice, check_faults, grouped_arguments, validated)
 from .assets import check_panels, needs_plotly, static_text
 from .page import output_html, page_of, plotly_gz, write_page
 from .page_model import page_models
@@ -328,11 +330,13 @@ class _Pages(_Pictures):
         force:bool=False,               # overwrite an existing file?
         limit:float|None=200e6,         # maximum size of the file in bytes; None: unlimited
         wait:bool=True,                 # wait for the computation of `explore`? False: write the available data
-        model:bool=False, # include the model, with 8-bit weights, so that the page runs it on custom sentences?
+        # include the models of the runs, with 8-bit weights, so that the page runs them on custom sentences? True: the
+        # newest model of each run; 'first and last': also its first checkpoint
+        model:bool|Literal['first and last']=False,
     ) -> Path:
         "Write a self-contained page of the current view, which needs no network, and return its path"
         if wait: self._wait_for_background('to_html(wait=False) writes the available data')
-        models = page_models(self.view.sources) if model else None
+        models = page_models(self.view.sources, model == 'first and last') if model else None
         return write_page(self._page(probes, steps, layers, heads, limit=limit, models=models), path, force)
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #048
@@ -574,6 +578,30 @@ class _WithSelection(_Export):
         if _place_of(state, meta) == place: return
         self._send_state({k: v for k, v in state.items() if k not in _passing} | _state_of(place))
 
+# %% ../../nbs/12_explorer/09_widget.ipynb #79e358a4
+class _Intervening(_WithSelection):
+    "Experiments with the model of the explorer"
+    @validated
+    def intervene(self,
+        intervention:Intervention|None=None, # change of the model's attention or input; None: end the experiment
+        saliency:str='input_x_gradient',     # attribution, one of those in the panel
+    ) -> 'tuple[Snapshot, Snapshot]': # the selected sentence without and with the intervention
+        """Run the model on the selected sentence without and with `intervention`, and show both in the panel 'own'
+
+        A run needs a saved checkpoint, or a model in `Explorer(run, model=(model, tokenizer))`.
+
+        Example: `before, after = explorer.intervene(Intervention(heads=[(1, 3)]))`"""
+        selection = self.recorded_selection()
+        source = self.view.sources[next(i for i, run in enumerate(self.runs) if run is selection.run)]
+        offer, texts = source.offer(), list(selection.snapshot.texts)
+        check_faults(offer['needs'], 'intervene: ')
+        check_faults('' if texts else 'this run has no texts; interventions apply to tokens', 'intervene: ')
+        check_choice('intervene: saliency', saliency, offer['attributions'])
+        before, after = source([texts, texts], offer['choices'][-1][0], saliency, [None, intervention])
+        change = intervention.as_dict() if intervention else None
+        self._send_state(self._state() | dict(intervention=change))
+        return before, after
+
 # %% ../../nbs/12_explorer/09_widget.ipynb #7aa9a599
 _of_maps, _Init = inspect.signature(attention_maps).parameters, TypeVar('_Init')
 
@@ -618,7 +646,7 @@ class ExplorerOptions:
     def __post_init__(self): check_arguments(type(self).__init__, vars(self))
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #047
-class Explorer(_WithSelection):
+class Explorer(_Intervening):
     """An interactive view of a run: attention, attribution [layers, heads, query, key], saliency [tokens], regions
 
     Instead of a run, it takes attention maps from elsewhere with the arguments of `attention_maps`.

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['unwrapped', 'attention_stack', 'cross_modules', 'attention_parts', 'check_part', 'eager_attention_of', 'Maps',
-           'eager_passes', 'check_observable', 'attention_layers', 'head_count', 'attention_note', 'check_layers',
-           'observe', 'QueryKey', 'query_key', 'layer_modules', 'cached_layers']
+           'AttentionEdit', 'eager_passes', 'check_observable', 'attention_layers', 'head_count', 'attention_note',
+           'check_layers', 'observe', 'edited', 'QueryKey', 'query_key', 'layer_modules', 'cached_layers']
 
 # %% ../../nbs/03_models/01_attention.ipynb #003
 import copy
@@ -128,9 +128,10 @@ def _rounding(cls) -> tuple:
 # %% ../../nbs/03_models/01_attention.ipynb #038
 class Maps:
     "Attention captured by `observe`: `maps[layer]` [batch, heads, query, key] is from the last pass through the model"
-    def __init__(self, name, layers=(), numbers=(), drop=None, scale=None, after_dropout=False):
+    def __init__(self, name, layers=(), numbers=(), drop=None, scale=None, after_dropout=False, edits=None):
         self.name, self.layers, self.numbers = name, layers, numbers # numbers: the layer of each call in a pass
         self._drop, self._scale, self._after_dropout, self._with_vectors = drop or {}, scale or {}, after_dropout, False
+        self._edits = edits or {} # {layer: `AttentionEdit`}, see `edited`
         self._begin()
 
     def _begin(self): self._calls, self._captured, self._keep, self._vectors = 0, {}, {}, {}
@@ -239,6 +240,30 @@ def _scaled(maps, layer, A):
     if scale is None: return A
     return A * scale
 
+# %% ../../nbs/03_models/01_attention.ipynb #eb28ff86
+@dataclass(frozen=True)
+class AttentionEdit:
+    "A change of the attention of one layer for one example of n tokens"
+    drop:torch.Tensor|None=None  # bool [heads or 1, n, n]: keys that a query does not attend to
+    fixed:torch.Tensor|None=None # [heads, n, n]: weights that replace those of the model, NaN in rows without a change
+    off:torch.Tensor|None=None   # bool [heads]: heads whose output is 0
+
+    def remaining(self, keep, queries:int, keys:int):
+        "Return the allowed keys `keep` without `drop`; a row that would lose all its keys is left unchanged"
+        if self.drop is None: return keep
+        return _protected_keep(keep, self.drop[:, :queries, :keys])
+
+    def replaced(self, A):
+        "Return the weights `A` [batch, heads, query, key] with the rows in `fixed`"
+        if self.fixed is None: return A
+        fixed = self.fixed[:, :A.shape[2], :A.shape[3]].to(A)
+        return torch.where(fixed.isnan(), A, fixed)
+
+    def contributing(self, A):
+        "Return `A` with 0 for the heads that are `off`"
+        if self.off is None: return A
+        return A.masked_fill(self.off[:, None, None], 0)
+
 # %% ../../nbs/03_models/01_attention.ipynb #053
 def _probabilities(
     module,         # the attention module that makes the call
@@ -280,7 +305,8 @@ def _attend(maps, module, query, key, value, attention_mask, dropout=0., scaling
             position_bias=None, **kwargs):
     "Compute attention for the next layer; capture and scale it if observed, else use the fused kernel; apply `drop`"
     layer = maps._next_layer()
-    if layer not in maps.layers:
+    edit = maps._edits.get(layer)
+    if layer not in maps.layers and edit is None:
         if layer in maps._drop:
             attention_mask = _masked(maps, layer, _structure(module, query, key, attention_mask, is_causal),
                                      (*query.shape[:3], key.shape[2]))
@@ -290,12 +316,16 @@ def _attend(maps, module, query, key, value, attention_mask, dropout=0., scaling
     key, value = repeat_kv(key, groups), repeat_kv(value, groups)
     keep = _masked(maps, layer, _structure(module, query, key, attention_mask, is_causal),
                    (*query.shape[:3], key.shape[2]))
+    if edit is not None: keep = edit.remaining(keep, query.shape[2], key.shape[2])
     if maps._with_vectors: maps._vectors[layer] = query, key, scaling, position_bias
     A = _probabilities(module, query, key, keep, scaling, position_bias)
-    if not maps._after_dropout: A = _capture(maps, layer, A)
+    if edit is not None: A = edit.replaced(A)
+    is_captured = layer in maps.layers
+    if is_captured and not maps._after_dropout: A = _capture(maps, layer, A)
     A = F.dropout(A, dropout, module.training)
-    if maps._after_dropout: A = _capture(maps, layer, A)
+    if is_captured and maps._after_dropout: A = _capture(maps, layer, A)
     A = _scaled(maps, layer, A)
+    if edit is not None: A = edit.contributing(A)
     return torch.matmul(A, value).transpose(1, 2).contiguous(), A
 
 # %% ../../nbs/03_models/01_attention.ipynb #054c
@@ -376,6 +406,8 @@ _entering = threading.Lock()
 
 class _AlreadyObserved(RuntimeError): pass
 
+class _EditedMaps(Maps): "The state of `edited`, inside of which the model may be observed"
+
 # %% ../../nbs/03_models/01_attention.ipynb #066b
 @contextmanager
 def _switched(stack, maps, part=None, name='salviz'):
@@ -385,10 +417,13 @@ def _switched(stack, maps, part=None, name='salviz'):
               else set())
     with _entering:
         plain = [(m, c) for m in stack.modules() if isinstance(c := m.__dict__.get('config'), PreTrainedConfig)]
-        if any(hasattr(c, '_maps') for _, c in plain):
+        outer = next((c._maps for _, c in plain if hasattr(c, '_maps')), maps)
+        if outer is not maps and not isinstance(outer, _EditedMaps):
             name = getattr(maps, 'name', type(stack).__name__)
             raise _AlreadyObserved(f'{name} is already being observed; leave that `with observe(...)` first')
-        observed, ignored = ({id(c): _observed(c, x, name) for _, c in plain} for x in (maps, None))
+        if outer is not maps: maps._edits = outer._edits
+        observed, ignored = ({id(c): _observed(getattr(c, '_plain', c), x, name) for _, c in plain}
+                             for x in (maps, None))
         for m, c in plain: m.__dict__['config'] = (ignored if m in others else observed)[id(c)]
     hooks, tap = [stack.register_forward_pre_hook(_begin_pass), stack.register_forward_hook(_end_pass)], _Tap(maps)
     hooks += [h for m in _disentangled(stack) for h in tap.attach(m)]
@@ -766,6 +801,21 @@ def observe(
     observed = tuple(sorted({*check_layers(model, layers, part=part), *scale}))
     maps = Maps(_named(model, part), observed, attention_layers(model, part), drop, scale, after_dropout)
     with eager_passes(), _switched(stack, maps, part): yield maps
+
+# %% ../../nbs/03_models/01_attention.ipynb #13b7ce4a
+@contextmanager
+def edited(
+    model:nn.Module,                # transformers model with one stack of self-attention, or a module around one
+    edits:dict[int, AttentionEdit], # {layer: edit}; the layers are numbered from 0
+) -> Iterator[None]:
+    "Change the attention of `model` in forward passes inside the block; `observe` captures the changed maps"
+    parts, problem = attention_parts(model), ''
+    if None not in parts: problem = f'{_named(model, None)} has several attention parts ({", ".join(parts)})'
+    elif _disentangled(parts[None]): problem = f'{_named(model, None)} computes attention outside the registry'
+    check_faults(problem and f'{problem}, which cannot be edited; use {_proven.replace("DeBERTa, ", "")}')
+    check_layers(model, [*edits])
+    maps = _EditedMaps(_named(model, None), (), attention_layers(model), edits=edits)
+    with eager_passes(), _switched(check_observable(model), maps): yield
 
 # %% ../../nbs/03_models/01_attention.ipynb #qk02
 @dataclass(frozen=True)

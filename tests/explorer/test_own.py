@@ -151,7 +151,8 @@ def test_a_model_without_tokenizer_raises_an_error(tiny_bert, tmp_path):
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('wrong', [dict(texts='a film'), dict(texts=[]), dict(texts=[['a'], ['b'], ['c']]), dict(run=7),
-                                   dict(head=[1]), dict(choice=None), dict(attribution=3), dict(id=1)])
+                                   dict(head=[1]), dict(choice=None), dict(attribution=3), dict(id=1),
+                                   dict(intervention=[1]), dict(other='x')])
 def test_malformed_queries_are_ignored(explorer, wrong):
     view = explorer.view
     view._loop = None
@@ -225,6 +226,43 @@ def test_it_can_be_compared_with_an_earlier_sentence(opened):
     assert [row[:2] for row in columns(page) if row[0] != row[1]] == [['film', 'scene']]
 
 @pytest.mark.slow
+def test_an_intervention_of_the_kernel_is_shown_in_the_panel(opened, explorer):
+    from salviz.core.interventions import Intervention
+    page, kernel = opened
+    one = Intervention(heads=[(0, 1)], maps={(1, 0): 'first'})
+    before, after = explorer.intervene(one)
+    assert not np.allclose(before.arrays['probabilities'], after.arrays['probabilities'])
+    assert after.info['intervention'] == one.changes() and 'intervention' not in before.info
+    assert explorer.state['intervention'] == one.as_dict()
+    n = len(after.tokens)
+    assert np.array_equal(after.arrays['attention'][1, 0], np.eye(n)[[0]*n])
+    page.evaluate('intervention => app.state.set({intervention})', one.as_dict())
+    kernel.is_asked()
+    kernel.answer()
+    table = page.eval_on_selector_all('.sv-own-table tbody td', 'all => all.map(o => o.textContent)')
+    assert [float(x) for x in table[1::3]] == pytest.approx(after.arrays['probabilities'].tolist(), abs=6e-4)
+    assert 'the map of head 0 of layer 1 is replaced by the pattern ‘first’' in page.inner_text('.sv-own-answer')
+    page.click('.sv-own >> text=Reset')
+    assert page.evaluate('() => app.state.intervention') is None and not page.is_visible('.sv-own-answer')
+    with pytest.raises(ValueError, match='head 9 of layer 0 does not exist'):
+        explorer.intervene(Intervention(heads=[(0, 9)]))
+    assert explorer.intervene()[1].info.get('intervention') is None
+
+def test_two_models_of_the_kernel_explain_the_class_that_the_first_predicts(tiny_bert, tiny_tokenizer):
+    import torch
+    from salviz.explorer.custom_sentences import replies
+    models = [tiny_bert(), tiny_bert()]
+    with torch.no_grad(): models[1].classifier.bias += torch.tensor([2., -2.])
+    sources = [ModelSource(model=(model, tiny_tokenizer)) for model in models]
+    question = dict(kind='own', id='x', run=1, texts=[[other], [other]], choice='now', attribution='input_x_gradient',
+                    head=None, other=dict(run=0, choice='now'), intervention=dict(heads=[[0, 1]]))
+    parts = [content for content, _ in replies(sources, question)]
+    assert 'error' not in parts[1] and parts[1]['of'].count('the model in the kernel') == 2
+    assert parts[1]['explains'][0] == parts[1]['explains'][1] and 'predicted by A' in parts[1]['explains'][0]
+    models[1].config.id2label = {0: 'dull', 1: 'fine'}
+    content, _ = next(replies(sources, question))
+    assert 'the two models have different classes' in content['error']
+
 def test_errors_are_shown_next_to_the_field(opened):
     page, kernel = opened
     shown_text = lambda: page.inner_text('.sv-own-said')

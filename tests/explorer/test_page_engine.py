@@ -24,7 +24,7 @@ def close(got, expected, tolerance=2e-6):
 
 @pytest.fixture
 def engine(page):
-    load(page, 'network.js', 'operations.js', 'selfattention.js', 'weights.js')
+    load(page, 'network.js', 'operations.js', 'selfattention.js', 'weights.js', 'intervene.js', 'interventions.js')
     return page
 
 @pytest.mark.parametrize('n,inputs,outputs', [(1, 3, 2), (2, 8, 8), (5, 7, 13)])
@@ -106,9 +106,20 @@ def spread(model):
             elif 'bias' in name: p.normal_(0, .1)
     return model.eval()
 
-run_model = '''async ({rows, segments, target, change}) => {
+run_model = '''async ({rows: plainRows, segments, target, change}) => {
     const {config, weights} = await sv.unpackWeights(packed), network = new sv.Network(config, weights);
-    const words = network.words(rows), hook = change ? sv.headChanges(change, rows.length) : undefined;
+    let rows = plainRows, hook;
+    if (change) {
+        const isSpecial = rows.map((_, i) => i === 0 || i === rows.length - 1);
+        const read = {tokens: rows.map(String), isSpecial, wordIds: isSpecial.map((special, i) => special ? -1 : i)};
+        const words = network.words(rows), {logits, tape} = network.forward(words, segments);
+        const gradient = network.gradient(tape, logits.indexOf(Math.max(...logits)));
+        const saliency = sv.reducedTo('input_x_gradient', gradient, words, rows.length);
+        const one = new sv.EngineIntervention(change, network, {read, tape}, saliency), source = one.source();
+        hook = one.hook();
+        if (source) rows = [...source].map(at => plainRows[at]);
+    }
+    const words = network.words(rows);
     const {logits, maps, tape} = network.forward(words, segments, hook), gradient = network.gradient(tape, target);
     const baseline = network.words([config.pad]), n = rows.length;
     return {logits: [...logits], maps: maps.flat().flatMap(map => [...map]), gradient: [...gradient],
@@ -162,25 +173,58 @@ def test_maps_logits_and_gradients_are_those_of_torch(engine, kind):
     assert expected['maps'].std() > .05
     for name, value in expected.items(): close(got[name], value, 1e-4)
 
-def test_interventions_change_what_they_name(engine):
+changes = [dict(positions=[2, 7]), dict(rows=[0, 4]), dict(heads=[[0, 1], [1, 3]]), dict(layers=[0]),
+           dict(maps=[[0, 0, 'prev'], [0, 2, 'first'], [1, 0, 'saliency'], [1, 1, 'delim']], top_fraction=.3),
+           dict(region='high', p=.5, q=.5, seed=3), dict(region='low', p=.4, q=.9, seed=1), dict(mask_fraction=.4),
+           dict(positions=[3], rows=[5], heads=[[1, 2]], maps=[[0, 3, 'first']], mask_fraction=.3, region='low',
+                seed=9)]
+
+@pytest.mark.parametrize('kind', ['bert', 'roberta', 'electra', 'distilbert', 'gpt2'])
+def test_interventions_give_the_maps_logits_and_gradients_of_the_library(engine, kind):
+    from salviz.attribution.applied_interventions import apply_intervention
+    from salviz.core.interventions import Intervention
+    from salviz.models.attention import observe
     torch.manual_seed(0)
-    model, ids, segments = spread(kinds()['bert']()), [2, 17, 5, 60, 3], [0]*5
-    n, plain = len(ids), in_page(engine, model, ids, segments, 0)
-    maps = np.reshape(plain['maps'], (2, 4, n, n))
-    def changed(**change):
-        got = in_page(engine, model, ids, segments, 0, change)
-        return np.reshape(got['maps'], (2, 4, n, n)), np.array(got['logits']), np.array(got['gradient'])
-    without, logits, _ = changed(positions=[2])
-    assert (without[..., 2] == 0).all() and np.allclose(without.sum(-1), 1) and not np.allclose(logits, plain['logits'])
-    rest = maps[0].copy()
-    rest[..., 2] = 0
-    assert np.allclose(without[0], rest/rest.sum(-1, keepdims=True), atol=1e-6)
-    first, logits, _ = changed(heads=[[0, 1]])
-    assert np.allclose(first[0], maps[0]) and not np.allclose(first[1], maps[1])
-    replaced, logits, gradient = changed(maps={'1.3': np.eye(n).ravel().tolist()})
-    assert np.array_equal(replaced[1, 3], np.eye(n)) and np.allclose(replaced[1, :3], maps[1, :3])
-    _, logits, off = changed(layers=[1])
-    assert not np.allclose(logits, plain['logits']) and np.isfinite(off).all() and np.isfinite(gradient).all()
+    model, ids = spread(kinds()[kind]()), [2, 17, 5, 60, 5, 31, 44, 3, 12, 9, 3]
+    twin, n = quantised_twin(model).double(), len(ids)
+    special = torch.tensor([[i in (0, n - 1) for i in range(n)]])
+    batch = dict(input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, n, dtype=torch.int64), is_special=special,
+                 word_ids=torch.where(special, -1, torch.arange(n)))
+    plain, moved = in_page(engine, model, ids, [0]*n, 1)['logits'], 0
+    for change in changes:
+        applied = apply_intervention(twin, batch, Intervention(**change))
+        embed = twin.get_input_embeddings()
+        with applied.on(twin) as inputs, observe(twin) as maps:
+            held = {}
+            hook = embed.register_forward_hook(lambda module, args, x: held.setdefault('x', x.detach()
+                                                                                       .requires_grad_()))
+            logits = twin(**inputs).logits
+            hook.remove()
+            gradient, = torch.autograd.grad(logits[0, 1], held['x'])
+        got = in_page(engine, model, ids, [0]*n, 1, change)
+        close(got['logits'], logits, 1e-4)
+        close(got['maps'], maps.stacked(), 1e-4)
+        close(got['gradient'], gradient, 1e-4)
+        moved += not np.allclose(got['logits'], plain, atol=1e-3)
+    assert moved == len(changes)
+
+def test_an_intervention_that_does_not_fit_is_reported_by_the_page(engine):
+    torch.manual_seed(0)
+    model, ids, n = spread(kinds()['gpt2']()), [2, 17, 5, 60, 3], 5
+    for change, message in [(dict(heads=[[0, 4]]), 'Head 4 of layer 0 does not exist'),
+                            (dict(layers=[0, 1]), 'All heads of all layers are crossed out'),
+                            (dict(positions=[5]), 'Token 5 does not exist'),
+                            (dict(maps=[[0, 0, 'next']]), 'which a causal model cannot'),
+                            (dict(maps=[[0, 0, 'period']]), 'has no token in this text')]:
+        with pytest.raises(Exception, match=message): in_page(engine, model, ids, [0]*n, 0, change)
+
+def test_an_intervention_is_described_as_in_python(engine):
+    from salviz.core.interventions import Intervention
+    for change in changes:
+        labels = ['[CLS]', 'a', 'fine', 'film']
+        got = evaluate_json(engine, '([one, labels]) => sv.interventionChanges(one, labels)', [change, labels])
+        plain = [text.translate(str.maketrans('‘’', "''")) for text in got]
+        assert plain == Intervention(**change).changes(labels)
 
 # --- tokens
 

@@ -81,6 +81,68 @@ def test_a_typed_sentence_is_answered_without_kernel_and_network(browser, tiny_b
     assert p.evaluate('() => document.documentElement.scrollWidth <= window.innerWidth')
     closed(p, path)
 
+def intervened(model, tokenizer, text, **change): # probabilities of the page on the same weights, and its maps
+    from salviz.core.interventions import Intervention
+    texts, one = [text, text], Intervention(**change)
+    after = explain_alike(quantised_twin(model), tokenizer, texts, None, [None, one])[1]
+    return after.arrays['probabilities'].tolist()
+
+def answered(p):
+    "Wait for the answer to an intervention"
+    settled(p)
+    p.wait_for_selector('.sv-own:not([aria-busy])', timeout=60_000)
+    settled(p)
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize('width,scheme', [(1280, 'light'), (360, 'dark')])
+def test_an_intervention_is_chosen_by_mouse_and_keyboard(browser, tiny_bert, tiny_tokenizer, tmp_path, width, scheme):
+    model, check = tiny_bert(), lambda **change: intervened(model, tiny_tokenizer, other, **change)
+    path = written(model, tiny_tokenizer, tmp_path/'model.html')
+    p = opened(browser, path, width)
+    p.evaluate('theme => salviz.state.set({theme})', scheme)
+    typed(p, other)
+    p.click('.sv-intervene > summary')
+    p.click('[title="cross out head 1 of layer 0"]')
+    answered(p)
+    assert probabilities(p) == pytest.approx(check(heads=[(0, 1)]), abs=6e-4)
+    assert 'Changed manually: head 1 of layer 0 is crossed out.' in p.inner_text('.sv-intervene-statement')
+    assert 'B is an intervention, no finding about the model as it is: head 1' in p.inner_text('.sv-own-answer')
+    assert p.locator('.sv-own-map [aria-label^="B (changed manually) of"]').count() == 1
+    for key in ('ArrowDown', 'ArrowRight', 'Enter'): p.keyboard.press(key)
+    answered(p)
+    assert p.get_attribute('[title="cross out head 2 of layer 1"]', 'aria-pressed') == 'true'
+    assert probabilities(p) == pytest.approx(check(heads=[(0, 1), (1, 2)]), abs=6e-4)
+    p.click('[title^="cross out: token 4"]')
+    answered(p)
+    assert probabilities(p) == pytest.approx(check(heads=[(0, 1), (1, 2)], positions=[4]), abs=6e-4)
+    p.click('text=Remove the intervention')
+    answered(p)
+    assert 'Nothing is changed.' in p.inner_text('.sv-intervene')
+    assert 'is an intervention' not in p.inner_text('.sv-own')
+    p.evaluate("() => salviz.state.set({entry: {kind: 'head', layer: 1, head: 0}})")
+    p.select_option('.sv-intervene label:has-text("in view") select', 'saliency')
+    p.select_option('.sv-intervene label:has-text("Drop") select', 'high')
+    p.click('text=New draw')
+    answered(p)
+    change = dict(maps={(1, 0): 'saliency'}, region='high', seed=1)
+    assert probabilities(p) == pytest.approx(check(**change), abs=6e-4)
+    assert p.evaluate('() => document.documentElement.scrollWidth <= window.innerWidth')
+    for text in hostile: typed(p, text)
+    assert p.evaluate('() => window.hit') is None and p.locator('.sv-own img').count() == 0
+    closed(p, path)
+
+def test_a_malformed_intervention_in_a_link_is_an_error_in_the_panel(browser, tiny_bert, tiny_tokenizer, tmp_path):
+    path = written(tiny_bert(), tiny_tokenizer, tmp_path/'model.html')
+    p = opened(browser, path, 1280)
+    for change in ({'heads': [[0, 99]]}, {'positions': 'x'}, {'maps': [[0, 0, '<b>']]}, {'layers': [0, 1]}):
+        p.evaluate('intervention => salviz.state.set({intervention})', change)
+        answered(p)
+        p.wait_for_selector('.sv-own-said.sv-failed')
+        p.evaluate('() => salviz.state.set({intervention: null})')
+        typed(p, other)
+        assert p.locator('.sv-own-said.sv-failed').count() == 0
+    closed(p, path)
+
 @pytest.mark.slow
 def test_integrated_gradients_and_queries_are_computed_in_the_page(browser, tiny_bert, tiny_tokenizer, tmp_path):
     path = written(tiny_bert(), tiny_tokenizer, tmp_path/'model.html')
@@ -125,3 +187,51 @@ def test_only_a_page_with_a_model_may_start_a_worker(tiny_bert, tiny_tokenizer, 
     assert text.lower().count('</script>') == text.lower().count('<script ')
     without = Explorer(invented.run(tmp_path/'run')).to_html(tmp_path/'run.html').read_text()
     assert 'worker-src' not in policy.search(without)[1]
+
+def trained(tiny_bert, tiny_tokenizer, tiny_data, folder):
+    from salviz.training.trainer import train
+    return train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=folder, probes=2, snapshots=2, epochs=2, batch_size=8,
+                 learning_rate=1e-2, keep=5, progress=False)
+
+def test_two_models_read_the_typed_sentence_side_by_side(browser, tiny_bert, tiny_tokenizer, tiny_data, tmp_path):
+    from salviz.core.interventions import Intervention
+    from salviz.models.checkpoints import load_model
+    run = trained(tiny_bert, tiny_tokenizer, tiny_data, tmp_path/'run')
+    first, last = (load_model(run, step)[0] for step in (min(run.checkpoints), max(run.checkpoints)))
+    path = Explorer(run).to_html(tmp_path/'run.html', model='first and last')
+    p = opened(browser, path, 360)
+    assert 'The 2 models in this page take 0.' in p.inner_text('.sv-own-said')
+    p.select_option('.sv-own-options label:has-text("Compare with") select', 'model/0/first')
+    typed(p, other)
+    def cells(column):
+        texts = p.eval_on_selector_all('.sv-own-table tbody tr', f'all => all.map(o => o.cells[{column}].textContent)')
+        return list(map(float, texts))
+    def answers(model, **change):
+        one = Intervention(**change) if change else None
+        snapshot, = explain_alike(quantised_twin(model), tiny_tokenizer, [other], None, [one])
+        return pytest.approx(snapshot.arrays['probabilities'].tolist(), abs=6e-4)
+    assert cells(1) == answers(first) and cells(2) == answers(last) and cells(1) != cells(2)
+    assert f'checkpoint of step {min(run.checkpoints)}, with 8-bit weights (A) and' in p.inner_text('.sv-own-answer')
+    assert '(predicted by A)' in p.inner_text('.sv-own-answer')
+    p.evaluate('intervention => salviz.state.set({intervention})', dict(heads=[[0, 1]]))
+    answered(p)
+    assert cells(1) == answers(first, heads=[(0, 1)]) and cells(2) == answers(last, heads=[(0, 1)])
+    assert 'A and B are interventions' in p.inner_text('.sv-own-answer')
+    assert p.evaluate('() => document.documentElement.scrollWidth <= window.innerWidth')
+    closed(p, path)
+
+def test_two_runs_in_a_page_are_stored_as_a_difference(browser, tiny_bert, tiny_tokenizer, tiny_data, tmp_path):
+    import base64
+    import zlib
+    from salviz.models.checkpoints import load_model
+    runs = [trained(tiny_bert, tiny_tokenizer, tiny_data, tmp_path/name) for name in ('one', 'two')]
+    path = Explorer(*runs).to_html(tmp_path/'runs.html', model=True)
+    files = re.findall(r'id="salviz-model-(\d)-page"[^>]*>([^<]*)<', path.read_text())
+    assert [number for number, _ in files] == ['0', '1'] and len(files[1][1]) < .5*len(files[0][1]) # the same training
+    assert b'"isDifference":true' in zlib.decompress(base64.b64decode(files[1][1]))[:100_000]
+    p = opened(browser, path, 1280)
+    p.select_option('.sv-own-options label:has-text("Compare with") select', 'model/1/page')
+    typed(p, other)
+    newest, _ = load_model(runs[0], max(runs[0].checkpoints))
+    assert probabilities(p) == pytest.approx(expected(newest, tiny_tokenizer, other), abs=6e-4)
+    closed(p, path)

@@ -2,31 +2,36 @@
 import {Network} from './network.js';
 import {PageAnswers} from './pageanswers.js';
 import {TextReader} from './textreader.js';
-import {bytesOfBase64, unpackWeights} from './weights.js';
+import {bytesOfBase64, modelKey, unpackWeights} from './weights.js';
 
-async function openedModel(text, Tokenizer) {
-  const {header, config, weights} = await unpackWeights(bytesOfBase64(text));
-  return new PageAnswers(new Network(config, weights), new TextReader(Tokenizer, header.tokenizer, header), header);
+// `base`: the first model of the page, from which the file of another one may contain differences.
+async function openedModel(text, Tokenizer, base) {
+  const unpacked = await unpackWeights(bytesOfBase64(text), (await base)?.unpacked),
+    {header, config, weights} = unpacked;
+  const model = new PageAnswers(new Network(config, weights), new TextReader(Tokenizer, header.tokenizer, header),
+    header);
+  return Object.assign(model, {unpacked});
 }
 
-// `scope`: the worker's global scope; `Tokenizer`: the class of @huggingface/tokenizers. Messages: {load: run, text}
-// with a model in base64, and {ask: question}; each part of an answer is posted as {content, frames}.
+// `scope`: the worker's global scope; `Tokenizer`: the class of @huggingface/tokenizers. Messages: {load: key, text}
+// with the key of a model and its file in base64, and {ask: question}; each part of an answer is posted as {content,
+// frames}.
 export function startEngine(scope, Tokenizer) {
-  const models = new Map(), newest = new Map();
+  const models = new Map(), newest = new Map(), modelOf = ({run, choice}) => models.get(modelKey(run, choice));
   const answer = async question => {
-    const {id, kind, run} = question;
+    const {id, kind, other} = question;
     const say = (content, frames) => scope.postMessage({content: {id, kind, ...content}, frames},
       frames.map(({buffer}) => buffer));
     try {
-      const model = await models.get(run);
+      const [model, first] = await Promise.all([modelOf(question), modelOf(other ?? question)]);
       if (newest.get(kind) !== id) return;
       if (kind === 'vectors') model.vectors(question, say);
-      else await model.answer(question, say, () => newest.get(kind) !== id);
+      else await model.answer(question, say, () => newest.get(kind) !== id, first);
     } catch (error) { say({error: error.message, more: false}, []); }
   };
   scope.onmessage = ({data: {load, text, ask}}) => {
     if (load !== undefined) {
-      models.set(load, openedModel(text, Tokenizer));
+      models.set(load, openedModel(text, Tokenizer, [...models.values()][0]));
       models.get(load).catch(() => {});   // reported by each answer
     }
     if (!ask) return;

@@ -10,18 +10,6 @@ function addRow({codes, scale, width}, row, out, at) {
 
 const noChange = () => null;
 
-// What an intervention changes in one head. `interventions`: {positions: keys that no query may read, heads:
-// [[layer, head]] that contribute nothing, layers: numbers of layers whose attention contributes nothing,
-// maps: {'layer.head': weights [n·n]}}.
-export function headChanges({positions = [], heads = [], layers = [], maps = {}}, n) {
-  const blocked = positions.length ? Uint8Array.from({length: n * n}, (_, at) => positions.includes(at % n)) : null;
-  const isOff = (layer, head) => layers.includes(layer) || heads.some(([l, h]) => l === layer && h === head);
-  return (layer, head) => {
-    const map = maps[`${layer}.${head}`], off = isOff(layer, head);
-    return blocked || map || off ? {blocked, map, off} : null;
-  };
-}
-
 export class Network {
   // `weights`: embedding tables, linear layers and norms; `config`: sizes and kind of the model (salviz.explorer.
   // page_model writes both).

@@ -1,4 +1,6 @@
 // Answers of a model in the page, in the form in which a kernel sends them (salviz.explorer.custom_sentences).
+import {completed} from '../lib/interventions.js';
+import {EngineIntervention} from './intervene.js';
 import {integratedGradients, reducedTo} from './network.js';
 import {softmaxRow} from './operations.js';
 
@@ -41,15 +43,23 @@ export function frameBytes(header, arrays) {
   return out;
 }
 
+// A text in which each token is taken from the position `source`. The label of a masked word is that of its new tokens.
+function replacedTokens(read, source) {
+  const from = values => Array.from(source, at => values[at]), labels = from(read.labels), words = [...read.words];
+  const changed = new Set(read.wordIds.filter((word, i) => word >= 0 && source[i] !== i));
+  for (const word of changed) words[word] = labels.filter((_, i) => read.wordIds[i] === word).join('');
+  return {...read, tokens: from(read.tokens), ids: from(read.ids), rows: from(read.rows), labels, words};
+}
+
 export class PageAnswers {
   constructor(network, reader, header) {
     Object.assign(this, {network, reader, header, cached: new Map()});
   }
 
-  // The forward pass of a text or a pair; those of the last few texts are cached, since one side of a comparison stays.
-  pass(texts) {
-    const key = JSON.stringify(texts), cached = this.cached.get(key);
-    const pass = cached ?? this.run(texts);
+  // The forward pass of a text or a pair; the last few are cached, since one side of a comparison stays.
+  pass(texts, intervention = null) {
+    const key = JSON.stringify([texts, intervention]), cached = this.cached.get(key);
+    const pass = cached ?? (intervention ? this.intervened(this.pass(texts), intervention) : this.run(texts));
     this.cached.delete(key);
     this.cached.set(key, pass);
     while (this.cached.size > answerCached) this.cached.delete(this.cached.keys().next().value);
@@ -61,8 +71,26 @@ export class PageAnswers {
     const read = this.reader.read(texts), count = read.tokens.length, {longest} = this.header;
     if (count > longest)
       throw new Error(`the text has ${count} tokens, but the model accepts at most ${longest}; shorten the text`);
-    const words = this.network.words(read.rows), {logits, maps, tape} = this.network.forward(words, read.segments);
-    return {texts, read, words, maps, tape, saliency: new Map(),
+    return this.forward(texts, read);
+  }
+
+  // The pass of a text under an intervention, which is computed for the class that the model predicts without it.
+  intervened({texts, read, words, tape, probabilities}, intervention) {
+    const {network, header} = this, {region, maps, mask_fraction: masked, saliency: by} = completed(intervention),
+      isRanked = masked || maps.some(([, , name]) => name === 'saliency');
+    if (isRanked && (by === 'integrated_gradients' || !header.attributions[by]))
+      throw new Error(`In this page, an intervention cannot use the saliency ${by}; use input_x_gradient.`);
+    const gradient = region || isRanked ? network.gradient(tape, probabilities.indexOf(Math.max(...probabilities)))
+      : null;
+    const saliency = isRanked ? reducedTo(by, gradient, words, read.tokens.length) : null;
+    const one = new EngineIntervention(intervention, network, {read, tape}, saliency), source = one.source();
+    return this.forward(texts, source ? replacedTokens(read, source) : read, one.hook());
+  }
+
+  forward(texts, read, change) {
+    const words = this.network.words(read.rows), {logits, maps, tape} = this.network.forward(words, read.segments,
+      change);
+    return {texts, read, words, maps, tape, change, saliency: new Map(),
       probabilities: softmaxRow(Float32Array.from(logits))};
   }
 
@@ -89,11 +117,11 @@ export class PageAnswers {
     return values;
   }
 
-  async computed({words, read, tape}, target, by, report) {
+  async computed({words, read, tape, change}, target, by, report) {
     const {network} = this, {segments} = read;
     if (by === 'integrated_gradients') {
       const baseline = network.words([this.reader.row(this.header.padding)]);
-      return integratedGradients(network, words, segments, target, baseline, {report});
+      return integratedGradients(network, words, segments, target, baseline, {report, change});
     }
     return reducedTo(by, network.gradient(tape, target), words, segments.length);
   }
@@ -109,32 +137,41 @@ export class PageAnswers {
       + 'which the model in Python would not do.';
   }
 
-  content(question, passes, explains) {
-    const {template} = this.header;
-    return {of: template.name, attribution: question.attribution, explains, notice: this.notice(passes),
+  content(question, passes, explains, other) {
+    const {template} = this.header, {name} = template,
+      of = other === this ? name : `${other.header.template.name} (A) and ${name} (B)`;
+    return {of, attribution: question.attribution, explains, notice: this.notice(passes),
       run: {...template.run, probes: passes.map((pass, i) => this.probe(pass, i))}};
   }
 
   // Answers a question about `texts` in two parts, like a kernel: maps and probabilities, then the same with saliency
-  // for the class predicted for the first text. `say(content, frames)` sends a part; `isOld()` ends the computation.
-  async answer(question, say, isOld) {
-    const {attribution} = question, {explains: explained, attributions} = this.header;
-    const passes = question.texts.map(texts => this.pass(texts));
+  // for the class predicted for the first text. An intervention changes the pass of the last text. If another model
+  // `other` reads the first text, an intervention changes both. `say(content, frames)` sends a part; `isOld()` ends the
+  // computation.
+  async answer(question, say, isOld, other = this) {
+    const {attribution, intervention} = question, {explains: explained, attributions} = this.header,
+      last = question.texts.length - 1, models = question.texts.map((_, i) => i < last ? other : this);
+    if (JSON.stringify(other.header.explains) !== JSON.stringify(explained))
+      throw new Error('The two models have different classes, so their answers cannot be compared.');
+    const passes = question.texts.map((texts, i) => models[i].pass(texts, i === last || other !== this ? intervention
+      : null));
     const best = passes.map(({probabilities: p}) => p.indexOf(Math.max(...p)));
     const each = best.map(target => `${explained[target]} (predicted)`);
-    say({...this.content(question, passes, each), more: true}, passes.map((pass, i) => this.frame(pass, i, each[i])));
-    const [target] = best, shared = passes.map(() => `${explained[target]} (predicted for the first text)`);
+    say({...this.content(question, passes, each, other), more: true}, passes.map((pass, i) =>
+      models[i].frame(pass, i, each[i])));
+    const [target] = best, first = other === this ? 'for the first text' : 'by A',
+      shared = passes.map(() => `${explained[target]} (predicted ${first})`);
     const steps = passes.length, values = [];
     for (const [i, pass] of passes.entries()) {
       const report = (step, count) => {
         say({progress: (i + step / count) / steps, attribution, more: true}, []);
         return new Promise(done => { setTimeout(() => done(!isOld())); });
       };
-      values.push(await this.saliency(pass, target, attribution, report));
+      values.push(await models[i].saliency(pass, target, attribution, report));
       if (values.at(-1) === null) return;
     }
-    say({...this.content(question, passes, shared), more: false}, passes.map((pass, i) =>
-      this.frame(pass, i, shared[i], values[i], attributions[attribution])));
+    say({...this.content(question, passes, shared, other), more: false}, passes.map((pass, i) =>
+      models[i].frame(pass, i, shared[i], values[i], attributions[attribution])));
   }
 
   // Queries, keys and attention of one head.

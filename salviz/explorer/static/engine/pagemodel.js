@@ -1,5 +1,5 @@
 // The models of a page, with the interface of a kernel: `offers` lists them, `ask` sends a question to the worker.
-import {bytesOfBase64} from './weights.js';
+import {bytesOfBase64, modelKey} from './weights.js';
 
 export class PageModel {
   // `models`: for each run {about, choices, attributions, needs}; `textOf(name)`: the text of a part of the page.
@@ -15,7 +15,9 @@ export class PageModel {
     this.worker.onmessage = ({data: {content, frames}}) => this.hear(content, frames);
     this.worker.onerror = event => this.fail(event.message);
     this.models.forEach((model, run) => {
-      if (!model.needs) this.worker.postMessage({load: run, text: this.textOf(`salviz-model-${run}`)});
+      // The newest model of the first run comes first, since the files of others may contain differences from it.
+      for (const [key] of [...model.choices].reverse())
+        this.worker.postMessage({load: modelKey(run, key), text: this.textOf(`salviz-model-${run}-${key}`)});
     });
     return this.worker;
   }

@@ -1,7 +1,14 @@
 // Self-attention of one layer with all heads, and its derivatives. `change` is called for each head and returns null or
-// an intervention: {blocked: [n·n], 1 where a query may not read a key; map: [n·n], weights that replace the head's;
-// off: true, if the head contributes nothing}.
+// an intervention: {blocked: [n·n], 1 where a query may not read a key (a row that would lose all its keys keeps
+// them); map: [n·n], weights that replace the head's, NaN in rows that do not change; off: true, if the head
+// contributes nothing}.
 import {softmaxRow, softmaxRowBack} from './operations.js';
+
+// Excludes the keys that are blocked for one query, whose scores are `row`.
+function blockKeys(row, blocked) {
+  if (!row.some((score, k) => score > -Infinity && !blocked[k])) return;
+  for (let k = 0; k < row.length; k++) if (blocked[k]) row[k] = -Infinity;
+}
 
 // The weights of one head: softmax of the scaled products of queries and keys.
 function headWeights({query, key}, n, {hidden, size, scale, causal}, head, blocked) {
@@ -10,12 +17,16 @@ function headWeights({query, key}, n, {hidden, size, scale, causal}, head, block
     for (let k = 0; k < n; k++) {
       let sum = 0;
       for (let i = at; i < at + size; i++) sum += query[q * hidden + i] * key[k * hidden + i];
-      map[q * n + k] = causal && k > q || blocked?.[q * n + k] ? -Infinity : sum * scale;
+      map[q * n + k] = causal && k > q ? -Infinity : sum * scale;
     }
-    softmaxRow(map.subarray(q * n, q * n + n));
+    const row = map.subarray(q * n, q * n + n);
+    if (blocked) blockKeys(row, blocked.subarray(q * n, q * n + n));
+    softmaxRow(row);
   }
   return map;
 }
+
+const isFixed = (change, k) => Boolean(change?.map) && !Number.isNaN(change.map[k]);
 
 // The output of one head: the weighted mean of the values, written into its columns of `context`.
 function headContext(map, value, n, {hidden, size}, head, context) {
@@ -31,7 +42,8 @@ function headContext(map, value, n, {hidden, size}, head, context) {
 // `vectors`: query, key and value [n, hidden]; returns the context [n, hidden] and the weights of each head [n, n].
 export function attention(vectors, n, sizes, change = () => null) {
   const context = new Float32Array(n * sizes.hidden), changes = Array.from({length: sizes.heads}, (_, h) => change(h));
-  const maps = changes.map((one, head) => one?.map ?? headWeights(vectors, n, sizes, head, one?.blocked));
+  const maps = changes.map((one, head) => headWeights(vectors, n, sizes, head, one?.blocked).map((weight, k) =>
+    isFixed(one, k) ? one.map[k] : weight));
   maps.forEach((map, head) => {
     if (!changes[head]?.off) headContext(map, vectors.value, n, sizes, head, context);
   });
@@ -70,13 +82,16 @@ function scoresBack(dMap, map, {query, key}, n, {hidden, size, scale}, head, out
   }
 }
 
-// Gradients with respect to query, key and value, from that of the context. A replaced map is a constant.
-export function attentionBack(dContext, vectors, {maps, changes}, n, sizes) {
+// Gradients with respect to query, key and value, from that of the context. Replaced weights are constants. The
+// gradients with respect to the weights [n, n] of each head are stored in `attended.dMaps`.
+export function attentionBack(dContext, vectors, attended, n, sizes) {
+  const {maps, changes} = attended;
   const out = Object.fromEntries(['query', 'key', 'value'].map(name => [name, new Float32Array(n * sizes.hidden)]));
-  maps.forEach((map, head) => {
-    if (changes[head]?.off) return;
+  attended.dMaps = maps.map((map, head) => {
+    if (changes[head]?.off) return new Float32Array(n * n);
     const dMap = headBack(dContext, map, vectors.value, n, sizes, head, out);
-    if (!changes[head]?.map) scoresBack(dMap, map, vectors, n, sizes, head, out);
+    scoresBack(dMap.map((d, k) => isFixed(changes[head], k) ? 0 : d), map, vectors, n, sizes, head, out);
+    return dMap;
   });
   return out;
 }

@@ -22,12 +22,22 @@ function floatRows({codes, scale, width}) {
   return out;
 }
 
-// Returns {header, config, weights} as `Network` takes them.
-export function readWeights(bytes) {
+// The key of a model of a page: the number of its run, and which of the run's models it is.
+export function modelKey(run, choice) { return `${run}/${choice}`; }
+
+// Completes a file that contains differences, modulo 256, from the bytes of the model `base`.
+function completeFrom(base, header, payload) {
+  if (header.isDifference) for (let i = 0; i < payload.length; i++) payload[i] += base.payload[i];
+  header.tokenizer ??= base?.header.tokenizer;
+}
+
+// Returns {header, config, weights} as `Network` takes them, and the bytes behind the header.
+export function readWeights(bytes, base = null) {
   const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   if (bytes.length < 8 || words.getUint32(0, true) !== weightsMagic) throw new Error('the data is not a salviz model');
   const start = 8 + words.getUint32(4, true), header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, start)));
-  const {config, arrays} = header;
+  const {config, arrays} = header, payload = bytes.subarray(start);
+  completeFrom(base, header, payload);
   const floats = (offset, size) => new Float32Array(bytes.buffer, bytes.byteOffset + start + offset, size);
   const table = name => {
     if (!arrays[name]) return null;
@@ -48,7 +58,7 @@ export function readWeights(bytes) {
   const weights = {word: table('word'), position: table('position'), segment: table('segment'), layers,
     embedded: norm('embedded'), projection: layer('projection'), final: norm('final'),
     head: config.head.map((name, i) => ({name, ...layer(`head.${i}`)}))};
-  return {header, config, weights};
+  return {header, config, weights, payload};
 }
 
-export async function unpackWeights(packed) { return readWeights(await weightsInflate(packed)); }
+export async function unpackWeights(packed, base) { return readWeights(await weightsInflate(packed), base); }

@@ -1,13 +1,16 @@
 // Panel 'own': a custom sentence, evaluated with a model. Shows its maps, saliency and prediction next to those of the
-// sentence in view, and the differences for the words that both contain.
+// sentence in view, or without and with an intervention, and the differences for the words that both contain.
 import {alignWords, textPieces, withoutPiece} from '../lib/align.js';
 import {colourScaleOf, scaleColour, shortNumber} from '../lib/colour.js';
 import {buttonOf, choiceOf, elementOf, fillChoice, labelled, setText} from '../lib/controls.js';
+import {interventionChanges} from '../lib/interventions.js';
 import {chipText, countWords, directionOf, paintToken, quoted, repeatNames, scaleBar} from '../lib/words.js';
 import {signWords} from '../lib/words.js';
 import {entryTitle} from '../state/derive.js';
 import {Store} from '../state/store.js';
+import {InterventionControls} from './interventioncontrols.js';
 import {SentenceMaps} from './sentencemaps.js';
+import {sentenceOutcome, signedNumber} from './sentenceoutcome.js';
 import {pairOf} from './sentencepair.js';
 
 export const lateAfter = 4000;
@@ -30,7 +33,8 @@ class CustomSentence {
     this.makeForm();
     this.makeAnswer();
     this.head = elementOf('div', 'sv-head', elementOf('h3', 'sv-title', 'Custom sentence'));
-    this.el.append(this.head, this.form, this.status, this.answer);
+    this.controls = new InterventionControls(ctx);
+    this.el.append(this.head, this.form, this.controls.el, this.status, this.answer);
   }
 
   makeForm() {
@@ -78,12 +82,15 @@ class CustomSentence {
   update(changed) {
     const {store, state} = this.ctx, probe = store.probe(state.run, state.probe);
     if (changed.has('run') || changed.has('probe') || !this.base && probe) this.begin(probe);
+    else if (changed.has('intervention') && (state.intervention || this.pair?.intervention)) this.ask();
+    if (['intervention', 'entry'].some(key => changed.has(key))) this.fill();
     if (['run', 'meta'].some(key => changed.has(key))) this.fill();
     if (['entry', 'palette', 'theme', 'size', 'scale'].some(key => changed.has(key))) this.show();
   }
 
   // When another sentence comes into view, an unedited text follows it and the previous answer is removed.
   begin(probe) {
+    if (this.base) this.controls.forgetTokens();
     const untouched = !this.base || JSON.stringify(this.text()) === JSON.stringify(this.base);
     const typed = this.text();
     this.base = probe ? [...probe.texts] : null;
@@ -95,6 +102,7 @@ class CustomSentence {
     this.rest('');
     this.fill();
     this.show();
+    if (this.ctx.state.intervention) this.ask();
   }
 
   makeFields() {
@@ -102,6 +110,7 @@ class CustomSentence {
       const field = Object.assign(document.createElement('input'), {type: 'text', autocomplete: 'off', dir: 'auto'});
       field.className = 'sv-own-field';
       field.addEventListener('input', () => {
+        this.controls.forgetTokens();
         this.showWords();
         this.typed();
       });
@@ -129,14 +138,32 @@ class CustomSentence {
     fillChoice(this.attribution, attributions.map(name => [name, name.replaceAll('_', ' ')]), by);
     const fits = pairs.filter(([, texts]) => texts.length === this.fields.length);
     const beside = fits.some(([i]) => String(i) === this.beside.value) ? this.beside.value : 'view';
+    const others = this.otherModels(), isOther = others.some(({key}) => key === this.beside.value);
     fillChoice(this.beside, [['view', 'the current sentence'],
-      ...fits.map(([i, texts]) => [i, chipText(texts.join(' / '), 40)])], beside);
+      ...fits.map(([i, texts]) => [i, chipText(texts.join(' / '), 40)]),
+      ...others.map(({key, name}) => [key, `the same sentence, ${name}`])], isOther ? this.beside.value : beside);
     this.choiceField.hidden = !choices.length;
     this.attributionField.hidden = attributions.length < 2;
-    this.besideField.hidden = !fits.length;
+    this.besideField.hidden = !fits.length && !others.length || Boolean(this.ctx.state.intervention) && !isOther;
+    this.controls.update(this.tokenLabels(), Boolean(needs));
     if (needs || this.missing) this.say(needs);
     this.missing = Boolean(needs);
     this.showWords();
+  }
+
+  // Models that can read A instead of the chosen one: other checkpoints of the run, and models of other runs.
+  otherModels() {
+    const {kernel, store, state} = this.ctx, offers = kernel?.offers() ?? [];
+    return offers.flatMap(({needs, choices}, run) => needs ? [] : choices.map(([choice, name]) => ({run, choice,
+      key: `model/${run}/${choice}`, name: store.runs.length > 1 ? `${store.run(run).name}: ${name}` : name})))
+      .filter(({run, choice}) => run !== state.run || String(choice) !== this.choice.value);
+  }
+
+  // The tokens of the sentence in the field, empty if they are unknown.
+  tokenLabels() {
+    const {store, state} = this.ctx, recorded = store.probe(state.run, state.probe), text = JSON.stringify(this.text());
+    const probes = [...(this.pair?.sides ?? []).map(({probe}) => probe), ...recorded ? [recorded] : []];
+    return probes.find(probe => JSON.stringify(probe.texts) === text)?.labels ?? [];
   }
 
   // A model in the page answers while you type.
@@ -190,6 +217,7 @@ class CustomSentence {
   leaveOut(k) {
     const piece = this.pieces[k], field = this.fields[piece.field];
     field.value = withoutPiece(field.value, piece);
+    this.controls.forgetTokens();
     this.showWords();
     this.focusWord(k);
     this.ask();
@@ -200,28 +228,40 @@ class CustomSentence {
     this.beside.value = 'view';
     this.turn++;
     this.pair = null;
+    this.ctx.state.set({intervention: null});
     this.showWords();
     this.rest('');
+    this.fill();
     this.show();
   }
 
   // Only the newest request counts; answers to earlier ones are ignored. Answers come in parts.
   async ask(isTyping = false) {
     clearTimeout(this.soon);
-    const {state} = this.ctx, texts = this.text(), turn = ++this.turn, {kind, layer, head} = state.entry;
+    const {state} = this.ctx, texts = this.text(), turn = ++this.turn,
+      {intervention, entry: {kind, layer, head}} = state;
     if (this.needs() || !this.base) return;
+    if (this.controls.isMalformed) {
+      this.rest('The intervention is malformed; remove it.', true);
+      return;
+    }
     if (texts.some(text => !text.trim())) {
       this.rest('Type at least one word, then press Enter.', true);
       return;
     }
-    const other = this.beside.value === 'view' ? this.base : this.queried[Number(this.beside.value)];
+    const model = this.otherModels().find(({key}) => key === this.beside.value);
+    const first = intervention || model ? texts : this.beside.value === 'view' ? this.base
+      : this.queried[Number(this.beside.value)];
     const choice = this.offer().choices.find(([value]) => String(value) === this.choice.value)[0];
     this.wait('Computing …');
     this.late = setTimeout(() => { if (turn === this.turn) this.wait(lateWords); }, lateAfter);
     try {
-      await this.ctx.kernel.ask({kind: 'own', run: state.run, texts: [other, texts], choice,
-        attribution: this.attribution.value, head: kind === 'head' && layer !== null ? [layer, head] : null},
-      answer => { if (turn === this.turn) this.take(answer, texts, isTyping); });
+      await this.ctx.kernel.ask({kind: 'own', run: state.run, texts: [first, texts], choice,
+        attribution: this.attribution.value, head: kind === 'head' && layer !== null ? [layer, head] : null,
+        intervention, other: model ? {run: model.run, choice: model.choice} : null},
+      answer => {
+        if (turn === this.turn) this.take({...answer, intervention, isOfTwo: Boolean(model)}, texts, isTyping);
+      });
     } catch (error) {
       if (turn === this.turn) this.rest(`The request could not be sent (${error.message}); run the cell again.`, true);
     }
@@ -273,16 +313,24 @@ class CustomSentence {
     const shown = pairOf(pair.sides, state.entry, alignWords);
     setText(this.about, this.aboutWords(shown));
     this.showLine(shown);
-    this.outcome.replaceChildren(...customOutcome(pair));
-    this.maps.draw(shown, state, this.el);
+    this.outcome.replaceChildren(...sentenceOutcome(pair));
+    const isChanged = [pair.intervention && pair.isOfTwo, pair.intervention];
+    const names = [...['A', 'B'].map((name, i) => isChanged[i] ? `${name} (changed manually)` : name), 'B − A'];
+    this.maps.draw({...shown, names}, state, this.el);
   }
 
   aboutWords({alike, note}) {
-    const {of, attribution, notice = '', sides: [a, b]} = this.pair, name = attribution.replaceAll('_', ' ');
+    const {of, attribution, notice = '', sides: [a, b], intervention, isOfTwo} = this.pair,
+      name = attribution.replaceAll('_', ' ');
     const score = alike ? `for ${a.explains}` : `A for ${a.explains || 'nothing'}, B for ${b.explains || 'nothing'}`;
     const saliency = a.frame.get('saliency') ? ` Saliency: ${name}, ${score}.` : '';
     const apart = alike || !saliency ? '' : ' A and B explain different scores, so their saliency is not subtracted.';
-    return `A and B were computed just now by ${of}; neither was recorded.${saliency}${apart} ${note} ${notice}`.trim();
+    const changes = interventionChanges(intervention ?? {}, a.probe.labels).join('; ');
+    const who = isOfTwo ? 'A and B are interventions, no findings about the models as they are'
+      : 'B is an intervention, no finding about the model as it is';
+    const changed = changes ? ` ${who}: ${changes}.` : '';
+    return [`A and B were computed just now by ${of}; neither was recorded.${changed}${saliency}${apart}`, note, notice]
+      .filter(Boolean).join(' ');
   }
 
   // Three rows per column: the word of A, the word of B, and B − A where both are the same word.
@@ -332,46 +380,23 @@ function customChip(unit, value, scale) {
   return chip;
 }
 
-function customSigned(x) { return `${x > 0 ? '+' : ''}${shortNumber(x)}`; }
-
 function customColumn([a, b], [first, second], difference, scale, apart) {
   const differs = Number.isFinite(difference),
-    change = elementOf('span', 'sv-own-change', differs ? customSigned(difference) : '');
+    change = elementOf('span', 'sv-own-change', differs ? signedNumber(difference) : '');
   paintToken(change, differs && !a.special ? scaleColour(apart, difference) : null);
-  const text = differs ? `B − A ${customSigned(difference)}` : 'different words';
+  const text = differs ? `B − A ${signedNumber(difference)}` : 'different words';
   const column = elementOf('span', 'sv-own-column', customChip(a, first, scale), customChip(b, second, scale), change);
   column.title = text;
   return column;
 }
 
-// Compares the predictions: one row per class, with the difference of its probabilities.
-function customOutcome({sides, classes}) {
-  const [p, q] = sides.map(({frame}) => frame.get('probabilities')?.values() ?? frame.get('prediction')?.values());
-  if (!p || !q) return [elementOf('p', 'sv-note', 'This model returns no predictions to compare.')];
-  const chance = Boolean(sides[0].frame.get('probabilities')), names = chance ? classes : ['prediction'];
-  const several = sides[0].frame.info?.words?.several; // multi-label: a class is predicted above 0.5
-  const top = values => chance ? values.indexOf(Math.max(...values)) : -1;
-  const isPredicted = (values, i) => several ? values[i] > .5 : i === top(values);
-  const cell = (text, strong) => elementOf(strong ? 'strong' : 'span', '', text);
-  const rows = names.map((name, i) => elementOf('tr', '', elementOf('th', '', elementOf('bdi', '', chipText(name, 24))),
-    ...[p, q].map(values => elementOf('td', '', cell(values[i].toFixed(3), isPredicted(values, i)))),
-    elementOf('td', '', customSigned(q[i] - p[i]))));
-  const head = elementOf('tr', '', ...[chance ? 'probability' : '', 'A', 'B', 'B − A'].map(name =>
-    elementOf('th', '', name)));
-  const predicted = values => classes.filter((_, i) => isPredicted(values, i)).map(name => quoted(name));
-  const [a, b] = [p, q].map(values => predicted(values).join(', ')
-    || (several ? 'no class' : quoted('')));
-  const outcome = chance && classes.length ? `Prediction: ${a} for A, ${b} for B.` : '';
-  return [elementOf('p', 'sv-outcome', outcome), elementOf('table', 'sv-own-table', elementOf('thead', '', head),
-    elementOf('tbody', '', ...rows))];
-}
-
 export const customSentencePanel = {
   name: 'own', title: 'Custom sentence', order: 66, shows: 'text', image: 'sentence',
   help: {says: [
-    'Runs the model on a sentence that you type and compares its prediction, saliency and map with the current one.',
+    'Runs the model on a sentence that you type and compares its prediction, saliency and map with the current one, '
+      + 'or without and with an intervention, such as removing a head.',
     'A single pair of sentences does not show how the model behaves in general.'],
   keys: [['Enter', 'run the model; on a word: remove it'], ['Delete', 'remove the word'],
-    ['← →', 'move between words']]},
+    ['← →', 'move between words; in an intervention: between tokens and heads']]},
   view: CustomSentence,
 };

@@ -10,18 +10,19 @@ const sentenceUnits = {hideSpecial: false, mergeWords: true};
 
 export class SentenceMaps {
   constructor(announce) {
-    this.parts = ['A', 'B', 'B − A'].map((name, i) => {
+    this.parts = [0, 1, 2].map(i => {
       const row = new MapRow({text: (r, c) => this.cellText(i, r, c), chooseRow: () => {}, announce});
-      return {name, row, el: elementOf('div', 'sv-own-map', row.el, row.tip)};
+      return {row, el: elementOf('div', 'sv-own-map', row.el, row.tip)};
     });
     this.note = elementOf('p', 'sv-note');
     this.el = elementOf('div', '', elementOf('div', 'sv-own-maps', ...this.parts.map(({el}) => el)), this.note);
   }
 
   draw(shown, state, host) {
-    const {maps, sides} = shown, hasMaps = maps.every(map => map.values);
+    const {maps, sides, names} = shown, hasMaps = maps.every(map => map.values);
     this.el.hidden = !hasMaps;
     if (!hasMaps) return;
+    this.names = names;
     this.about = readingKey([], state.entry, sides.map(({probe}) => probe.labels));
     const title = entryTitle(state.entry), style = {palette: state.palette, theme: state.theme};
     this.shown = sides.map(({probe, frame}, i) => {
@@ -36,7 +37,7 @@ export class SentenceMaps {
   }
 
   drawPart(i, title, {values, scale, units}, host, theme) {
-    const {name, row} = this.parts[i];
+    const {row} = this.parts[i], name = this.names[i];
     row.draw({items: [{title: `${name}: ${title}`, values, scale, scaleTitle: i < 2 ? 'attention' : 'B − A'}], units,
       row: -1, framed: false, label: `${name} of ${title}.`, about: this.about}, host, theme);
   }
@@ -62,6 +63,6 @@ export class SentenceMaps {
       [query, key] = [row, column].map(at => quotedToken(units[at].label));
     if (!Number.isFinite(values[k])) return `${query} → ${key}: no value`;
     const number = i < 2 ? valueWithStep(values[k], half(k)) : shortNumber(values[k]);
-    return `${this.parts[i].name}: ${query} → ${key} ${number}`;
+    return `${this.names[i]}: ${query} → ${key} ${number}`;
   }
 }

@@ -1,6 +1,7 @@
 // Values that several panels derive from a frame: the map of an entry, head scores, regions, targets, saliency.
 import {discardCandidates, dropMask, entropy, keyedUniform, patternMatrix, patternFraction} from '../lib/maths.js';
 import {rollout, saliencyTarget, spearman} from '../lib/maths.js';
+import {patternPlaces} from '../lib/patternplaces.js';
 
 const derivedOnce = new WeakMap(), derivedMost = 16;
 
@@ -335,14 +336,6 @@ export function regionOf(frame, state, layer, head, special = []) {
     discarded = recordedRegion(frame, 'discarded', layer, head);
   const ranks = ranksOfHead(frame, layer, head);
   return {candidates, discarded, recomputed: false, allowed: ranks && Uint8Array.from(ranks, r => Number(r > 0))};
-}
-
-// The positions of a pattern's tokens: delimiters are the tokenizer's special tokens, full stops are found by their
-// spelling.
-export function patternPlaces(name, probe) {
-  if (name === 'delim') return probe.is_special.map(Number);
-  if (name === 'period') return probe.tokens.map(t => Number(t.replace(/^##|^[Ġ▁]+/, '') === '.'));
-  return null;
 }
 
 export function patternOf(name, probe, boundary = 'uniform', multiple = 'uniform') {

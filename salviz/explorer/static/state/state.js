@@ -10,7 +10,8 @@ export const firstState = {
   headNumber: 'relative_entropy', headExamples: 'probes',
   // whatIf: {p, q, region, protect, pattern, boundary, multiple, topShare, binarised, maskedShare, ranking, first,
   // threshold}
-  compare: null, whatIf: null,
+  // intervention: see lib/interventions.js
+  compare: null, whatIf: null, intervention: null,
   playing: false, speed: 4, tab: 'map', theme: 'light',
 };
 
