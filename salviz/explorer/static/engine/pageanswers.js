@@ -56,11 +56,17 @@ export class PageAnswers {
     return pass;
   }
 
-  run(texts) {
+  // The tokens of a text or a pair.
+  read(texts) {
     if (texts.some(text => !text.trim())) throw new Error('the text is empty; enter at least one word');
     const read = this.reader.read(texts), count = read.tokens.length, {longest} = this.header;
     if (count > longest)
       throw new Error(`the text has ${count} tokens, but the model accepts at most ${longest}; shorten the text`);
+    return read;
+  }
+
+  run(texts) {
+    const read = this.read(texts);
     const words = this.network.words(read.rows), {logits, maps, tape} = this.network.forward(words, read.segments);
     return {texts, read, words, maps, tape, saliency: new Map(),
       probabilities: softmaxRow(Float32Array.from(logits))};

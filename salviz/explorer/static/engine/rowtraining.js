@@ -2,9 +2,9 @@
 // other rows, the layers below and the values of the last layer are constant, and stored once for each text. Weights
 // and gradients are float64.
 //
-// The score of key k in a head is q·(K x + b) = (Kᵀq)·x + q·b, and the softmax does not depend on q·b. So a head needs
-// one vector Kᵀq for all keys of a text, and its gradients are products of two vectors: dK = q yᵀ and dQ = (K y) xᵀ, with
-// y the sum of all x, weighted by the gradients of their scores.
+// The score of a key in a head is q·(K x + b) = (Kᵀq)·x + q·b, and the softmax does not depend on q·b. So a head needs
+// one vector Kᵀq for all keys of a text, and its gradients are products of two vectors: dK = q yᵀ and dQ = (K y) xᵀ.
+// Here y is the sum of all x, weighted by the gradients of their scores.
 import {layerNorm, layerNormBack, linear, linearBack, softmaxRow, softmaxRowBack} from './operations.js';
 
 function rowDot(a, at, b, from, length) {
