@@ -101,7 +101,7 @@ export class TeachPanel {
 
   looking() {
     this.field = Object.assign(elementOf('input', 'cr-why-field'), {type: 'text', maxLength: 300, spellcheck: false,
-      value: 'The story is thin, but I loved every minute.'});
+      value: 'The story is dull, but I loved every minute.'});
     const look = elementOf('button', '', 'Look');
     look.type = 'submit';
     this.looked = elementOf('div');
