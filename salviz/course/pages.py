@@ -26,6 +26,7 @@ from .editions import (
 from .predictions import Reveal, course_styles, course_text, fragment
 from ..explorer.assets import bundle, styles
 from ..explorer.page import in_script, page_policy
+from ..explorer.page_model import page_models
 from ..explorer.quantisation import json_text
 
 # %% ../../nbs/14_course/12_pages.ipynb #pg-06
@@ -161,8 +162,10 @@ class Fragments:
         return names
 
     def explorer(self, shown):
-        "Return the element of an explorer and store its data in `parts`"
-        names = self.stored(shown._page().parts)
+        "Return the element of an explorer and store its data in `parts`; a model that was passed to it is included"
+        sources = shown.view.sources
+        models = page_models(sources) if any(source.model for source in sources) else None
+        names = self.stored(shown._page(models=models).parts)
         return f'<div class="course-explorer" data-parts="{html.escape(json_text(names))}"></div>\n'
 
     def revealed(self, content):
