@@ -46,7 +46,7 @@ def _chosen(marked, mode):
 def _model_parts(model, tokenizer, texts) -> list: # of (type, id, text)
     "Return the parts of a page with `model`, which contains all word pieces of `texts`"
     from salviz.analysis.quantised_model import quantised_model
-    prepared = quantised_model(model, tokenizer, [[text] for text in texts], others=.6e6)
+    prepared = quantised_model(model, tokenizer, [[text] for text in texts], others=.9e6)
     return model_parts([(prepared, 'the model in this page')])
 
 @lru_cache(1)

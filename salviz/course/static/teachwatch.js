@@ -90,7 +90,7 @@ export class TeachWatch {
     const runs = this.finished(), start = runs[0][1].steps[0], count = this.held.length;
     const on = (held, kind) => teachPercent(teachOn(held, this.flags(kind)));
     const row = (name, marked, held) => [name, marked, on(held, 'opinion'), on(held, 'common'),
-      `${teachRight(held, this.labels)} of ${count}`];
+      `${teachRight(held, this.labels)}\u00a0of\u00a0${count}`];
     const rows = runs.map(([name, {steps, marks}]) => {
       const [was, is] = [steps[0], steps.at(-1)].map(({marked}) => teachPercent(teachOn(marked, marks)));
       return row(teachNames[name], `${was} before, ${is} after`, steps.at(-1).held);
