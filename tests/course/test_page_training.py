@@ -179,3 +179,53 @@ def test_words_of_a_sentence_are_those_of_the_engine():
     one = described_sentence(dict(text="It's not <b>bad</b>.", label=1))
     assert ''.join(one['words']).replace(' ', '') == "It'snot<b>bad</b>."
     assert len(one['words']) == len(one['spaced']) == len(one['opinion']) == len(one['common'])
+
+def played(browser, number, tmp_path, **kw):
+    "The page of a lesson, whose predictions are committed and revealed as a student would"
+    from salviz.course.editions import lesson_files, read_lesson
+    from salviz.course.pages import lesson_html
+    source = next(path for path in lesson_files() if path.stem.startswith(f'{number}_'))
+    path = tmp_path/f'{source.stem}.html'
+    path.write_text(lesson_html(read_lesson(source), source.stem))
+    p = new_page(browser, **kw)
+    p.context.set_offline(True)
+    p.outside.clear()
+    p.goto(path.as_uri())
+    p.wait_for_selector('.course-predict')
+    assert p.locator('.tc-part, .sv-own-field').count() == 0, 'nothing is shown before the predictions'
+    for card in p.locator('.course-predict').all():
+        card.locator('[role=slider], [role=option], input[type=range], .cr-place input[type=radio]').first.focus()
+        p.keyboard.press('Space' if card.locator('[role=option]').count() else 'ArrowUp')
+        card.get_by_label('I think so').check()
+        card.get_by_role('button', name='Commit', exact=True).click()
+        card.get_by_role('button', name='Show the answer').click()
+    show = p.locator('.course-reveal').get_by_role('button', name='Show', exact=True)
+    while show.count(): show.first.click()
+    return p, path
+
+@pytest.mark.slow
+@pytest.mark.parametrize('width,scheme', [(1280, 'light'), (360, 'dark')])
+def test_a_student_plays_lesson_5(browser, tmp_path, width, scheme):
+    p, path = played(browser, 5, tmp_path, viewport=dict(width=width, height=800), color_scheme=scheme)
+    p.wait_for_selector('.tc-part')
+    for button, name in (('Train 20 steps', 'yours'), ('Train with common words', 'common')):
+        p.get_by_role('button', name=button).click()
+        p.wait_for_function("name => [...document.querySelectorAll('.tc-results tbody th')].some(th => "
+                            "th.textContent === name)", timeout=600_000,
+                            arg=dict(yours='the marks above', common='vandal: common words')[name])
+    notes = p.inner_text('.tc-notes')
+    assert 'Attention on opinion words in new sentences rose' in notes
+    assert 'Attention on common words in new sentences rose' in notes
+    assert p.evaluate('() => document.documentElement.scrollWidth <= window.innerWidth')
+    closed(p, path)
+
+@pytest.mark.slow
+def test_a_student_plays_lesson_1(browser, tmp_path):
+    p, path = played(browser, 1, tmp_path)
+    p.wait_for_selector('.sv-own-field')
+    p.fill('.sv-own-field', 'I loved every dull minute of it.')
+    p.wait_for_function("() => document.querySelector('.sv-own-answer')?.textContent.includes('Prediction')",
+                        timeout=600_000)
+    cells = p.eval_on_selector_all('.sv-own-table tbody tr', 'all => all.map(o => Number(o.cells[2].textContent))')
+    assert sum(cells) == pytest.approx(1, abs=.01)
+    closed(p, path)
