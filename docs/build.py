@@ -1,6 +1,6 @@
-"""Build the documentation: `python docs/build.py [folder]` writes the site with the notebooks, the API, a live explorer,
-a page in which readers teach a model, and the replication report. `python docs/build.py --report` writes only that
-report, to docs/reproduction.html.
+"""Build the documentation: `python docs/build.py [folder]` writes the site with the notebooks, the API, a live
+explorer, a page in which readers teach a model, and the replication report. `python docs/build.py --report` writes only
+that report, to docs/reproduction.html.
 
 The sources for Sphinx are written to `_proc/docs`: the notebooks without their hidden cells, one API page per package,
 and a page of a finished run for the explorer, which works without a kernel."""

@@ -532,8 +532,8 @@ def _course_options(arg):
                '       salviz course teach FILE.html')
     arg('words', nargs='*', type=_named, metavar='DIR',
         help="a new folder for the students' notebooks; or `class` followed by files that students handed in, to merge "
-        'them; or `grade` followed by a folder of answer files; or `teach` followed by the file of a page in which readers '
-        'teach a model where to look')
+        'them; or `grade` followed by a folder of answer files; or `teach` followed by the name of a new page in which '
+        'readers teach a model where to look')
     arg('--teacher', action='store_true', help="write the teachers' edition, with solutions and minute plans")
     arg('--pages', action='store_true', help='add the browser edition, which works without Python: pages/index.html')
     arg('--usb', action='store_true', help='add pages, wheels and data, for a classroom without a network')

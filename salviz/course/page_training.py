@@ -32,14 +32,15 @@ def described_sentence(
     return dict(text=text, label=sentence['label'], words=[text[a:b] for a, b in spans], spaced=spaced, **flags)
 
 # %% ../../nbs/14_course/17_page_training.ipynb #pt08
-_own = 5, 11, 3, 9, 15, 6, 7, 4 # sentences of the course whose words show the answer, positive and negative in turn
+# sentences of the course whose words show the answer, positive and negative in turn
+_reader_sentences = 5, 11, 3, 9, 15, 6, 7, 4
 
 def _chosen(marked, mode):
     "Return the sentences to mark: `marked`, or those of the course"
     if marked is not None: return list(marked)
     every = course_sentences('mark')
     if mode == 'class': return every
-    return [every[i] for i in _own]
+    return [every[i] for i in _reader_sentences]
 
 # %% ../../nbs/14_course/17_page_training.ipynb #pt10
 @lru_cache(2)
@@ -55,14 +56,14 @@ def page_course_model(): # (model, tokenizer) or None
     try: return course_base()
     except (ImportError, OSError): return None
 
-_no_model = ('This page was written without a model, so nothing can be trained here. Install torch, run `salviz fetch`, '
-             'and write the page again.')
+_no_model = ('This page was written without a model, so nothing can be trained here. Install torch, run `salviz '
+             'fetch`, and write the page again.')
 
 # %% ../../nbs/14_course/17_page_training.ipynb #pt12
 class TeachInPage:
     "A panel of a page in which a model learns from marked words"
     def __init__(self,
-        mode:str='own',       # 'own': the reader marks the sentences; 'class': a class hands in its marks
+        mode:str='reader',    # 'reader': the reader marks the sentences; 'class': a class hands in its marks
         marked=None,          # dicts with text and label; None for sentences of the course
         held=None,            # the same, for sentences that nobody marks; None for the 40 of the course
         model=None,           # (model, tokenizer) that `quantised_model` supports; None for those of the course
@@ -72,7 +73,7 @@ class TeachInPage:
         learning_rate:float=1e-3, # peak rate of AdamW, decreasing linearly to 0
         weight:float=1.,      # weight of the marks in the loss, beside the cross-entropy
     ):
-        check_choice('TeachInPage: mode', mode, ('own', 'class'))
+        check_choice('TeachInPage: mode', mode, ('reader', 'class'))
         self.mode, self.most, self.model = mode, most, model or page_course_model()
         self.marked, self.held = _chosen(marked, mode), list(held or course_sentences('held'))
         self.settings = dict(steps=steps, learningRate=learning_rate, weight=weight)

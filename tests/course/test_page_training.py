@@ -28,7 +28,7 @@ def written(model, tmp_path_factory):
     "The page for readers and the page for a class"
     folder = tmp_path_factory.mktemp('teach')
     return {mode: write_teaching_page(folder/f'{mode}.html', TeachInPage(mode, marked, held, model, **settings))
-            for mode in ('own', 'class')}
+            for mode in ('reader', 'class')}
 
 def opened(browser, path, **kw):
     "The file at `path` in a page without a network"
@@ -63,7 +63,7 @@ def run_of(p, name):
     "The answers after the last step of a training, as (shares of each sentence, probabilities), marked ones first"
     return p.evaluate('''name => {
         const {steps} = salvizCourse.mounted.find(({view}) => view.watch).view.watch.runs[name], end = steps.at(-1);
-        return [...end.marked, ...end.held].map(({shares, probabilities}) => [[...shares], [...probabilities]]);
+        return [...end.marked, ...end.held].map(({fractions, probabilities}) => [[...fractions], [...probabilities]]);
     }''', name)
 
 def train(p, button, name):
@@ -95,12 +95,12 @@ def shares_of(model, tokenizer, sentence):
     return sums/sums.sum(), outputs.logits.softmax(-1)[0].numpy()
 
 def test_what_a_page_learns_is_what_train_learns(browser, written, model, tmp_path):
-    p = opened(browser, written['own'])
+    p = opened(browser, written['reader'])
     mark_all(p)
     p.get_by_label('as many').check()
     train(p, 'Train 6 steps', 'yours')
     got = run_of(p, 'yours')
-    closed(p, written['own'])
+    closed(p, written['reader'])
     after = taught(model, tmp_path)
     for sentence, (shares, probabilities) in zip([*marked, *held], got, strict=True):
         shares_after, probabilities_after = shares_of(after, model[1], sentence)
@@ -112,7 +112,7 @@ def test_what_a_page_learns_is_what_train_learns(browser, written, model, tmp_pa
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('width,scheme', [(360, 'dark'), (1280, 'light')])
 def test_a_reader_marks_guesses_trains_and_compares_with_a_vandal(browser, written, width, scheme):
-    p = opened(browser, written['own'], viewport=dict(width=width, height=800), color_scheme=scheme)
+    p = opened(browser, written['reader'], viewport=dict(width=width, height=800), color_scheme=scheme)
     p.get_by_role('button', name='Train 6 steps').click()
     assert 'Mark words in at least 3 sentences first' in p.inner_text('.tc-part p[role=status]')
     mark_all(p)
@@ -139,21 +139,22 @@ def test_a_reader_marks_guesses_trains_and_compares_with_a_vandal(browser, writt
     assert p.evaluate('() => window.hit') is None and p.locator('.tc-row img').count() == 0
     assert p.evaluate('() => document.documentElement.scrollWidth <= window.innerWidth')
     assert accessible.faults(p) == []
-    closed(p, written['own'])
+    closed(p, written['reader'])
 
 def test_marks_stay_after_a_reload(browser, written):
-    p = opened(browser, written['own'])
+    p = opened(browser, written['reader'])
     mark_all(p)
     p.reload()
     p.wait_for_selector('.tc-part')
     assert marked_words(p) == ['great', 'dull', 'bad', 'fine', 'awful']
-    closed(p, written['own'])
+    closed(p, written['reader'])
 
 def test_a_class_hands_in_codes_and_its_majority_teaches(browser, written):
     p = opened(browser, written['class'])
     of = mark_set(marked)
     others = [[0, 0, 0, 1], [0, 1, 0, 0, 0, 0, 0, 0], None, [0, 1, 0]]
-    codes = [sheet_code(of, MarkSheet(name, flags)) for name, flags in (('ada', marks), ('bob', others), ('eve', others))]
+    handed = [('ada', marks), ('bob', others), ('eve', others)]
+    codes = [sheet_code(of, MarkSheet(name, flags)) for name, flags in handed]
     p.get_by_role('button', name='Use these codes').click()
     assert 'No marks found' in p.inner_text('.tc-part p[role=status] >> nth=0')
     p.get_by_label('Codes from lesson 3').fill('\n'.join(codes))
@@ -165,7 +166,7 @@ def test_a_class_hands_in_codes_and_its_majority_teaches(browser, written):
     closed(p, written['class'])
 
 def test_a_page_without_weights_says_what_is_missing(browser, tmp_path):
-    panel = TeachInPage('own', marked, held, 'a model')
+    panel = TeachInPage('reader', marked, held, 'a model')
     panel.model = None
     path = write_teaching_page(tmp_path/'none.html', panel)
     p = new_page(browser)

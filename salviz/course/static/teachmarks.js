@@ -7,7 +7,7 @@ import {courseParsed, courseReadText} from './untrusted.js';
 import {courseStored} from './storage.js';
 
 // Words to mark in a few sentences. `changed(marks)`: flags of each sentence, null without a mark.
-export class TeachOwnMarks {
+export class TeachReaderMarks {
   constructor({texts, classes, most, key}, tell, changed) {
     Object.assign(this, {texts, key, changed, marks: texts.map(() => null)});
     this.lists = texts.map((of, i) => {

@@ -4,7 +4,7 @@ import {classDrawn} from './classmerge.js';
 import {elementOf, setText} from '../explorer/controls.js';
 import {PageModel} from '../explorer/pagemodel.js';
 import {courseButton, courseId} from './parts.js';
-import {TeachClassMarks, TeachOwnMarks} from './teachmarks.js';
+import {TeachClassMarks, TeachReaderMarks} from './teachmarks.js';
 import {teachRandom, teachVerdict, teachWords} from './teachresult.js';
 import {teachNames, TeachWatch} from './teachwatch.js';
 
@@ -57,17 +57,17 @@ export class TeachPanel {
       this.source = new TeachClassMarks({texts, set}, tell, changed);
       return teachPart('Whose marks?', this.source.el);
     }
-    this.source = new TeachOwnMarks({texts, classes, most, key: `salviz-teach ${location.pathname}`}, tell, changed);
+    this.source = new TeachReaderMarks({texts, classes, most, key: `salviz-teach ${location.pathname}`}, tell, changed);
     const how = `Which words show you the right answer? Click up to ${most} words in each sentence, or use the arrow `
       + 'keys and space. Mark what you need yourself. Do not guess what a model would do.';
     return teachPart('1 Mark', elementOf('p', '', how), this.source.el);
   }
 
   training() {
-    const {mode, held, settings} = this.about, isOwn = mode === 'own';
+    const {mode, held, settings} = this.about, isReader = mode === 'reader';
     const question = `Nobody marks the ${held.length} new sentences. After training, how many of them will the model `
       + 'get right?';
-    this.guess = isOwn ? new TeachGuess(question, ['fewer than before', 'as many', 'more']) : null;
+    this.guess = isReader ? new TeachGuess(question, ['fewer than before', 'as many', 'more']) : null;
     this.button = courseButton(`Train ${settings.steps} steps`, () => this.train('yours', this.marks), 'cr-main');
     this.bar = elementOf('progress');
     this.bar.setAttribute('aria-label', 'progress of the training');
@@ -76,19 +76,19 @@ export class TeachPanel {
     this.guessed = elementOf('p', 'tc-guessed');
     const train = [elementOf('div', 'cr-buttons', this.button, this.bar), this.message, this.watch.el, this.guessed,
       this.watch.results];
-    if (!isOwn) return teachPart('Train', ...train);
+    if (!isReader) return teachPart('Train', ...train);
     return elementOf('div', '', teachPart('2 Guess', this.guess.el), teachPart('3 Train and watch', ...train));
   }
 
   vandal() {
-    const isOwn = this.about.mode === 'own';
-    this.resists = isOwn ? new TeachGuess('Will the model follow the vandal too?', ['yes', 'no']) : null;
+    const isReader = this.about.mode === 'reader';
+    this.resists = isReader ? new TeachGuess('Will the model follow the vandal too?', ['yes', 'no']) : null;
     const texts = [['common', 'Train with common words'], ['random', 'Train with random words']];
     this.buttons = texts.map(([name, text]) => courseButton(text, () => this.train(name, this.nonsense(name))));
     const why = 'A vandal marks nonsense on purpose. One marks common words, such as “the” and “of”. Another marks '
       + 'words at random. The same model learns from these marks, with the same settings.';
-    this.second = teachPart(isOwn ? '4 Now a vandal teaches' : 'Now a vandal teaches', elementOf('p', '', why),
-      ...isOwn ? [this.resists.el] : [], elementOf('div', 'cr-buttons', ...this.buttons));
+    this.second = teachPart(isReader ? '4 Now a vandal teaches' : 'Now a vandal teaches', elementOf('p', '', why),
+      ...isReader ? [this.resists.el] : [], elementOf('div', 'cr-buttons', ...this.buttons));
     this.second.hidden = true;
     return this.second;
   }
@@ -111,7 +111,7 @@ export class TeachPanel {
       event.preventDefault();
       this.look();
     });
-    this.third = teachPart(this.about.mode === 'own' ? '5 Your own sentence' : 'Your own sentence',
+    this.third = teachPart(this.about.mode === 'reader' ? '5 Your own sentence' : 'Your own sentence',
       elementOf('p', '', 'Where does each model look, and what does it answer?'), form, this.looked);
     this.third.hidden = true;
     return this.third;
@@ -176,9 +176,9 @@ export class TeachPanel {
   busy(on) {
     this.running = on;
     this.bar.hidden = !on;
-    this.source.lock(on || Boolean(this.taught && this.about.mode === 'own'));
+    this.source.lock(on || Boolean(this.taught && this.about.mode === 'reader'));
     for (const button of [this.button, ...this.buttons]) button.disabled = on;
-    if (this.taught && this.about.mode === 'own') this.button.disabled = true;
+    if (this.taught && this.about.mode === 'reader') this.button.disabled = true;
   }
 
   async look() {
@@ -190,7 +190,7 @@ export class TeachPanel {
       }
       const rows = Object.entries(answers).map(([name, one]) => {
         const verdict = this.about.classes[teachVerdict(one)], sure = Math.round(100 * Math.max(...one.probabilities));
-        return teachWords(`${name ? teachNames[name] : 'before'}: ${verdict}, ${sure}%`, {words}, one.shares, null);
+        return teachWords(`${name ? teachNames[name] : 'before'}: ${verdict}, ${sure}%`, {words}, one.fractions, null);
       });
       this.looked.replaceChildren(...rows, elementOf('p', 'sv-note', notice));
     });

@@ -4,10 +4,10 @@ import {elementOf} from '../explorer/controls.js';
 
 function teachMean(values) { return values.length ? values.reduce((a, b) => a + b, 0) / values.length : null; }
 
-// Mean fraction of attention on flagged words, over the sentences with flags; `fractions(shares, flags)` pairs them.
+// Mean fraction of attention on flagged words, over the sentences with flags.
 export function teachOn(answers, flags) {
   return teachMean(flags.flatMap((of, i) => of?.some(Boolean)
-    ? [answers[i].shares.reduce((sum, share, w) => sum + (of[w] ? share : 0), 0)] : []));
+    ? [answers[i].fractions.reduce((sum, fraction, w) => sum + (of[w] ? fraction : 0), 0)] : []));
 }
 
 // The same if all words had equal attention.
@@ -54,11 +54,11 @@ export function teachRandom(marks, draws) {
 }
 
 // One row of words: the colour and the number below are the fraction of attention, marked words are underlined.
-export function teachWords(name, {words, spaced}, shares, flags) {
+export function teachWords(name, {words, spaced}, fractions, flags) {
   const cells = words.map((word, w) => {
     const cell = elementOf('span', 'tc-word', elementOf('span', 'tc-text', word),
-      elementOf('span', 'tc-share', shares[w] >= .045 ? teachPercent(shares[w]) : '\u00a0'));
-    cell.style.setProperty('--tc-share', Math.min(1, shares[w] / .5).toFixed(3));
+      elementOf('span', 'tc-fraction', fractions[w] >= .045 ? teachPercent(fractions[w]) : '\u00a0'));
+    cell.style.setProperty('--tc-fraction', Math.min(1, fractions[w] / .5).toFixed(3));
     cell.classList.toggle('tc-marked', Boolean(flags?.[w]));
     cell.classList.toggle('tc-spaced', Boolean(spaced?.[w]));
     cell.dir = 'auto';
@@ -90,10 +90,10 @@ export function teachChart(lines, steps, at) {
     teachDrawn('polyline', {class: `tc-line tc-${kind}`,
       points: values.map((v, step) => `${x(step)},${y(v)}`).join(' ')}),
     teachDrawn('circle', {cx: x(at), cy: y(values[at]), r: 4, class: `tc-dot tc-${kind}`})]);
-  const said = lines.map(({name, values, chance}) => `${name}: ${teachPercent(values[0])} before, `
+  const message = lines.map(({name, values, chance}) => `${name}: ${teachPercent(values[0])} before, `
     + `${teachPercent(values[at])} at step ${at}, chance ${teachPercent(chance)}`);
   const svg = teachDrawn('svg', {viewBox: `0 0 ${width} ${height}`, role: 'img', class: 'tc-chart',
-    'aria-label': said.join('; ')}, ...grid, ...below, ...drawn);
+    'aria-label': message.join('; ')}, ...grid, ...below, ...drawn);
   const keys = lines.map(({name, kind}) =>
     elementOf('span', 'tc-key', elementOf('span', `tc-swatch tc-${kind}`), name));
   return elementOf('figure', 'tc-figure', svg, elementOf('figcaption', '', ...keys,

@@ -81,7 +81,7 @@ export class TeachWatch {
     const [was, is] = [before, now].map(one => this.classes[teachVerdict(one)]);
     const verdict = `Answer: ${was === is ? is : `${was}, now ${is}`}. Right answer: ${this.classes[of.label]}.`;
     return elementOf('div', 'tc-sentence', elementOf('p', 'tc-about', elementOf('strong', '', `${title}. `), verdict),
-      teachWords('before', of, before.shares, flags), teachWords(`step ${this.step}`, of, now.shares, flags));
+      teachWords('before', of, before.fractions, flags), teachWords(`step ${this.step}`, of, now.fractions, flags));
   }
 
   finished() { return Object.entries(this.runs).filter(([, run]) => run.done); }
@@ -115,7 +115,8 @@ export class TeachWatch {
       + `${teachPercent(now)}.`;
     const moved = is - was > teachMoved ? `Attention on ${words} rose ${change}.`
       : `Attention on ${words} did not rise much (${change}).`;
-    const looks = name === 'random' ? [learned, 'Random marks follow no rule, so there is no rule to find in new sentences.']
+    const none = 'Random marks follow no rule, so there is no rule to find in new sentences.';
+    const looks = name === 'random' ? [learned, none]
       : [now - old > teachMoved ? 'The model followed the marks.' : 'The model did not follow the marks.', moved];
     return [...looks, this.accuracyNote(start.held, end.held)];
   }

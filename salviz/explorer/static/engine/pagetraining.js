@@ -4,7 +4,7 @@ import {softmaxRow} from './operations.js';
 import {RowTraining} from './rowtraining.js';
 
 // The fraction of attention on each word: special tokens are left out, and the pieces of a word are added.
-export function wordShares(attention, {wordIds, words}) {
+export function wordFractions(attention, {wordIds, words}) {
   const out = new Float64Array(words.length);
   let total = 0;
   wordIds.forEach((word, t) => {
@@ -38,12 +38,12 @@ class PageTrainings {
   answers(training, texts) {
     return texts.map(words => {
       const {read, text} = this.text(words), {attention, logits} = training.forward(text);
-      return {shares: wordShares(attention, read), probabilities: softmaxRow(Float64Array.from(logits))};
+      return {fractions: wordFractions(attention, read), probabilities: softmaxRow(Float64Array.from(logits))};
     });
   }
 
   // Trains on the texts with marks, from the weights of the page, and answers for all texts before the first step and
-  // after each: {step, of, losses, answers: [{shares [words], probabilities}]}.
+  // after each: {step, of, losses, answers: [{fractions [words], probabilities}]}.
   async train({name, texts, settings}, say, isOld) {
     const training = new RowTraining(this.model.network, settings), pause = () => new Promise(done => setTimeout(done));
     const all = texts.map(({text}) => text), of = settings.steps;
@@ -64,8 +64,8 @@ class PageTrainings {
     this.trained.set(name, training);
   }
 
-  // {words, answers: {name: {shares, probabilities}}, notice: about word pieces that are not in the page}; the name of
-  // the model before training is ''.
+  // {words, answers: {name: {fractions, probabilities}}, notice: about word pieces that are not in the page}. The name
+  // of the model before training is ''.
   look({text}, say) {
     const {read} = this.text(text), untrained = new RowTraining(this.model.network, {steps: 1, learningRate: 0});
     const answers = Object.fromEntries([['', untrained], ...this.trained].map(([name, training]) =>
