@@ -18,7 +18,7 @@ from .material import course_base, course_sentences
 from .pages import content_page
 from .predictions import fragment
 from .recipe import lexicon_marks, stop_word_marks
-from ..explorer.page_model import model_parts
+from ..explorer.page_model import page_models
 
 # %% ../../nbs/14_course/17_page_training.ipynb #pt06
 def described_sentence(
@@ -46,9 +46,9 @@ def _chosen(marked, mode):
 @lru_cache(2)
 def _model_parts(model, tokenizer, texts) -> list: # of (type, id, text)
     "Return the parts of a page with `model`, which contains all word pieces of `texts`"
-    from salviz.analysis.quantised_model import quantised_model
-    prepared = quantised_model(model, tokenizer, [[text] for text in texts], others=.9e6)
-    return model_parts([(prepared, 'the model in this page')])
+    from salviz.analysis.model_source import ModelSource
+    probes = [dict(texts=[text]) for text in texts]
+    return page_models([ModelSource(model=(model, tokenizer))])(.9e6, [dict(probes=probes)])
 
 @lru_cache(1)
 def page_course_model(): # (model, tokenizer) or None

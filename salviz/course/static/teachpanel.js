@@ -41,6 +41,7 @@ export class TeachPanel {
     }
     const models = JSON.parse(this.part('salviz-models'));
     this.model = new PageModel(models, id => this.part(id));
+    this.to = {run: 0, choice: models[0].choices[0][0]};
     this.message = elementOf('p', 'sv-note');
     this.message.setAttribute('role', 'status');
     this.watch = new TeachWatch(about);
@@ -140,7 +141,7 @@ export class TeachPanel {
     this.watch.begin(name, marks);
     if (name !== 'yours') this.watch.el.scrollIntoView({block: 'start'});
     const texts = [...marked, ...held].map(({text, label}, i) => ({text, label, marks: marks[i] ?? null}));
-    await this.model.ask({kind: 'train', run: 0, name, texts, settings}, answer => this.heard(name, answer));
+    await this.model.ask({kind: 'train', ...this.to, name, texts, settings}, answer => this.heard(name, answer));
   }
 
   heard(name, {error, reading, step, of, answers}) {
@@ -183,7 +184,7 @@ export class TeachPanel {
 
   async look() {
     const text = this.field.value;
-    await this.model.ask({kind: 'look', run: 0, text}, ({error, words, answers, notice}) => {
+    await this.model.ask({kind: 'look', ...this.to, text}, ({error, words, answers, notice}) => {
       if (error) {
         this.looked.replaceChildren(elementOf('p', 'sv-note', `This sentence cannot be read: ${error}.`));
         return;
