@@ -1,5 +1,6 @@
-"""Build the documentation: `python docs/build.py [folder]` writes the site with the notebooks, the API, a live explorer
-and the replication report. `python docs/build.py --report` writes only that report, to docs/reproduction.html.
+"""Build the documentation: `python docs/build.py [folder]` writes the site with the notebooks, the API, a live
+explorer, a page in which readers teach a model, and the replication report. `python docs/build.py --report` writes only
+that report, to docs/reproduction.html.
 
 The sources for Sphinx are written to `_proc/docs`: the notebooks without their hidden cells, one API page per package,
 and a page of a finished run for the explorer, which works without a kernel."""
@@ -22,6 +23,8 @@ packages = dict(core='Core', data='Data', models='Models', attribution='Attribut
 notebook_titles = json.loads((Path(__file__).parent/'titles.json').read_text()) # {module: title of its notebook}
 # {notebook: text in the cell that is followed by the live explorer}
 live_after = {'quickstart': "Explorer('ad-drop')", '00_learn/gallery': "to_html('gallery.html'"}
+teaching_note = '''**Ten minutes, nothing to install**: <a href="teach.html">Teach a model where to look</a>. You mark
+words, a small model in the page learns from them, and you see what that shows and what it does not.'''
 live_note = '''**Try it here**: hover over a map, click a head, or drag the scrubber. This explorer shows the bundled
 run of AD-DROP and works without a kernel.'''
 
@@ -178,8 +181,9 @@ def lay_out(source):
              toctree('Guide', [*guide(source, folders), 'CONTRIBUTING', 'CHANGELOG']),
              toctree('API', reference(source))]
     for name, path in files.items():
-        contents = [markdown('\n\n'.join(trees), 'contents')] if name == 'index' else []
-        write(source/f'{name}.ipynb', page_of(name, notebook_at(path), contents))
+        contents, notebook = [markdown('\n\n'.join(trees), 'contents')] if name == 'index' else [], notebook_at(path)
+        if name == 'index': notebook['cells'].insert(1, markdown(teaching_note, 'teaching'))
+        write(source/f'{name}.ipynb', page_of(name, notebook, contents))
     pages = {*files, 'CONTRIBUTING', 'CHANGELOG', 'api/index', *(f'{kind}/{name}' for kind in ('api', 'guide')
                                                                 for name in packages)}
     for file in [*source.rglob('*.ipynb'), *source.rglob('*.md')]: # pages of deleted notebooks
@@ -191,6 +195,13 @@ def write_explorer(path):
     from salviz import Explorer
     path.parent.mkdir(parents=True, exist_ok=True)
     Explorer('ad-drop').to_html(path, force=True)
+
+
+def write_teaching(path):
+    "Write the page in which readers teach a model to `path`"
+    from salviz.course.page_training import write_teaching_page
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_teaching_page(path, links='<a href="index.html">salviz</a>')
 
 
 def write_report(path):
@@ -209,6 +220,7 @@ def build(target, source=root/'_proc'/'docs'):
     lay_out(source/'source')
     page, site = source/'extra'/'explorer.html', source/'site' # MyST-NB writes the images of notebooks next to `site`
     write_explorer(page)
+    write_teaching(page.parent/'teach.html')
     write_report(page.parent/report)
     status = build_main(['-q', '-W', '--keep-going', '-c', str(root/'docs'), '-d', str(source/'read'),
                          '-D', f'html_extra_path={page.parent}', str(source/'source'), str(site)])

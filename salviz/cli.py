@@ -400,15 +400,15 @@ def _run_strip(a):
         print(f'{name}: {n} widget view{"s"*(n != 1)} removed')
 
 # %% ../nbs/13_cli/02_cli.ipynb #co-2
-_course_uses = dict(course='teacher pages usb platform open', check='', grade='out lessons')
+_course_uses = dict(course='teacher pages usb platform open', check='', grade='out lessons', teach='')
 _course_uses['class'] = 'out'
 
 # %% ../nbs/13_cli/02_cli.ipynb #co-2b
 def _course_word(a):
-    "Return the form of `salviz course` (course, class, grade or check) and its paths"
+    "Return the form of `salviz course` (course, class, grade, teach or check) and its paths"
     what, paths = 'course', a.words
     if a.check: what = 'check'
-    if paths and paths[0] in ('class', 'grade'): what, *paths = paths
+    if paths and paths[0] in ('class', 'grade', 'teach'): what, *paths = paths
     options = [name for name in ('teacher', 'pages', 'usb', 'platform', 'open', 'out', 'lessons') if getattr(a, name)]
     wrong = [name for name in options if name not in _course_uses[what].split()]
     check_faults(_course_faults(what, paths, wrong, a), 'course')
@@ -424,6 +424,8 @@ def _course_faults(what, paths, wrong, a) -> Iterator[str]:
     if what == 'check' and paths: yield ' --check: takes no folder because it writes nothing'
     if what == 'class' and not paths: yield ' class: pass the files that students handed in'
     if what == 'grade' and len(paths) != 1: yield f' grade: expected one folder, got {len(paths)}'
+    if what == 'teach' and (len(paths) != 1 or not paths[0].endswith('.html')):
+        yield ' teach: expected one file to write, such as `salviz course teach teach.html`'
 
 # %% ../nbs/13_cli/02_cli.ipynb #co-2c
 def _run_course(a):
@@ -434,6 +436,9 @@ def _run_course(a):
     if what == 'grade':
         from salviz.course.grading import grade
         return print(grade(paths[0], a.out, numbers=a.lessons))
+    if what == 'teach':
+        from salviz.course.page_training import write_teaching_page
+        return print(write_teaching_page(paths[0]))
     try: from salviz.course import handout
     except ImportError as error:
         missing = f"course: requires {error.name}, which is not installed; run pip install 'salviz[course]'"
@@ -523,10 +528,12 @@ def _course_options(arg):
     p.usage = ('salviz course DIR [--teacher] [--pages] [--usb [--platform TAG...]] [--open]\n'
                '       salviz course --check\n'
                '       salviz course class FILE... [--out DIR]\n'
-               '       salviz course grade DIR [--out FILE.csv] [--lessons 1,3,5]')
+               '       salviz course grade DIR [--out FILE.csv] [--lessons 1,3,5]\n'
+               '       salviz course teach FILE.html')
     arg('words', nargs='*', type=_named, metavar='DIR',
         help="a new folder for the students' notebooks; or `class` followed by files that students handed in, to merge "
-        'them; or `grade` followed by a folder of answer files')
+        'them; or `grade` followed by a folder of answer files; or `teach` followed by the name of a new page in which '
+        'readers teach a model where to look')
     arg('--teacher', action='store_true', help="write the teachers' edition, with solutions and minute plans")
     arg('--pages', action='store_true', help='add the browser edition, which works without Python: pages/index.html')
     arg('--usb', action='store_true', help='add pages, wheels and data, for a classroom without a network')

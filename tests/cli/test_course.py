@@ -113,13 +113,18 @@ def test_a_usb_stick_has_wheels_for_the_systems_of_students(package, tmp_path, m
     (['a', '--check'], 'course --check: takes no folder'),
     (['a', '--out', 'b'], '--out is an option of'), (['class'], 'course class: pass the files'),
     (['grade'], 'course grade: expected one folder'), (['grade', 'nowhere'], 'no folder nowhere'),
-    (['grade', 'a', '--pages'], '--pages is not an option'),
+    (['grade', 'a', '--pages'], '--pages is not an option'), (['teach', 'here'], 'course teach: expected one file'),
     (['class', 'a', '--teacher'], '--teacher is not an option'),
     (['--check', '--usb'], '--usb is not an option'), (['a', '--platform', 'win_amd64'], '--platform requires --usb'),
     (['a', '--usb', '--platform', 'windows'], 'platform tags of wheels, such as win_amd64')])
 def test_incompatible_options_raise_an_error(package, capsys, words, told):
     assert main(['course', *words]) == 2
     assert told in capsys.readouterr().err
+
+def test_the_page_for_teaching_a_model_is_written_by_a_command(package, monkeypatch, capsys):
+    monkeypatch.setattr('salviz.course.page_training.write_teaching_page', lambda path: f'{path} is written')
+    assert main(['course', 'teach', 'teach.html']) == 0
+    assert 'teach.html is written' in capsys.readouterr().out
 
 def test_a_class_is_merged_and_its_report_printed(package, monkeypatch, capsys):
     monkeypatch.setattr('salviz.course.classroom.run_class', lambda paths, out: f'{paths} into {out}')

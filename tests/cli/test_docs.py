@@ -135,20 +135,21 @@ def texts_of(path):
     return [''.join(c['source']) for c in json.loads(path.read_text())['cells'] if c['cell_type'] == 'markdown']
 
 def test_every_relative_link_of_a_page_leads_to_a_file(laid_out):
-    built, lost, count = {build.report}, [], 0
+    built, lost, count = {build.report, 'explorer.html', 'teach.html'}, [], 0
     for page in [*laid_out.rglob('*.ipynb'), *laid_out.rglob('*.md')]:
         links = [link for text in texts_of(page)
                  for link in re.findall(r'\]\(([^)\s]+)\)|(?:href|src)="([^"]+)"', re.sub(r'(?s)(`+).*?\1', '', text))]
         for link in filter(None, (a or b for a, b in links)):
             if re.match(r'(https?|mailto|data|attachment):|//|#', link): continue
             to, count = page.parent/unquote(urldefrag(link)[0]), count + 1
-            if not to.exists() and to.name not in {*built, 'explorer.html'}: lost.append((page.name, link))
+            if not to.exists() and to.name not in built: lost.append((page.name, link))
     assert lost == [] and count > 5
 
 def test_every_notebook_is_in_the_contents_and_every_public_name_in_the_api(laid_out):
     names = {p.relative_to(laid_out).with_suffix('').as_posix() for p in laid_out.rglob('*.ipynb')}
     assert len(names) > 60
     index = '\n'.join(texts_of(laid_out/'index.ipynb'))
+    assert '<a href="teach.html">Teach a model where to look</a>' in index
     assert re.findall(r'^:caption: (.+)$', index, re.M) == ['Start here', 'Course', 'Guide', 'API']
     guide = {page.stem: page.read_text() for page in (laid_out/'guide').glob('*.md')}
     assert [name for name in guide if f'\nguide/{name}\n' not in index] == []

@@ -1,6 +1,7 @@
 """The engine that runs a model in a page: its operations, whole models, tokens and answers, in Chromium, against torch
 and the tokenizers of Python."""
 import zlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from browser import evaluate_json, load, send
-from salviz.analysis.quantised_model import _layouts, quantised_model, quantised_twin
+from salviz.analysis.quantised_model import (
+    _engine_config, _layouts, _named_weights, quantised_model, quantised_rows, quantised_twin)
+from salviz.core.snapshots import Snapshot
 from salviz.explorer.page_model import model_bytes
 
 rng = np.random.default_rng(0)
@@ -128,20 +131,20 @@ run_model = '''async ({rows: plainRows, segments, target, change}) => {
         path: [...await sv.integratedGradients(network, words, segments, target, baseline, {steps: 20, change: hook})]};
 }'''
 
-def in_page(engine, model, ids, segments, target, change=None):
-    "What the engine computes for a sentence of token ids"
-    from types import SimpleNamespace
-    from salviz.analysis.quantised_model import _engine_config, _named_weights, quantised_rows
+def packed_model(model, n):
+    "The weights of `model` as a page reads them, without a tokenizer; `n`: number of tokens of the recorded answer"
     layout = _layouts[model.config.model_type]
     weights = {k: quantised_rows(x) if x.ndim == 2 else x for k, x in _named_weights(model, layout).items()}
-    from salviz.core.snapshots import Snapshot
-    n, c = len(ids), model.config
+    n_heads = model.config.num_attention_heads
     answer = Snapshot(step=0, epoch=0., probe=0, tokens=['a']*n, labels=['a']*n, words=['a'], word_ids=np.zeros(n, int),
                       is_special=np.zeros(n, bool), texts=('a',), label=None, classes=['a', 'b', 'c'], info={},
-                      layers={}, arrays=dict(attention=np.full((2, c.num_attention_heads, n, n), 1/n)))
-    packed = model_bytes(SimpleNamespace(weights=weights, header=dict(config=_engine_config(model, layout)),
-                                         answer=answer), 'it')
-    send(engine, packed=packed)
+                      layers={}, arrays=dict(attention=np.full((2, n_heads, n, n), 1/n)))
+    return model_bytes(SimpleNamespace(weights=weights, header=dict(config=_engine_config(model, layout)),
+                                       answer=answer), 'it')
+
+def in_page(engine, model, ids, segments, target, change=None):
+    "Maps, logits, gradients and saliency of the engine"
+    send(engine, packed=packed_model(model, len(ids)))
     return evaluate_json(engine, run_model, dict(rows=ids, segments=segments, target=target, change=change))
 
 def in_torch(model, ids, segments, target):

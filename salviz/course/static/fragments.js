@@ -5,6 +5,7 @@ import {marksFragment} from './marks.js';
 import {courseButton, courseKeep, coursePlain} from './parts.js';
 import {CoursePredict} from './predict.js';
 import {CoursePageGate, CourseReveal, CourseWidgetGate} from './reveal.js';
+import {TeachPanel} from './teachpanel.js';
 import {watchTheme} from '../explorer/theme.js';
 
 // {what: options → view}. `options`: el, an empty element to draw in; about, the description; keeper, the data and
@@ -16,6 +17,7 @@ export const courseFragments = {
   answers: ({el, keeper}) => new CourseAnswers({el, source: keeper.kind === 'page' ? coursePageAnswers(keeper.book)
     : courseWidgetAnswers(keeper)}),
   marks: marksFragment,
+  teach: options => new TeachPanel(options),
 };
 
 const courseTyping = 'input:not([type=range]):not([type=radio]):not([type=checkbox]), textarea, select';

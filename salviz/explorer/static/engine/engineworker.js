@@ -1,6 +1,7 @@
 // The worker of a page: unpacks the models and answers questions, of which only the newest of each kind counts.
 import {Network} from './network.js';
 import {PageAnswers} from './pageanswers.js';
+import {trainingAnswers} from './pagetraining.js';
 import {TextReader} from './textreader.js';
 import {bytesOfBase64, modelKey, unpackWeights} from './weights.js';
 
@@ -25,8 +26,10 @@ export function startEngine(scope, Tokenizer) {
     try {
       const [model, first] = await Promise.all([modelOf(question), modelOf(other ?? question)]);
       if (newest.get(kind) !== id) return;
+      const isOld = () => newest.get(kind) !== id;
       if (kind === 'vectors') model.vectors(question, say);
-      else await model.answer(question, say, () => newest.get(kind) !== id, first);
+      else if (trainingAnswers[kind]) await trainingAnswers[kind](model, question, say, isOld);
+      else await model.answer(question, say, isOld, first);
     } catch (error) { say({error: error.message, more: false}, []); }
   };
   scope.onmessage = ({data: {load, text, ask}}) => {

@@ -41,16 +41,32 @@ export class Network {
 
   // One layer: `norm1` and `norm2` follow the residual sums, or precede the sublayers if `config.before` is set.
   layer(x, n, i, tape, change) {
-    const of = this.weights.layers[i], {before, activation} = this.config, one = {first: {}, second: {}};
+    const of = this.weights.layers[i], {before} = this.config, one = {first: {}, second: {}};
     const read = before ? layerNorm(x, n, of.norm1, one.first) : x;
     one.vectors = Object.fromEntries(['query', 'key', 'value'].map(name => [name, linear(read, n, of[name])]));
     one.attention = attention(one.vectors, n, this.sizes, head => change(i, head));
-    const sum = added(x, linear(one.attention.context, n, of.output));
+    tape.layers.push(one);
+    return this.afterAttention(x, one.attention.context, n, i, one);
+  }
+
+  // The part of a layer after its attention, for `n` rows of its input and of the context.
+  afterAttention(x, context, n, i, one) {
+    const of = this.weights.layers[i], {before, activation} = this.config;
+    const sum = added(x, linear(context, n, of.output));
     const middle = before ? sum : layerNorm(sum, n, of.norm1, one.first);
     one.inner = linear(before ? layerNorm(middle, n, of.norm2, one.second) : middle, n, of.inner);
     const out = added(middle, linear(activated(one.inner, activation), n, of.outer));
-    tape.layers.push(one);
     return before ? out : layerNorm(out, n, of.norm2, one.second);
+  }
+
+  // The logits that the head returns for one row.
+  logits(row, tape) {
+    tape.head = [];
+    return this.weights.head.reduce((x, {name, ...of}) => {
+      const before = linear(x, 1, of);
+      tape.head.push(before);
+      return name ? activated(before, name) : before;
+    }, row);
   }
 
   // `words` [n, width] from `words()`, or points between them and a baseline; `change`: see selfattention.js. Returns
@@ -61,35 +77,35 @@ export class Network {
     for (let i = 0; i < config.layers; i++) x = this.layer(x, n, i, tape, change);
     if (weights.final) x = layerNorm(x, n, weights.final, tape.final = {});
     tape.row = config.row === 'last' ? n - 1 : 0;
-    let row = x.slice(tape.row * config.hidden, (tape.row + 1) * config.hidden);
-    tape.head = weights.head.map(({name, ...of}) => {
-      const before = linear(row, 1, of);
-      row = name ? activated(before, name) : before;
-      return before;
-    });
-    return {logits: row, maps: tape.layers.map(one => one.attention.maps), tape};
+    const row = x.slice(tape.row * config.hidden, (tape.row + 1) * config.hidden);
+    return {logits: this.logits(row, tape), maps: tape.layers.map(one => one.attention.maps), tape};
   }
 
-  // The gradient at the row that the head reads.
+  // The gradient at the row that the head reads, from that of the logits.
+  logitsBack(d, tape) {
+    return this.weights.head.reduceRight((dy, {name, ...of}, i) =>
+      linearBack(name ? activatedBack(dy, tape.head[i], name) : dy, 1, of), d);
+  }
+
+  // The gradient at all rows of the last layer's output.
   headBack(tape, target) {
-    const {head} = this.weights;
-    let d = new Float32Array(head.at(-1).outputs);
+    const d = new Float32Array(this.weights.head.at(-1).outputs), all = new Float32Array(tape.n * this.config.hidden);
     d[target] = 1;
-    for (let i = head.length - 1; i >= 0; i--) {
-      if (head[i].name) d = activatedBack(d, tape.head[i], head[i].name);
-      d = linearBack(d, 1, head[i]);
-    }
-    const all = new Float32Array(tape.n * this.config.hidden);
-    all.set(d, tape.row * this.config.hidden);
+    all.set(this.logitsBack(d, tape), tape.row * this.config.hidden);
     return all;
   }
 
-  layerBack(d, n, i, one) {
+  // The gradient at the sum of a layer's input and its attention's output.
+  afterAttentionBack(d, n, i, one) {
     const of = this.weights.layers[i], {before, activation} = this.config;
     const dLast = before ? d : layerNormBack(d, n, of.norm2, one.second);
     const dInner = linearBack(activatedBack(linearBack(dLast, n, of.outer), one.inner, activation), n, of.inner);
     const dMiddle = added(dLast, before ? layerNormBack(dInner, n, of.norm2, one.second) : dInner);
-    const dSum = before ? dMiddle : layerNormBack(dMiddle, n, of.norm1, one.first);
+    return before ? dMiddle : layerNormBack(dMiddle, n, of.norm1, one.first);
+  }
+
+  layerBack(d, n, i, one) {
+    const of = this.weights.layers[i], {before} = this.config, dSum = this.afterAttentionBack(d, n, i, one);
     const vectors = attentionBack(linearBack(dSum, n, of.output), one.vectors, one.attention, n, this.sizes);
     const [q, k, v] = ['query', 'key', 'value'].map(name => linearBack(vectors[name], n, of[name]));
     const dRead = added(added(q, k), v);

@@ -66,13 +66,16 @@ export class PageAnswers {
     return pass;
   }
 
-  run(texts) {
+  // The tokens of a text or a pair.
+  read(texts) {
     if (texts.some(text => !text.trim())) throw new Error('the text is empty; enter at least one word');
     const read = this.reader.read(texts), count = read.tokens.length, {longest} = this.header;
     if (count > longest)
       throw new Error(`the text has ${count} tokens, but the model accepts at most ${longest}; shorten the text`);
-    return this.forward(texts, read);
+    return read;
   }
+
+  run(texts) { return this.forward(texts, this.read(texts)); }
 
   // The pass of a text under an intervention, which is computed for the class that the model predicts without it.
   intervened({texts, read, words, tape, probabilities}, intervention) {
