@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['nodes_at_once', 'normalised', 'rationale_loss', 'retained_alone', 'as_many_of_the_rest', 'contrastive_loss',
-           'explaining_attention', 'rolled_out', 'teachable', 'twice_differentiable', 'taught_saliency',
-           'check_explaining_attention', 'RationaleGuidedVariant', 'check_trainable', 'RationaleGuided']
+           'explaining_row', 'explaining_attention', 'rolled_out', 'teachable', 'twice_differentiable',
+           'taught_saliency', 'check_explaining_attention', 'RationaleGuidedVariant', 'check_trainable',
+           'RationaleGuided']
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-002
 import warnings
@@ -168,6 +169,24 @@ def _attention_sets(
     return torch.where(seen, A, 0.).sum(2) / real.sum(1).clamp(min=1)[:, None, None], seen.any(2)
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-041b
+def explaining_row(
+    model, batch:dict,
+    rows='pooled', # 'pooled': the row that the head reads; 'first'; 'mean' or 'all' rows
+) -> torch.Tensor|None: # int64 [batch]; None for 'mean' and 'all'
+    "Return the query whose attention explains each example of `batch`"
+    if rows == 'pooled': return pooled_rows(model, batch)
+    if rows == 'first': return batch['attention_mask'].long().argmax(1)
+    return None
+
+def _attention_row(maps, layer, real, row, heads, per_head) -> tuple:
+    "Return `_attention_sets` for one `row` of each example, from a whole map or from rows"
+    A, seen = maps.rows(layer, row), maps.seen_rows(layer, row)
+    is_real = real.gather(1, row[:, None])[:, None, :, None] & real[:, None, None, :]
+    seen = seen.expand_as(A) & is_real
+    if heads is not None: A, seen = A[:, list(heads)], seen[:, list(heads)]
+    if not per_head: A, seen = A.mean(1, keepdim=True), seen.any(1, keepdim=True)
+    return A[:, :, 0], seen[:, :, 0]
+
 def explaining_attention(
     maps, model, batch:dict,
     layers=None,    # layers of `maps`; None: all
@@ -177,12 +196,12 @@ def explaining_attention(
 ) -> tuple: # (values [batch, sets, key], bool [batch, sets, key]: values that count)
     "Return the attention of `model` as explanations for `batch`"
     real, layers = batch['attention_mask'].bool(), check_layers(model, layers)
-    row = dict(pooled=lambda: pooled_rows(model, batch), first=lambda: real.long().argmax(1)).get(rows)
-    how = dict(row=row and row(), each=rows == 'all')
+    row, each = explaining_row(model, batch, rows), rows == 'all'
     if rollout:
         A = rolled_out([maps[l] for l in layers], heads)
-        return _attention_sets(A, A.detach() > 0, real, **how)
-    parts = [_attention_sets(maps[l], maps.seen(l), real, heads=heads, per_head=per_head, **how) for l in layers]
+        return _attention_sets(A, A.detach() > 0, real, row, each=each)
+    if row is None: parts = [_attention_sets(maps[l], maps.seen(l), real, None, heads, per_head, each) for l in layers]
+    else: parts = [_attention_row(maps, l, real, row, heads, per_head) for l in layers]
     return tuple(torch.cat(x, 1) for x in zip(*parts))
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-041c
@@ -296,8 +315,11 @@ class _Marked(Method):
                     axes=dict(rationale_target=('token',)))
         if self.loss == 'contrastive': return self._copies(plan, model, batch, marks, counts, progress)
         plan.axes['explanation'] = 'token',
-        if self.explanation == 'attention': plan.layers = check_layers(model, self.layers)
         if self.explanation == 'rollout': plan.layers = check_layers(model)
+        if self.explanation != 'attention': return plan
+        row, layers = explaining_row(model, batch, self.variant.rows), check_layers(model, self.layers)
+        if row is None: plan.layers = layers
+        else: plan.rows = dict.fromkeys(layers, row[:, None])
         return plan
 
     def _copies(self, plan, model, batch, marks, counts, progress) -> Plan:
