@@ -54,7 +54,7 @@ class Progress:
 class Plan:
     "What a step should do differently from plain fine-tuning"
     layers:tuple = ()                           # layers whose attention the main pass must capture
-    # {layer: int64 [batch, rows]}: query rows of attention that the main pass must capture beside the fused kernel
+    # {layer: int64 [batch, rows]}: query rows that suffice; the main pass captures them beside the fused kernel
     rows:dict = field(default_factory=dict)
     # {layer: bool [batch, heads, query, key]}: positions dropped in the main pass
     drop:dict = field(default_factory=dict)
@@ -505,6 +505,8 @@ class MergedPlan(Plan):
         drop, scale, rows = {}, {}, {}
         for part in parts:
             for layer, x in part.rows.items(): rows[layer] = torch.cat([rows[layer], x], 1) if layer in rows else x
+        for part in parts: # a whole map contains the rows
+            for layer in {*part.layers} - {*part.rows}: rows.pop(layer, None)
             for layer, x in part.drop.items(): drop[layer] = drop[layer] | x if layer in drop else x
             for layer, x in part.scale.items(): scale[layer] = scale[layer] * x if layer in scale else x
         super().__init__(layers=tuple(sorted({l for part in parts for l in part.layers})), rows=rows, drop=drop,

@@ -140,16 +140,17 @@ class _Explaining(_Opening):
         of_student = of == 'student' or self.teacher_layers is None
         return check_layers(model, self.layers if of_student else self.teacher_layers)
 
-    def _captured(self, model, batch, layers) -> dict:
-        "Return what a pass captures in `layers`, as arguments of `observe`: rows, or whole maps if all rows are used"
-        row = None if self.explanation == 'rollout' else explaining_row(model, batch, self.variant.rows)
-        if row is None: return dict(layers=layers)
-        return dict(layers=(), rows=dict.fromkeys(layers, row[:, None]))
+    def _needed_rows(self, model, batch, layers) -> dict: # {layer: int64 [batch, 1]}
+        "Return the query rows of `layers` that are compared; {} if whole maps are needed"
+        if not layers or self.explanation == 'rollout': return {}
+        row = explaining_row(model, batch, self.variant.rows)
+        if row is None: return {}
+        return dict.fromkeys(layers, row[:, None])
 
     def explained(
         self,
         model:torch.nn.Module, maps:'Maps|None', batch:dict,
-        layers:tuple,        # layers of `maps` that are compared
+        layers:tuple,        # layers of `maps`
         answer:torch.Tensor, # answer to explain, in the form of labels
         create_graph:bool=False, # keep the graph of a saliency
     ) -> torch.Tensor: # [batch, n]; [batch, height, width]; [batch, time, features]
@@ -180,7 +181,8 @@ class _Explaining(_Opening):
         batch = {k: v.to(kind) if k in ('pixel_values', 'values') else v for k, v in batch.items()}
         layers = self.observed(teacher, of) if explains else ()
         with undisturbed(teacher), full_precision(teacher), torch.no_grad():
-            with observe(teacher, **self._captured(teacher, batch, layers)) if layers else nullcontext() as maps:
+            observing = observe(teacher, list(layers), rows=self._needed_rows(teacher, batch, layers))
+            with observing if layers else nullcontext() as maps:
                 logits = teacher(**model_inputs(batch, teacher)).logits
             if not explains: return logits, None
             return logits, self.explained(teacher, maps, batch, layers, _answer(task, logits, batch)).detach()
@@ -228,7 +230,8 @@ class _Distilling(_Caching):
         logits, explanation = self._cached_answers(batch) if cached else self.teach(teacher, batch, explains)
         plan = Plan(targets=dict(distillation=(model, logits, explanation)))
         if explanation is None: return plan
-        if self.observed(model): vars(plan).update(self._captured(model, batch, self.observed(model)))
+        plan.layers = self.observed(model)
+        plan.rows = self._needed_rows(model, batch, plan.layers)
         counts = self.counted(batch, explanation)
         plan.evidence['teacher_explanation'] = torch.where(counts, explanation, 0.)
         axes = ('token',) if 'attention_mask' in batch else ('row',)*(explanation.dim() - 1)
@@ -242,8 +245,7 @@ class _Distilling(_Caching):
         answer = _answer(task, logits, batch)
         terms = dict(distillation=Term(_logit_losses(task, student, logits, batch, self.temperature)))
         if explanation is not None:
-            layers = plan.layers or tuple(plan.rows)
-            explained = self.explained(model, maps, batch, layers, answer, torch.is_grad_enabled())
+            explained = self.explained(model, maps, batch, plan.layers, answer, torch.is_grad_enabled())
             counts = self.counted(batch, explained)
             terms['explanation'] = Term(explanation_loss(explained, explanation, counts), self.weight)
             plan.evidence['explanation'] = torch.where(counts, explained.detach(), 0.)

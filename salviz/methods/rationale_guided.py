@@ -317,9 +317,9 @@ class _Marked(Method):
         plan.axes['explanation'] = 'token',
         if self.explanation == 'rollout': plan.layers = check_layers(model)
         if self.explanation != 'attention': return plan
-        row, layers = explaining_row(model, batch, self.variant.rows), check_layers(model, self.layers)
-        if row is None: plan.layers = layers
-        else: plan.rows = dict.fromkeys(layers, row[:, None])
+        plan.layers = check_layers(model, self.layers)
+        row = explaining_row(model, batch, self.variant.rows)
+        if row is not None: plan.rows = dict.fromkeys(plan.layers, row[:, None])
         return plan
 
     def _copies(self, plan, model, batch, marks, counts, progress) -> Plan:

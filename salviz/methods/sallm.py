@@ -578,20 +578,20 @@ class _Agreeing(_Unlabelled):
                      'there are no explanations yet; train() computes them before the first step. Without train(), '
                      'set method.explanations = Explanations(**explain_examples(teacher, examples, collate))')
         saliency, target = self._target_of(model, batch)
-        plan = Plan(after_dropout=self.variant.after_dropout, targets=dict(sallm=target),
-                    evidence=dict(saliency=saliency, saliency_target=target[0]), **self._captured(model, target[2]))
+        plan = Plan(layers=check_layers(model, self.layers), rows=self._needed_rows(model, target[2]),
+                    after_dropout=self.variant.after_dropout, targets=dict(sallm=target),
+                    evidence=dict(saliency=saliency, saliency_target=target[0]))
         if tasks[task_of(model)].per_token:
             plan.evidence['asked_row'] = F.one_hot(target[2], saliency.shape[1]).bool()
             plan.axes['asked_row'] = 'token',
         if self._more and model.training: plan.targets['unlabelled'] = model, self.companions(batch, progress)
         return plan
 
-    def _captured(self, model, rows) -> dict:
-        "Return what a pass captures, as arguments of `Plan`: the query `rows`, or whole maps if all are averaged"
-        layers = check_layers(model, self.layers)
-        whole = rows is None or self.variant.after_dropout # the fused kernel does not return its dropout mask
-        if whole: return dict(layers=layers)
-        return dict(rows=dict.fromkeys(layers, rows[:, None]))
+    def _needed_rows(self, model, rows) -> dict: # {layer: int64 [batch, 1]}
+        "Return the query `rows` of each layer, {} if whole maps are needed"
+        # the fused kernel does not return its dropout mask
+        if rows is None or self.variant.after_dropout: return {}
+        return dict.fromkeys(check_layers(model, self.layers), rows[:, None])
 
     def _read(self, maps, layer, rows) -> tuple: # (attention, seen, row in both of them or None)
         "Return what `layer_loss` compares in `layer`: whole maps, or maps that consist of one row"
@@ -610,22 +610,21 @@ class _Agreeing(_Unlabelled):
     def compared(self, maps:'Maps', plan:Plan) -> torch.Tensor: # [batch, key]
         "Return the attention that is compared with the explanation, averaged over layers and heads"
         (_, _, rows, real), parts = plan.targets['sallm'], []
-        for layer in plan.layers or plan.rows:
+        for layer in plan.layers:
             attention, _, at = self._read(maps, layer, rows)
             parts.append(_compared_attention(attention, at, real, self.variant.heads, self.variant.per_head).mean(1))
         return torch.stack(parts).mean(0)
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
         "Return the attention loss and, if there are texts without labels, the attention loss on these texts"
-        layers = plan.layers or tuple(plan.rows)
-        terms = dict(saliency_agreement=Term(self._agreement(maps, layers, plan.targets['sallm']), self.weight))
+        terms = dict(saliency_agreement=Term(self._agreement(maps, plan.layers, plan.targets['sallm']), self.weight))
         if 'unlabelled' in plan.targets:
             model, companions = plan.targets['unlabelled']
             target = self._target_of(model, companions)[1]
-            captured = dict(layers=[]) | self._captured(model, target[2])
-            with observe(model, **captured, after_dropout=self.variant.after_dropout) as seen:
+            rows = self._needed_rows(model, target[2])
+            with observe(model, list(plan.layers), after_dropout=self.variant.after_dropout, rows=rows) as seen:
                 model(**model_inputs(companions, model))
-            losses = self._agreement(seen, layers, target)
+            losses = self._agreement(seen, plan.layers, target)
             weight = self.weight if self.variant.unlabelled_weight is None else self.variant.unlabelled_weight
             losses = losses.unflatten(0, (-1, self.variant.unlabelled_ratio)).mean(1)
             terms['unlabelled_agreement'] = Term(losses, weight)

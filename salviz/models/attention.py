@@ -893,7 +893,7 @@ def observe(
     # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross' (query: target, key: source)
     part:Literal['encoder', 'decoder', 'cross']|None=None,
     # query rows to capture in place of whole maps, before dropout: an int, a list of int, or a tensor [batch] or
-    # [batch, rows], for all `layers`; or {layer: rows}, in addition to the maps of `layers` (None: no maps)
+    # [batch, rows], for all `layers`; or {layer: rows} for some layers
     rows:int|Sequence[int]|torch.Tensor|dict[int, torch.Tensor]|None=None,
     heads:Sequence[int]|None=None, # heads of which rows are captured; None: all
 ) -> Iterator[Maps]:
@@ -902,13 +902,12 @@ def observe(
                      'a bool tensor')
     scale = _by_layer(model, part, scale, 'scale', lambda x: isinstance(x, torch.Tensor) or isinstance(x, (int, float)),
                       'a number or a tensor')
-    if isinstance(layers, _several) and not (layers or drop or scale or rows):
+    if isinstance(layers, _several) and not (layers or drop or scale or isinstance(rows, dict) and rows):
         yield Maps(type(model).__name__)
         return
     stack, part = check_observable(model, part), check_part(model, part)[0]
     requested = _checked_rows(model, part, rows, layers)
-    if requested and (layers is None or not isinstance(rows, dict)): layers = []
-    observed = tuple(sorted({*check_layers(model, layers, part=part), *scale}))
+    observed = tuple(sorted({*check_layers(model, layers, part=part)} - {*requested} | {*scale}))
     heads = _checked_heads(model, part, heads)
     maps = Maps(_named(model, part), observed, attention_layers(model, part), drop, scale, after_dropout,
                 {l: x for l, x in requested.items() if l not in observed}, heads)

@@ -69,7 +69,7 @@ def test_only_the_requested_rows_are_computed_and_the_kernel_computes_the_output
     softmax, fused = F.softmax, F.scaled_dot_product_attention
     monkeypatch.setattr(F, 'softmax', lambda x, *args: shapes.append(tuple(x.shape)) or softmax(x, *args))
     monkeypatch.setattr(F, 'scaled_dot_product_attention', lambda *a, **k: calls.append(1) or fused(*a, **k))
-    with observe(model, rows={1: [0, 5]}): model(**inputs)
+    with observe(model, [], rows={1: [0, 5]}): model(**inputs)
     assert shapes == [(2, 4, 2, 7)] and len(calls) == 2
 
 def test_a_row_that_was_not_captured_raises_an_error_that_lists_the_rows():
@@ -87,15 +87,16 @@ def test_negative_rows_count_from_the_last_query():
 def test_merged_plans_capture_the_rows_of_both_methods():
     model, inputs = net('bert'), padded('right')
     a, b = torch.tensor([[0], [0]]), torch.tensor([[2], [3]])
-    plan = MergedPlan(('A', 'B'), (Plan(rows={0: a}), Plan(rows={0: b, 1: b})))
+    plan = MergedPlan(('A', 'B'), (Plan((0,), {0: a}), Plan((0, 1), {0: b, 1: b})))
     assert plan.observed == (0, 1)
     with observe(model, list(plan.layers), rows=plan.rows) as maps: model(**inputs)
     with observe(model) as whole: model(**inputs)
     for at in (a, b): torch.testing.assert_close(maps.rows(0, at), whole.rows(0, at), rtol=0, atol=1e-13)
 
-def test_a_whole_map_serves_a_method_that_reads_rows():
+def test_a_whole_map_that_another_method_needs_replaces_the_rows():
     model, inputs, at = net('bert'), padded(None), torch.tensor([[1], [2]])
-    plan = MergedPlan(('A', 'B'), (Plan(rows={0: at}), Plan(layers=(0,))))
+    plan = MergedPlan(('A', 'B'), (Plan((0,), {0: at}), Plan(layers=(0,))))
+    assert plan.rows == {}
     with observe(model, list(plan.layers), rows=plan.rows) as maps: model(**inputs)
     assert maps.rows(0, at).shape == (2, 4, 1, 7) and maps[0].shape == (2, 4, 7, 7)
 
