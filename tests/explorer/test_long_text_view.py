@@ -9,6 +9,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConfig, LlamaModel, PreTrainedTokenizerFast
 
+from browser import browser, page  # noqa: F401, fixtures
+from long_text_times import cell, open_live, play, settled_tiles
 from salviz import explore_long
 from salviz.analysis.long_texts import explained_text, long_attention
 from salviz.core.snapshots import Snapshot
@@ -70,9 +72,8 @@ def test_statistics_by_chunks_equal_those_of_whole_maps(kind, monkeypatch):
     monkeypatch.setattr('salviz.analysis.long_texts._chunk_bytes', 4*4*75*7)
     attention, whole, is_special = computed(kind)
     labels = ['a']*75
-    snapshot = Snapshot(step=0, epoch=0, probe=0, texts=('a',), tokens=labels, labels=labels, words=[], word_ids=[],
-                        is_special=is_special, label=None, losses={}, arrays=dict(attention=whole),
-                        layers=dict(attention=[0, 1]), info={})
+    snapshot = Snapshot(step=0, epoch=0., probe=0, tokens=labels, is_special=is_special, arrays=dict(attention=whole),
+                        layers=dict(attention=[0, 1]))
     for name, expected in _head_numbers(snapshot).items():
         np.testing.assert_allclose(attention.statistics()[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
 
@@ -120,3 +121,37 @@ def test_explore_long_shows_a_text(tmp_path):
     view = explore_long(makers['llama']().eval(), words(), text(200), side=64)
     assert view.attention.size == 200 and len(view.about['sentences']) == 17
     assert view.save(tmp_path/'page.html').stat().st_size < 1e6
+
+def test_the_map_is_used_with_wheel_keyboard_search_and_sentences(page, tmp_path):  # noqa: F811
+    view = explore_long(makers['llama']().eval(), words(), text(700), side=64)
+    seconds = open_live(page, view)
+    assert cell(page) == 16
+    play(page, tmp_path)
+    assert {kind for kind, _ in seconds} == {'overview', 'tile', 'row'}
+    assert 'of' in page.locator('.sv-tiles-found').text_content() and page.locator('.sv-tiles-list li').count() == 8
+    page.locator('.sv-tiles-map').focus()
+    for _ in range(12): page.keyboard.press('+')
+    page.wait_for_timeout(300)
+    settled_tiles(page)
+    assert cell(page) == 1 and 'one weight per cell' in page.locator('.sv-tiles-readout').text_content()
+    page.keyboard.press('0')
+    page.wait_for_timeout(300)
+    page.mouse.move(500, 400)
+    assert ' to ' in page.locator('.sv-tiles-readout').text_content()
+    page.keyboard.press('Escape')
+    page.wait_for_timeout(200)
+    assert page.locator('.sv-tiles-list').is_hidden()
+
+def test_a_saved_page_works_without_a_kernel(page, tmp_path):  # noqa: F811
+    view = explore_long(makers['llama']().eval(), words(), text(700), side=64)
+    page.goto(view.save(tmp_path/'page.html').as_uri())
+    page.outside.clear()
+    page.wait_for_function("document.querySelector('.sv-tiles').dataset.cell")
+    page.locator('.sv-tiles-map').focus()
+    for _ in range(6): page.keyboard.press('+')
+    page.wait_for_timeout(300)
+    assert cell(page) == 16
+    assert 'the finest level of this page' in page.locator('.sv-tiles-readout').text_content()
+    page.locator('.sv-tiles-map').click(position=dict(x=400, y=300))
+    page.wait_for_timeout(300)
+    assert 'one of' in page.locator('.sv-tiles-list').text_content()
