@@ -113,7 +113,8 @@ def explore_long(
     """Show the attention of a text of thousands of tokens as a map with pan and zoom
 
     The model runs once with its fused kernel. Overviews and tiles are computed from queries and keys when you look at
-    them. `save(path)` of the result writes a page with the overviews of all heads."""
+    them. `save(path)` of the result writes a page with the overviews of all heads, and `head_frame()` computes the
+    statistics of all heads in chunks."""
     from salviz.analysis.long_texts import explained_text
     from salviz.explorer.long_text_view import LongTextView
     attention, labels, title = explained_text(model, tokenizer, text, max_length)

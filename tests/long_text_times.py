@@ -1,5 +1,5 @@
-"""The map of a text of 8,192 tokens in a Llama with four layers of eight heads: `python tests/long_text_times.py FOLDER`
-prints times and sizes, uses the map in Chromium as a reader would, and writes screenshots to FOLDER."""
+"""The map of a text of 8,192 tokens in a Llama with four layers of eight heads: `python tests/long_text_times.py
+FOLDER` prints times and sizes, uses the map in Chromium as a reader would, and writes screenshots to FOLDER."""
 import base64
 import json
 import resource

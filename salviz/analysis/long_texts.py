@@ -128,7 +128,7 @@ class LongAttention(_Chunks):
         heads:list|None=None, # None: all
         side:int=256,         # most cells in each direction at the finest level
     ) -> Overview:
-        "Pool the maps of a layer to the finest level with at most `side` cells in each direction, and to coarser levels"
+        "Pool the maps of a layer to the finest level with at most `side` cells in each direction, and to coarser ones"
         cell, parts = 1, []
         while -(-self.size//cell) > side: cell *= 2
         cells = -(-self.size//cell)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import anywidget
 import numpy as np
+import pandas as pd
 import traitlets as T
 
 from ..core.run_files import write_whole
@@ -85,8 +86,8 @@ class LongTextView(anywidget.AnyWidget):
     _css = static_text('tiles.css')
     meta = T.Unicode('{}').tag(sync=True) # JSON: tokens, sentences, layers, heads
 
-    def __init__(self, attention, labels:list, title:str, statistics=None, side:int=512):
-        self.attention, self.statistics, self.side, self._overviews = attention, statistics, side, {}
+    def __init__(self, attention, labels:list, title:str, side:int=512):
+        self.attention, self.side = attention, side # a `LongAttention`; cells of an overview in each direction
         self.about = dict(title=title, tokens=list(labels), size=attention.size, layers=list(attention.layers),
                           heads=attention.heads, sentences=sentence_spans(labels))
         super().__init__(meta=json_text(self.about))
@@ -111,6 +112,12 @@ class LongTextView(anywidget.AnyWidget):
 
     def _answer(self, content):
         if (found := self.answer(content)) is not None: self.send(dict(found[0], id=content.get('id')), [found[1]])
+
+    def head_frame(self) -> pd.DataFrame: # columns layer, head, and those of `head_frame`
+        "Return the statistics of all heads, computed in chunks and averaged over the ordinary tokens"
+        numbers, a = self.attention.statistics(), self.attention
+        where = dict(layer=np.repeat(a.layers, a.heads), head=np.tile(range(a.heads), len(a.layers)))
+        return pd.DataFrame(where | {name: x.ravel() for name, x in numbers.items()})
 
     def save(self,
         path,        # path of the HTML file

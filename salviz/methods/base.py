@@ -498,7 +498,7 @@ class MergedPlan(Plan):
     "The merged plans of several methods for one step"
     def __init__(self, names, parts):
         self.names, self.parts = names, parts
-        observing = [part for part in parts if part.layers or part.rows]
+        observing = [part for part in parts if part.layers]
         if len({part.after_dropout for part in observing}) > 1:
             raise ValueError(f'{" + ".join(names)}: one uses attention before dropout and the other after dropout, but '
                              'a pass captures only one of them; set after_dropout to the same value in both')
