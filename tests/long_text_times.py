@@ -47,14 +47,14 @@ def open_live(page, view):
         return [message, base64.b64encode(data).decode()]
     page.expose_function('kernelAnswer', answer)
     page.evaluate(shim, dict(program=bundle('tilewidget.js'), css=static_text('tiles.css'), meta=view.meta))
-    page.wait_for_function("document.querySelector('.sv-tiles').dataset.cell")
+    page.wait_for_selector('.sv-tiles[data-cell]')
     return seconds
 
 def cell(page) -> int: return int(page.locator('.sv-tiles').get_attribute('data-cell'))
 
 def settled_tiles(page):
     "Wait until all tiles in view are loaded"
-    page.wait_for_function("document.querySelector('.sv-tiles').dataset.missing === '0'", timeout=120_000)
+    page.wait_for_selector('.sv-tiles[data-missing="0"]', timeout=120_000)
 
 def peak() -> float: return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/2**20 # GiB
 
@@ -108,7 +108,7 @@ def main(folder, tokens=8192):
         print(f'page: {path.stat().st_size/1e6:.1f} MB in {time.perf_counter() - start:.1f} s; peak '
               f'{peak() - before:.2f} GiB above the model', flush=True)
         page.goto(path.resolve().as_uri())
-        page.wait_for_function("document.querySelector('.sv-tiles').dataset.cell")
+        page.wait_for_selector('.sv-tiles[data-cell]')
         page.screenshot(path=str(folder/'6-page.png'))
         browser.close()
 

@@ -18,6 +18,7 @@ import pandas as pd
 import traitlets as T
 
 from ..core.run_files import write_whole
+from ..core.validation import check_faults
 from .assets import bundle, static_text
 from .page import free_path, in_script, page_policy
 from .quantisation import json_text
@@ -37,9 +38,9 @@ def overview_codes(x:np.ndarray) -> np.ndarray: # uint8, shape of `x`
     "Return 254 times the cube root of the weights `x`; at least 1 for a positive weight"
     return np.where(x > 0, np.rint(254*np.cbrt(x)).clip(1, 254), 0).astype(np.uint8)
 
-def packed_overview(overview, head:int) -> bytes:
+def packed_overview(overview, head:int) -> list: # of bytes, one entry for each level, the finest level first
     "Return the codes of one head of an `Overview`: the maxima and then the means of each level"
-    return b''.join(overview_codes(x[head]).tobytes() for pair in zip(overview.maxima, overview.means) for x in pair)
+    return [b''.join(overview_codes(x[head]).tobytes() for x in pair) for pair in zip(overview.maxima, overview.means)]
 
 # %% ../../nbs/12_explorer/17_long_text_view.ipynb #lt012
 _page = '''<!doctype html>
@@ -65,16 +66,22 @@ _page = '''<!doctype html>
 
 def _in_base64(data:bytes) -> str: return base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()
 
-def long_text_page(attention, meta:dict, side:int) -> str:
-    "Return the page with the overviews of all heads of a `LongAttention`, at most `side` cells wide"
-    parts, cells = [], ()
+def _page_of(meta:dict, cells:list, levels:bytes) -> str:
+    return _page.format(policy=page_policy, title=html.escape(meta['title']), styles=static_text('tiles.css'),
+                        meta=_in_base64(json_text(dict(meta, cells=cells)).encode()), levels=_in_base64(levels),
+                        program=in_script(bundle('tilepage.js')))
+
+def long_text_page(attention, meta:dict, side:int, limit:float=10e6) -> str:
+    "Return the page with the overviews of all heads of a `LongAttention`, without the levels that exceed `limit` bytes"
+    heads, cells = [], ()
     for layer in attention.layers:
         overview = attention.overview(layer, side=side)
-        cells = overview.cells
-        parts += [packed_overview(overview, head) for head in range(attention.heads)]
-    return _page.format(policy=page_policy, title=html.escape(meta['title']), styles=static_text('tiles.css'),
-                        meta=_in_base64(json_text(dict(meta, cells=list(cells))).encode()),
-                        levels=_in_base64(b''.join(parts)), program=in_script(bundle('tilepage.js')))
+        cells = list(overview.cells)
+        heads += [packed_overview(overview, head) for head in range(attention.heads)]
+    for first in range(len(cells)):
+        text = _page_of(meta, cells[first:], b''.join(part for head in heads for part in head[first:]))
+        if len(text) <= limit: return text
+    check_faults(f'save: the page has {len(text)/1e6:.1f} MB without its finer levels; choose a larger limit')
 
 # %% ../../nbs/12_explorer/17_long_text_view.ipynb #lt014
 _requests = dict(overview=('layer', 'head'), row=('layer', 'head', 'row'),
@@ -102,7 +109,7 @@ class LongTextView(anywidget.AnyWidget):
         if layer not in a.layers or head >= a.heads or row >= a.size: return None
         if kind == 'overview':
             overview = a.overview(layer, [head], self.side)
-            return dict(kind=kind, cells=list(overview.cells)), packed_overview(overview, 0)
+            return dict(kind=kind, cells=list(overview.cells)), b''.join(packed_overview(overview, 0))
         if kind == 'row': return dict(kind=kind), a.row(layer, head, row).astype(np.float32).tobytes()
         column, cell, side = (content[k] for k in ('column', 'cell', 'side'))
         is_inside = 0 < side <= 512 and 0 < cell and max(row, column)*side*cell < a.size
@@ -121,13 +128,10 @@ class LongTextView(anywidget.AnyWidget):
 
     def save(self,
         path,        # path of the HTML file
-        limit=10e6,  # largest size of the page in bytes; the finest level becomes coarser to stay below it
+        limit=10e6,  # largest size of the page in bytes; finer levels are left out to stay below it
         force=False, # overwrite an existing file?
     ) -> Path:
         "Write a page with the overviews of all heads that needs neither a kernel nor a network, and return its path"
         path = free_path(path, force)
-        heads, side = len(self.attention.layers)*self.attention.heads, self.side
-        while side > 32 and heads*side**2*8/3 > limit: side //= 2 # about 1 byte for each cell, in base64
-        while len(text := long_text_page(self.attention, self.about, side)) > limit and side > 32: side //= 2
-        write_whole(path, text.encode())
+        write_whole(path, long_text_page(self.attention, self.about, self.side, limit).encode())
         return path

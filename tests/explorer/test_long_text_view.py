@@ -148,7 +148,7 @@ def test_a_saved_page_works_without_a_kernel(page, tmp_path):  # noqa: F811
     view = explore_long(makers['llama']().eval(), words(), text(700), side=64)
     page.goto(view.save(tmp_path/'page.html').as_uri())
     page.outside.clear()
-    page.wait_for_function("document.querySelector('.sv-tiles').dataset.cell")
+    page.wait_for_selector('.sv-tiles[data-cell]')
     page.locator('.sv-tiles-map').focus()
     for _ in range(6): page.keyboard.press('+')
     page.wait_for_timeout(300)

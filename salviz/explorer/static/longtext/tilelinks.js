@@ -1,4 +1,4 @@
-// The strongest links of a token: arcs over the text, and a list.
+// The strongest links of a token: arcs over the part of the text that they span, and a list.
 import {elementOf} from '../lib/controls.js';
 
 const most = 8;
@@ -6,7 +6,7 @@ const most = 8;
 // `weights`: of the keys or of cells of `cell` keys; null: no token is chosen.
 export function drawLinks(view, weights, cell) {
   const {links, list, meta, token} = view, context = links.getContext('2d'), ratio = devicePixelRatio || 1;
-  const width = links.clientWidth, base = links.clientHeight - 14, at = i => (i + .5) / meta.size * width;
+  const width = links.clientWidth, base = links.clientHeight - 18;
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, links.clientHeight);
   list.replaceChildren();
@@ -15,11 +15,18 @@ export function drawLinks(view, weights, cell) {
   const ink = view.isDark() ? '#7fd4ff' : '#d6530e';
   const strongest = [...weights.keys()].sort((a, b) => weights[b] - weights[a]).slice(0, most)
     .filter(k => weights[k] > 0);
-  Object.assign(context, {strokeStyle: view.isDark() ? '#888' : '#999', lineWidth: 1});
+  const keyOf = k => Math.min(meta.size - 1, k * cell + (cell - 1) / 2), ends = [token, ...strongest.map(keyOf)];
+  const first = Math.floor(Math.min(...ends)), last = Math.max(Math.ceil(Math.max(...ends)), first + 16);
+  const at = i => 24 + (i - first) / (last - first) * (width - 48), grey = view.isDark() ? '#aaa' : '#666';
+  Object.assign(context, {strokeStyle: grey, fillStyle: grey, lineWidth: 1, font: '11px system-ui, sans-serif'});
   context.strokeRect(0, base, width, 0);
+  for (const [i, align] of [[first, 'left'], [Math.min(last, meta.size - 1), 'right']]) {
+    context.textAlign = align;
+    context.fillText(String(i), align === 'left' ? 0 : width, base + 15);
+  }
   context.strokeStyle = ink;
   for (const k of strongest) {
-    const key = Math.min(meta.size - 1, k * cell + (cell - 1) / 2), [a, b] = [at(token), at(key)];
+    const [a, b] = [at(token), at(keyOf(k))];
     context.globalAlpha = .35 + .65 * Math.cbrt(weights[k]);
     context.lineWidth = 1 + 3 * Math.cbrt(weights[k]);
     context.beginPath();
@@ -31,11 +38,11 @@ export function drawLinks(view, weights, cell) {
   context.fillStyle = ink;
   context.fillRect(at(token) - 2, base - 2, 4, 8);
   for (const k of strongest) {
-    const first = k * cell, last = Math.min(meta.size, first + cell) - 1;
-    const name = cell === 1 ? `${first} “${meta.tokens[first]}”` : `one of ${first} to ${last}`;
+    const from = k * cell, to = Math.min(meta.size, from + cell) - 1;
+    const name = cell === 1 ? `${from} “${meta.tokens[from]}”` : `one of ${from} to ${to}`;
     const button = elementOf('button', '', `${name}: ${cell === 1 ? '' : 'at most '}${weights[k].toPrecision(3)}`);
     button.type = 'button';
-    button.addEventListener('click', () => view.centre(first, token));
+    button.addEventListener('click', () => view.centre(from, token));
     list.append(elementOf('li', '', button));
   }
   list.setAttribute('aria-label', `Strongest links of ${token} “${meta.tokens[token]}”`);

@@ -4,6 +4,7 @@ import {choiceOf, elementOf, labelled, setText} from '../lib/controls.js';
 import {drawLinks} from './tilelinks.js';
 
 const tileSide = 256, margin = {left: 96, top: 72}, labelSize = 11;
+const restDelay = 120; // milliseconds without zooming before tiles are requested
 
 export class TileView {
   // `source`: overview(layer, head) and, with a kernel, tile(…) and row(…); all return promises.
@@ -111,7 +112,8 @@ export class TileView {
   zoom(factor, x, y) {
     const scale = Math.max(this.leastScale(), Math.min(32, this.scale * factor));
     const [column, row] = [this.x + x / this.scale, this.y + y / this.scale];
-    this.scale = scale;
+    Object.assign(this, {scale, zoomed: performance.now()});
+    setTimeout(() => this.redraw(), restDelay + 20);
     this.move(column - x / scale, row - y / scale);
   }
 
@@ -204,11 +206,13 @@ export class TileView {
   }
 
   drawTiles(context, cell, w, h) {
+    const isResting = performance.now() - (this.zoomed ?? -restDelay) >= restDelay;
     const width = cell * tileSide, last = v => Math.floor(Math.min(this.meta.size - 1, v) / width);
     this.shown.cell = cell;
     for (let row = Math.floor(this.y / width); row <= last(this.y + h / this.scale); row++)
       for (let column = Math.floor(this.x / width); column <= last(this.x + w / this.scale); column++) {
-        const tile = this.cache.get(this.tileKey(cell, row, column), () => this.redraw());
+        const key = this.tileKey(cell, row, column);
+        const tile = isResting ? this.cache.get(key, () => this.redraw()) : this.cache.tiles.get(key);
         if (tile) this.paint(context, tile, cell, column * width, row * width);
         else this.shown.missing++;
       }
