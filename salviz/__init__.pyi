@@ -59,6 +59,7 @@ from .explorer.widget import Explorer as Explorer, ExplorerOptions as ExplorerOp
 from .explorer.notebook_cleanup import strip_views as strip_views
 from .explorer.bertviz import bertviz_view as bertviz_view
 from .model_explorer import explore as explore
+from .model_explorer import explore_long as explore_long
 from .replication.comparison import compare as compare, MethodComparison as MethodComparison
 from .tour import demo as demo
 

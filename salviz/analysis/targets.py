@@ -121,7 +121,7 @@ def _divergence(model, method, batch) -> tuple:
     that count"""
     with undisturbed(model), torch.no_grad():
         plan = method.plan(unwrapped(model), batch, None)
-        with observe(model, list(plan.layers)) as maps: outputs = model(**model_inputs(batch, model))
+        with observe(model, list(plan.layers), rows=plan.rows) as maps: outputs = model(**model_inputs(batch, model))
         terms, attention = method.terms(outputs, maps, plan, batch, None), method.compared(maps, plan)
     target, counts, *_ = plan.targets['sallm']
     return terms['saliency_agreement'].loss.double(), attention, target, counts

@@ -53,6 +53,8 @@ class Progress:
 class Plan:
     "Instructions for one step, in addition to plain fine-tuning"
     layers:tuple = ()                           # layers whose attention the main pass must capture
+    # {layer: int64 [batch, rows]}: query rows that suffice; the main pass captures them beside the fused kernel
+    rows:dict = field(default_factory=dict)
     # {layer: bool [batch, heads, query, key]}: positions dropped in the main pass
     drop:dict = field(default_factory=dict)
     # {layer: number or tensor broadcastable to [batch, heads, query, key]}: factor of the attention in the main pass
@@ -72,8 +74,8 @@ class Plan:
 
     @property
     def observed(self) -> tuple:
-        "Return the layers that are captured, or have dropped positions or a factor"
-        return tuple(sorted({*self.layers, *self.drop, *self.scale}))
+        "Return the layers with captured maps or rows, dropped positions or a factor"
+        return tuple(sorted({*self.layers, *self.rows, *self.drop, *self.scale}))
 
     def shown(self) -> dict:
         "Return the evidence, with functions replaced by their results"
@@ -429,7 +431,7 @@ def _check_plan(method, plan):
     layers = plan.layers
     ok = isinstance(layers, (tuple, list, range)) and all(isinstance(l, int) for l in layers)
     method.require(ok, f'the layers of its plan must be a tuple of integers, got {_in_words(layers)}')
-    for name in ('drop', 'scale', 'inputs', 'later', 'evidence', 'axes'):
+    for name in ('rows', 'drop', 'scale', 'inputs', 'later', 'evidence', 'axes'):
         _require_kind(method, getattr(plan, name), dict, f'{name} of its plan must be a dict')
 
 _metric_names = ('task', 'loss', 'kind', 'step', 'epoch', 'learning_rate', 'seconds') # reserved in rows of metrics
@@ -500,11 +502,15 @@ class _MergedPlan(Plan):
         if len({part.after_dropout for part in observing}) > 1:
             raise ValueError(f'{" + ".join(names)}: one uses attention before dropout and the other after dropout, but '
                              'a pass captures only one of them; set after_dropout to the same value in both')
-        drop, scale = {}, {}
+        drop, scale, rows = {}, {}, {}
         for part in parts:
+            for layer, x in part.rows.items(): rows[layer] = torch.cat([rows[layer], x], 1) if layer in rows else x
+        for part in parts: # a whole map contains the rows
+            for layer in {*part.layers} - {*part.rows}: rows.pop(layer, None)
             for layer, x in part.drop.items(): drop[layer] = drop[layer] | x if layer in drop else x
             for layer, x in part.scale.items(): scale[layer] = scale[layer] * x if layer in scale else x
-        super().__init__(layers=tuple(sorted({l for part in parts for l in part.layers})), drop=drop, scale=scale,
+        super().__init__(layers=tuple(sorted({l for part in parts for l in part.layers})), rows=rows, drop=drop,
+                         scale=scale,
                          inputs=self._union('inputs'),
                          later=self._union('later'), main_embeddings=any(part.main_embeddings for part in parts),
                          after_dropout=any(part.after_dropout for part in observing))

@@ -27,7 +27,7 @@ from ..data.signals import SignalCollator
 from ..data.texts import Collator, model_inputs
 from .base import Method, Plan, Term, Variant, is_count, is_positive, is_weight, learning_rates
 from .rationale_guided import (
-    check_explaining_attention, check_trainable, explaining_attention, taught_saliency)
+    check_explaining_attention, check_trainable, explaining_attention, explaining_row, taught_saliency)
 from .sallm import Explanations
 from ..models.agreement import class_mismatch
 from ..models.attention import check_layers, head_count, observe, unwrapped
@@ -140,6 +140,13 @@ class _Explaining(_Opening):
         of_student = of == 'student' or self.teacher_layers is None
         return check_layers(model, self.layers if of_student else self.teacher_layers)
 
+    def _needed_rows(self, model, batch, layers) -> dict: # {layer: int64 [batch, 1]}
+        "Return the query rows of `layers` that are compared; {} if whole maps are needed"
+        if not layers or self.explanation == 'rollout': return {}
+        row = explaining_row(model, batch, self.variant.rows)
+        if row is None: return {}
+        return dict.fromkeys(layers, row[:, None])
+
     def explained(
         self,
         model:torch.nn.Module, maps:'Maps|None', batch:dict,
@@ -174,7 +181,8 @@ class _Explaining(_Opening):
         batch = {k: v.to(kind) if k in ('pixel_values', 'values') else v for k, v in batch.items()}
         layers = self.observed(teacher, of) if explains else ()
         with undisturbed(teacher), full_precision(teacher), torch.no_grad():
-            with observe(teacher, layers=list(layers)) if layers else nullcontext() as maps:
+            observing = observe(teacher, list(layers), rows=self._needed_rows(teacher, batch, layers))
+            with observing if layers else nullcontext() as maps:
                 logits = teacher(**model_inputs(batch, teacher)).logits
             if not explains: return logits, None
             return logits, self.explained(teacher, maps, batch, layers, _answer(task, logits, batch)).detach()
@@ -223,6 +231,7 @@ class _Distilling(_Caching):
         plan = Plan(targets=dict(distillation=(model, logits, explanation)))
         if explanation is None: return plan
         plan.layers = self.observed(model)
+        plan.rows = self._needed_rows(model, batch, plan.layers)
         counts = self.counted(batch, explanation)
         plan.evidence['teacher_explanation'] = torch.where(counts, explanation, 0.)
         axes = ('token',) if 'attention_mask' in batch else ('row',)*(explanation.dim() - 1)

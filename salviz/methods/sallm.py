@@ -578,34 +578,53 @@ class _Agreeing(_Unlabelled):
                      'there are no explanations yet; train() computes them before the first step. Without train(), '
                      'set method.explanations = Explanations(**explain_examples(teacher, examples, collate))')
         saliency, target = self._target_of(model, batch)
-        plan = Plan(layers=check_layers(model, self.layers), after_dropout=self.variant.after_dropout,
-                    targets=dict(sallm=target), evidence=dict(saliency=saliency, saliency_target=target[0]))
+        plan = Plan(layers=check_layers(model, self.layers), rows=self._needed_rows(model, target[2]),
+                    after_dropout=self.variant.after_dropout, targets=dict(sallm=target),
+                    evidence=dict(saliency=saliency, saliency_target=target[0]))
         if tasks[task_of(model)].per_token:
             plan.evidence['asked_row'] = F.one_hot(target[2], saliency.shape[1]).bool()
             plan.axes['asked_row'] = 'token',
         if self._more and model.training: plan.targets['unlabelled'] = model, self.companions(batch, progress)
         return plan
 
+    def _needed_rows(self, model, rows) -> dict: # {layer: int64 [batch, 1]}
+        "Return the query `rows` of each layer, {} if whole maps are needed"
+        # the fused kernel does not return its dropout mask
+        if rows is None or self.variant.after_dropout: return {}
+        return dict.fromkeys(check_layers(model, self.layers), rows[:, None])
+
+    def _read(self, maps, layer, rows) -> tuple: # (attention, seen, row in both of them or None)
+        "Return what `layer_loss` compares in `layer`: whole maps, or maps that consist of one row"
+        if rows is None: return maps[layer], maps.seen(layer), None
+        return maps.rows(layer, rows), maps.seen_rows(layer, rows), torch.zeros_like(rows)
+
     def _agreement(self, maps, layers, target) -> torch.Tensor: # [batch]
         "Return the loss of the attention, averaged over `layers`"
-        options = self.variant
+        options, (wanted, counts, rows, real), losses = self.variant, target, []
         how = options.heads, options.per_head, options.loss, options.after_dropout, options.padded_to
-        return torch.stack([layer_loss(maps[l], maps.seen(l), *target, *how) for l in layers]).mean(0)
+        for layer in layers:
+            attention, seen, at = self._read(maps, layer, rows)
+            losses.append(layer_loss(attention, seen, wanted, counts, at, real, *how))
+        return torch.stack(losses).mean(0)
 
     def compared(self, maps:'Maps', plan:Plan) -> torch.Tensor: # [batch, key]
         "Return the attention that is compared with the explanation, averaged over layers and heads"
-        _, _, rows, real = plan.targets['sallm']
-        how = rows, real, self.variant.heads, self.variant.per_head
-        return torch.stack([_compared_attention(maps[l], *how).mean(1) for l in plan.layers]).mean(0)
+        (_, _, rows, real), parts = plan.targets['sallm'], []
+        for layer in plan.layers:
+            attention, _, at = self._read(maps, layer, rows)
+            parts.append(_compared_attention(attention, at, real, self.variant.heads, self.variant.per_head).mean(1))
+        return torch.stack(parts).mean(0)
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
         "Return the attention loss and, if there are texts without labels, the attention loss on these texts"
         terms = dict(saliency_agreement=Term(self._agreement(maps, plan.layers, plan.targets['sallm']), self.weight))
         if 'unlabelled' in plan.targets:
             model, companions = plan.targets['unlabelled']
-            with observe(model, list(plan.layers), after_dropout=self.variant.after_dropout) as seen:
+            target = self._target_of(model, companions)[1]
+            rows = self._needed_rows(model, target[2])
+            with observe(model, list(plan.layers), after_dropout=self.variant.after_dropout, rows=rows) as seen:
                 model(**model_inputs(companions, model))
-            losses = self._agreement(seen, plan.layers, self._target_of(model, companions)[1])
+            losses = self._agreement(seen, plan.layers, target)
             weight = self.weight if self.variant.unlabelled_weight is None else self.variant.unlabelled_weight
             losses = losses.unflatten(0, (-1, self.variant.unlabelled_ratio)).mean(1)
             terms['unlabelled_agreement'] = Term(losses, weight)

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['unwrapped', 'attention_stack', 'cross_modules', 'attention_parts', 'check_part', 'eager_attention_of', 'Maps',
-           'AttentionEdit', 'eager_passes', 'check_observable', 'attention_layers', 'head_count', 'attention_note',
-           'check_layers', 'observe', 'edited', 'QueryKey', 'query_key', 'layer_modules', 'cached_layers']
+           'AttentionEdit', 'AttentionCall', 'eager_passes', 'check_observable', 'attention_layers', 'head_count',
+           'attention_note', 'check_layers', 'observe', 'edited', 'QueryKey', 'query_key', 'attention_calls',
+           'layer_modules', 'cached_layers']
 
 # %% ../../nbs/03_models/01_attention.ipynb #003
 import copy
@@ -125,16 +126,63 @@ def _rounding(cls) -> tuple:
     names = eager_attention_of(cls).__code__.co_names
     return 'float32' in names, not {'to', 'type'}.isdisjoint(names)
 
+# %% ../../nbs/03_models/01_attention.ipynb #rw-02
+def _rows_at(
+    x:torch.Tensor,  # broadcastable to [batch, heads, query, ...]
+    at:torch.Tensor, # int64 [batch, rows]; a negative number counts from the last query
+) -> torch.Tensor: # [batch, heads or 1, rows, ...]; one row if all queries of `x` share it
+    "Return the rows `at` of `x`"
+    x = x[(None,) * (4 - x.dim())]
+    if x.shape[2] == 1: return x
+    x, at = x.expand(len(at), *x.shape[1:]), torch.where(at < 0, at + x.shape[2], at)
+    return x.gather(2, at[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))
+
+class _Rows:
+    "The query rows in `Maps`"
+    def _matching(self, layer, at):
+        """Return where the queries `at` are among the captured rows of `layer`, bool [batch, queries, rows]; raise a
+        KeyError on a CPU for a missing query"""
+        captured, at = self._row_maps[layer][0], at[:, None] if at.dim() == 1 else at
+        matching = at[..., None] == captured[:, None]
+        if at.device.type == 'cpu' and not matching.any(-1).all():
+            raise KeyError(f'layer {layer} of {self.name} has the rows {captured.tolist()}; got {at.tolist()}')
+        return matching
+
+    def rows(self,
+        layer,
+        at=None, # int64 [batch] or [batch, rows]; None: the rows of `observe`, in their order
+    ) -> torch.Tensor: # [batch, heads, rows, key]
+        "Return the attention of the queries `at`, from captured rows or a whole map; NaN on a GPU for a missing query"
+        return self._chosen_rows(layer, at, 1, self.__getitem__)
+
+    def seen_rows(self, layer, at=None) -> torch.Tensor: # bool [batch, 1 or heads, rows, key]
+        "Return the keys that each query `at` attended to: allowed and not dropped; see `rows`"
+        return self._chosen_rows(layer, at, 2, self.seen)
+
+    def _chosen_rows(self, layer, at, kind, whole):
+        layer = self._number_of(layer)
+        if layer not in self._row_maps:
+            x = whole(layer)
+            return x if at is None else _rows_at(x, at[:, None] if at.dim() == 1 else at)
+        x = self._row_maps[layer][kind]
+        if at is None or at is self._row_maps[layer][0]: return x
+        matching = self._matching(layer, at)
+        chosen = _rows_at(x, matching.long().argmax(-1))
+        if kind == 2: return chosen
+        return torch.where(matching.any(-1)[:, None, :, None], chosen, torch.nan)
+
 # %% ../../nbs/03_models/01_attention.ipynb #038
-class Maps:
+class Maps(_Rows):
     "Attention captured by `observe`: `maps[layer]` [batch, heads, query, key] is from the last pass through the model"
-    def __init__(self, name, layers=(), numbers=(), drop=None, scale=None, after_dropout=False, edits=None):
+    def __init__(self, name, layers=(), numbers=(), drop=None, scale=None, after_dropout=False, rows=None, heads=None,
+                 edits=None):
         self.name, self.layers, self.numbers = name, layers, numbers # numbers: the layer of each call in a pass
+        self._rows, self._heads, self._with_calls = rows or {}, heads, None # function of (layer, `AttentionCall`)
         self._drop, self._scale, self._after_dropout, self._with_vectors = drop or {}, scale or {}, after_dropout, False
         self._edits = edits or {} # {layer: `AttentionEdit`}, see `edited`
         self._begin()
 
-    def _begin(self): self._calls, self._captured, self._keep, self._vectors = 0, {}, {}, {}
+    def _begin(self): self._calls, self._captured, self._keep, self._vectors, self._row_maps = 0, {}, {}, {}, {}
     def _attend(self, *args, **kwargs): return _attend(self, *args, **kwargs)
 
     def _next_layer(self, module=None, heads=None):
@@ -151,12 +199,16 @@ class Maps:
                            'attention calls, so the layers of the maps are unknown; call the whole model instead of '
                            'a part of it, and set layerdrop to 0 so that no layer is skipped')
 
-    def _at(self, layer):
+    def _number_of(self, layer):
         layer = operator.index(layer)
-        at = self.numbers[layer] if -len(self.numbers) <= layer < 0 else layer
+        return self.numbers[layer] if -len(self.numbers) <= layer < 0 else layer
+
+    def _at(self, layer):
+        at = self._number_of(layer)
         if at not in self.layers:
+            only_rows = f'; only rows of it are captured, see maps.rows({layer})' if at in self._rows else ''
             raise KeyError(f'layer {layer} of {self.name} is not observed; observed: '
-                           f'{", ".join(map(str, self.layers)) or "none"}')
+                           f'{", ".join(map(str, self.layers)) or "none"}{only_rows}')
         if at not in self._captured:
             raise RuntimeError(f'no attention of {self.name} has been captured, or it was cleared; '
                                'run the model inside `with observe(...)`')
@@ -185,7 +237,9 @@ class Maps:
         "Release the maps and their graph"
         self._begin()
 
-    def __repr__(self): return f'Maps({self.name}, layers={self.layers}, captured={tuple(self._captured)})'
+    def __repr__(self):
+        rows = f', rows of layers {tuple(self._rows)}' if self._rows else ''
+        return f'Maps({self.name}, layers={self.layers}, captured={tuple(self._captured)}{rows})'
 
 # %% ../../nbs/03_models/01_attention.ipynb #041
 def _structure(
@@ -293,6 +347,60 @@ def _capture(maps, layer, A):
     if leaf: return A.view_as(A)
     return A
 
+# %% ../../nbs/03_models/01_attention.ipynb #rw-04
+@dataclass(frozen=True)
+class AttentionCall:
+    "The arguments of the attention function in one layer, from which any of its rows can be computed"
+    module:nn.Module
+    query:torch.Tensor          # [batch, heads, query, size]
+    key:torch.Tensor            # [batch, key heads, key, size]
+    mask:torch.Tensor|None      # bool, broadcastable to [batch, heads, query, key]
+    scaling:float|None          # factor of the scores; None: size**-0.5
+    is_causal:bool|None         # argument of the call
+    bias:torch.Tensor|None=None # added to the scores, broadcastable to [batch, heads, query, key]
+
+    @property
+    def causal(self) -> bool:
+        "Return whether a query attends only to keys up to its own position, without a mask that says so"
+        causal = getattr(self.module, 'is_causal', True) if self.is_causal is None else self.is_causal
+        return bool(causal) and self.mask is None and self.query.shape[2] > 1
+
+    def keep(self, at) -> torch.Tensor|None: # bool [batch, 1 or heads, rows or 1, key]
+        "Return the keys that the queries `at` [batch, rows] may attend to; None: all keys"
+        if self.mask is not None: return _rows_at(_structure(self.module, self.query, self.key, self.mask), at)
+        if not self.causal: return None
+        return torch.arange(self.key.shape[2], device=at.device) <= at[:, None, :, None]
+
+    def rows(self,
+        at,         # int64 [batch, rows]
+        keep,       # from `keep`, possibly without dropped positions
+        heads=None, # query heads; None: all
+        keys=None,  # number of keys to use, if no query of `at` attends to later ones; None: all
+    ) -> torch.Tensor: # [batch, heads, rows, key]
+        "Return the attention of the queries `at`, with the same rounding as in the model"
+        groups = self.query.shape[1] // self.key.shape[1]
+        query, key, bias = self.query, self.key[:, :, :keys], self.bias
+        if bias is not None: bias = _rows_at(bias, at)[..., :keys]
+        if keep is not None: keep = keep[..., :keys]
+        if heads is not None:
+            query, bias, keep = (x if x is None or x.shape[1] == 1 else x[:, list(heads)] for x in (query, bias, keep))
+        if heads is not None or groups > 1:
+            key = key[:, [h // groups for h in (range(self.query.shape[1]) if heads is None else heads)]]
+        return _probabilities(self.module, _rows_at(query, at), key, keep, self.scaling, bias)
+
+def _capture_rows(maps, layer, call):
+    "Compute the rows of `layer` that `maps` requests, and store them"
+    n, k, drop = call.query.shape[2], call.key.shape[2], maps._drop.get(layer)
+    at = maps._rows[layer].to(call.query.device).expand(len(call.query), -1)
+    at = torch.where(at < 0, at + n, at)
+    keep = call.keep(at)
+    if drop is not None:
+        keep = _protected_keep(keep, _rows_at(_fits(drop, (*call.query.shape[:3], k), 'drop', layer), at))
+    A = call.rows(at, keep, maps._heads)
+    if keep is None: keep = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=A.device)
+    if maps._heads and keep.shape[1] > 1: keep = keep[:, list(maps._heads)]
+    maps._row_maps[layer] = at, A, keep.expand(len(A), -1, len(at[0]), k)
+
 # %% ../../nbs/03_models/01_attention.ipynb #054
 def _observed_attention(module, query, key, value, attention_mask, **kwargs):
     "Compute the attention of one layer as its `Maps` specify; use the fused kernel if the layer is not observed"
@@ -307,6 +415,10 @@ def _attend(maps, module, query, key, value, attention_mask, dropout=0., scaling
     layer = maps._next_layer()
     edit = maps._edits.get(layer)
     if layer not in maps.layers and edit is None:
+        if layer in maps._rows or maps._with_calls:
+            call = AttentionCall(module, query, key, attention_mask, scaling, is_causal, position_bias)
+            if layer in maps._rows: _capture_rows(maps, layer, call)
+            if maps._with_calls: maps._with_calls(layer, call)
         if layer in maps._drop:
             attention_mask = _masked(maps, layer, _structure(module, query, key, attention_mask, is_causal),
                                      (*query.shape[:3], key.shape[2]))
@@ -355,7 +467,7 @@ class _Tap:
     def before_attention(self, module, args, kwargs):
         if self.maps is None: return None
         layer = self.maps._next_layer(module, module.num_attention_heads)
-        self.layer = layer if layer in self.maps.layers else None
+        self.layer = layer if layer in self.maps.layers or layer in self.maps._rows else None
         if self.layer is None and layer not in self.maps._drop: return None
         call = inspect.signature(module.forward).bind(*args, **kwargs)
         hidden, keep = call.arguments['hidden_states'], call.arguments['attention_mask'].bool()
@@ -364,11 +476,21 @@ class _Tap:
         return call.args, call.kwargs
 
     def before_dropout(self, dropout, args):
-        if self.layer is None or self.maps._after_dropout: return None
-        return _capture(self.maps, self.layer, args[0])
+        if self.layer is not None and self.layer not in self.maps.layers: self.store_rows(args[0])
+        elif self.layer is not None and not self.maps._after_dropout: return _capture(self.maps, self.layer, args[0])
+
+    def store_rows(self, A):
+        "Store the requested rows of the whole map `A`"
+        maps, layer = self.maps, self.layer
+        at, drop, heads = maps._rows[layer].to(A.device).expand(len(A), -1), maps._drop.get(layer), maps._heads
+        at = torch.where(at < 0, at + A.shape[2], at)
+        keep = _rows_at(maps._keep[layer].expand(-1, -1, *A.shape[2:]), at)
+        if drop is not None: keep = _protected_keep(keep, _rows_at(drop, at))
+        if heads: A, keep = A[:, list(heads)], keep if keep.shape[1] == 1 else keep[:, list(heads)]
+        maps._row_maps[layer] = at, _rows_at(A, at), keep.expand(-1, -1, at.shape[1], -1)
 
     def after_dropout(self, dropout, args, A):
-        if self.layer is None: return None
+        if self.maps is None or self.layer not in self.maps.layers: return None
         if self.maps._after_dropout: A = _capture(self.maps, self.layer, A)
         return _scaled(self.maps, self.layer, A)
 
@@ -772,6 +894,33 @@ def _by_layer(model, part, values, name, check, allowed):
     if faults: raise ValueError(f'{name}{faults[0]}')
     return by_layer
 
+# %% ../../nbs/03_models/01_attention.ipynb #rw-05
+def _row_numbers(x) -> torch.Tensor: # int64 [batch or 1, rows]
+    "Return row numbers as a tensor: those of a tensor [batch] differ between examples, those of a list do not"
+    numbers = torch.as_tensor(x).long()
+    if isinstance(x, torch.Tensor) and x.dim() == 1: return numbers[:, None]
+    return numbers.reshape(-1, numbers.shape[-1] if numbers.dim() else 1)
+
+def _checked_rows(model, part, rows, layers) -> dict: # {layer: int64 [batch or 1, rows]}
+    "Return the rows to capture for each layer; rows without layers are for all `layers`"
+    if rows is None: return {}
+    if not isinstance(rows, dict): rows = dict.fromkeys(check_layers(model, layers, part=part), rows)
+    def is_valid(x):
+        try: x = torch.as_tensor(x)
+        except (TypeError, ValueError, RuntimeError): return False
+        return x.dtype in (torch.int64, torch.int32) and x.dim() <= 2 and x.numel() > 0
+    allowed = 'a row number, a list of them, or an int64 tensor [batch] or [batch, rows]'
+    return {l: _row_numbers(x) for l, x in _by_layer(model, part, rows, 'rows', is_valid, allowed).items()}
+
+# %% ../../nbs/03_models/01_attention.ipynb #rw-06
+def _checked_heads(model, part, heads) -> tuple|None:
+    "Return `heads` as a tuple; raise a ValueError for a head that `model` does not have"
+    if heads is None: return None
+    chosen, count = tuple(map(operator.index, heads)), head_count(model, part)
+    check_faults('' if chosen and all(0 <= h < count for h in chosen) else
+                 f'heads: {_named(model, part)} has the heads 0 to {count - 1} in a layer, got {list(chosen)}')
+    return chosen
+
 # %% ../../nbs/03_models/01_attention.ipynb #070
 @contextmanager
 def observe(
@@ -788,18 +937,25 @@ def observe(
     after_dropout:bool=False,
     # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross' (query: target, key: source)
     part:Literal['encoder', 'decoder', 'cross']|None=None,
+    # query rows to capture in place of whole maps, before dropout: an int, a list of int, or a tensor [batch] or
+    # [batch, rows], for all `layers`; or {layer: rows} for some layers
+    rows:int|Sequence[int]|torch.Tensor|dict[int, torch.Tensor]|None=None,
+    heads:Sequence[int]|None=None, # heads of which rows are captured; None: all
 ) -> Iterator[Maps]:
     "Capture, drop and scale the attention of `model` in forward passes inside the block; yields `Maps`"
     drop = _by_layer(model, part, drop, 'drop', lambda x: isinstance(x, torch.Tensor) and x.dtype == torch.bool,
                      'a bool tensor')
     scale = _by_layer(model, part, scale, 'scale', lambda x: isinstance(x, torch.Tensor) or isinstance(x, (int, float)),
                       'a number or a tensor')
-    if isinstance(layers, _several) and not (layers or drop or scale):
+    if isinstance(layers, _several) and not (layers or drop or scale or isinstance(rows, dict) and rows):
         yield Maps(type(model).__name__)
         return
     stack, part = check_observable(model, part), check_part(model, part)[0]
-    observed = tuple(sorted({*check_layers(model, layers, part=part), *scale}))
-    maps = Maps(_named(model, part), observed, attention_layers(model, part), drop, scale, after_dropout)
+    requested = _checked_rows(model, part, rows, layers)
+    observed = tuple(sorted({*check_layers(model, layers, part=part)} - {*requested} | {*scale}))
+    heads = _checked_heads(model, part, heads)
+    maps = Maps(_named(model, part), observed, attention_layers(model, part), drop, scale, after_dropout,
+                {l: x for l, x in requested.items() if l not in observed}, heads)
     with eager_passes(), _switched(stack, maps, part): yield maps
 
 # %% ../../nbs/03_models/01_attention.ipynb #13b7ce4a
@@ -867,6 +1023,22 @@ def query_key(
     return QueryKey(query[:, head], key[:, head], query.shape[-1]**-.5 if scaling is None else float(scaling),
                     None if bias is None else bias.expand(shape)[:, head], maps.allowed(layer)[:, 0],
                     maps[layer][:, head])
+
+# %% ../../nbs/03_models/01_attention.ipynb #e010270c
+def attention_calls(
+    model,       # in eval mode; a transformers model, or a module around one
+    inputs:dict, # arguments of its forward
+    use,         # function of (layer, `AttentionCall`), called in the order of layers
+    part=None,   # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
+) -> object:
+    "Run `model` once with the fused kernel and pass each attention call to `use`; return the outputs"
+    _check_eval_mode(model, 'attention_calls')
+    stack, numbers = check_part(model, part)[1], attention_layers(model, part)
+    check_faults(f'attention_calls: {_named(model, part)} adds products with positions to its scores, which are not '
+                 'computed from queries and keys alone' if _disentangled(stack) else '')
+    maps = Maps(_named(model, part), (), numbers)
+    maps._with_calls = use
+    with torch.no_grad(), eager_passes(), _switched(stack, maps, check_part(model, part)[0]): return model(**inputs)
 
 # %% ../../nbs/03_models/01_attention.ipynb #102
 def layer_modules(model, part=None) -> list:

@@ -6,7 +6,8 @@
 __all__ = ['reads_last', 'taught_classes', 'forked_random', 'undisturbed', 'twin', 'weights_version', 'device_of',
            'full_precision', 'model_name', 'checksum_of', 'weights_checksum', 'pooled_rows', 'first_row_alone',
            'is_bidirectional', 'tasks_of_kind', 'class_config', 'without_shard_bars', 'decoder_start', 'target_start',
-           'is_taught', 'load_taught_weights', 'new_head_note', 'load_classifier', 'load_model_for', 'longest_input']
+           'is_taught', 'load_taught_weights', 'new_head_note', 'load_classifier', 'load_model_for', 'input_limit',
+           'longest_input']
 
 # %% ../../nbs/03_models/03_loading.ipynb #003
 import copy
@@ -507,12 +508,11 @@ def load_model_for(
     return _load(task, name, seed, count, **kwargs)
 
 # %% ../../nbs/03_models/03_loading.ipynb #053
-def longest_input(
-    model,           # a transformers model; None: use only the limit of the tokenizer
+def input_limit(
+    model,     # a transformers model; None: use only the limit of the tokenizer
     tokenizer,
-    max_length=None, # requested length; None: as long as possible, but at most 512
-) -> int:
-    "Return the maximum number of tokens in a text, including special tokens"
+) -> int: # very large if there is no limit
+    "Return the number of tokens that `model` and `tokenizer` accept, including special tokens"
     config = model.config.get_text_config() if model is not None else None
     sizes = [getattr(config, f'max_{side}position_embeddings', None) for side in ('', 'encoder_', 'decoder_')]
     limit = min((size for size in sizes if size), default=None)
@@ -520,7 +520,14 @@ def longest_input(
         offsets = [m.padding_idx + 1 for name, m in model.named_modules() if name.endswith('position_embeddings')
                    and getattr(m, 'padding_idx', None)]
         limit -= max(offsets, default=0)
-    limit = min(tokenizer.model_max_length, limit or tokenizer.model_max_length)
+    return min(tokenizer.model_max_length, limit or tokenizer.model_max_length)
+
+def longest_input(
+    model, tokenizer, # see `input_limit`
+    max_length=None,  # requested length; None: as long as possible, but at most 512
+) -> int:
+    "Return the maximum number of tokens in a text, including special tokens"
+    limit = input_limit(model, tokenizer)
     if max_length is None: return min(limit, 512)
     if type(max_length) is int and max_length <= limit: return max_length
     raise ValueError(f'max_length must be None or an integer of at most {limit}, the number of positions of the model '

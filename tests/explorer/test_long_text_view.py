@@ -1,0 +1,159 @@
+"""The map of a long text: tiles equal eager attention, requests are checked, and the page works in a browser"""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConfig, LlamaModel, PreTrainedTokenizerFast
+
+from browser import browser, page  # noqa: F401, fixtures
+from long_text_times import cell, open_live, play, settled_tiles
+from salviz import explore_long
+from salviz.analysis.long_texts import explained_text, long_attention
+from salviz.core.snapshots import Snapshot
+from salviz.explorer.long_text_view import LongTextView, sentence_spans
+from salviz.models.attention import observe
+from salviz.views.head_statistics import _head_numbers
+
+small = dict(vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32)
+makers = dict(llama=lambda: LlamaModel(LlamaConfig(**small, num_key_value_heads=2)),
+              bert=lambda: BertModel(BertConfig(**small)),
+              gpt2=lambda: GPT2Model(GPT2Config(vocab_size=60, n_embd=32, n_layer=2, n_head=4)))
+
+def words(limit=10**6):
+    "Return a fast tokenizer with the words w0 to w57 and a full stop"
+    inner = Tokenizer(models.WordLevel({'[UNK]': 0, '.': 1, **{f'w{i}': i + 2 for i in range(58)}}, '[UNK]'))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token='[UNK]', model_max_length=limit)
+
+def text(count):
+    return ' '.join('.' if i % 12 == 11 else f'w{i*i % 58}' for i in range(count))
+
+def computed(kind, n=75):
+    torch.manual_seed(0)
+    model = makers[kind]().double().eval()
+    inputs = dict(input_ids=torch.randint(0, 60, (1, n)))
+    is_special = np.arange(n) % 20 == 0
+    with torch.no_grad(), observe(model) as maps:
+        model(**inputs)
+        whole = maps.stacked()[0].numpy()
+    return long_attention(model, inputs, is_special), whole, is_special
+
+rounding = dict(llama=1e-6, bert=1e-12, gpt2=1e-12) # Llama computes the softmax in float32
+
+@pytest.mark.parametrize('kind', makers)
+def test_rows_tiles_and_overviews_equal_whole_maps(kind, monkeypatch):
+    monkeypatch.setattr('salviz.analysis.long_texts._chunk_bytes', 4*4*75*20)
+    attention, whole, _ = computed(kind)
+    for layer in (0, 1):
+        for head in (0, 3):
+            for row in range(3):
+                for column in range(3):
+                    part = whole[layer, head, row*32:(row + 1)*32, column*32:(column + 1)*32]
+                    np.testing.assert_allclose(attention.tile(layer, head, row, column, side=32), part, atol=1e-6)
+            rows = attention.rows(layer, 40, 60, [head])[0].numpy()
+            np.testing.assert_allclose(rows, whole[layer, head, 40:60, :rows.shape[1]], atol=rounding[kind])
+        overview = attention.overview(layer, side=20)
+        assert overview.cells[0] == 4
+        for cell, largest, means in zip(*overview):
+            for i in range(len(largest[0])):
+                for j in range(len(largest[0])):
+                    part = whole[layer, :, i*cell:(i + 1)*cell, j*cell:(j + 1)*cell]
+                    np.testing.assert_allclose(largest[:, i, j], part.max((1, 2)), atol=1e-6)
+                    np.testing.assert_allclose(means[:, i, j], part.mean((1, 2)), atol=1e-6)
+        tile = attention.tile(layer, 1, 0, 0, cell=2, side=16, pool='mean')
+        np.testing.assert_allclose(tile, whole[layer, 1, :32, :32].reshape(16, 2, 16, 2).mean((1, 3)), atol=1e-6)
+
+@pytest.mark.parametrize('kind', makers)
+def test_statistics_by_chunks_equal_those_of_whole_maps(kind, monkeypatch):
+    monkeypatch.setattr('salviz.analysis.long_texts._chunk_bytes', 4*4*75*7)
+    attention, whole, is_special = computed(kind)
+    labels = ['a']*75
+    snapshot = Snapshot(step=0, epoch=0., probe=0, tokens=labels, is_special=is_special, arrays=dict(attention=whole),
+                        layers=dict(attention=[0, 1]))
+    for name, expected in _head_numbers(snapshot).items():
+        np.testing.assert_allclose(attention.statistics()[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
+
+def test_requests_are_answered_or_ignored():
+    attention, whole, _ = computed('bert')
+    view = LongTextView(attention, ['a']*75, 'A text', side=32)
+    message, data = view.answer(dict(kind='tile', layer=1, head=2, row=1, column=0, cell=1, side=64, pool='mean'))
+    assert (message['rows'], message['columns']) == (11, 64)
+    got = np.frombuffer(data, np.float32).reshape(11, 64)
+    np.testing.assert_allclose(got, whole[1, 2, 64:, :64], atol=1e-6)
+    np.testing.assert_allclose(np.frombuffer(view.answer(dict(kind='row', layer=0, head=1, row=7))[1], np.float32),
+                               whole[0, 1, 7], atol=1e-6)
+    tile = dict(kind='tile', layer=1, head=2, row=1, column=0, cell=1, side=64, pool='mean')
+    for wrong in (dict(layer=2), dict(head=4), dict(row=2), dict(side=10**9), dict(pool='sum'), dict(kind='file'),
+                  dict(row=-1), dict(cell=0), dict(column='0')):
+        assert view.answer({**tile, **wrong}) is None
+    assert view.answer(None) is None
+
+def test_sentences_cover_the_text():
+    spans = sentence_spans(['One', 'day', '.', 'It', 'rained', '!', 'So'])
+    assert [(s['start'], s['stop']) for s in spans] == [(0, 3), (3, 6), (6, 7)] and spans[1]['text'] == 'It rained !'
+
+def test_a_cut_text_is_reported_with_the_way_to_avoid_it():
+    model, tokenizer = makers['bert']().eval(), words()
+    with pytest.warns(UserWarning, match='cut to 512 of 600 tokens; the model accepts at most 512'):
+        attention, labels, _ = explained_text(model, tokenizer, text(600))
+    assert attention.size == len(labels) == 512
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        explained_text(model, tokenizer, text(300))
+
+def test_hostile_tokens_stay_text(tmp_path):
+    attention, _, _ = computed('bert')
+    view = LongTextView(attention, ['</script><b>']*75, '<script>alert(1)</script>', side=32)
+    page = view.save(tmp_path/'page.html').read_text()
+    assert '<b>' not in page and 'alert(1)</script>' not in page
+
+def test_a_page_stays_below_its_limit(tmp_path):
+    attention, _, _ = computed('bert')
+    view = LongTextView(attention, ['a']*75, 'A text', side=64)
+    whole, small = (len(view.save(tmp_path/f'{limit}.html', limit=limit).read_bytes()) for limit in (10e6, 40e3))
+    assert small < whole and 'tokens' in json.loads(view.meta)
+
+def test_explore_long_shows_a_text(tmp_path):
+    view = explore_long(makers['llama']().eval(), words(), text(200), side=64)
+    assert view.attention.size == 200 and len(view.about['sentences']) == 17
+    assert view.save(tmp_path/'page.html').stat().st_size < 1e6
+    frame = view.head_frame()
+    assert len(frame) == 8 and list(frame.columns[:3]) == ['layer', 'head', 'entropy'] and frame.notna().all(None)
+
+def test_the_map_is_used_with_wheel_keyboard_search_and_sentences(page, tmp_path):  # noqa: F811
+    view = explore_long(makers['llama']().eval(), words(), text(700), side=64)
+    seconds = open_live(page, view)
+    assert cell(page) == 16
+    play(page, tmp_path)
+    assert {kind for kind, _ in seconds} == {'overview', 'tile', 'row'}
+    assert 'of' in page.locator('.sv-tiles-found').text_content() and page.locator('.sv-tiles-list li').count() == 8
+    page.locator('.sv-tiles-map').focus()
+    for _ in range(12): page.keyboard.press('+')
+    page.wait_for_timeout(300)
+    settled_tiles(page)
+    assert cell(page) == 1 and 'one weight per cell' in page.locator('.sv-tiles-readout').text_content()
+    page.keyboard.press('0')
+    page.wait_for_timeout(300)
+    page.mouse.move(500, 400)
+    assert ' to ' in page.locator('.sv-tiles-readout').text_content()
+    page.keyboard.press('Escape')
+    page.wait_for_timeout(200)
+    assert page.locator('.sv-tiles-list').is_hidden()
+
+def test_a_saved_page_works_without_a_kernel(page, tmp_path):  # noqa: F811
+    view = explore_long(makers['llama']().eval(), words(), text(700), side=64)
+    page.goto(view.save(tmp_path/'page.html').as_uri())
+    page.outside.clear()
+    page.wait_for_selector('.sv-tiles[data-cell]')
+    page.locator('.sv-tiles-map').focus()
+    for _ in range(6): page.keyboard.press('+')
+    page.wait_for_timeout(300)
+    assert cell(page) == 16
+    assert 'the finest level of this page' in page.locator('.sv-tiles-readout').text_content()
+    page.locator('.sv-tiles-map').click(position=dict(x=400, y=300))
+    page.wait_for_timeout(300)
+    assert 'one of' in page.locator('.sv-tiles-list').text_content()
