@@ -17,8 +17,7 @@ import torch
 from annotated_types import Interval
 from tqdm import tqdm
 
-from .questions import (
-    TargetQuery, as_batch, contrast_pair, encoded_for, settled_targets, words_of)
+from .questions import TargetQuery, as_batch, contrast_pair, encoded_for, settled_targets, words_of
 from .reading import real_tokens, what_is_read
 from .registry import Attribution, attribution_named, registered_attributions
 from .saliency import channels_of, completeness, read_in_packs

@@ -265,7 +265,8 @@ class TargetQuery:
         task = tasks.get(head_task(model))
         by_class = task and task.scores_classes and (task.one_class or not _is(target, 'gold'))
         by_logit = not task or by_class or not task.pseudo_labels and not _is(target, 'gold')
-        if isinstance(target, tuple) or not callable(target) and not by_logit: target = score_target(model, batch, target, batch_size)
+        if isinstance(target, tuple) or not callable(target) and not by_logit:
+            target = score_target(model, batch, target, batch_size)
         self.batch, self.target, self.parts = batch, target, []
 
     @property
