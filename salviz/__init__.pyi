@@ -41,6 +41,9 @@ from .analysis.faithfulness import faithfulness_table as faithfulness_table, acc
 from .analysis.rationales import plausibility_table as plausibility_table
 from .analysis.corpus import head_table as head_table, gradient_sizes as gradient_sizes
 from .analysis.antecedents import antecedent_accuracy as antecedent_accuracy, antecedent_report as antecedent_report
+from .analysis.empirical_explainer import (EmpiricalExplainer as EmpiricalExplainer,
+                                           fit_explainer as fit_explainer)
+from .analysis.steering import steer as steer, head_gains as head_gains, common_heads as common_heads
 from .views.base import (attention_beside_saliency as attention_beside_saliency,
                          explanation_beside_rationale as explanation_beside_rationale,
                          masked_sentence as masked_sentence, discard_region as discard_region,

@@ -18,7 +18,7 @@ from annotated_types import Interval
 from tqdm import tqdm
 
 from .applied_interventions import apply_intervention
-from .questions import TargetQuery, as_batch, encoded_for, settled_targets, words_of
+from .questions import TargetQuery, as_batch, contrast_pair, encoded_for, settled_targets, words_of
 from .reading import real_tokens, what_is_read
 from .registry import Attribution, attribution_named, registered_attributions
 from .saliency import channels_of, completeness, read_in_packs
@@ -148,8 +148,9 @@ def explain(
     inputs:'dict|str|Sequence|Dataset',
     # name of an attribution, see `list_attributions`, such as 'captum.Lime'; or a `CaptumAttribution`
     method:'str|Attribution|captum.attr.Attribution'='integrated_gradients',
-    # 'predicted', 'gold', 'each', a class, int64 [batch], or a function of (outputs, rows)
-    target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted',
+    # 'predicted', 'gold', 'each', a class, int64 [batch], a pair (P, Q) for P rather than Q, or a function of (outputs,
+    # rows); see `attribution.questions`
+    target:str|int|tuple|torch.Tensor|Callable[..., torch.Tensor]='predicted',
     *,
     tokenizer:'PreTrainedTokenizerBase|None'=None, # for texts
     batch_size:PositiveInt|None=None, # rows in a forward pass; None: as many as `rows_at_once`, which limits memory
@@ -165,6 +166,7 @@ def explain(
     model, chosen = unwrapped(model), attribution_named(method)
     method, options = chosen.name, _settled_options(chosen, options)
     if isinstance(inputs, str): inputs = [inputs]
+    target = contrast_pair(model, target, tokenizer)
     batch = as_batch(model, inputs, tokenizer, target)
     if intervention is not None:
         settings = dict(batch_size=batch_size, seed=seed, check=check, **options)
@@ -254,7 +256,7 @@ def explain_data(
     # this and further arguments as in `explain`
     method:'str|Attribution|captum.attr.Attribution'='integrated_gradients',
     # the order of int64 [len(data)], and of the rows that a function gets, is the order of the data
-    target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted',
+    target:str|int|tuple|torch.Tensor|Callable[..., torch.Tensor]='predicted',
     *,
     tokenizer:'PreTrainedTokenizerBase|None'=None,
     batch_size:PositiveInt|None=None, # as in `explain`
@@ -269,6 +271,7 @@ def explain_data(
 ) -> list:
     "Attribute the score of every example to each token, pixel or cell; return one array per example"
     model = unwrapped(model)
+    target = contrast_pair(model, target, tokenizer)
     data, collate, order = encoded_for(model, data, tokenizer, target=target)
     method = attribution_named(method)
     _settled_options(method, options)

@@ -117,7 +117,16 @@ papers |= { # baselines, by class name
     'ConstrainedRationales': _proceedings('ferreira2025explanation', 'Ferreira, Pedro and Titov, Ivan and Aziz, Wilker',
         'Explanation Regularisation through the Lens of Attributions',
         'Proceedings of the 31st International Conference on Computational Linguistics', 2025, pages='6530--6551',
-        method='Constrained rationales')}
+        method='Constrained rationales'),
+    'HiddenCut': _proceedings('chen2021hiddencut', 'Chen, Jiaao and Shen, Dinghan and Chen, Weizhu and Yang, Diyi',
+        '{HiddenCut}: Simple Data Augmentation for Natural Language Understanding with Better Generalizability',
+        'Proceedings of the 59th Annual Meeting of the Association for Computational Linguistics and the 11th '
+        'International Joint Conference on Natural Language Processing', 2021, pages='4380--4390',
+        doi='10.18653/v1/2021.acl-long.338', method='HiddenCut'),
+    'ADKD': _proceedings('wu2023adkd', 'Wu, Siyue and Chen, Hongzhan and Quan, Xiaojun and Wang, Qifan and Wang, Rui',
+        '{AD-KD}: Attribution-Driven Knowledge Distillation for Language Model Compression',
+        'Proceedings of the 61st Annual Meeting of the Association for Computational Linguistics', 2023,
+        pages='8449--8465', doi='10.18653/v1/2023.acl-long.471', method='AD-KD')}
 
 # %% ../../nbs/01_core/04_bibliography.ipynb #006
 papers |= { # explanations, by registered name
@@ -137,6 +146,18 @@ papers |= { # explanations, by registered name
     'gradient_shap': _proceedings('lundberg2017unified', 'Lundberg, Scott M. and Lee, Su-In',
         'A Unified Approach to Interpreting Model Predictions',
         _neurips_, 2017, volume=30),
+    'contrast': _proceedings('yin2022interpreting', 'Yin, Kayo and Neubig, Graham',
+        'Interpreting Language Models with Contrastive Explanations',
+        'Proceedings of the 2022 Conference on Empirical Methods in Natural Language Processing', 2022),
+    'empirical_explainer': _proceedings('schwarzenberg2021efficient',
+        'Schwarzenberg, Robert and Feldhus, Nils and M{\\"o}ller, Sebastian',
+        'Efficient Explanations from Empirical Explainers',
+        'Proceedings of the Fourth {BlackboxNLP} Workshop on Analyzing and Interpreting Neural Networks for {NLP}',
+        2021),
+    'steering': _proceedings('zhang2024tell', 'Zhang, Qingru and Singh, Chandan and Liu, Liyuan and Liu, Xiaodong and '
+        'Yu, Bin and Gao, Jianfeng and Zhao, Tuo',
+        'Tell Your Model Where to Attend: Post-hoc Attention Steering for {LLMs}',
+        'The Twelfth International Conference on Learning Representations', 2024),
     'occlusion': _preprint('li2016understanding', 'Li, Jiwei and Monroe, Will and Jurafsky, Dan',
         'Understanding Neural Networks through Representation Erasure',
         2016, '1612.08220'),

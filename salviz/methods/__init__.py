@@ -17,3 +17,5 @@ from salviz.methods.attention_dropout import (AttentionDropout as AttentionDropo
                                               DropKey as DropKey)
 from salviz.methods.expected_gradients import ExpectedGradients as ExpectedGradients
 from salviz.methods.constrained_rationales import ConstrainedRationales as ConstrainedRationales
+from salviz.methods.hiddencut import HiddenCut as HiddenCut
+from salviz.methods.attribution_distillation import ADKD as ADKD

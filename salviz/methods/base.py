@@ -62,6 +62,8 @@ class Plan:
     inputs:dict = field(default_factory=dict)   # {name: model inputs} of further passes, such as the masked copy
     # {name: function of the main outputs -> model inputs}: further passes that depend on the main one
     later:dict = field(default_factory=dict)
+    # {name of a further pass: {layer: positions}}: hidden states set to 0 in that pass, see `models.hidden.cut_hidden`
+    cut:dict = field(default_factory=dict)
     # whether to add `salviz_input`, the tensor that the model read, to the main outputs, with its graph
     main_embeddings:bool = False
     # capture maps after attention dropout (True, all released code) or before it (False, the papers)
@@ -323,7 +325,7 @@ class _Described(_WithOptions):
     def __repr__(self):
         variant = vars(self).get('variant')
         changed = variant.changed() if isinstance(variant, Variant) else {}
-        hidden = vars(variant) if isinstance(variant, Variant) else ()
+        hidden = vars(variant).keys() - self._parameters() if isinstance(variant, Variant) else ()
         values = [f'{name}={x!r}' for name, x in self.args().items() if name not in hidden]
         if changed: values.append(f'variant={vars(self).get("_preset") or variant!r}')
         return f'{self.name}({", ".join(values)})'
@@ -431,7 +433,7 @@ def _check_plan(method, plan):
     layers = plan.layers
     ok = isinstance(layers, (tuple, list, range)) and all(isinstance(l, int) for l in layers)
     method.require(ok, f'the layers of its plan must be a tuple of integers, got {_in_words(layers)}')
-    for name in ('rows', 'drop', 'scale', 'inputs', 'later', 'evidence', 'axes'):
+    for name in ('rows', 'drop', 'scale', 'inputs', 'later', 'cut', 'evidence', 'axes'):
         _require_kind(method, getattr(plan, name), dict, f'{name} of its plan must be a dict')
 
 _metric_names = ('task', 'loss', 'kind', 'step', 'epoch', 'learning_rate', 'seconds') # reserved in rows of metrics
@@ -511,8 +513,8 @@ class _MergedPlan(Plan):
             for layer, x in part.scale.items(): scale[layer] = scale[layer] * x if layer in scale else x
         super().__init__(layers=tuple(sorted({l for part in parts for l in part.layers})), rows=rows, drop=drop,
                          scale=scale,
-                         inputs=self._union('inputs'),
-                         later=self._union('later'), main_embeddings=any(part.main_embeddings for part in parts),
+                         inputs=self._union('inputs'), later=self._union('later'), cut=self._union('cut'),
+                         main_embeddings=any(part.main_embeddings for part in parts),
                          after_dropout=any(part.after_dropout for part in observing))
 
     def _union(self, field):

@@ -171,6 +171,11 @@ class _Explaining(_Opening):
         if self.variant.specials: return real
         return real & (batch['word_ids'] >= 0)
 
+    def compared(self, explained:torch.Tensor, explanation:torch.Tensor,
+                 counts:torch.Tensor) -> torch.Tensor: # [batch]
+        "Return the loss between the explanations of student and teacher, over the values that count"
+        return explanation_loss(explained, explanation, counts)
+
     def teach(
         self, teacher:torch.nn.Module, batch:dict,
         explains:bool=True, # compute explanations as well
@@ -190,6 +195,8 @@ class _Explaining(_Opening):
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-035
 class _Caching(_Explaining):
     "The part of the method that caches the teacher's answers"
+    caches = True # whether answers are cached if the data and the number of epochs allow it
+
     def _explain_all(self, teacher, trainer) -> dict: # arrays example_id, length, saliency and logits
         "Compute the answers of `teacher` for the training set, in order of length"
         examples, size, parts = trainer.encoded['train'], trainer.args.train_batch_size, []
@@ -247,7 +254,7 @@ class _Distilling(_Caching):
         if explanation is not None:
             explained = self.explained(model, maps, batch, plan.layers, answer, torch.is_grad_enabled())
             counts = self.counted(batch, explained)
-            terms['explanation'] = Term(explanation_loss(explained, explanation, counts), self.weight)
+            terms['explanation'] = Term(self.compared(explained, explanation, counts), self.weight)
             plan.evidence['explanation'] = torch.where(counts, explained.detach(), 0.)
         if not isinstance(task, Regression):
             terms['teacher_agreement'] = Term(_same_answers(task, student.detach(), answer, batch), 0.)
@@ -356,7 +363,7 @@ class _Preparing(_Checking):
         first = trainer.is_world_process_zero()
         if first and (doubts := self._doubts(teacher, trainer)): warnings.warn(f'Distillation: {doubts}', stacklevel=2)
         self._cached = None
-        if task.per_example and task.modality == 'text' and trainer.args.num_train_epochs > 1:
+        if self.caches and task.per_example and task.modality == 'text' and trainer.args.num_train_epochs > 1:
             self._cache(trainer.broadcast(self._explain_all(teacher, trainer) if first else None))
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #dsv-1

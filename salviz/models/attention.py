@@ -15,7 +15,7 @@ import operator
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -290,6 +290,7 @@ def _masked(maps, layer, keep, shape):
 def _scaled(maps, layer, A):
     "Return the probabilities `A` of `layer`, multiplied by the layer's factor if it has one"
     scale = maps._scale.get(layer)
+    if callable(scale): scale = scale(A)
     if isinstance(scale, torch.Tensor): scale = _fits(scale, A.shape, 'scale', layer).to(A)
     if scale is None: return A
     return A * scale
@@ -931,8 +932,8 @@ def observe(
     # {layer: bool [batch, heads, query, key]}; True masks a score before the softmax; no row loses all its keys
     drop:dict[int, torch.Tensor]|None=None,
     # {layer: float or tensor broadcastable to [batch, heads, query, key]}: factor for the probabilities, applied after
-    # they are captured
-    scale:dict[int, float|torch.Tensor]|None=None,
+    # they are captured; or a function of the probabilities that returns it, for example to renormalise rows
+    scale:dict[int, float|torch.Tensor|Callable[..., torch.Tensor]]|None=None,
     # True: capture the probabilities after attention dropout, as the released code of the papers does; False: before it
     after_dropout:bool=False,
     # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross' (query: target, key: source)
@@ -945,8 +946,8 @@ def observe(
     "Capture, drop and scale the attention of `model` in forward passes inside the block; yields `Maps`"
     drop = _by_layer(model, part, drop, 'drop', lambda x: isinstance(x, torch.Tensor) and x.dtype == torch.bool,
                      'a bool tensor')
-    scale = _by_layer(model, part, scale, 'scale', lambda x: isinstance(x, torch.Tensor) or isinstance(x, (int, float)),
-                      'a number or a tensor')
+    scale = _by_layer(model, part, scale, 'scale', lambda x: isinstance(x, (torch.Tensor, int, float)) or callable(x),
+                      'a number, a tensor or a function')
     if isinstance(layers, _several) and not (layers or drop or scale or isinstance(rows, dict) and rows):
         yield Maps(type(model).__name__)
         return

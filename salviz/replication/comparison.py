@@ -30,6 +30,7 @@ from .method_trials import (
 from .verdicts import gain_check
 from ..studies.progress import study_progress
 from ..studies.trials import arguments_of, fresh_method
+from ..views.base import counted
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -96,7 +97,8 @@ def _planned(study, trials, seeds, budget, held_out, say, left_out) -> _Plan:
     fitting = trials if budget == math.inf else int((budget - seeds*round_of_all)/round_of_all)
     chosen = min(trials, max(fitting, 1))
     plan = _Plan(chosen, seconds, left_out, (chosen + seeds)*round_of_all)
-    say(f'compare: {len(seconds)} methods, {chosen} tuning trials and {seeds} seeds each: about '
+    each = f'{counted(chosen, "tuning trial")} and {counted(seeds, "seed")} each'
+    say(f'compare: {counted(len(seconds), "method")}, {each}: about '
         f'{_time_words(plan.estimate)} with one process')
     if chosen < trials:
         say(f'compare: {chosen} instead of {trials} tuning trials, equally many for each method, because of the budget '
@@ -176,7 +178,8 @@ class _Ranked(_ComparedRows):
         "Return a sentence on the tuning"
         counts = sorted({tuned['trials'] for tuned in self.tuning.values()})
         if not counts: return ''
-        return (f'Each method was tuned with {" to ".join(map(str, counts))} trials on the validation split, '
+        trials = ' to '.join(map(str, counts)) + ' trial' + 's'*(counts[-1] > 1)
+        return (f'Each method was tuned with {trials} on the validation split, '
                 'and trained again with other seeds.')
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-016

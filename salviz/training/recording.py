@@ -22,6 +22,7 @@ from ..core.text import readable
 from ..data.texts import model_inputs
 from ..methods.base import Progress, Term, Together, plan_of, terms_of
 from ..models.attention import check_observable, observe
+from ..models.hidden import cut_hidden
 from ..models.loading import device_of, full_precision, new_head_note, pooled_rows, undisturbed
 from ..models.patches import patch_grid, reads_patches
 from ..models.tasks import attribution_target
@@ -130,8 +131,10 @@ class _ProbePasses:
             with torch.enable_grad(), capture as (inputs, captured): again = model(**inputs)
             if captured: again.salviz_input = captured[0]
             later = {name: f(again) for name, f in plan.later.items()}
-        with torch.no_grad():
-            return dict(main=main, **{name: model(**inputs) for name, inputs in {**plan.inputs, **later}.items()})
+        outputs = dict(main=main)
+        for name, inputs in {**plan.inputs, **later}.items():
+            with torch.no_grad(), cut_hidden(model, plan.cut.get(name, {})): outputs[name] = model(**inputs)
+        return outputs
 
     def _rows(self, model, batch):
         "Return the pooled row of each example, or None if the head does not read a single row"

@@ -12,6 +12,7 @@ from ..attribution.reading import word_embeddings
 from ..data.texts import model_inputs
 from ..methods.base import Method, Progress, Term, plan_of, terms_of
 from ..models.attention import eager_passes, observe
+from ..models.hidden import cut_hidden
 from ..models.loading import full_precision
 from ..models.tasks import tasks
 
@@ -54,16 +55,18 @@ def _run_passes(
     if captured: main.salviz_input = captured[0]
     further = {**plan.inputs, **{name: inputs_of(main) for name, inputs_of in plan.later.items()}}
     return dict(main=main,
-                **{name: _further_pass(model, net, inputs, batch, plan) for name, inputs in further.items()}), maps
+                **{name: _further_pass(model, net, inputs, batch, plan, plan.cut.get(name, {}))
+                   for name, inputs in further.items()}), maps
 
 # %% ../../nbs/06_training/02_step.ipynb #006c
-def _further_pass(model, net, inputs:dict, batch:dict, plan):
-    """Return the outputs of a further pass over `inputs`
+def _further_pass(model, net, inputs:dict, batch:dict, plan, cut:dict):
+    """Return the outputs of a further pass over `inputs`, whose hidden states are 0 at the positions `cut`
 
     It uses the drop masks and factors of `plan` if `inputs` has the same number of tokens as `batch`."""
     changed = plan.drop or plan.scale
     same = changed and 'input_ids' in inputs and inputs['input_ids'].shape == batch['input_ids'].shape
-    with observe(net, [], plan.drop, plan.scale) if same else contextlib.nullcontext(): return model(**inputs)
+    drop, scale = (plan.drop, plan.scale) if same else ({}, {})
+    with cut_hidden(net, cut, drop, scale): return model(**inputs)
 
 # %% ../../nbs/06_training/02_step.ipynb #px006
 def step_terms(

@@ -12,8 +12,8 @@ import forked
 from helpers import breaking_at
 from salviz.methods import (ADDrop, AttentionDropout, AttentionGuidance, AttentionGuidanceVariant,
                             ConstrainedRationales, Distillation, DropHead, DropKey, EnergyLoss, ExpectedGradients,
-                            FineTuning, RationaleGuided, RationaleGuidedVariant, RDrop, RightForRightReasons,
-                            SaliencyGuided, SalLM, SalLMVariant)
+                            FineTuning, HiddenCut, RationaleGuided, RationaleGuidedVariant, RDrop,
+                            RightForRightReasons, SaliencyGuided, SalLM, SalLMVariant)
 from salviz.methods.base import method_classes
 from salviz.models.tasks import tasks
 from salviz.models.nets import (DigitCNN, InputCellLSTM, ResNet18, SeriesLSTM, SeriesTransformer, TCN, TextLSTM,
@@ -256,7 +256,7 @@ served_rows = [('regression', 'bert', 'ADDrop'), ('token_classification', 'bert'
                ('seq2seq', 'marian', 'RDrop'), ('causal_lm', 'gpt2', 'RDrop'),
                ('token_classification', 'bert', 'DropKey'), ('causal_lm', 'gpt2', 'AttentionDropout'),
                ('classification', 'deberta-v2', 'DropHead'), ('token_classification', 'bert', 'RDrop'),
-               ('image_classification', DigitCNN, 'RDrop'),
+               ('image_classification', DigitCNN, 'RDrop'), ('classification', 'bert', 'HiddenCut'),
                ('token_classification', 'bert', 'SalLM'), ('causal_lm', 'gpt2', 'SalLM')]
 
 class TaughtByACopy(Distillation):
@@ -279,7 +279,7 @@ methods_besides = {
     'RightForRightReasons': RightForRightReasons, 'EnergyLoss': EnergyLoss, 'RDrop': RDrop,
     'DropKey': lambda: DropKey(p=.4), 'AttentionDropout': lambda: AttentionDropout(p=.4),
     'DropHead': lambda: DropHead(p=.4), 'ExpectedGradients': ExpectedGradients,
-    'ConstrainedRationales': ConstrainedRationales}
+    'ConstrainedRationales': ConstrainedRationales, 'HiddenCut': HiddenCut}
 def build(name, task):
     of_task = methods_of_images if task == 'image_classification' else {}
     return {**methods, **methods_besides, **of_task}[name]()

@@ -730,7 +730,7 @@ def test_wrong_arguments_raise_errors_of_one_sentence():
              (dict(drop={0: no.float()}), r'drop\[0\] must be a bool tensor, got torch.float32'),
              (dict(drop=no), 'drop must be a dictionary'),
              (dict(drop={2: no, -1: no}), 'drop names a layer twice: 2, -1'), (dict(scale={9: 1.}), 'scale: .* got 9'),
-             (dict(scale={0: 'x'}), r"scale\[0\] must be a number or a tensor, got 'x'")]
+             (dict(scale={0: 'x'}), r"scale\[0\] must be a number, a tensor or a function, got 'x'")]
     for kwargs, text in wrong:
         with pytest.raises(ValueError, match=text) as e, observe(model, **kwargs): pass
         assert '\n' not in str(e.value)
