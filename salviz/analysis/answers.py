@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 # %% ../../nbs/09_analysis/10_answers.ipynb #an06
 def _mean_attention(maps, gradients, v):
     "Return the keys on which `v` rests, by the mean attention of all layers and heads"
-    A = torch.stack([A.mean(1) for A in maps]).mean(0)
+    A = torch.stack([A.mean(1).to(v) for A in maps]).mean(0)
     return torch.einsum('bq,bqk->bk', v, A)
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an08
 def _rollout(maps, gradients, v):
     "Return the keys on which `v` rests, by attention rollout (Abnar and Zuidema 2020)"
-    for A in reversed(maps): v = .5*v + .5*torch.einsum('bq,bqk->bk', v, A.mean(1))
+    for A in reversed(maps): v = .5*v + .5*torch.einsum('bq,bqk->bk', v, A.mean(1).to(v))
     return v
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an10
 def _relevance(maps, gradients, v):
     "Return the keys on which `v` rests, by gradient x attention (Chefer, Gur and Wolf 2021, equations 5 and 6)"
     for A, G in zip(reversed(maps), reversed(gradients)):
-        v = v + torch.einsum('bq,bqk->bk', v, (A*G).clamp(min=0).mean(1))
+        v = v + torch.einsum('bq,bqk->bk', v, (A*G).clamp(min=0).mean(1).to(v))
     return v
 
 _methods = dict(attention=_mean_attention, rollout=_rollout, gradient_x_attention=_relevance)
@@ -53,7 +53,7 @@ def _scaled_to(v, total):
 
 def _through_language(method, maps, gradients, position):
     "Return the weights [n] of all tokens for the prediction at `position`; they sum to 1"
-    start = torch.zeros(1, maps[0].shape[-1])
+    start = torch.zeros(1, maps[0].shape[-1], dtype=torch.float64)
     start[0, position] = 1
     v = _methods[method](maps, gradients, start)
     if method == 'gradient_x_attention': v = v - start
@@ -65,7 +65,7 @@ def _through_tower(method, maps, gradients, weights, order):
     of each patch of a crop in the tower"""
     crops, places = len(maps[0]), torch.as_tensor(order)
     special = maps[0].shape[-1] - len(places)
-    v = torch.zeros(crops, maps[0].shape[-1])
+    v = weights.new_zeros(crops, maps[0].shape[-1])
     v[:, special + places] = weights.view(crops, -1)
     v = _scaled_to(_methods[method](maps, gradients, v), weights.sum())
     return v[:, special + places].reshape(-1)
@@ -240,7 +240,7 @@ def _weights_of(method, read, ids, start, is_image, layout, merge, order) -> tup
         if not tower: continue
         tokens = _divided(row[is_image], layout, merge)
         patches.append(_through_tower(method, tower, gradients[1], tokens, order))
-    return torch.stack(rows).numpy(), torch.stack(patches).numpy() if patches else None
+    return torch.stack(rows).float().numpy(), torch.stack(patches).float().numpy() if patches else None
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an27
 def _facts(processor, logits, ids, start, most=5) -> tuple: # (probability [generated], alternatives)

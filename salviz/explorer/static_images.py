@@ -370,6 +370,7 @@ def _part_or_note(selection, panel, width, notes):
 # panels for which only some snapshots have data; for others, no note is needed
 _needs = dict(evidence=custom_evidence, continuation=lambda s: s.info.get('continuation'),
                 rationale=lambda s: 'rationale' in s.arrays, patches=lambda s: 'patches' in s.info,
+              answer=lambda s: 'answer' in s.info,
                 time=was_trained)
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #029b
