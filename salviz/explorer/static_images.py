@@ -376,6 +376,7 @@ _needs = dict(evidence=custom_evidence, continuation=lambda s: s.info.get('conti
 # %% ../../nbs/12_explorer/11_static_images.ipynb #029b
 def _of_page(selection, where) -> list: # of `Panel`
     "Return the panels at position `where` of a page that have data for `selection`"
+    if 'answer' in selection.snapshot.info: return [panels()['answer']]*(where == 'below')
     if _is_signal(selection.snapshot): shown = ('signals', 'anything')
     else: shown = ('maps', 'text', 'anything')
     panels_here = [panel for panel in panels().values() if panel.page == where and panel.shows in shown

@@ -76,7 +76,8 @@ def _answer_heat_map(view, width):
     lines, places, wide, high, y = _panels(view, width)
     space, size, left = width*72 - 18, 7, 10
     parts = [_lines_of(view, k, space, size) for k in range(len(view.maps))]
-    length, label = min(150., space/2 - 12), wrapped(f'{view.unit} (square-root scale)', min(150., space/2 - 12), 6.5)
+    length = min(150., space/2 - 18)
+    label = wrapped(f'{view.unit} (square-root scale)', length, 6.5)
     below = y + 34 + 8*len(label)
     tops = np.cumsum([below] + [14 + (size + 7)*(part[3][-1][0] + 1 if part[3] else 0) for part in parts])
     def draw(sheet):
@@ -84,7 +85,7 @@ def _answer_heat_map(view, width):
             for k, line in enumerate(text): sheet.text(x, top - 4 - 9*(len(text) - 1 - k), line, **panel_title)
             _draw_image(sheet, view, i, x, top, wide, high)
         colour_bar(sheet, Sheet.margin + 10, y + 2, length, 6, *_scale(view.limit), '\n'.join(label))
-        colour_bar(sheet, Sheet.margin + 22 + length, y + 2, length, 6, *_scale(view.word_limit),
+        colour_bar(sheet, Sheet.margin + 30 + length, y + 2, length, 6, *_scale(view.word_limit),
                    '\n'.join(wrapped('weight of a word (square-root scale)', length, 6.5)))
         for k, (part, top) in enumerate(zip(parts, tops)):
             name = fitted(f'before {view.labels[k]}', space, 6.5)

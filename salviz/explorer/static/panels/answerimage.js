@@ -55,18 +55,18 @@ export function answerOf(frame) {
 
 class AnswerPanel {
   constructor(ctx) {
-    Object.assign(this, {ctx, method: 0, tower: false, over: true, image: elementOf('canvas', 'sv-answer-image'),
-      map: elementOf('canvas', 'sv-answer-image')});
+    Object.assign(this, {ctx, method: 0, tower: false, over: true, image: elementOf('canvas', 'sv-imageanswer-image'),
+      map: elementOf('canvas', 'sv-imageanswer-image')});
     this.methods = choiceOf([], value => this.change({method: Number(value)}));
     this.towerBox = tickBox(tower => this.change({tower}));
     this.overBox = tickBox(over => this.change({over}));
-    this.warning = elementOf('p', 'sv-note sv-answer-warning');
+    this.warning = elementOf('p', 'sv-note sv-imageanswer-warning');
     this.line = elementOf('div', 'sv-line');
     this.line.setAttribute('role', 'listbox');
     this.line.setAttribute('aria-orientation', 'horizontal');
     this.line.setAttribute('aria-label', 'generated tokens: choose one to see what it rests on');
     this.about = elementOf('p', 'sv-reading');
-    this.images = elementOf('div', 'sv-answer-images', this.image, this.map);
+    this.images = elementOf('div', 'sv-imageanswer-images', this.image, this.map);
     this.reading = elementOf('p', 'sv-reading');
     this.mapScale = elementOf('div', 'sv-sentence-scale');
     this.text = elementOf('div', 'sv-line');
@@ -75,8 +75,8 @@ class AnswerPanel {
     this.head = elementOf('div', 'sv-head', elementOf('h3', 'sv-title', 'Answer'), labelled('Weights', this.methods),
       labelled('Through the vision tower', this.towerBox, 'sv-check'),
       labelled('Overlay on the image', this.overBox, 'sv-check'));
-    this.el = elementOf('section', 'sv-panel sv-answer', this.head, this.warning, this.line, this.about, this.images,
-      this.mapScale, this.reading, elementOf('h4', 'sv-answer-title', 'Text before the token'), this.text,
+    this.el = elementOf('section', 'sv-panel sv-imageanswer', this.head, this.warning, this.line, this.about,
+      this.images, this.mapScale, this.reading, elementOf('h4', 'sv-imageanswer-title', 'Text before the token'), this.text,
       this.textScale, this.legend);
     this.el.setAttribute('aria-label', 'Answer');
     this.image.setAttribute('role', 'img');
@@ -88,7 +88,9 @@ class AnswerPanel {
   listen() {
     this.line.addEventListener('click', e => {
       const chip = e.target.closest?.('.sv-chip');
-      if (chip) this.choose(this.chips.indexOf(chip));
+      if (!chip) return;
+      this.focused = true; // the chips are replaced
+      this.choose(this.chips.indexOf(chip));
     });
     this.line.addEventListener('keydown', e => {
       const to = {Home: 0, End: this.answer.count - 1}[e.key]
@@ -102,7 +104,8 @@ class AnswerPanel {
     this.map.addEventListener('mousemove', e => this.readPoint(e));
     this.map.addEventListener('mouseleave', () => this.read(null));
     this.map.addEventListener('keydown', e => {
-      const step = {ArrowRight: 1, ArrowLeft: -1, ArrowDown: this.layout.crops[0][5], ArrowUp: -this.layout.crops[0][5]};
+      const across = this.layout.crops[0][5];
+      const step = {ArrowRight: 1, ArrowLeft: -1, ArrowDown: across, ArrowUp: -across};
       if (!(e.key in step)) return;
       this.cursor = Math.max(0, Math.min(this.values.length - 1, (this.cursor ?? -1) + step[e.key]));
       this.read([this.cursor]);
@@ -192,7 +195,7 @@ class AnswerPanel {
       canvas.getContext('2d').putImageData(new ImageData(new Uint8ClampedArray(values.buffer), columns, rows), 0, 0);
     }
     this.map.salviz = {density: this.density};
-    this.mapScale.replaceChildren(scaleBar(scale, 'weight density (1: even spread)'));
+    this.mapScale.replaceChildren(scaleBar(scale, 'of weight density (1: even spread)'));
   }
 
   // The text before the token; image tokens are left out.
@@ -208,7 +211,7 @@ class AnswerPanel {
       paintToken(chip, scaleColour(scale, this.row[i]));
       return chip;
     }));
-    this.textScale.replaceChildren(scaleBar(scale, 'weight of a token'));
+    this.textScale.replaceChildren(scaleBar(scale, 'of the weight of a token'));
   }
 
   say(g) {
@@ -231,7 +234,9 @@ class AnswerPanel {
     this.read(null);
   }
 
-  nameOf(token) { return `${this.tower ? 'patch' : 'image token'} ${token}, weight ${shortNumber(this.values[token])}`; }
+  nameOf(token) {
+    return `${this.tower ? 'patch' : 'image token'} ${token}, weight ${shortNumber(this.values[token])}`;
+  }
 
   readPoint(e) {
     const {rows, columns} = this.answer, box = this.map.getBoundingClientRect();
