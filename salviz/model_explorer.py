@@ -59,6 +59,17 @@ def _explored_answer(model, processor, image, prompt, generate, not_used, kwargs
     return Explorer([answer_snapshot(explanation)], **dict(panels=['answer']) | kwargs)
 
 
+# %% ../nbs/12_explorer/14_model_explorer.ipynb #de67dcae
+def _explored_capture(capture, kwargs) -> Explorer:
+    "Return the explorer of `capture`, the first passes over texts or images; the rest is computed in the background"
+    from salviz.analysis.model_maps import BackgroundAttribution
+    background = BackgroundAttribution(as_run(capture.snapshots), capture)
+    if not background.total: return Explorer(capture.snapshots, **kwargs)
+    explorer = Explorer(background, **kwargs)
+    background.start()
+    return explorer
+
+
 # %% ../nbs/12_explorer/14_model_explorer.ipynb #me09
 def explore(
     # a transformers model, with or without a head, or a peft model with LoRA; None: the bundled sentiment classifier
@@ -104,13 +115,13 @@ def explore(
     Example: `explore()`, `explore(texts='a charming film')`,
     `explore(model, tokenizer, ['a charming film', 'a dull film'], target='positive')`,
     `explore(language_model, tokenizer, 'a charming', generate=8)`,
-    `explore(vision_transformer, images=data['test'].select(range(4)))`,
+    `explore(vision_transformer, images=data['test'].select(range(4)))`. An answer about an image:
     `explore(vision_language_model, processor, image=photo, prompt='What colour is the car?', generate=8)`"""
     text_args = dict(texts=texts, position=position, max_length=max_length)
     if image is not None or prompt is not None:
         not_used = text_args | dict(target=target, steps=steps, images=images, labels=labels, classes=classes)
         return _explored_answer(model, tokenizer, image, prompt, generate, not_used, kwargs)
-    from salviz.analysis.model_maps import BackgroundAttribution, capture_images, capture_texts
+    from salviz.analysis.model_maps import capture_images, capture_texts
     if images is not None:
         text_args |= dict(tokenizer=tokenizer, generate=generate)
         _check_image_args(model, text_args)
@@ -121,8 +132,4 @@ def explore(
         capture = capture_texts(model, tokenizer, texts, target, position, saliency, steps, attribution, max_length,
                                 generate)
         kwargs = dict(model=capture.pair) | kwargs
-    background = BackgroundAttribution(as_run(capture.snapshots), capture)
-    if not background.total: return Explorer(capture.snapshots, **kwargs)
-    explorer = Explorer(background, **kwargs)
-    background.start()
-    return explorer
+    return _explored_capture(capture, kwargs)

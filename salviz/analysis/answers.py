@@ -321,5 +321,6 @@ def answer_snapshot(
         arrays['answer_patches'] = np.stack([*e.patch_weights.values()])
         answer['patches'] = _layout_info(e.patches)
     info = dict(args={}, seed=0, drawn_step=0, example_id=number, model=e.model, notes=list(e.notes), answer=answer)
-    return Snapshot(step=0, epoch=0., probe=number, arrays=arrays, texts=(' '.join(words[:len(words) - len(e.answer)]),),
-                    tokens=list(e.tokens), words=words, word_ids=ids, is_special=e.is_image.copy(), info=info)
+    prompt = ' '.join(words[:len(words) - len(e.answer)])
+    return Snapshot(step=0, epoch=0., probe=number, arrays=arrays, texts=(prompt,), tokens=list(e.tokens), words=words,
+                    word_ids=ids, is_special=e.is_image.copy(), info=info)

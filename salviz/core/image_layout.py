@@ -83,8 +83,8 @@ def pixel_map(
     "Distribute the weight of each token evenly over the pixels of its box"
     weights = np.asarray(weights, np.float64)
     count = weights.shape[-1] if weights.ndim else 0
-    check_faults('' if count == layout.tokens else
-                 f'weights must have one number for each of the {layout.tokens} image tokens, got {count}', 'pixel_map: ')
+    check_faults('' if count == layout.tokens else 'weights must have one number for each of the '
+                 f'{layout.tokens} image tokens, got {count}', 'pixel_map: ')
     total = np.zeros((*weights.shape[:-1], layout.height, layout.width))
     for (part, down, across), crop in zip(layout._parts(weights), layout.crops):
         area = crop.height/crop.rows * crop.width/crop.columns

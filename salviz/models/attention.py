@@ -432,7 +432,8 @@ def _patches_to_try(stack) -> dict:
         raise _Unlike('some of its layers attend within windows, whose number depends on the size of the image')
     size = config.in_channels * config.temporal_patch_size * config.patch_size**2
     patches = torch.randn(16, size, generator=torch.Generator().manual_seed(0))
-    return dict(hidden_states=patches.to(stack.device, stack.dtype), grid_thw=torch.tensor([[1, 4, 4]], device=stack.device))
+    return dict(hidden_states=patches.to(stack.device, stack.dtype),
+                grid_thw=torch.tensor([[1, 4, 4]], device=stack.device))
 
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr02b

@@ -152,8 +152,8 @@ def image_layout(
 
 # %% ../../nbs/03_models/13_image_tokens.ipynb #it20
 VisionParts = namedtuple('VisionParts', 'tower language layers merge')
-VisionParts.__doc__ = """The inner models of a vision-language model: `tower`, whose first `layers` layers are used (None:
-all), and `language`; each image token merges `merge` × `merge` patches"""
+VisionParts.__doc__ = """The inner models of a vision-language model: `tower`, whose first `layers` layers are used
+(None: all), and `language`; each image token merges `merge` × `merge` patches"""
 
 def vision_parts(model) -> VisionParts:
     "Return the vision tower and the language model inside `model`"

@@ -13,8 +13,8 @@ import transformers as tf
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 # %% ../../nbs/03_models/14_small_vision_language.ipynb #sv06
-_words = ('user assistant : . , ? what is the colour of in on left right top bottom middle a an and no yes where which how '
-          'many red green blue yellow black white square circle cat dog car tree house sky image picture one two three '
+_words = ('user assistant : . , ? what is the colour of in on left right top bottom middle a an and no yes where which '
+          'how many red green blue yellow black white square circle cat dog car tree house sky image picture one two three '
           'four word reads shows').split()
 _specials = dict(image_token='<image>', video_token='<video>', start_image_token='<img>', end_image_token='</img>',
                  context_image_token='<image>')
@@ -52,8 +52,8 @@ def _qwen(text, vision, tokenizer, patch):
     size, rope = vision['hidden_size'], dict(rope_type='default', mrope_section=[1, 1, 2], rope_theta=10000.)
     config = tf.Qwen2VLConfig(
         text_config=dict(text, rope_parameters=rope), image_token_id=tokenizer.image_token_id,
-        vision_config=dict(depth=vision['num_hidden_layers'], embed_dim=size, hidden_size=size, num_heads=2, mlp_ratio=2,
-                           patch_size=patch, spatial_merge_size=2),
+        vision_config=dict(depth=vision['num_hidden_layers'], embed_dim=size, hidden_size=size, num_heads=2,
+                           mlp_ratio=2, patch_size=patch, spatial_merge_size=2),
         video_token_id=tokenizer.video_token_id, vision_start_token_id=tokenizer.start_image_token_id,
         vision_end_token_id=tokenizer.end_image_token_id)
     reader = tf.Qwen2VLImageProcessorPil(patch_size=patch, merge_size=2,
@@ -64,7 +64,8 @@ def _qwen(text, vision, tokenizer, patch):
 def _internvl(text, vision, tokenizer, patch):
     config = tf.InternVLConfig(
         vision_config=dict(vision, image_size=[4*patch]*2, patch_size=[patch]*2),
-        text_config=dict(text, model_type='qwen2'), image_token_id=tokenizer.image_token_id, image_seq_length=4, downsample_ratio=.5)
+        text_config=dict(text, model_type='qwen2'), image_token_id=tokenizer.image_token_id,
+        image_seq_length=4, downsample_ratio=.5)
     reader = tf.GotOcr2ImageProcessorPil(size=dict(height=4*patch, width=4*patch), crop_to_patches=True, max_patches=6)
     processor = _without_videos(tf.InternVLProcessor)(reader, tokenizer, image_seq_length=4)
     return tf.InternVLForConditionalGeneration(config), processor

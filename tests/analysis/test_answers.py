@@ -224,7 +224,8 @@ def test_a_snapshot_survives_storing(explained):
     again = decode_snapshot(encode_snapshot(snapshot))
     assert again.info['answer'] == snapshot.info['answer']
     assert (again.arrays['answer_image'] == snapshot.arrays['answer_image']).all()
-    assert np.allclose(again.arrays['answer_weights'], snapshot.arrays['answer_weights'], rtol=2**-10, atol=1e-6) # float16
+    # stored in half precision
+    assert np.allclose(again.arrays['answer_weights'], snapshot.arrays['answer_weights'], rtol=2**-10, atol=1e-6)
 
 def test_the_model_is_not_changed_and_a_prompt_without_image_token_gets_one():
     model, processor = small_vision_language('qwen2_vl')

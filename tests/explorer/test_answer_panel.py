@@ -1,5 +1,5 @@
-"""The panel of an answer about an image: it shows the numbers that `explain_answer` computes, says that a random model is
-random, and shows hostile tokens as text."""
+"""The panel of an answer about an image: it shows the numbers that `explain_answer` computes, says that a random model
+is random, and shows hostile tokens as text."""
 import numpy as np
 import pytest
 
