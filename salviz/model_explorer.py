@@ -75,8 +75,7 @@ def explore(
     # a transformers model, with or without a head, or a peft model with LoRA; None: the bundled sentiment classifier
     # 'movie-minilm' for film reviews
     model:'torch.nn.Module|None'=None,
-    # fast tokenizer of the model; for `image`, the processor of the vision-language model
-    tokenizer:'PreTrainedTokenizerBase|ProcessorMixin|None'=None,
+    tokenizer:'PreTrainedTokenizerBase|ProcessorMixin|None'=None, # fast tokenizer; for `image`, the processor
     texts:str|Sequence|None=None,    # a text, a list of texts or a list of text pairs; None: `_shown_texts`
     # class, token or label to explain, a function of (outputs, rows), or a list with one per text; None: the prediction
     target:'str|int|Callable[..., torch.Tensor]|Sequence|None'=None,
@@ -98,9 +97,7 @@ def explore(
     # class of each image, by name or number; None: the labels of the rows
     labels:'Sequence|np.ndarray|torch.Tensor|str|int|None'=None,
     classes:Sequence[str]|None=None, # class names for images; None: those of the model or else of the rows
-    # for a vision-language model: a PIL image or a uint8 array [height, width, 3], about which the `prompt` asks; see
-    # `explain_answer`
-    image:'np.ndarray|Image|None'=None,
+    image:'np.ndarray|Image|None'=None, # for a vision-language model: a PIL image or a uint8 array [height, width, 3]
     prompt:str|None=None,            # question about the `image`
     **kwargs,                        # arguments of `Explorer`
     # an `Explorer` with attention [layers, heads, query, key], saliency [tokens] or [height, width] and attribution
