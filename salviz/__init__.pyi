@@ -7,6 +7,7 @@ from .core.snapshots import Snapshot as Snapshot
 from .core.runs import Run as Run, runs_table as runs_table
 from .core.interventions import Intervention as Intervention
 from .core.attention_arrays import attention_maps as attention_maps, save_maps as save_maps
+from .core.image_layout import ImageLayout as ImageLayout, pixel_map as pixel_map, token_fractions as token_fractions
 from .data.texts import (load_text as load_text, load_tokens as load_tokens, load_pairs as load_pairs,
                          load_questions as load_questions, subset as subset, encode as encode, Collator as Collator)
 from .data.signals import (load_images as load_images, load_series as load_series,
@@ -15,6 +16,7 @@ from .data.rationales import load_rationales as load_rationales
 from .data.shifted import shifted_splits as shifted_splits
 from .models.loading import load_classifier as load_classifier, load_model_for as load_model_for
 from .models.nets import small_net as small_net
+from .models.small_vision_language import small_vision_language as small_vision_language
 from .models.corruption import (train_tokenizer as train_tokenizer, small_model as small_model,
                                 MaskTokens as MaskTokens, ReplaceTokens as ReplaceTokens)
 from .models.attention import observe as observe
@@ -40,6 +42,9 @@ from .metrics.robustness import (calibration_error as calibration_error, consist
 from .analysis.faithfulness import faithfulness_table as faithfulness_table, accuracy_drop as accuracy_drop
 from .analysis.rationales import plausibility_table as plausibility_table
 from .analysis.corpus import head_table as head_table, gradient_sizes as gradient_sizes
+from .analysis.answers import (explain_answer as explain_answer, AnswerExplanation as AnswerExplanation,
+                               answer_map as answer_map, answer_words as answer_words,
+                               image_fraction as image_fraction)
 from .analysis.antecedents import antecedent_accuracy as antecedent_accuracy, antecedent_report as antecedent_report
 from .analysis.empirical_explainer import (EmpiricalExplainer as EmpiricalExplainer,
                                            fit_explainer as fit_explainer)

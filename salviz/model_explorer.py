@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from datasets import Dataset
-    from transformers import PreTrainedTokenizerBase
+    from PIL.Image import Image
+    from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
     from salviz.attribution.registry import Attribution
     from salviz.explorer.long_text_view import LongTextView
@@ -44,12 +45,38 @@ def _check_text_args(model, tokenizer, image_args):
     for is_wrong, problem in problems:
         if is_wrong: raise ValueError(f'explore: {problem}')
 
+# %% ../nbs/12_explorer/14_model_explorer.ipynb #3f597319
+def _explored_answer(model, processor, image, prompt, generate, not_used, kwargs) -> Explorer:
+    "Return the explorer of an answer about `image`; `not_used` are the arguments that must be None"
+    missing = [name for name, value in dict(model=model, tokenizer=processor, image=image, prompt=prompt).items()
+               if value is None]
+    extra = [name for name, value in not_used.items() if value is not None]
+    problem = f'{", ".join(extra)} cannot be combined with image= and prompt='
+    if missing: problem = ('an answer about an image needs the model, its processor (second argument), image= and '
+                           f'prompt=; missing: {", ".join(missing)}')
+    if missing or extra: raise ValueError(f'explore: {problem}')
+    from salviz.analysis.answers import answer_snapshot, explain_answer
+    explanation = explain_answer(model, processor, image, prompt, generate or 16)
+    return Explorer([answer_snapshot(explanation)], **dict(panels=['answer']) | kwargs)
+
+
+# %% ../nbs/12_explorer/14_model_explorer.ipynb #de67dcae
+def _explored_capture(capture, kwargs) -> Explorer:
+    "Return the explorer of `capture`, the first passes over texts or images; the rest is computed in the background"
+    from salviz.analysis.model_maps import BackgroundAttribution
+    background = BackgroundAttribution(as_run(capture.snapshots), capture)
+    if not background.total: return Explorer(capture.snapshots, **kwargs)
+    explorer = Explorer(background, **kwargs)
+    background.start()
+    return explorer
+
+
 # %% ../nbs/12_explorer/14_model_explorer.ipynb #me09
 def explore(
     # a transformers model, with or without a head, or a peft model with LoRA; None: the bundled sentiment classifier
     # 'movie-minilm' for film reviews
     model:'torch.nn.Module|None'=None,
-    tokenizer:'PreTrainedTokenizerBase|None'=None, # fast tokenizer of the model
+    tokenizer:'PreTrainedTokenizerBase|ProcessorMixin|None'=None, # fast tokenizer; for `image`, the processor
     texts:str|Sequence|None=None,    # a text, a list of texts or a list of text pairs; None: `_shown_texts`
     # class, token or label to explain, a function of (outputs, rows), or a list with one per text; None: the prediction
     target:'str|int|Callable[..., torch.Tensor]|Sequence|None'=None,
@@ -62,7 +89,7 @@ def explore(
     steps:int|None=None,
     attribution:bool=True,           # also compute attention attribution?
     # number of tokens that a causal language model generates after each text (greedily), or a dict of arguments of
-    # model.generate; each generated token is explained
+    # model.generate; each generated token is explained; for an answer about an `image`, 16 by default
     generate:int|dict|None=None,
     max_length:int|None=None,        # maximum number of tokens; None: limit of the model, at most 512
     # for a vision transformer, instead of tokenizer and texts: normalised values [n, channels, height, width], one
@@ -71,6 +98,8 @@ def explore(
     # class of each image, by name or number; None: the labels of the rows
     labels:'Sequence|np.ndarray|torch.Tensor|str|int|None'=None,
     classes:Sequence[str]|None=None, # class names for images; None: those of the model or else of the rows
+    image:'np.ndarray|Image|None'=None, # for a vision-language model: a PIL image or a uint8 array [height, width, 3]
+    prompt:str|None=None,            # question about the `image`
     **kwargs,                        # arguments of `Explorer`
     # an `Explorer` with attention [layers, heads, query, key], saliency [tokens] or [height, width] and attribution
     # of each text or image
@@ -84,10 +113,15 @@ def explore(
     Example: `explore()`, `explore(texts='a charming film')`,
     `explore(model, tokenizer, ['a charming film', 'a dull film'], target='positive')`,
     `explore(language_model, tokenizer, 'a charming', generate=8)`,
-    `explore(vision_transformer, images=data['test'].select(range(4)))`"""
-    from salviz.analysis.model_maps import BackgroundAttribution, capture_images, capture_texts
-    text_args = dict(tokenizer=tokenizer, texts=texts, position=position, generate=generate, max_length=max_length)
+    `explore(vision_transformer, images=data['test'].select(range(4)))`. An answer about an image:
+    `explore(vision_language_model, processor, image=photo, prompt='What colour is the car?', generate=8)`"""
+    text_args = dict(texts=texts, position=position, max_length=max_length)
+    if image is not None or prompt is not None:
+        not_used = text_args | dict(target=target, steps=steps, images=images, labels=labels, classes=classes)
+        return _explored_answer(model, tokenizer, image, prompt, generate, not_used, kwargs)
+    from salviz.analysis.model_maps import capture_images, capture_texts
     if images is not None:
+        text_args |= dict(tokenizer=tokenizer, generate=generate)
         _check_image_args(model, text_args)
         capture = capture_images(model, images, labels, classes, target, saliency, steps, attribution)
     else:
@@ -96,11 +130,7 @@ def explore(
         capture = capture_texts(model, tokenizer, texts, target, position, saliency, steps, attribution, max_length,
                                 generate)
         kwargs = dict(model=capture.pair) | kwargs
-    background = BackgroundAttribution(as_run(capture.snapshots), capture)
-    if not background.total: return Explorer(capture.snapshots, **kwargs)
-    explorer = Explorer(background, **kwargs)
-    background.start()
-    return explorer
+    return _explored_capture(capture, kwargs)
 
 # %% ../nbs/12_explorer/14_model_explorer.ipynb #lg02
 def explore_long(

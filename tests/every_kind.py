@@ -3,6 +3,7 @@ import numpy as np
 import pandas as pd
 
 import invented
+from salviz.core.snapshots import Snapshot
 from salviz.figures.drawing import figure_kinds
 
 compound = 'Donaudampfschifffahrtsgesellschaftskapitän'
@@ -47,7 +48,7 @@ def of_texts(folder, shape):
             'saliency': [drop, plain], 'is_masked, masked_input': masked,
             "info['token_predictions']": invented.tagged(tokens=words, gold=gold, said=answers),
             "info['target_tokens']": invented.translated(target=target, said=target[::-1]),
-            "info['continuation']": wrote(words),
+            "info['continuation']": wrote(words), "info['answer']": answered(words),
             'prediction': scored(tokens), 'probabilities of a multi-label task': several_labels(tokens),
             'evidence that no other kind draws': own_map(drop),
             'attention, twice': [drop, other], 'rows of metrics': [drop, other, guided], 'snapshots': [drop, other]}
@@ -62,6 +63,21 @@ def wrote(tokens):
     made.info['continuation'] = dict(start=start, tokens=made.labels[start:], probability=[.4, .03, .97][:count],
                                      others=[[[compound, .3], ['the', .1]]] * count)
     return made
+
+
+def answered(tokens):
+    "A text about an image of 2 x 3 image tokens, whose last tokens a model wrote"
+    tokens, g = [*(f'image {i}' for i in range(6)), *tokens], np.random.default_rng(0)
+    start = len(tokens) - min(2, len(tokens) - 7)
+    weights = g.dirichlet(np.ones(len(tokens)), (2, len(tokens) - start))
+    layout = dict(height=20, width=30, crops=[[0, 0, 20, 30, 2, 3]])
+    answer = dict(start=start, methods=['attention', 'rollout'], probability=[.5]*(len(tokens) - start),
+                  others=[[]]*(len(tokens) - start), image_tokens=list(range(6)), layout=layout,
+                  patches=dict(layout, crops=[[0, 0, 20, 30, 4, 6]]))
+    patches = np.repeat(weights[..., :6], 4, -1)/4
+    arrays = dict(answer_image=g.integers(0, 255, (20, 30, 3)).astype(np.uint8), answer_weights=weights,
+                  answer_patches=patches)
+    return Snapshot(0, 0., 0, arrays, tokens=tokens, info=dict(answer=answer, model='invented', notes=['Invented.']))
 
 
 def scored(tokens):

@@ -80,13 +80,14 @@ def _grow(x:np.ndarray, bits=None, exponent=None) -> np.ndarray:
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #023
 # L recorded layers, H heads, n tokens (query, key), C classes, m target tokens of a translation, g generated tokens,
-# 1 a single number
+# 1 a single number; of an answer about an image: y rows, x columns, c colours, a methods, p patches
 shapes = dict(
     attention='LHnn', attention_attribution='LHnn', attribution_ranks='LHnn', discard_candidates='LHnn',
     discarded='LHnn', pattern_target='LHnn', guided='LH',
     saliency='n', saliency_target='n', method_saliency='n', masked_input='n', is_masked='n', rationale='n',
     probabilities='C', masked_probabilities='C',
-    continuation_saliency='gn', token_confidence='n', target_probability='m', prediction='1')
+    continuation_saliency='gn', token_confidence='n', target_probability='m', prediction='1',
+    answer_image='yxc', answer_weights='agn', answer_patches='agp')
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #025
 signal_shapes = dict( # c channels, h height, w width; T time steps, F features

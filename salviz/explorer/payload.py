@@ -120,7 +120,7 @@ _info = ('method', 'args', 'methods', 'seed', 'drawn_step', 'method_epoch', 'pha
          'saliency_method', 'saliency_says', 'explains',
          'notes', 'awaited', 'masked_tokens', 'masked_labels', 'task', 'modality', 'token_labels', 'token_predictions',
          'target_tokens', 'predicted_tokens', 'right_classes',
-         'feature_names', 'continuation', 'patches', 'not_normalised')
+         'feature_names', 'continuation', 'patches', 'not_normalised', 'answer')
 
 def method_args(info:dict, name:str) -> dict:
     "Return the arguments of the method `name` from the `info` of a snapshot; {} if it was not used"

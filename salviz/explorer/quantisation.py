@@ -152,7 +152,7 @@ codecs = dict(
     token_confidence='f32',
     target_probability='f32', prediction='f32',
     input='level8', saliency_map='level8', method_saliency_map='level8', masked_map='level8', is_masked_map='bits',
-    informative='bits')
+    informative='bits', answer_image='table8', answer_weights='f32', answer_patches='level8')
 
 # %% ../../nbs/12_explorer/01_quantisation.ipynb #009b
 def codec_of(

@@ -370,11 +370,13 @@ def _part_or_note(selection, panel, width, notes):
 # panels for which only some snapshots have data; for others, no note is needed
 _needs = dict(evidence=custom_evidence, continuation=lambda s: s.info.get('continuation'),
                 rationale=lambda s: 'rationale' in s.arrays, patches=lambda s: 'patches' in s.info,
+              answer=lambda s: 'answer' in s.info,
                 time=was_trained)
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #029b
 def _of_page(selection, where) -> list: # of `Panel`
     "Return the panels at the position `where` on a page that have data for `selection`"
+    if 'answer' in selection.snapshot.info: return [panels()['answer']]*(where == 'below')
     if _is_signal(selection.snapshot): shown = ('signals', 'anything')
     else: shown = ('maps', 'text', 'anything')
     panels_here = [panel for panel in panels().values() if panel.page == where and panel.shows in shown

@@ -1173,6 +1173,7 @@ choices = ('names', 'order', 'colours', 'cmap', 'limits')
 _kinds = {}     # name: `Kind`, of all imported modules
 _drawing_modules = ('salviz.figures.maps', 'salviz.figures.sheet', 'salviz.figures.charts',
                     'salviz.figures.effects', 'salviz.figures.shift', 'salviz.figures.saliency_grid',
+                    'salviz.figures.answers',
                     'salviz.figures.own_axes')
 
 # sources that `salviz.figures.sheet.figure` accepts

@@ -585,12 +585,25 @@ def _tokens_to_try(stack) -> list: # of ids
 
 _usual = 'input_ids', 'pixel_values'
 
+# %% ../../nbs/03_models/01_attention.ipynb #9bcdc0e9
+def _patches_to_try(stack) -> dict:
+    "Return an image of 4 × 4 patches for the vision tower `stack` of a Qwen model"
+    config = stack.config
+    if getattr(config, 'window_size', None):
+        raise _Unlike('some of its layers attend within windows, whose number depends on the size of the image')
+    size = config.in_channels * config.temporal_patch_size * config.patch_size**2
+    patches = torch.randn(16, size, generator=torch.Generator().manual_seed(0))
+    return dict(hidden_states=patches.to(stack.device, stack.dtype),
+                grid_thw=torch.tensor([[1, 4, 4]], device=stack.device))
+
+
 # %% ../../nbs/03_models/01_attention.ipynb #tr02b
 def _inputs_to_try(stack) -> dict:
     "Return three rows of six tokens for `stack`, or one image, or the `dummy_inputs` of its class"
     takes, config = inspect.signature(stack.forward).parameters, stack.config
     if type(stack).dummy_inputs is not PreTrainedModel.dummy_inputs and stack.main_input_name not in _usual:
         return {k: x.to(stack.device, stack.dtype) for k, x in stack.dummy_inputs.items()}
+    if 'grid_thw' in takes: return _patches_to_try(stack)
     required = [k for k, p in takes.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     others = [k for k in required if k not in (*_usual, 'attention_mask', 'decoder_input_ids')]
     if others := others or [k for k in [stack.main_input_name] if k in takes and k not in _usual]:

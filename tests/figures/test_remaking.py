@@ -24,8 +24,8 @@ from salviz.figures.remaking import _differences, remake
 from salviz.metrics.study_results import StudyResults
 from salviz.views.base import view_for
 
-orphans = ['token_labels', 'translation', 'continuation', 'signal', 'saliency_distribution', 'patch_attention',
-           'scored_sentence', 'multi_label_sentence', 'evidence',
+orphans = ['token_labels', 'translation', 'continuation', 'answer_heat_map', 'signal',
+           'saliency_distribution', 'patch_attention', 'scored_sentence', 'multi_label_sentence', 'evidence',
            'saliency_grid'] # their snapshots are of no folder, or were changed: the file carries them
 
 @pytest.fixture(scope='module')

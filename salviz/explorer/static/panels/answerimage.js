@@ -1,0 +1,262 @@
+// Panel 'answer': an answer about an image. Choose a generated token to see which pixels and which words it rests on.
+import {colourScaleOf, paintScale, percent, scaleColour, shortNumber} from '../lib/colour.js';
+import {chipText, numberWords, paintToken, quoted, scaleBar} from '../lib/words.js';
+import {choiceOf, elementOf, fillChoice, labelled, setText, tickBox} from '../lib/controls.js';
+import {writtenAt} from './continuation.js';
+
+const answerKeys = ['frames', 'meta', 'run', 'probe', 'step', 'row', 'palette', 'theme', 'size'];
+const answerGrey = .4;
+const answerMethods = {attention: 'Attention, mean of layers and heads', rollout: 'Attention rollout',
+  gradient_x_attention: 'Gradient x attention'};
+
+// Calls `visit(token, box)` for each token of a layout, with its box in pixels of an image of rows x columns.
+function eachBox({height, width, crops}, rows, columns, visit) {
+  const down = rows / height, across = columns / width;
+  let token = 0;
+  for (const [top, left, tall, wide, r, c] of crops)
+    for (let i = 0; i < r * c; i++) {
+      const y = Math.floor(i / c), x = i % c;
+      visit(token++, {top: (top + y * tall / r) * down, bottom: (top + (y + 1) * tall / r) * down,
+        left: (left + x * wide / c) * across, right: (left + (x + 1) * wide / c) * across});
+    }
+}
+
+// The density of the weights at each pixel, as `pixel_map` computes it; 1: all weight, spread evenly over the image.
+export function pixelDensity(layout, weights, rows, columns) {
+  const out = new Float32Array(rows * columns);
+  eachBox(layout, rows, columns, (token, {top, bottom, left, right}) => {
+    const value = weights[token] * rows * columns / ((bottom - top) * (right - left));
+    for (let y = Math.max(0, Math.floor(top)); y < Math.min(rows, bottom); y++) {
+      const part = value * (Math.min(bottom, y + 1) - Math.max(top, y));
+      for (let x = Math.max(0, Math.floor(left)); x < Math.min(columns, right); x++)
+        out[y * columns + x] += part * (Math.min(right, x + 1) - Math.max(left, x));
+    }
+  });
+  return out;
+}
+
+// The tokens whose boxes contain a point of the image; tiles and a thumbnail overlap.
+export function tokensAt(layout, rows, columns, y, x) {
+  const found = [];
+  eachBox(layout, rows, columns, (token, {top, bottom, left, right}) => {
+    if (top <= y && y < bottom && left <= x && x < right) found.push(token);
+  });
+  return found;
+}
+
+// What a frame contains of an answer, or null.
+export function answerOf(frame) {
+  const answer = frame?.info?.answer, image = frame?.get('answer_image'), weights = frame?.get('answer_weights');
+  if (!answer?.methods?.length || !image || !weights) return null;
+  const [rows, columns] = image.shape, [, count, n] = weights.shape;
+  return {...answer, rows, columns, count, n, pixels: image.values(), weights: weights.values(),
+    patchWeights: frame.get('answer_patches')?.values() ?? null};
+}
+
+class AnswerPanel {
+  constructor(ctx) {
+    Object.assign(this, {ctx, method: 0, tower: false, over: true, image: elementOf('canvas', 'sv-imageanswer-image'),
+      map: elementOf('canvas', 'sv-imageanswer-image')});
+    this.methods = choiceOf([], value => this.change({method: Number(value)}));
+    this.towerBox = tickBox(tower => this.change({tower}));
+    this.overBox = tickBox(over => this.change({over}));
+    this.warning = elementOf('p', 'sv-note sv-imageanswer-warning');
+    this.line = elementOf('div', 'sv-line');
+    this.line.setAttribute('role', 'listbox');
+    this.line.setAttribute('aria-orientation', 'horizontal');
+    this.line.setAttribute('aria-label', 'generated tokens: choose one to see what it rests on');
+    this.about = elementOf('p', 'sv-reading');
+    this.images = elementOf('div', 'sv-imageanswer-images', this.image, this.map);
+    this.reading = elementOf('p', 'sv-reading');
+    this.mapScale = elementOf('div', 'sv-sentence-scale');
+    this.text = elementOf('div', 'sv-line');
+    this.textScale = elementOf('div', 'sv-sentence-scale');
+    this.legend = elementOf('p', 'sv-note');
+    this.head = elementOf('div', 'sv-head', elementOf('h3', 'sv-title', 'Answer'), labelled('Weights', this.methods),
+      labelled('Through the vision tower', this.towerBox, 'sv-check'),
+      labelled('Overlay on the image', this.overBox, 'sv-check'));
+    this.el = elementOf('section', 'sv-panel sv-imageanswer', this.head, this.warning, this.line, this.about,
+      this.images, this.mapScale, this.reading, elementOf('h4', 'sv-imageanswer-title', 'Text before the token'), this.text,
+      this.textScale, this.legend);
+    this.el.setAttribute('aria-label', 'Answer');
+    this.image.setAttribute('role', 'img');
+    this.map.setAttribute('role', 'img');
+    this.map.tabIndex = 0;
+    this.listen();
+  }
+
+  listen() {
+    this.line.addEventListener('click', e => {
+      const chip = e.target.closest?.('.sv-chip');
+      if (!chip) return;
+      this.focused = true; // the chips are replaced
+      this.choose(this.chips.indexOf(chip));
+    });
+    this.line.addEventListener('keydown', e => {
+      const to = {Home: 0, End: this.answer.count - 1}[e.key]
+        ?? this.chosen() + {ArrowRight: 1, ArrowLeft: -1}[e.key];
+      if (!Number.isFinite(to) || e.ctrlKey || e.metaKey || e.altKey) return;
+      this.focused = true;
+      this.choose(Math.max(0, Math.min(this.answer.count - 1, to)));
+      e.preventDefault();
+      e.stopPropagation();
+    });
+    this.map.addEventListener('mousemove', e => this.readPoint(e));
+    this.map.addEventListener('mouseleave', () => this.read(null));
+    this.map.addEventListener('keydown', e => {
+      const across = this.layout.crops[0][5];
+      const step = {ArrowRight: 1, ArrowLeft: -1, ArrowDown: across, ArrowUp: -across};
+      if (!(e.key in step)) return;
+      this.cursor = Math.max(0, Math.min(this.values.length - 1, (this.cursor ?? -1) + step[e.key]));
+      this.read([this.cursor]);
+      this.ctx.announce(this.reading.textContent);
+      e.preventDefault();
+      e.stopPropagation();
+    });
+  }
+
+  change(choice) {
+    Object.assign(this, choice);
+    this.show();
+  }
+
+  chosen() { return writtenAt({start: this.answer.start, tokens: this.tokens}, this.ctx.state.row); }
+
+  choose(g) {
+    this.speak = true;
+    this.ctx.state.set({row: this.answer.start - 1 + g});
+  }
+
+  update(changed) {
+    if (!answerKeys.some(key => changed.has(key))) return;
+    const {store, state} = this.ctx, frame = store.frameOf(state);
+    if (frame !== this.frame) this.answer = answerOf(frame);
+    this.frame = frame;
+    this.probe = store.probe(state.run, state.probe);
+    if (!this.answer || !this.probe) return;
+    const {methods, start, image_tokens: places} = this.answer;
+    this.tokens = this.probe.labels.slice(start);
+    this.isImage = new Set(places);
+    this.method = Math.min(this.method, methods.length - 1);
+    fillChoice(this.methods, methods.map((name, i) => [String(i), answerMethods[name] ?? name]), this.method);
+    this.show();
+  }
+
+  // Computes what is shown for the chosen token, and draws it.
+  show() {
+    const {answer} = this, {count, n, rows, columns} = answer, g = this.chosen(), at = this.method * count + g;
+    this.tower &&= Boolean(answer.patches);
+    Object.assign(this.towerBox, {checked: this.tower, disabled: !answer.patches});
+    this.overBox.checked = this.over;
+    this.row = answer.weights.subarray(at * n, (at + 1) * n);
+    this.layout = this.tower ? answer.patches : answer.layout;
+    this.values = Float32Array.from(answer.image_tokens, i => this.row[i]);
+    this.onImage = this.values.reduce((sum, v) => sum + v, 0);
+    if (this.tower) {
+      const size = answer.patchWeights.length / (answer.methods.length * count);
+      this.values = answer.patchWeights.subarray(at * size, (at + 1) * size);
+    }
+    this.density = pixelDensity(this.layout, this.values, rows, columns);
+    this.showAnswer(g);
+    this.draw();
+    this.showText(g);
+    this.say(g);
+  }
+
+  showAnswer(g) {
+    const chips = this.tokens.map((label, i) => {
+      const text = elementOf('bdi', '', chipText(label)), chip = elementOf('span', 'sv-chip sv-written', text);
+      text.dir = 'auto';
+      chip.setAttribute('role', 'option');
+      chip.setAttribute('aria-selected', String(i === g));
+      chip.tabIndex = i === g ? 0 : -1;
+      chip.classList.toggle('sv-row', i === g);
+      return chip;
+    });
+    this.chips = chips;
+    this.line.replaceChildren(...chips);
+    if (this.focused) chips[g]?.focus();
+    this.focused = false;
+  }
+
+  draw() {
+    const {palette, theme} = this.ctx.state, {rows, columns, pixels} = this.answer;
+    const scale = colourScaleOf({limit: this.density.reduce((most, v) => Math.max(most, v), 0), palette, theme});
+    const colours = paintScale(scale, this.density, new Uint32Array(rows * columns)), plain = new Uint32Array(colours);
+    for (let k = 0; k < plain.length; k++) {
+      const [r, g, b] = [pixels[3 * k], pixels[3 * k + 1], pixels[3 * k + 2]], grey = answerGrey * (r + g + b) / 3;
+      plain[k] = ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+      if (!this.over) continue;
+      const mixed = at => Math.round((1 - answerGrey) * ((colours[k] >> at) & 255) + grey) << at;
+      colours[k] = ((255 << 24) | mixed(16) | mixed(8) | mixed(0)) >>> 0;
+    }
+    for (const [canvas, values] of [[this.image, plain], [this.map, colours]]) {
+      Object.assign(canvas, {width: columns, height: rows});
+      canvas.getContext('2d').putImageData(new ImageData(new Uint8ClampedArray(values.buffer), columns, rows), 0, 0);
+    }
+    this.map.salviz = {density: this.density};
+    this.mapScale.replaceChildren(scaleBar(scale, 'of weight density (1: even spread)'));
+  }
+
+  // The text before the token; image tokens are left out.
+  showText(g) {
+    const {start} = this.answer, {palette, theme} = this.ctx.state;
+    const before = this.probe.labels.map((_, i) => i).slice(0, start + g).filter(i => !this.isImage.has(i));
+    const scale = colourScaleOf({limit: Math.max(...before.map(i => this.row[i]), 0), palette, theme});
+    this.text.replaceChildren(...before.map(i => {
+      const text = elementOf('bdi', '', chipText(this.probe.labels[i]));
+      text.dir = 'auto';
+      const chip = elementOf('span', `sv-chip${i < start ? '' : ' sv-written'}`, text);
+      chip.title = `weight ${shortNumber(this.row[i])}`;
+      paintToken(chip, scaleColour(scale, this.row[i]));
+      return chip;
+    }));
+    this.textScale.replaceChildren(scaleBar(scale, 'of the weight of a token'));
+  }
+
+  say(g) {
+    const {answer} = this, label = quoted(this.tokens[g]), notes = this.frame.info?.notes ?? [];
+    const others = (answer.others[g] ?? []).map(([name, p]) => `${quoted(name)} ${numberWords(p, 2)}`).join(', ');
+    const strongest = this.values.reduce((best, v, i) => v > this.values[best] ? i : best, 0);
+    this.warning.hidden = !notes.length;
+    setText(this.warning, notes.join(' '));
+    setText(this.about, `${label}: probability ${numberWords(answer.probability[g], 2)}`
+      + `${others ? `. Alternatives: ${others}` : ''}. ${percent(this.onImage)} of its weight is on the image.`);
+    this.image.setAttribute('aria-label', 'the image');
+    this.map.setAttribute('aria-label', `Heat map for ${label}. The strongest: ${this.nameOf(strongest)}. `
+      + 'Arrow keys move between image tokens.');
+    setText(this.legend, 'Colours are scaled to this token. The weights of image and text sum to 1. '
+      + 'Framed words were generated.'
+      + (this.over ? ' The colours on the image are blended with it, so they look different from the scale.' : ''));
+    if (this.speak) this.ctx.announce(this.about.textContent);
+    this.speak = false;
+    this.cursor = null;
+    this.read(null);
+  }
+
+  nameOf(token) {
+    return `${this.tower ? 'patch' : 'image token'} ${token}, weight ${shortNumber(this.values[token])}`;
+  }
+
+  readPoint(e) {
+    const {rows, columns} = this.answer, box = this.map.getBoundingClientRect();
+    const y = (e.clientY - box.top) / box.height * rows, x = (e.clientX - box.left) / box.width * columns;
+    this.read(tokensAt(this.layout, rows, columns, y, x));
+  }
+
+  read(tokens) {
+    const what = tokens === null ? 'Point at the map to read the weights of image tokens.'
+      : tokens.map(token => this.nameOf(token)).join('; ') || 'No image token covers this pixel.';
+    setText(this.reading, what);
+  }
+}
+
+export const answerPanel = {
+  name: 'answer', title: 'Answer', order: 61, shows: 'text', image: 'answer_heat_map', page: 'below',
+  help: {says: [
+    'An answer about an image: the pixels and the words on which the chosen token rests.',
+    'Weights stop at image tokens, or follow the vision tower to its patches.'],
+  keys: [['← →', 'previous or next generated token'], ['← ↑ ↓ →', 'on the map: move between image tokens']]},
+  fits: frame => Boolean(answerOf(frame)), absent: 'This run contains no answer about an image.',
+  view: AnswerPanel,
+};
