@@ -124,13 +124,20 @@ def _text_fractions(A, queries, later) -> tuple: # two tensors [texts, heads]
     sinks = sinks[:, None]
     return torch.where(sinks, to_keys, 0.).sum(-1), torch.where(sinks, 0., to_keys).amax(-1)
 
-def _stacked_maps(model, inputs, layers) -> tuple: # ([layers, texts, heads, n, n], layers)
-    "Return the attention of `model` for `inputs`, in evaluation mode, in the precision of its parameters"
-    with undisturbed(model, training=False), full_precision(model), observe(model, layers) as maps, torch.no_grad():
+def _largest_of(logits, queries, A) -> torch.Tensor: # [heads]
+    "Return the largest of the `logits` [texts, heads, queries] at `queries`; NaN without logits"
+    if logits is None or not queries.any(): return A.new_full(A.shape[1:2], torch.nan)
+    return torch.where(queries[:, None], logits, -torch.inf).amax((0, 2))
+
+def _stacked_maps(model, inputs, layers) -> tuple: # ([layers, texts, heads, n, n], {layer: [texts, heads, n]}, layers)
+    """Return the attention of `model` for `inputs` and the largest logits of each query, in evaluation mode, in the
+    precision of its parameters"""
+    observing = observe(model, layers, logits=True)
+    with undisturbed(model, training=False), full_precision(model), observing as maps, torch.no_grad():
         stack = check_part(model)[1]
         takes = inspect.signature(stack.forward).parameters
         stack(**{name: x for name, x in inputs.items() if name in takes})
-    return torch.stack([maps[layer].float() for layer in maps.layers]), list(maps.layers)
+    return torch.stack([maps[layer].float() for layer in maps.layers]), maps.largest_logits, list(maps.layers)
 
 # %% ../../nbs/03_models/12_batch_heads.ipynb #bh34
 def batch_head_numbers(
@@ -139,7 +146,7 @@ def batch_head_numbers(
     special:list,        # ids of special tokens, see `special_ids`
     layers=None,         # layers to observe; None: all
 ) -> dict:
-    """Return the statistics of every head, averaged over the texts of a batch
+    """Return the statistics of every head, averaged over the texts of a batch (`largest_logit`: the maximum)
 
     The dict contains the `layers`, the number of `texts`, the number of `long_texts` (long enough to mark heads), and
     one array [layers, heads] for each statistic. `sinks` and `one_word` are the smallest attention of a long text to
@@ -150,12 +157,13 @@ def batch_head_numbers(
     later[:, 0] = False
     has_words = queries.any(1)
     long = torch.tensor([enough_words(x[r].cpu().numpy()) for x, r in zip(is_special, real)], device=real.device)
-    maps, layers = _stacked_maps(model, inputs, layers)
+    maps, logits, layers = _stacked_maps(model, inputs, layers)
     keys = (maps > 0).any(0).any(1).sum(-1)
     numbers, fractions = [], []
-    for A in maps:
+    for A, layer in zip(maps, layers):
         one = _text_numbers(A, queries, later, keys)
-        numbers.append({name: x[has_words].nanmean(0) for name, x in one.items()})
+        numbers.append({name: x[has_words].nanmean(0) for name, x in one.items()}
+                       | dict(largest_logit=_largest_of(logits.get(layer), real & has_words[:, None], A)))
         if long.any(): fractions.append([x.amin(0) for x in _text_fractions(A[long], queries[long], later[long])])
     def array(parts): return torch.stack(parts).cpu().numpy().astype(float)
     marks = [array(x) for x in zip(*fractions)] or [None, None]

@@ -403,6 +403,26 @@ def reference(A, ids, mask, special):
     return result
 
 
+def largest_logits(model, ids, mask, heads):
+    "Largest score before the softmax [layers, heads] in float64, with loops, from the outputs of two kinds of layers"
+    seen, hooks = {}, []
+    for name, m in model.named_modules():
+        if name.endswith(('self.query', 'self.key')):
+            hooks.append(m.register_forward_hook(lambda m, args, out, name=name: seen.__setitem__(name, out.numpy())))
+    with torch.no_grad(): model(input_ids=ids, attention_mask=mask)
+    for hook in hooks: hook.remove()
+    queries, keys = ([x for name, x in seen.items() if name.endswith(end)] for end in ('query', 'key'))
+    found = np.full((len(queries), heads), -np.inf)
+    for layer, (of_queries, of_keys) in enumerate(zip(queries, keys)):
+        size = of_queries.shape[-1]//heads
+        for head in range(heads):
+            part = slice(head*size, (head + 1)*size)
+            for q, k, real in zip(of_queries[..., part], of_keys[..., part], mask.numpy().astype(bool)):
+                scores = [float(a @ b)/size**.5 for a in q[real] for b in k[real]]
+                found[layer, head] = max(found[layer, head], *scores)
+    return found
+
+
 def test_head_statistics_of_a_batch_are_those_of_a_slow_reference(watching, tiny_bert, tiny_tokenizer):
     "Padding, a text of special tokens only, and rows beyond the fourth do not count; the model is in training mode"
     model = tiny_bert(num_hidden_layers=2).double().train()
@@ -424,6 +444,13 @@ def test_head_statistics_of_a_batch_are_those_of_a_slow_reference(watching, tiny
     assert (row['texts'], row['long_texts']) == (3, 2)
     for name, x in wanted.items(): assert np.allclose(row[name], x, rtol=1e-4, atol=1e-5), name
     assert np.std(row['relative_entropy']) > .01
+    with_words = [0, 1, 3] # the third text has special tokens only
+    logits = largest_logits(model, batch['input_ids'][with_words], batch['attention_mask'][with_words], 4)
+    assert logits.dtype == np.float64 and np.allclose(row['largest_logit'], logits, rtol=1e-4)
+    probes = watcher.run.head_frame()
+    ids, first = tiny_tokenizer('the film and a fine story', return_tensors='pt'), probes[probes.step == 0]
+    assert np.isfinite(probes.largest_logit).all() and first.largest_logit.max() >= largest_logits(
+        model, ids['input_ids'], ids['attention_mask'], 4).max() - 1e-3
 
 
 @pytest.mark.parametrize('kind', ['bert', 'llama', 't5'])
