@@ -507,6 +507,13 @@ def same_weights(trained, steps):
     return watcher.run
 
 
+def assert_batch_heads(run):
+    "Assert that all recordings but the first contain finite statistics of the heads on the training batch"
+    rows = [r for r in run.metrics if r['kind'] == 'heads']
+    assert [r['step'] for r in rows] == [step for step in run.steps if step], rows
+    for r in rows: assert all(np.isfinite(r[name]).all() for name in ('entropy', 'largest_logit', 'distance'))
+
+
 @pytest.mark.slow
 def test_watching_trl_changes_nothing(watching, tmp_path, tiny_tokenizer, tiny_data):
     import trl
@@ -521,7 +528,28 @@ def test_watching_trl_changes_nothing(watching, tmp_path, tiny_tokenizer, tiny_d
         if watched: trainer.add_callback(watcher)
         trainer.train()
         return watcher, model
-    assert same_weights(trained, [0, 2, 4]).snapshot().info['token_predictions']
+    run = same_weights(trained, [0, 2, 4])
+    assert_batch_heads(run)
+    assert run.snapshot().info['token_predictions']
+
+
+@pytest.mark.slow
+def test_watching_dpo_of_trl_changes_nothing(watching, tmp_path, tiny_tokenizer):
+    "Preferred and rejected texts share the batch, and a second model is the reference"
+    import trl
+    tokenizer = copy.deepcopy(tiny_tokenizer)
+    tokenizer.eos_token = tokenizer.sep_token
+    rows = datasets.Dataset.from_dict(dict(prompt=['the film', 'a story']*8, chosen=[' fine and funny', ' warm']*8,
+                                           rejected=[' dull', ' cold and empty']*8))
+    def trained(watched):
+        model, reference = (small_model('causal_lm', tokenizer, kind='llama') for _ in range(2))
+        args = trl.DPOConfig(str(tmp_path/'out'), bf16=False, logging_steps=2, **quick)
+        trainer = trl.DPOTrainer(model, reference, args, train_dataset=rows, processing_class=tokenizer)
+        watcher = watching(trainer.model, texts=['the film and'], max_length=32) if watched else None
+        if watched: trainer.add_callback(watcher)
+        trainer.train()
+        return watcher, model
+    assert_batch_heads(same_weights(trained, [0, 2, 4]))
 
 
 @pytest.mark.slow
@@ -538,7 +566,9 @@ def test_watching_a_cross_encoder_changes_nothing(watching, tmp_path, make_tiny_
         watcher = watching(inner, texts=[('the film', 'a film')]) if watched else None
         CrossEncoderTrainer(model, args, train_dataset=pairs, callbacks=[watcher] if watched else []).train()
         return watcher, inner
-    s = same_weights(trained, [0, 2, 4]).snapshot()
+    run = same_weights(trained, [0, 2, 4])
+    assert_batch_heads(run)
+    s = run.snapshot()
     assert s.texts == ('the film', 'a film') and {'prediction', 'saliency'} <= set(s.arrays)
 
 
@@ -600,6 +630,7 @@ def test_only_the_first_of_two_accelerate_processes_records_and_the_weights_are_
     for others in (watched, other_plain, other_watched): assert all(map(torch.equal, plain, others))
     run = Run(tmp_path/'run')
     assert run.finished and run.steps == [0, 2, 4] and run.probes == [0, 1] and not run.damaged
+    assert_batch_heads(run)
 
 
 @pytest.mark.slow
@@ -621,4 +652,4 @@ def test_watching_lightning_changes_nothing(watching, make_tiny_bert, tiny_token
         loader = torch.utils.data.DataLoader(list(batches(tiny_tokenizer, tiny_data, 8)), batch_size=None)
         trainer.fit(Module(model), loader)
         return watcher, model
-    same_weights(trained, [0, 2, 4])
+    assert_batch_heads(same_weights(trained, [0, 2, 4]))
