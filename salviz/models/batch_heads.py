@@ -21,15 +21,26 @@ class LastInputs:
     """The inputs of the last training pass through a model, stored by reference with forward pre-hooks
 
     Passes in evaluation mode, without gradients or inside compiled code are ignored."""
-    def __init__(self, *modules:nn.Module): # the model and its wrappers, such as peft's; a call of any of them counts
+    def __init__(self,
+        *modules:nn.Module, # the model and its wrappers, such as peft's; a call of any of them counts
+        # the module inside the model that reads tokens: it counts for trainers that call `model.forward`, which skips
+        # the hooks of the model
+        stack:nn.Module|None=None,
+    ):
         self._call, self._inputs = None, None
         self._hooks = [m.register_forward_pre_hook(self._before_pass, with_kwargs=True) for m in modules]
+        if stack is not None and stack not in modules:
+            self._hooks.append(stack.register_forward_pre_hook(self._before_stack, with_kwargs=True))
 
     def __reduce__(self): return LastInputs, () # a copy of the model must not keep a batch alive
 
     def _before_pass(self, module, args, kwargs):
         if torch.compiler.is_compiling() or not (module.training and torch.is_grad_enabled()): return
         self._call = module, args, kwargs
+
+    def _before_stack(self, module, args, kwargs):
+        ids = args[0] if args else kwargs.get('input_ids')
+        if isinstance(ids, torch.Tensor) and not ids.is_floating_point(): self._before_pass(module, args, kwargs)
 
     def set(self, inputs:dict): # {name: tensor}
         "Use `inputs` instead of those of the last pass, until the next pass"
