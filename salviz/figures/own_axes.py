@@ -208,7 +208,7 @@ def _colour_bar(axes, image, label, ticks, extend='neither'):
     bar.minorticks_off()
 
 # %% ../../nbs/11_figures/11_own_axes.ipynb #44a04fa3
-@draws_in_axes(MapPanels, follows=('names', 'cmap'))
+@draws_in_axes(MapPanels, follows=('names', 'cmap', 'limits'))
 def _map_panels(view, axes):
     "Draw a map into each of `axes`, with a colour bar for each scale"
     keys = list(zip(view.kinds, view.limits, view.units))
