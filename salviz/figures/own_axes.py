@@ -280,6 +280,10 @@ class Drawn:
 
     def __repr__(self): return f'{len(self.axes)} Axes: {self.caption}' if self.axes else self.caption
 
+    def _display_(self):
+        "Return the output for marimo, which shows only the last value of a cell: the figure that contains the Axes"
+        return self.axes[0].figure.canvas.figure if self.axes else self.caption
+
 def _names_of_panels(view) -> tuple:
     "Return the names of the panels of `view`, or ('',) if it has only one"
     if isinstance(view, MapPanels) and len(view.values) > 1: return tuple(view.names)

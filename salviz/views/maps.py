@@ -29,9 +29,8 @@ from ..core.words import number_words, panel_letters
 from .base import (
     View, _check_heads, _listed, arrays_of, as_list, attributed_rule, axes_meaning, best_head, between_words,
     blocked_keys, check_names, chosen_by, class_words, counted, custom_patterns, cut_name, fixed, infos_of, layer_row,
-    listed_sources,
-    masked_sentence, method_title, methods_of, not_finite, pattern_name, picked, robust_limit, shown_image,
-    telling_head, tied_candidates, ties_note, title_of, which_snapshot, word_fractions, word_tokens)
+    listed_sources, masked_sentence, method_title, methods_of, not_finite, pattern_name, picked, robust_limit,
+    shown_image, telling_head, tied_candidates, ties_note, title_of, which_snapshot, word_fractions, word_tokens)
 
 # %% ../../nbs/10_views/02_maps.ipynb #008
 # units are tokens or words; `ids` [n]: number of each token's unit; `shown`: bool [units]
