@@ -83,7 +83,7 @@ def _grow(x:np.ndarray, bits=None, exponent=None) -> np.ndarray:
 # 1 a single number; of an answer about an image: y rows, x columns, c colours, a methods, p patches
 shapes = dict(
     attention='LHnn', attention_attribution='LHnn', attribution_ranks='LHnn', discard_candidates='LHnn',
-    discarded='LHnn', pattern_target='LHnn', guided='LH',
+    discarded='LHnn', pattern_target='LHnn', guided='LH', largest_logit='LH',
     saliency='n', saliency_target='n', method_saliency='n', masked_input='n', is_masked='n', rationale='n',
     probabilities='C', masked_probabilities='C',
     continuation_saliency='gn', token_confidence='n', target_probability='m', prediction='1',

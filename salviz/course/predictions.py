@@ -28,6 +28,7 @@ from .session import class_answers, record
 from ..explorer.assets import bundle, static_text
 from ..explorer.page import Page, in_script
 from ..explorer.quantisation import json_text
+from ..explorer.transfer import in_marimo
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr06
 def _course_files():
@@ -281,7 +282,7 @@ class Reveal(W.VBox):
         self.gate.on_msg(lambda _, message, __: self._wished(message))
         _listeners.append(self._refresh)
         self._refresh()
-        if _session.revealed(self.names): self.show()
+        if _session.revealed(self.names) and not in_marimo(): self.show()
 
     def __repr__(self): return f'Reveal({", ".join(map(repr, self.names))}, {"open" if self.is_open else "closed"})'
 
@@ -303,15 +304,30 @@ class Reveal(W.VBox):
             raise ValueError(f'Reveal: commit {", ".join(waiting)} first, or call show(anyway=True), '
                              'which records them as skipped')
         if self.is_open: return
-        for name in self.names:
-            if name in _session.predictions: _session.predictions[name].reveal()
-        self.is_open, working = True, W.Output()
-        self._refresh()
+        self._open()
+        working = W.Output()
         self.children = [self.gate, working]
         with working: widgets, error = _shown_widgets(self.content) # a progress bar appears where the result will be
         self.children = [self.gate, *widgets]
         working.close()
         self._refresh(error)
+
+    def _open(self):
+        "Show the true answers; a prediction without an answer is recorded as skipped"
+        for name in self.names:
+            if name in _session.predictions: _session.predictions[name].reveal()
+        self.is_open = True
+        self._refresh()
+
+    def _display_(self):
+        "Return the output for marimo, which shows no containers of ipywidgets: the content, or what is missing"
+        import marimo
+        if waiting := _session.waiting(self.names):
+            message = f'Commit {", ".join(waiting)}, then run this cell again to see the content.'
+            return marimo.callout(marimo.md(message))
+        self._open()
+        return marimo.vstack([marimo.md(thing) if isinstance(thing, str) else thing
+                              for thing in _contents(self.content)])
 
     def page_html(self) -> str:
         "Return the fragment for a page, with the content compressed"

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.colors import is_color_like, to_rgb
 
 from ..core.names import listed, methods_words
-from ..core.validation import shown
+from ..core.validation import check_faults, shown
 from .drawing import followed, of_view
 from ..views.base import (
     DiscardRegion, EvidenceView, GuidedHeads, PatternShares, SaliencyDistribution, TranslationView)
@@ -189,6 +189,13 @@ def _beyond_note(values, ends, axis):
     return f'{lost} of {len(values)} values lie beyond {where}.',
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #6d1e9ef9
+def _beyond_scale(values, ends) -> tuple:
+    "Return the note about the `values` beyond the `ends` of a colour scale, as a tuple"
+    lost = int(((values < ends[0]) | (values > ends[1])).sum())
+    if not lost: return ()
+    return (f'{lost} of {len(values)} cells lie beyond the colour scale, which is limited to {ends[0]:g} to '
+            f'{ends[1]:g}.'),
+
 def _limited_grid(view, limits):
     "Return a grid with the colour scale `limits`"
     ends = limits if not isinstance(limits, Mapping) else tuple(limits.values())[0]
@@ -198,17 +205,32 @@ def _limited_grid(view, limits):
         fault = f'limits of a scale with both signs must be symmetric, such as (-1, 1), got {shown(limits)}'
     if fault: raise ValueError(f'figure: {fault}')
     values = view.values[np.isfinite(view.values)]
-    lost = int(((values < ends[0]) | (values > ends[1])).sum())
-    note = f'{lost} of {len(values)} cells lie beyond the colour scale, which is limited to {ends[0]:g} to {ends[1]:g}.'
-    return replace(view, limits=tuple(map(float, ends)), notes=(*view.notes, *[note]*bool(lost)))
+    return replace(view, limits=tuple(map(float, ends)),
+                   notes=(*view.notes, *_beyond_scale(values, ends)))
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #87bdcfc9
+def _limited_maps(view, limits):
+    "Return maps with the colour scale `limits`; the maps must share one scale"
+    ends, kinds = limits, {*zip(view.kinds, view.units)}
+    if isinstance(limits, Mapping): ends = tuple(limits.values())[0]
+    is_signed, fault = 'signed' in view.kinds, ''
+    if len(ends) != 2 or not ends[0] < ends[1]: fault = f'must be (lowest, highest), got {shown(limits)}'
+    elif len(kinds) > 1: fault = f'need maps with one scale, but the figure has {len(kinds)}'
+    elif ends[0] != (-ends[1] if is_signed else 0):
+        example = 'be symmetric, such as (-1, 1)' if is_signed else 'start at 0, such as (0, 0.5)'
+        fault = f'of this scale must {example}, got {shown(limits)}'
+    check_faults(fault, 'figure: limits ')
+    values = view.values[np.isfinite(view.values)]
+    return replace(view, limits=(float(ends[1]),)*len(view.limits),
+                   notes=(*view.notes, *_beyond_scale(values, ends)))
+
 def limited(
     view,
     limits, # (lowest, highest) of the axis of values, or {'x' or 'y': (lowest, highest)}
 ) -> tuple: # (view, {axis: limits})
     "Return `view` with a note about the values beyond `limits`, and the limits of each axis"
     if isinstance(view, Grid): return _limited_grid(view, limits), {}
+    if isinstance(view, MapPanels): return _limited_maps(view, limits), {}
     if not isinstance(limits, Mapping): limits = {_value_axis(view): limits}
     for fault in _limit_faults(view, limits): raise ValueError(f'figure: {fault}')
     limits = {axis: (float(low), float(high)) for axis, (low, high) in limits.items()}

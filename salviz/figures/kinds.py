@@ -724,7 +724,7 @@ def figure(
     order:Names|None=None,             # names that come first
     # {name in the figure or class of a method: name to show}; for kinds with an option `names`, also a list
     names:dict|Names|None=None,
-    # (lowest, highest) of the axis of values, {'x' or 'y': limits}, or those of the colour scale of a grid
+    # (lowest, highest) of the axis of values, {'x' or 'y': limits}, or those of the colour scale of a grid or map
     limits:dict|Sequence[float]|None=None,
     caption:str='short',               # 'short': a title and two sentences; 'long': everything; or your own caption
     # style sheet of matplotlib, its path, or a dict of settings, used instead of your current settings

@@ -208,7 +208,7 @@ def _colour_bar(axes, image, label, ticks, extend='neither'):
     bar.minorticks_off()
 
 # %% ../../nbs/11_figures/11_own_axes.ipynb #44a04fa3
-@draws_in_axes(MapPanels, follows=('names', 'cmap'))
+@draws_in_axes(MapPanels, follows=('names', 'cmap', 'limits'))
 def _map_panels(view, axes):
     "Draw a map into each of `axes`, with a colour bar for each scale"
     keys = list(zip(view.kinds, view.limits, view.units))
@@ -279,6 +279,10 @@ class Drawn:
     handles:tuple = ()     # (handles, labels) of the marks, for `legend(*drawn.handles)`
 
     def __repr__(self): return f'{len(self.axes)} Axes: {self.caption}' if self.axes else self.caption
+
+    def _display_(self):
+        "Return the output for marimo, which shows only the last value of a cell: the figure that contains the Axes"
+        return self.axes[0].figure.canvas.figure if self.axes else self.caption
 
 def _names_of_panels(view) -> tuple:
     "Return the names of the panels of `view`, or ('',) if it has only one"

@@ -180,9 +180,12 @@ class Maps(_Rows):
         self._rows, self._heads, self._with_calls = rows or {}, heads, None # function of (layer, `AttentionCall`)
         self._drop, self._scale, self._after_dropout, self._with_vectors = drop or {}, scale or {}, after_dropout, False
         self._edits = edits or {} # {layer: `AttentionEdit`}, see `edited`
+        self._with_logits = False
         self._begin()
 
-    def _begin(self): self._calls, self._captured, self._keep, self._vectors, self._row_maps = 0, {}, {}, {}, {}
+    def _begin(self):
+        self._calls = 0
+        self._captured, self._keep, self._vectors, self._row_maps, self._logits = {}, {}, {}, {}, {}
     def _attend(self, *args, **kwargs): return _attend(self, *args, **kwargs)
 
     def _next_layer(self, module=None, heads=None):
@@ -228,6 +231,12 @@ class Maps(_Rows):
         "Return the keys that each query attended to in this pass: allowed and not dropped"
         drop, allowed = self._drop.get(self._at(layer)), self.allowed(layer)
         return allowed if drop is None else _protected_keep(allowed, _fits(drop, self[layer].shape, 'drop', layer))
+
+    @property
+    def largest_logits(self) -> dict: # {layer: [batch, heads, query]}
+        """Return the largest score (input of the softmax) of each query among its allowed keys, by layer; {} without
+        `observe(logits=True)`, and for DeBERTa, whose scores are not accessible"""
+        return dict(self._logits)
 
     def stacked(self) -> torch.Tensor: # [batch, layers, heads, query, key]
         "Return all captured maps in one tensor, in the order of `layers`"
@@ -338,6 +347,26 @@ def _probabilities(
     if cast: return A.to(query.dtype)
     return A
 
+# %% ../../nbs/03_models/01_attention.ipynb #83e1fd84
+_most_scores = 2**22 # scores of a layer that are computed at a time
+
+def _largest_logits(query, key, keep=None, scaling=None, bias=None) -> torch.Tensor: # [batch, heads, query]
+    """Return the largest score of each query among the keys in `keep`, in float32 or better, computed for a few queries
+    at a time; the arguments are those of `_probabilities`"""
+    query, key = query.detach(), key.detach()
+    batch, heads, n, size = query.shape
+    rows, k = max(1, _most_scores//(batch*heads*key.shape[2])), key.transpose(2, 3)
+    def of(x, at): return x if x is None or x.shape[-2] == 1 else x[..., at, :]
+    found = []
+    for start in range(0, n, rows):
+        at = slice(start, start + rows)
+        scores = torch.matmul(query[:, :, at], k)*(size**-.5 if scaling is None else scaling)
+        if bias is not None: scores = scores + of(bias, at).detach()
+        if scores.element_size() < 4: scores = scores.float()
+        if keep is not None: scores = scores.masked_fill(~of(keep, at), torch.finfo(scores.dtype).min)
+        found.append(scores.amax(-1))
+    return torch.cat(found, -1)
+
 # %% ../../nbs/03_models/01_attention.ipynb #053b
 def _capture(maps, layer, A):
     """Store `A` as the map of `layer`; if nothing before it requires a gradient (all parameters are frozen),
@@ -431,6 +460,7 @@ def _attend(maps, module, query, key, value, attention_mask, dropout=0., scaling
                    (*query.shape[:3], key.shape[2]))
     if edit is not None: keep = edit.remaining(keep, query.shape[2], key.shape[2])
     if maps._with_vectors: maps._vectors[layer] = query, key, scaling, position_bias
+    if maps._with_logits: maps._logits[layer] = _largest_logits(query, key, keep, scaling, position_bias)
     A = _probabilities(module, query, key, keep, scaling, position_bias)
     if edit is not None: A = edit.replaced(A)
     is_captured = layer in maps.layers
@@ -955,6 +985,7 @@ def observe(
     # [batch, rows], for all `layers`; or {layer: rows} for some layers
     rows:int|Sequence[int]|torch.Tensor|dict[int, torch.Tensor]|None=None,
     heads:Sequence[int]|None=None, # heads of which rows are captured; None: all
+    logits:bool=False, # True: also compute `Maps.largest_logits`
 ) -> Iterator[Maps]:
     "Capture, drop and scale the attention of `model` in forward passes inside the block; yields `Maps`"
     drop = _by_layer(model, part, drop, 'drop', lambda x: isinstance(x, torch.Tensor) and x.dtype == torch.bool,
@@ -970,6 +1001,7 @@ def observe(
     heads = _checked_heads(model, part, heads)
     maps = Maps(_named(model, part), observed, attention_layers(model, part), drop, scale, after_dropout,
                 {l: x for l, x in requested.items() if l not in observed}, heads)
+    maps._with_logits = logits
     with eager_passes(), _switched(stack, maps, part): yield maps
 
 # %% ../../nbs/03_models/01_attention.ipynb #13b7ce4a

@@ -21,15 +21,26 @@ class LastInputs:
     """The inputs of the last training pass through a model, captured by reference in forward pre-hooks
 
     Passes in evaluation mode, without gradients or inside compiled code are ignored."""
-    def __init__(self, *modules:nn.Module): # the model and its wrappers, such as peft's; a call of any of them counts
+    def __init__(self,
+        *modules:nn.Module, # the model and its wrappers, such as peft's; a call of any of them counts
+        # the module inside the model that reads tokens: it counts for trainers that call `model.forward`, which skips
+        # the hooks of the model
+        stack:nn.Module|None=None,
+    ):
         self._call, self._inputs = None, None
         self._hooks = [m.register_forward_pre_hook(self._before_pass, with_kwargs=True) for m in modules]
+        if stack is not None and stack not in modules:
+            self._hooks.append(stack.register_forward_pre_hook(self._before_stack, with_kwargs=True))
 
     def __reduce__(self): return LastInputs, () # a copy of the model must not keep a batch alive
 
     def _before_pass(self, module, args, kwargs):
         if torch.compiler.is_compiling() or not (module.training and torch.is_grad_enabled()): return
         self._call = module, args, kwargs
+
+    def _before_stack(self, module, args, kwargs):
+        ids = args[0] if args else kwargs.get('input_ids')
+        if isinstance(ids, torch.Tensor) and not ids.is_floating_point(): self._before_pass(module, args, kwargs)
 
     def set(self, inputs:dict): # {name: tensor}
         "Replace the inputs of the last pass by `inputs`, until the next pass"
@@ -124,13 +135,20 @@ def _text_fractions(A, queries, later) -> tuple: # two tensors [texts, heads]
     sinks = sinks[:, None]
     return torch.where(sinks, to_keys, 0.).sum(-1), torch.where(sinks, 0., to_keys).amax(-1)
 
-def _stacked_maps(model, inputs, layers) -> tuple: # ([layers, texts, heads, n, n], layers)
-    "Return the attention of `model` for `inputs`, in evaluation mode, in the precision of its parameters"
-    with undisturbed(model, training=False), full_precision(model), observe(model, layers) as maps, torch.no_grad():
+def _largest_of(logits, queries, A) -> torch.Tensor: # [heads]
+    "Return the largest of the `logits` [texts, heads, queries] at `queries`; NaN without logits"
+    if logits is None or not queries.any(): return A.new_full(A.shape[1:2], torch.nan)
+    return torch.where(queries[:, None], logits, -torch.inf).amax((0, 2))
+
+def _stacked_maps(model, inputs, layers) -> tuple: # ([layers, texts, heads, n, n], {layer: [texts, heads, n]}, layers)
+    """Return the attention of `model` for `inputs` and the largest logits of each query, in evaluation mode, in the
+    precision of its parameters"""
+    observing = observe(model, layers, logits=True)
+    with undisturbed(model, training=False), full_precision(model), observing as maps, torch.no_grad():
         stack = check_part(model)[1]
         takes = inspect.signature(stack.forward).parameters
         stack(**{name: x for name, x in inputs.items() if name in takes})
-    return torch.stack([maps[layer].float() for layer in maps.layers]), list(maps.layers)
+    return torch.stack([maps[layer].float() for layer in maps.layers]), maps.largest_logits, list(maps.layers)
 
 # %% ../../nbs/03_models/12_batch_heads.ipynb #bh34
 def batch_head_numbers(
@@ -139,7 +157,7 @@ def batch_head_numbers(
     special:list,        # ids of special tokens, see `special_ids`
     layers=None,         # layers to observe; None: all
 ) -> dict:
-    """Return the statistics of every head, averaged over the texts of a batch
+    """Return the statistics of every head, averaged over the texts of a batch (`largest_logit`: the maximum)
 
     The dict contains the `layers`, the number of `texts`, the number of `long_texts` (long enough to mark heads), and
     one array [layers, heads] for each statistic. `sinks` and `one_word` are the smallest attention of a long text to
@@ -150,12 +168,13 @@ def batch_head_numbers(
     later[:, 0] = False
     has_words = queries.any(1)
     long = torch.tensor([enough_words(x[r].cpu().numpy()) for x, r in zip(is_special, real)], device=real.device)
-    maps, layers = _stacked_maps(model, inputs, layers)
+    maps, logits, layers = _stacked_maps(model, inputs, layers)
     keys = (maps > 0).any(0).any(1).sum(-1)
     numbers, fractions = [], []
-    for A in maps:
+    for A, layer in zip(maps, layers):
         one = _text_numbers(A, queries, later, keys)
-        numbers.append({name: x[has_words].nanmean(0) for name, x in one.items()})
+        numbers.append({name: x[has_words].nanmean(0) for name, x in one.items()}
+                       | dict(largest_logit=_largest_of(logits.get(layer), real & has_words[:, None], A)))
         if long.any(): fractions.append([x.amin(0) for x in _text_fractions(A[long], queries[long], later[long])])
     def array(parts): return torch.stack(parts).cpu().numpy().astype(float)
     marks = [array(x) for x in zip(*fractions)] or [None, None]

@@ -58,6 +58,12 @@ def _example(
     return x
 
 # %% ../../nbs/06_training/03_recording.ipynb #2695a622
+def _logits_of(maps, j, real) -> tuple: # ([layers, heads], layers)
+    "Return the largest attention logit of each head for example `j`, over all its queries, and the layers"
+    found = {layer: x[j].cpu() for layer, x in maps.largest_logits.items()}
+    if real is not None: found = {layer: x[:, torch.from_numpy(real)] for layer, x in found.items()}
+    return np.stack([x.amax(-1).float().numpy() for x in found.values()]), list(found)
+
 def _check_evidence(method, name, x, size:int):
     "Raise an error if evidence `x` of `method` cannot be stored under `name` for a batch of `size` examples"
     def require(ok, message): method.require(ok, f'the evidence {name!r} {message}')
@@ -171,7 +177,7 @@ class _Observations(_ProbePasses):
         `saliency` (or None), and the pooled `rows`, among others."""
         task, method = self.feed.task, self.method
         with undisturbed(model, training=False), full_precision(model):
-            observing = observe(model, self.layers) if observes(model) else contextlib.nullcontext()
+            observing = observe(model, self.layers, logits=True) if observes(model) else contextlib.nullcontext()
             with torch.no_grad(), observing as maps:
                 main = model(**model_inputs(batch, model))
             predicted = task.predicted(main, batch)
@@ -221,6 +227,7 @@ class _SnapshotParts(_Observations):
         if maps is not None:
             arrays['attention'] = _example({l: maps[l] for l in maps.layers}, j, real)
             layers['attention'] = list(maps.layers)
+            if maps.largest_logits: arrays['largest_logit'], layers['largest_logit'] = _logits_of(maps, j, real)
         if real is None:
             arrays['input'] = _example(next(seen['batch'][k] for k in ('pixel_values', 'values') if k in seen['batch']),
                                    j, None)

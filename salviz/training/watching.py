@@ -206,12 +206,22 @@ class _BatchHeads:
     ):
         self.net, self.layers, self.rows, self.max_length = net, layers, rows, max_length
         self.special = special_ids(tokenizer) if tokenizer is not None else []
-        self.last = LastInputs(*_ancestors(model, net)) if rows and tokenizer is not None else LastInputs()
+        is_read = rows and tokenizer is not None
+        self.last = LastInputs(*_ancestors(model, net), stack=attention_stack(net)) if is_read else LastInputs()
+        self.is_missing = False # whether a row has already reported that no training pass was seen
 
-    def row(self) -> dict: # {} without a new batch
+    def _missing(self, step:int) -> dict: # {} before the first step
+        "Return the row that reports, once, that no training pass was seen"
+        if not step or self.is_missing: return {}
+        self.is_missing = True
+        return dict(kind='heads', examples='batches', reason='no training pass was seen, for example because the model '
+                    'is compiled or in evaluation mode; pass the batch to watcher.step(batch=)')
+
+    def row(self, step:int) -> dict: # {} without a new batch
         "Return the statistics of the last training batch, or the `reason` why there are none"
         inputs = self.last.inputs
-        if not self.rows or inputs is None: return {}
+        if not self.rows: return {}
+        if inputs is None: return self._missing(step)
         found = dict(reason=batch_fault(inputs))
         if not found['reason']:
             try: found = batch_head_numbers(self.net, first_rows(inputs, self.rows, self.max_length), self.special,
@@ -273,7 +283,7 @@ class _Watching(TrainerCallback):
         progress = Progress(step=self.step_number, epoch=max(1, math.ceil(self.epoch)), seed=self.seed)
         with self.spacing.recorded(self.step_number), _checkpointing_off(self.model):
             self.recorder(self.model, progress, float(self.epoch))
-            if row := self._batch_heads.row() if self._batch_heads else {}:
+            if row := self._batch_heads.row(self.step_number) if self._batch_heads else {}:
                 self.run.log(dict(row, step=self.step_number, epoch=round(float(self.epoch), 6)))
         self._news()
 

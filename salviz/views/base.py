@@ -8,12 +8,13 @@ __all__ = ['axes_meaning', 'attributed_rule', 'View', 'as_list', 'counted', 'ran
            'picked', 'fixed', 'not_finite', 'layer_row', 'AttentionBesideSaliency', 'attention_beside_saliency',
            'ExplanationBesideRationale', 'explanation_beside_rationale', 'class_words', 'MaskedSentence',
            'masked_sentence', 'robust_limit', 'is_negative', 'row_boxes', 'outline', 'DiscardRegion', 'blocked_keys',
-           'word_tokens', 'word_fractions', 'best_head', 'chosen_by', 'telling_head', 'tied_candidates', 'ties_note',
-           'discard_region', 'pattern_name', 'custom_patterns', 'GuidedHeads', 'guided_heads', 'PatternShares',
-           'pattern_shares', 'SignalView', 'shown_image', 'signal_view', 'SaliencyDistribution',
-           'saliency_distribution', 'answer_view', 'answer_shown', 'TokenLabels', 'token_labels', 'TranslationView',
-           'translation', 'ScoredSentence', 'scored_sentence', 'MultiLabelSentence', 'multi_label_sentence',
-           'EvidenceView', 'cut_name', 'evidence_view', 'method_view', 'Views', 'view_for', 'telling_snapshot']
+           'word_tokens', 'between_words', 'word_fractions', 'best_head', 'chosen_by', 'telling_head',
+           'tied_candidates', 'ties_note', 'discard_region', 'pattern_name', 'custom_patterns', 'GuidedHeads',
+           'guided_heads', 'PatternShares', 'pattern_shares', 'SignalView', 'shown_image', 'signal_view',
+           'SaliencyDistribution', 'saliency_distribution', 'answer_view', 'answer_shown', 'TokenLabels',
+           'token_labels', 'TranslationView', 'translation', 'ScoredSentence', 'scored_sentence', 'MultiLabelSentence',
+           'multi_label_sentence', 'EvidenceView', 'cut_name', 'evidence_view', 'method_view', 'Views', 'view_for',
+           'telling_snapshot']
 
 # %% ../../nbs/10_views/00_base.ipynb #003
 from collections.abc import Iterable, Sequence
@@ -686,6 +687,11 @@ def word_tokens(snapshot) -> np.ndarray: # bool [n]
     return np.ones(len(words), dtype=bool)
 
 # %% ../../nbs/10_views/00_base.ipynb #058b
+def between_words(A, words=None) -> np.ndarray: # [words, words]
+    "Return the rows and columns `words` (None: all) of the map `A` [query, key], without a copy if these are all"
+    if words is None or words.all(): return A
+    return A[words][:, words]
+
 def word_fractions(snapshot, layers) -> np.ndarray: # [layers, heads]
     "Return the fraction of the attention of words that lies on words; 1 in layers without recorded attention"
     observed, words = snapshot.layers.get('attention', []), word_tokens(snapshot)
@@ -693,9 +699,11 @@ def word_fractions(snapshot, layers) -> np.ndarray: # [layers, heads]
     for i, layer in enumerate(layers):
         if layer not in observed: continue
         for head, A in enumerate(snapshot.arrays['attention'][observed.index(layer)]): # one by one: saves memory
-            rows = np.nan_to_num(A[words].astype(float))
-            total = rows.sum()
-            fractions[i, head] = rows[:, words].sum()/total if total > 0 else 0.
+            rows = A if words.all() else A[words]
+            to_keys = rows.sum(0, dtype=float) # without a copy in float64
+            if not np.isfinite(to_keys).all(): to_keys = np.nan_to_num(rows.astype(float)).sum(0)
+            total = to_keys.sum()
+            fractions[i, head] = to_keys[words].sum()/total if total > 0 else 0.
     return fractions
 
 # %% ../../nbs/10_views/00_base.ipynb #058s
@@ -722,9 +730,12 @@ def telling_head(
 ) -> tuple: # row and head
     """Return the eligible head with the largest median row sum of magnitudes; if all medians are 0,
     the head with the largest total"""
-    if words is None: words = slice(None)
     if fractions is None: fractions = 1.
-    def row_sums(values): return np.nan_to_num(np.abs(values[words][:, words].astype(float))).sum(-1)
+    def row_sums(values):
+        part = between_words(values, words)
+        sums = np.abs(part).sum(-1, dtype=float)
+        if np.isfinite(sums).all(): return sums
+        return np.nan_to_num(np.abs(part.astype(float))).sum(-1)
     rows = np.array([[row_sums(values) for values in maps] for maps in attribution])
     fractions = np.broadcast_to(fractions, rows.shape[:2])
     return best_head(fractions, np.median(rows, -1), rows.sum(-1))

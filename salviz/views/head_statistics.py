@@ -18,7 +18,7 @@ import pandas as pd
 from ..core.maths import enough_words, entropy, fewest_words
 from ..core.names import listed, runs_words
 from ..core.runs import Run, open_run
-from ..core.validation import check_choice
+from ..core.validation import check_choice, check_faults
 from .base import fixed, which_snapshot
 from .curves import Grid
 
@@ -26,7 +26,8 @@ from .curves import Grid
 _number_labels = dict( # {number: label with unit}
     entropy='entropy of attention (nats)', relative_entropy='entropy relative to uniform attention (fraction)',
     largest='largest weight of a query (mean)', to_first='attention to the first token (fraction)',
-    to_special='attention to later special tokens (fraction)', distance='distance to the attended token (tokens)')
+    to_special='attention to later special tokens (fraction)', distance='distance to the attended token (tokens)',
+    largest_logit='largest attention logit (score before the softmax)')
 
 def _word_rows(snapshot):
     "Return the attention of words [layers, heads, queries, keys], their positions, and the keys a query can attend to"
@@ -48,8 +49,10 @@ def _head_numbers(
     relative = (h[:, :, several]/np.log(count[several])).mean(-1) if several.any() else np.full(A.shape[:2], np.nan)
     later = special & (np.arange(n) > 0)
     distance = np.abs(at[:, None] - np.arange(n))
+    logits = np.asarray(snapshot.arrays.get('largest_logit', np.full(A.shape[:2], np.nan)), dtype=float)
     return dict(entropy=h.mean(-1), relative_entropy=relative, largest=A.max(-1).mean(-1), to_first=A[..., 0].mean(-1),
-                to_special=A[..., later].sum(-1).mean(-1), distance=(A*distance).sum(-1).mean(-1))
+                to_special=A[..., later].sum(-1).mean(-1), distance=(A*distance).sum(-1).mean(-1),
+                largest_logit=logits)
 
 # %% ../../nbs/10_views/07_head_statistics.ipynb #hs21
 mark_threshold = .95 # fraction of the weight, in every example that counts
@@ -115,9 +118,12 @@ def probe_heads(
 ) -> HeadsAtStep:
     "Return the statistics of all heads on probe examples at one step"
     numbers, first = [_head_numbers(s) for s in snapshots], snapshots[0]
-    means = {name: np.nanmean([x[name] for x in numbers], axis=0) for name in _number_labels}
+    def over_examples(name):
+        found = [x[name] for x in numbers]
+        return np.fmax.reduce(found) if name == 'largest_logit' else np.nanmean(found, axis=0)
     return HeadsAtStep(step=first.step, examples='probes', layers=first.layers['attention'], texts=len(snapshots),
-                       long_texts=sum(map(_counts, snapshots)), numbers=means, marks=head_marks(snapshots))
+                       long_texts=sum(map(_counts, snapshots)), marks=head_marks(snapshots),
+                       numbers={name: over_examples(name) for name in _number_labels})
 
 # %% ../../nbs/10_views/07_head_statistics.ipynb #84695860
 def batch_heads(
@@ -125,10 +131,12 @@ def batch_heads(
 ) -> list: # of `HeadsAtStep`
     "Return the statistics of all heads on training batches, at all steps at which they were recorded"
     rows = [r for r in run.metrics if r.get('kind') == 'heads' and 'layers' in r]
-    def array(x): return np.array(x, dtype=float) # None becomes NaN
+    def numbers(row): # None becomes NaN
+        missing = np.full(np.shape(row['entropy']), np.nan)
+        return {name: np.array(row.get(name, missing), dtype=float) for name in _number_labels}
     return [HeadsAtStep(step=r['step'], examples='batches', layers=r['layers'], texts=r['texts'],
-                        long_texts=r['long_texts'], numbers={name: array(r[name]) for name in _number_labels},
-                        marks=_marked(r['sinks'], r['one_word'])) for r in rows]
+                        long_texts=r['long_texts'], numbers=numbers(r), marks=_marked(r['sinks'], r['one_word']))
+            for r in rows]
 
 def batch_reason(
     run:Run,
@@ -188,25 +196,30 @@ def _grid_of(run, frame, number, last) -> HeadStatistics:
     rows = [f'{layer}.{head} {mark}'.rstrip() for (layer, head), mark in marks.iloc[:, -1].items()]
     best, values = marks.to_numpy() != '', fixed(values.to_numpy(dtype=float))
     label, examples = _number_labels[number], f'{texts} {_nouns[last.examples][texts != 1]}'
-    name = label.partition(' (')[0].capitalize()
+    name, over = label.partition(' (')[0].capitalize(), 'mean over the words of'
+    if number == 'largest_logit': over = 'maximum over all queries and keys of'
     marked = _marked_words(frame)
     found = f'at the last step: {listed(marked)}' if marked else 'no head is dead or collapsed at the last step'
-    top = (float(np.nanmax(values)) if number in ('entropy', 'distance') else 0.) or 1.
+    is_open = number in ('entropy', 'distance', 'largest_logit')
+    top = (float(np.nanmax(values)) if is_open else 0.) or 1.
+    low = min(0., float(np.nanmin(values))) if number == 'largest_logit' else 0.
     return HeadStatistics(
         title=f'{name} of each head over training', frame=frame, number=number, value_label=label,
-        subtitle=f'{len(rows)} heads, mean over {examples}   {found if many else "no marks"}',
-        caption=f'{name} of each head (rows: layer.head) at the recorded steps, mean over the words of {examples}. '
+        subtitle=f'{len(rows)} heads, {over.partition(" ")[0]} over {examples}   {found if many else "no marks"}',
+        caption=f'{name} of each head (rows: layer.head) at the recorded steps, {over} {examples}. '
                 f'{_rule(many, last.examples)} {runs_words({"": [run]})}'.rstrip(),
         x='step', y='layer.head', columns=tuple(map(str, sorted(set(frame.step)))), rows=tuple(rows), values=values,
-        deviations=fixed(np.full(values.shape, np.nan)), best=fixed(best), limits=(0., top), is_signed=False,
+        deviations=fixed(np.full(values.shape, np.nan)), best=fixed(best), limits=(low, max(top, low)), is_signed=False,
         entries=(('chosen', 'dead or collapsed at this step'),)*bool(best.any()))
 
 # %% ../../nbs/10_views/07_head_statistics.ipynb #hs33
 def head_statistics(
     # a `Run`, its folder, or the name of a bundled run; or a list of one of these
     run:'Run|str|PathLike|Sequence[Run|str|PathLike]',
-    # 'entropy', 'relative_entropy', 'largest', 'to_first', 'to_special' or 'distance', see `_head_numbers`
-    number:Literal['entropy', 'relative_entropy', 'largest', 'to_first', 'to_special', 'distance']='relative_entropy',
+    # 'entropy', 'relative_entropy', 'largest', 'to_first', 'to_special', 'distance' or 'largest_logit', see
+    # `_head_numbers`
+    number:Literal['entropy', 'relative_entropy', 'largest', 'to_first', 'to_special', 'distance',
+                   'largest_logit']='relative_entropy',
     layers:Sequence[int]|None=None, # layers to show; None: all recorded layers
     examples:Literal['probes', 'batches']='probes', # probe examples, or rows of the training batches (`watch`)
 ) -> HeadStatistics:
@@ -217,6 +230,8 @@ def head_statistics(
     heads = _heads_of(run, examples)
     frame = pd.concat([one.frame() for one in heads], ignore_index=True)
     recorded = sorted(set(frame.layer))
+    check_faults('' if frame[number].notna().any() else f'{run.path.name} has no {number}; earlier versions of salviz '
+                 'did not record attention logits, and DeBERTa does not expose them', 'head_statistics: ')
     if layers is not None:
         if not set(layers) <= set(recorded) or not len(layers):
             raise ValueError('head_statistics: layers must be among the recorded ones, '

@@ -27,10 +27,10 @@ from ..core.text import pool_map, pool_words
 from ..core.validation import HeadChoice, LayerChoice, Names, PositiveFloat, check_choice, check_faults, validated
 from ..core.words import number_words, panel_letters
 from .base import (
-    View, _check_heads, _listed, arrays_of, as_list, attributed_rule, axes_meaning, best_head, blocked_keys,
-    check_names, chosen_by, class_words, counted, custom_patterns, cut_name, fixed, infos_of, layer_row, listed_sources,
-    masked_sentence, method_title, methods_of, not_finite, pattern_name, picked, robust_limit, shown_image,
-    telling_head, tied_candidates, ties_note, title_of, which_snapshot, word_fractions, word_tokens)
+    View, _check_heads, _listed, arrays_of, as_list, attributed_rule, axes_meaning, best_head, between_words,
+    blocked_keys, check_names, chosen_by, class_words, counted, custom_patterns, cut_name, fixed, infos_of, layer_row,
+    listed_sources, masked_sentence, method_title, methods_of, not_finite, pattern_name, picked, robust_limit,
+    shown_image, telling_head, tied_candidates, ties_note, title_of, which_snapshot, word_fractions, word_tokens)
 
 # %% ../../nbs/10_views/02_maps.ipynb #008
 # units are tokens or words; `ids` [n]: number of each token's unit; `shown`: bool [units]
@@ -88,7 +88,11 @@ def _on_patterns(snapshot, layers):
 def _contrasts(snapshot, layers):
     "Return the range (largest minus smallest) of attention from a word to words [layers, heads], averaged over rows"
     words, observed = word_tokens(snapshot), snapshot.layers['attention']
-    def contrast(A): return np.ptp(np.nan_to_num(A[words][:, words].astype(float)), -1).mean()
+    def contrast(A):
+        part = between_words(A, words)
+        ends = part.max(-1).astype(float), part.min(-1).astype(float)
+        if not np.isfinite(ends).all(): ends = (f(np.nan_to_num(part.astype(float)), -1) for f in (np.max, np.min))
+        return np.subtract(*ends).mean()
     maps = (snapshot.arrays['attention'][observed.index(layer)] for layer in layers)
     return np.array([[contrast(A) for A in heads] for heads in maps])
 

@@ -133,6 +133,23 @@ def test_training_batches_are_a_choice_and_new_rows_appear(page):
     assert 'relative entropy of 2 layers' in label(page)
 
 
+@pytest.mark.slow
+def test_attention_logits_are_a_choice_where_they_were_recorded_and_may_be_negative(page):
+    show(page, rows())
+    assert page.locator('.sv-headtime select').first.inner_text().split('\n')[-1] == 'distance' # of an earlier version
+    shown = rows(heads=2)
+    for i, row in enumerate(shown): row['largest_logit'] = [[-2., 12.5*i], [None, 3.]]
+    show(page, shown)
+    page.select_option('.sv-headtime select >> nth=0', 'largest_logit')
+    settled(page)
+    notes = text(page, '.sv-headtime > .sv-note')
+    assert 'largest attention logit (score before the softmax), maximum over all queries and keys of 2 probe' in notes
+    assert 'from −2 (bottom) to 25 (top)' in notes or 'from -2 (bottom) to 25 (top)' in notes
+    page.click('.sv-headtime canvas', position=corner(page, 0, 1))
+    settled(page)
+    assert 'layer 0, head 1: largest logit 25 at step 40' in text(page, '.sv-headtime .sv-tip')
+
+
 @pytest.fixture
 def watched(tmp_path):
     "A run in which one head dies, one collapses, and whose batches have statistics"

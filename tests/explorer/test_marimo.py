@@ -61,15 +61,27 @@ predictions = '''import marimo
 app = marimo.App()
 @app.cell
 def _():
-    from salviz.course import Predict, answers, words
+    import marimo as mo
+    from salviz import Explorer
+    from salviz.course import Predict, Reveal, answers, words
     sentence = 'the film is not bad , but it never surprises .'
     card = Predict('1.words', 'Which two words does it read most?', words(sentence), ['never', 'film'])
     card
-    return answers, card
+    return Explorer, Reveal, answers, card, mo
 @app.cell
 def _(answers, card):
     card
     answers('alice')
+    return
+@app.cell
+def _(mo):
+    again = mo.ui.button(label='run again')
+    again
+    return again,
+@app.cell
+def _(Explorer, Reveal, again, card):
+    again, card
+    Reveal('1.words', ['It reads **never**.', Explorer('ad-drop')])
     return
 if __name__ == '__main__':
     app.run()
@@ -161,3 +173,16 @@ def test_a_prediction_is_answered_and_recorded_in_marimo(browser, tmp_path):
         page.wait_for_selector('.course-predict .cr-true', timeout=60000)
         stored = read_answers(tmp_path/'answers-alice.json')['entries']['1.words']
         assert (stored['first']['value'], stored['state'], stored['scores']) == ([4, 8], 'revealed', [.5, None])
+
+@pytest.mark.slow
+def test_a_reveal_names_what_is_missing_in_marimo_and_shows_its_content_in_the_next_run(browser, tmp_path):
+    with marimo_app(tmp_path, predictions) as url, opened(browser, url, '.course-predict .cr-word') as page:
+        page.wait_for_selector('text=/Commit 1.words, then run this cell again/', timeout=60000)
+        for word in (4, 8): page.locator('.course-predict .cr-word').nth(word).click()
+        page.locator('.course-predict .cr-confidence input').first.check()
+        page.locator('.course-predict').get_by_role('button', name='Commit').click()
+        page.wait_for_selector('.course-predict[data-state=committed]')
+        page.get_by_role('button', name='run again').click()
+        page.wait_for_selector('strong:text("never")', timeout=60000)
+        page.wait_for_selector('.course-predict .cr-true', timeout=60000)
+        page.wait_for_selector('.sv-heads canvas', timeout=60000)

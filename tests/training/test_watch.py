@@ -403,6 +403,26 @@ def reference(A, ids, mask, special):
     return result
 
 
+def largest_logits(model, ids, mask, heads):
+    "Largest score before the softmax [layers, heads] in float64, with loops, from the outputs of two kinds of layers"
+    seen, hooks = {}, []
+    for name, m in model.named_modules():
+        if name.endswith(('self.query', 'self.key')):
+            hooks.append(m.register_forward_hook(lambda m, args, out, name=name: seen.__setitem__(name, out.numpy())))
+    with torch.no_grad(): model(input_ids=ids, attention_mask=mask)
+    for hook in hooks: hook.remove()
+    queries, keys = ([x for name, x in seen.items() if name.endswith(end)] for end in ('query', 'key'))
+    found = np.full((len(queries), heads), -np.inf)
+    for layer, (of_queries, of_keys) in enumerate(zip(queries, keys)):
+        size = of_queries.shape[-1]//heads
+        for head in range(heads):
+            part = slice(head*size, (head + 1)*size)
+            for q, k, real in zip(of_queries[..., part], of_keys[..., part], mask.numpy().astype(bool)):
+                scores = [float(a @ b)/size**.5 for a in q[real] for b in k[real]]
+                found[layer, head] = max(found[layer, head], *scores)
+    return found
+
+
 def test_head_statistics_of_a_batch_are_those_of_a_slow_reference(watching, tiny_bert, tiny_tokenizer):
     "Padding, a text of special tokens only, and rows beyond the fourth do not count; the model is in training mode"
     model = tiny_bert(num_hidden_layers=2).double().train()
@@ -424,6 +444,13 @@ def test_head_statistics_of_a_batch_are_those_of_a_slow_reference(watching, tiny
     assert (row['texts'], row['long_texts']) == (3, 2)
     for name, x in wanted.items(): assert np.allclose(row[name], x, rtol=1e-4, atol=1e-5), name
     assert np.std(row['relative_entropy']) > .01
+    with_words = [0, 1, 3] # the third text has special tokens only
+    logits = largest_logits(model, batch['input_ids'][with_words], batch['attention_mask'][with_words], 4)
+    assert logits.dtype == np.float64 and np.allclose(row['largest_logit'], logits, rtol=1e-4)
+    probes = watcher.run.head_frame()
+    ids, first = tiny_tokenizer('the film and a fine story', return_tensors='pt'), probes[probes.step == 0]
+    assert np.isfinite(probes.largest_logit).all() and first.largest_logit.max() >= largest_logits(
+        model, ids['input_ids'], ids['attention_mask'], 4).max() - 1e-3
 
 
 @pytest.mark.parametrize('kind', ['bert', 'llama', 't5'])
@@ -480,6 +507,13 @@ def same_weights(trained, steps):
     return watcher.run
 
 
+def assert_batch_heads(run):
+    "Assert that all recordings but the first contain finite statistics of the heads on the training batch"
+    rows = [r for r in run.metrics if r['kind'] == 'heads']
+    assert [r['step'] for r in rows] == [step for step in run.steps if step], rows
+    for r in rows: assert all(np.isfinite(r[name]).all() for name in ('entropy', 'largest_logit', 'distance'))
+
+
 @pytest.mark.slow
 def test_watching_trl_changes_nothing(watching, tmp_path, tiny_tokenizer, tiny_data):
     import trl
@@ -494,7 +528,28 @@ def test_watching_trl_changes_nothing(watching, tmp_path, tiny_tokenizer, tiny_d
         if watched: trainer.add_callback(watcher)
         trainer.train()
         return watcher, model
-    assert same_weights(trained, [0, 2, 4]).snapshot().info['token_predictions']
+    run = same_weights(trained, [0, 2, 4])
+    assert_batch_heads(run)
+    assert run.snapshot().info['token_predictions']
+
+
+@pytest.mark.slow
+def test_watching_dpo_of_trl_changes_nothing(watching, tmp_path, tiny_tokenizer):
+    "Preferred and rejected texts share the batch, and a second model is the reference"
+    import trl
+    tokenizer = copy.deepcopy(tiny_tokenizer)
+    tokenizer.eos_token = tokenizer.sep_token
+    rows = datasets.Dataset.from_dict(dict(prompt=['the film', 'a story']*8, chosen=[' fine and funny', ' warm']*8,
+                                           rejected=[' dull', ' cold and empty']*8))
+    def trained(watched):
+        model, reference = (small_model('causal_lm', tokenizer, kind='llama') for _ in range(2))
+        args = trl.DPOConfig(str(tmp_path/'out'), bf16=False, logging_steps=2, **quick)
+        trainer = trl.DPOTrainer(model, reference, args, train_dataset=rows, processing_class=tokenizer)
+        watcher = watching(trainer.model, texts=['the film and'], max_length=32) if watched else None
+        if watched: trainer.add_callback(watcher)
+        trainer.train()
+        return watcher, model
+    assert_batch_heads(same_weights(trained, [0, 2, 4]))
 
 
 @pytest.mark.slow
@@ -511,7 +566,9 @@ def test_watching_a_cross_encoder_changes_nothing(watching, tmp_path, make_tiny_
         watcher = watching(inner, texts=[('the film', 'a film')]) if watched else None
         CrossEncoderTrainer(model, args, train_dataset=pairs, callbacks=[watcher] if watched else []).train()
         return watcher, inner
-    s = same_weights(trained, [0, 2, 4]).snapshot()
+    run = same_weights(trained, [0, 2, 4])
+    assert_batch_heads(run)
+    s = run.snapshot()
     assert s.texts == ('the film', 'a film') and {'prediction', 'saliency'} <= set(s.arrays)
 
 
@@ -573,6 +630,7 @@ def test_only_the_first_of_two_accelerate_processes_records_and_the_weights_are_
     for others in (watched, other_plain, other_watched): assert all(map(torch.equal, plain, others))
     run = Run(tmp_path/'run')
     assert run.finished and run.steps == [0, 2, 4] and run.probes == [0, 1] and not run.damaged
+    assert_batch_heads(run)
 
 
 @pytest.mark.slow
@@ -594,4 +652,4 @@ def test_watching_lightning_changes_nothing(watching, make_tiny_bert, tiny_token
         loader = torch.utils.data.DataLoader(list(batches(tiny_tokenizer, tiny_data, 8)), batch_size=None)
         trainer.fit(Module(model), loader)
         return watcher, model
-    same_weights(trained, [0, 2, 4])
+    assert_batch_heads(same_weights(trained, [0, 2, 4]))

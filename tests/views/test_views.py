@@ -596,6 +596,21 @@ def test_a_head_is_dead_or_collapsed_only_if_it_is_in_every_example():
         assert head_marks([example(key), example(None)]) == head_marks([example(None), example(key)]) == ''
 
 
+def test_the_largest_logit_is_a_maximum_over_examples_and_missing_in_runs_of_earlier_versions(tmp_path):
+    run = invented.run(tmp_path/'old', steps=[0])
+    with pytest.raises(ValueError, match='old has no largest_logit; earlier versions of salviz did not record'):
+        head_statistics(run, 'largest_logit')
+    assert run.head_frame().largest_logit.isna().all() and np.isfinite(head_statistics(run).values).all()
+    later, rng = Run.create(tmp_path/'new', dict(method=dict(name='FineTuning', args={}))), np.random.default_rng(0)
+    shown = [invented.snapshot(0, probe, method='FineTuning') for probe in (0, 1)]
+    logits = [rng.normal(size=s.arrays['attention'].shape[:2])*9 - 9 for s in shown]
+    for s, x in zip(shown, logits): later.save(dataclasses.replace(s, arrays=dict(s.arrays, largest_logit=x)))
+    view = head_statistics(later, 'largest_logit')
+    np.testing.assert_allclose(view.values[:, 0], np.max(logits, axis=0).ravel(), rtol=1e-3, atol=.01)
+    assert view.limits[0] < 0 and 'maximum over 2 probe examples' in view.subtitle
+    assert 'maximum over all queries and keys of 2 probe examples' in view.caption
+
+
 @pytest.mark.parametrize('number, label, of_row', [
     ('entropy', 'entropy of attention (nats)', lambda row, query, special: -sum(p*np.log(p) for p in row if p > 0)),
     ('largest', 'largest weight of a query (mean)', lambda row, query, special: max(row)),

@@ -14,6 +14,8 @@ const headNumbers = {
   to_first: {name: 'attention to the first token', words: 'fraction of attention on the first token'},
   to_special: {name: 'attention to special tokens', words: 'fraction of attention on later special tokens'},
   distance: {name: 'distance', words: 'mean distance to the attended token, in tokens', open: true},
+  largest_logit: {name: 'largest logit', words: 'largest attention logit (score before the softmax)', open: true,
+    over: 'maximum over all queries and keys'},
 };
 const headExampleNames = {probes: 'probe examples', batches: 'training batches'};
 const headTimeGap = 3, headTimeWidest = 96, headTimeNarrowest = 20, headTimeLeft = 34, headTimeTop = 30;
@@ -27,17 +29,24 @@ export function headRowsOf(rows, examples) {
   return [...byStep.values()].sort((a, b) => a.step - b.step);
 }
 
-// {steps, layers, heads, limit, points(layer, head)}: the curves of all heads. `points` returns [{step, value, mark}].
+// The statistics that some row has; earlier versions did not record all of them.
+export function headNumbersOf(rows) {
+  return Object.keys(headNumbers).filter(number => rows.some(row => row[number]?.flat().some(Number.isFinite)));
+}
+
+// {steps, layers, heads, floor, limit, points(layer, head)}: the curves of all heads and the ends of their scale.
+// `points` returns [{step, value, mark}].
 export function headCurves(rows, number) {
   const layers = [...new Set(rows.flatMap(row => row.layers))].sort((a, b) => a - b);
-  const heads = Math.max(0, ...rows.map(row => row[number][0].length));
-  const values = rows.flatMap(row => row[number].flat()).filter(Number.isFinite);
-  const limit = headNumbers[number].open ? Math.max(0, ...values) || 1 : 1;
-  const points = (layer, head) => rows.flatMap(row => {
+  const having = rows.filter(row => row[number]);
+  const heads = Math.max(0, ...having.map(row => row[number][0].length));
+  const values = having.flatMap(row => row[number].flat()).filter(Number.isFinite), floor = Math.min(0, ...values);
+  const limit = headNumbers[number].open ? Math.max(0, ...values) || (floor ? 0 : 1) : 1;
+  const points = (layer, head) => having.flatMap(row => {
     const i = row.layers.indexOf(layer), value = i < 0 ? null : row[number][i][head];
     return Number.isFinite(value) ? [{step: row.step, value, mark: row.marks?.[i][head] ?? ''}] : [];
   });
-  return {steps: rows.map(row => row.step), layers, heads, limit, points};
+  return {steps: rows.map(row => row.step), layers, heads, floor, limit, points};
 }
 
 // The last row at or before `step`, null if there is none.
@@ -66,9 +75,10 @@ function textsWords({examples, texts}) {
 
 // The sentences below the curves: how to read them, and what they do not show.
 export function headTimeNotes(rows, curves, number, recorded) {
-  const last = rows.at(-1), {steps, limit} = curves, notes = [];
-  notes.push(`Each cell shows the ${headNumbers[number].words}, mean over the ordinary tokens of ${textsWords(last)}. `
-    + `All cells share one scale, from 0 (bottom) to ${shortNumber(limit)} (top).`);
+  const last = rows.at(-1), {steps, floor, limit} = curves, notes = [];
+  const {words, over = 'mean over the ordinary tokens'} = headNumbers[number];
+  notes.push(`Each cell shows the ${words}, ${over} of ${textsWords(last)}. `
+    + `All cells share one scale, from ${shortNumber(floor)} (bottom) to ${shortNumber(limit)} (top).`);
   if (steps.length > 1) notes.push(`Steps run from ${steps[0]} (left) to ${steps.at(-1)} (right).`);
   if (steps.length === 1) {
     const before = steps[0] === 0 ? ' These are the values before training.' : '';
@@ -87,8 +97,7 @@ class HeadTime {
     this.sharp = new SharpCanvas('sv-canvas', 'application');
     const {state} = ctx;
     this.title = elementOf('h3', 'sv-title', 'Heads over time');
-    const numbers = Object.entries(headNumbers).map(([number, {name}]) => [number, name]);
-    this.number = choiceOf(numbers, headNumber => state.set({headNumber}));
+    this.number = choiceOf([], headNumber => state.set({headNumber}));
     this.examples = choiceOf([], headExamples => state.set({headExamples}));
     this.head = elementOf('div', 'sv-head', this.title, labelled('Statistic', this.number),
       labelled('Texts', this.examples));
@@ -107,9 +116,10 @@ class HeadTime {
     const {store, state} = this.ctx, logged = store.rows(state.run);
     const available = Object.keys(headExampleNames).filter(examples => headRowsOf(logged, examples).length);
     this.shown = available.includes(state.headExamples) ? state.headExamples : available[0];
-    this.by = state.headNumber in headNumbers ? state.headNumber : 'relative_entropy';
     this.rows = this.shown ? headRowsOf(logged, this.shown) : [];
-    this.number.value = this.by;
+    const numbers = headNumbersOf(this.rows);
+    this.by = numbers.includes(state.headNumber) ? state.headNumber : 'relative_entropy';
+    fillChoice(this.number, numbers.map(number => [number, headNumbers[number].name]), this.by);
     fillChoice(this.examples, available.map(examples => [examples, headExampleNames[examples]]), this.shown);
     this.examples.disabled = available.length < 2;
     this.stage.hidden = this.tip.hidden = !this.rows.length;
@@ -234,9 +244,10 @@ class HeadTime {
   }
 
   drawCell(layer, head, x, y) {
-    const {context} = this.sharp, {inks} = this, {width, height} = this.place, {limit, steps} = this.curves;
+    const {context} = this.sharp, {inks} = this, {width, height} = this.place, {floor, limit, steps} = this.curves;
+    const risen = value => Math.min(1, Math.max(0, (value - floor) / (limit - floor)));
     const points = this.curves.points(layer, head).map(point => ({...point, x: x + this.across(point.step),
-      y: y + height - 2 - Math.min(1, Math.max(0, point.value / limit)) * (height - 4)}));
+      y: y + height - 2 - risen(point.value) * (height - 4)}));
     context.fillStyle = inks.bg;
     context.fillRect(x, y, width, height);
     context.strokeStyle = inks.line;
