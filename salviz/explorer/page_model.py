@@ -126,12 +126,13 @@ def page_models(
     "Return the function that adds the models of `sources` to a page; raise a ValueError if there is none"
     missing = [source.needs() for source in sources]
     few = with_first and any(not why and len(source.choices()) < 2 for source, why in zip(sources, missing))
-    problem = missing[0]*all(missing) or few*'a run has only one checkpoint; train with a larger keep=, or use model=True'
+    only = 'a run has only one checkpoint; train with a larger keep=, or use model=True'
+    problem = missing[0]*all(missing) or only*few
     check_faults(problem, 'model=True: ' if all(missing) else "model='first and last': ")
     def parts(others, metas):
         texts = [[probe['texts'] for probe in meta['probes'] if probe['texts']] for meta in metas]
-        needs = [why or _no_texts*(not some) for why, some in zip(missing, texts)]
-        count, every = needs.count('')*(1 + with_first), [text for some in texts for text in some]
+        needs = [why or _no_texts*(not listed) for why, listed in zip(missing, texts)]
+        count, every = needs.count('')*(1 + with_first), [text for listed in texts for text in listed]
         models = [why or _models_of(source, every, others, 1 + _difference_size*(count - 1), with_first)
                   for source, why in zip(sources, needs)]
         return model_parts(models)

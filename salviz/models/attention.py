@@ -131,7 +131,6 @@ class Maps:
         self._drop, self._scale, self._after_dropout, self._with_vectors = drop or {}, scale or {}, after_dropout, False
         self._edits = edits or {} # {layer: `AttentionEdit`}, see `edited`
         self._begin()
-
     def _begin(self): self._calls, self._captured, self._keep, self._vectors = 0, {}, {}, {}
     def _attend(self, *args, **kwargs): return _attend(self, *args, **kwargs)
 
