@@ -8,6 +8,7 @@ __all__ = ['map_choices', 'Intervention', 'model_faults']
 # %% ../../nbs/01_core/23_interventions.ipynb #30fdc6b6
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from numbers import Integral
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
@@ -25,12 +26,16 @@ def _as_pairs(heads) -> tuple: return tuple(sorted({tuple(map(int, head)) for he
 
 def _is_pair(head) -> bool:
     "Return whether `head` is a pair (layer, head) of non-negative integers"
-    return isinstance(head, (tuple, list)) and len(head) == 2 and all(type(k) is int and k >= 0 for k in head)
+    if not isinstance(head, (tuple, list)) or len(head) != 2: return False
+    return all(isinstance(k, Integral) and not isinstance(k, bool) and k >= 0 for k in head)
 
 def _map_entries(maps) -> list: # of ((layer, head), pattern)
     "Return the entries of `maps`, a dict {(layer, head): pattern} or a list of [layer, head, pattern]"
     if isinstance(maps, Mapping): return list(maps.items())
-    return [(tuple(x[:2]), x[2]) if len(x) == 3 else (tuple(x[0]), x[1]) for x in maps]
+    return [(tuple(x[:2]), x[2]) if len(x) == 3 else tuple(x) for x in maps]
+
+def _sorted_maps(maps) -> tuple: # of ((layer, head), pattern)
+    return tuple(sorted((tuple(map(int, head)), name) for head, name in _map_entries(maps)))
 
 # %% ../../nbs/01_core/23_interventions.ipynb #2c40823d
 @dataclass(frozen=True)
@@ -59,10 +64,10 @@ class Intervention:
     def __post_init__(self):
         check_arguments(type(self).__init__, vars(self))
         check_faults(_entry_faults(self.heads, self.maps), 'Intervention: ')
-        values = {name: tuple(sorted({*getattr(self, name)})) for name in ('positions', 'rows', 'layers')}
-        values |= dict(heads=_as_pairs(self.heads), maps=tuple(sorted(_map_entries(self.maps))))
+        values = {name: tuple(sorted({*map(int, getattr(self, name))})) for name in ('positions', 'rows', 'layers')}
+        values |= dict(heads=_as_pairs(self.heads), maps=_sorted_maps(self.maps))
         for name, x in values.items(): object.__setattr__(self, name, x)
-        check_faults(_own_faults(self), 'Intervention: ')
+        check_faults(_contradictions(self), 'Intervention: ')
 
     def __bool__(self): return bool(self.changes())
 
@@ -86,11 +91,11 @@ def _entry_faults(heads, maps): # generator of str
     if is_list and any(not isinstance(x, (tuple, list)) or len(x) not in (2, 3) for x in maps):
         yield f'maps must be a dict {{(layer, head): pattern}}, got {maps!r:.60}'; return
     for head, name in _map_entries(maps):
-        if not _is_pair(head): yield f'maps: the keys must be pairs (layer, head), such as {{(1, 3): "next"}}, got {head!r}'
+        if not _is_pair(head): yield f'maps: the keys must be pairs (layer, head), such as (1, 3), got {head!r}'
         if name not in map_choices:
             yield f'maps: pattern {name!r} is unknown; available: {", ".join(map_choices)}'
 
-def _own_faults(intervention): # generator of str
+def _contradictions(intervention): # generator of str
     "Yield the contradictions in `intervention`"
     for (layer, head), _ in intervention.maps:
         if layer in intervention.layers or (layer, head) in intervention.heads:

@@ -31,8 +31,7 @@ from ..core.attention_arrays import attention_maps, maps_by_model
 from ..core.interventions import Intervention
 from ..core.model_access import model_access
 from ..core.snapshots import Snapshot
-from ..core.validation import (
-    Names, check_arguments, check_choice, check_faults, grouped_arguments, validated)
+from ..core.validation import Names, check_arguments, check_choice, check_faults, grouped_arguments, validated
 from .assets import check_panels, needs_plotly, static_text
 from .page import output_html, page_of, plotly_gz, write_page
 from .page_model import page_models
