@@ -58,16 +58,16 @@ def settled_tiles(page):
 
 def peak() -> float: return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/2**20 # GiB
 
-def play(page, folder):
-    "Zoom with the wheel and the keyboard, search, jump to a sentence, and choose a token"
-    shots = lambda name: page.screenshot(path=str(folder/f'{name}.png'))
+def play(page, folder, word='word13'):
+    "Zoom with the wheel, search for `word`, jump to a sentence, and use the keyboard"
+    def shots(name): page.screenshot(path=str(folder/f'{name}.png'))
     shots('1-overview')
     page.mouse.move(500, 400)
     for _ in range(6): page.mouse.wheel(0, -400)
     page.wait_for_timeout(500)
     settled_tiles(page)
     shots('2-zoomed')
-    page.locator('input[type=search]').fill('word13')
+    page.locator('input[type=search]').fill(word)
     page.keyboard.press('Enter')
     page.wait_for_timeout(500)
     settled_tiles(page)

@@ -5,12 +5,13 @@ const most = 8;
 
 // `weights`: of the keys or of cells of `cell` keys; null: no token is chosen.
 export function drawLinks(view, weights, cell) {
-  const {links, list, meta, token} = view, context = links.getContext('2d'), ratio = devicePixelRatio || 1;
+  const {links, list, meta, token} = view;
+  links.hidden = list.hidden = !weights; // a hidden canvas has no size
+  const context = links.getContext('2d'), ratio = devicePixelRatio || 1;
   const width = links.clientWidth, base = links.clientHeight - 18;
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, links.clientHeight);
   list.replaceChildren();
-  links.hidden = list.hidden = !weights;
   if (!weights) return;
   const ink = view.isDark() ? '#7fd4ff' : '#d6530e';
   const strongest = [...weights.keys()].sort((a, b) => weights[b] - weights[a]).slice(0, most)
