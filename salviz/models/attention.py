@@ -131,8 +131,7 @@ class Maps:
         self._drop, self._scale, self._after_dropout, self._with_vectors = drop or {}, scale or {}, after_dropout, False
         self._with_logits = False
         self._begin()
-
-    def _begin(self): self._calls, self._captured, self._keep, self._vectors, self._logits = 0, {}, {}, {}, {}
+    def _begin(self): self._calls, self._captured, self._keep, self._vectors, self.largest_logits = 0, {}, {}, {}, {}
     def _attend(self, *args, **kwargs): return _attend(self, *args, **kwargs)
 
     def _next_layer(self, module=None, heads=None):
@@ -174,12 +173,6 @@ class Maps:
         "Return the keys that each query attended to in this pass: allowed and not dropped"
         drop, allowed = self._drop.get(self._at(layer)), self.allowed(layer)
         return allowed if drop is None else _protected_keep(allowed, _fits(drop, self[layer].shape, 'drop', layer))
-
-    @property
-    def largest_logits(self) -> dict: # {layer: [batch, heads, query]}
-        """Return the largest score (input of the softmax) of each query among its allowed keys, by layer; {} without
-        `observe(logits=True)`, and for DeBERTa, whose scores are not accessible"""
-        return dict(self._logits)
 
     def stacked(self) -> torch.Tensor: # [batch, layers, heads, query, key]
         "Return all captured maps in one tensor, in the order of `layers`"
@@ -316,7 +309,7 @@ def _attend(maps, module, query, key, value, attention_mask, dropout=0., scaling
     keep = _masked(maps, layer, _structure(module, query, key, attention_mask, is_causal),
                    (*query.shape[:3], key.shape[2]))
     if maps._with_vectors: maps._vectors[layer] = query, key, scaling, position_bias
-    if maps._with_logits: maps._logits[layer] = _largest_logits(query, key, keep, scaling, position_bias)
+    if maps._with_logits: maps.largest_logits[layer] = _largest_logits(query, key, keep, scaling, position_bias)
     A = _probabilities(module, query, key, keep, scaling, position_bias)
     if not maps._after_dropout: A = _capture(maps, layer, A)
     A = F.dropout(A, dropout, module.training)
@@ -773,7 +766,9 @@ def observe(
     after_dropout:bool=False,
     # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross' (query: target, key: source)
     part:Literal['encoder', 'decoder', 'cross']|None=None,
-    logits:bool=False, # True: also compute `Maps.largest_logits`
+    # True: also set `largest_logits` of the result, {layer: [batch, heads, query]}: the largest score (input of the
+    # softmax) of each query among its allowed keys; {} for DeBERTa, whose scores are not accessible
+    logits:bool=False,
 ) -> Iterator[Maps]:
     "Capture, drop and scale the attention of `model` in forward passes inside the block; yields `Maps`"
     drop = _by_layer(model, part, drop, 'drop', lambda x: isinstance(x, torch.Tensor) and x.dtype == torch.bool,
