@@ -258,6 +258,14 @@ class _Gate(CourseWidget):
     "The part of a reveal that lists the missing predictions"
     state = T.Dict().tag(sync=True) # waiting: names, open, error
 
+def _reveal_fault(names, content) -> str: # '' if there is none
+    "Return the reason why the arguments of `Reveal` are invalid"
+    if not names or not all(isinstance(name, str) and name for name in names):
+        return f"pass the names of predictions, such as '1.words', and then the content; got {shown(tuple(names))}"
+    if content is None:
+        return '`content` is missing; pass it or a function that returns it, and a text as content=...'
+    return ''
+
 # %% ../../nbs/14_course/05_predictions.ipynb #pr20b
 class Reveal(W.VBox):
     "Content that is shown after its predictions are committed"
@@ -267,13 +275,7 @@ class Reveal(W.VBox):
         title='',     # heading of the card, such as 'What the classifier attends to'
     ):
         if content is None and names and not isinstance(names[-1], str): *names, content = names
-        problem = ''
-        if content is None:
-            problem = '`content` is missing; pass it or a function that returns it, and a text as content=...'
-        if not names or not all(isinstance(name, str) and name for name in names):
-            problem = ("pass the names of predictions, such as '1.words', and then the content; "
-                       f'got {shown(tuple(names))}')
-        check_faults(problem, 'Reveal: ')
+        check_faults(_reveal_fault(names, content), 'Reveal: ')
         self.names, self.content, self.is_open = list(names), content, False
         id = session.checksum(json_text(self.names + [title]))
         name = f'reveal {" ".join(self.names)}'
@@ -282,7 +284,7 @@ class Reveal(W.VBox):
         self.gate.on_msg(lambda _, message, __: self._wished(message))
         _listeners.append(self._refresh)
         self._refresh()
-        if _session.revealed(self.names) and not in_marimo(): self.show()
+        if _session.revealed(self.names): self.show()
 
     def __repr__(self): return f'Reveal({", ".join(map(repr, self.names))}, {"open" if self.is_open else "closed"})'
 
@@ -304,7 +306,11 @@ class Reveal(W.VBox):
             raise ValueError(f'Reveal: commit {", ".join(waiting)} first, or call show(anyway=True), '
                              'which records them as skipped')
         if self.is_open: return
-        self._open()
+        for name in self.names:
+            if name in _session.predictions: _session.predictions[name].reveal()
+        self.is_open = True
+        self._refresh()
+        if in_marimo(): return # `_display_` returns the content
         working = W.Output()
         self.children = [self.gate, working]
         with working: widgets, error = _shown_widgets(self.content) # a progress bar appears where the result will be
@@ -312,22 +318,7 @@ class Reveal(W.VBox):
         working.close()
         self._refresh(error)
 
-    def _open(self):
-        "Show the true answers; a prediction without an answer is recorded as skipped"
-        for name in self.names:
-            if name in _session.predictions: _session.predictions[name].reveal()
-        self.is_open = True
-        self._refresh()
-
-    def _display_(self):
-        "Return the output for marimo, which shows no containers of ipywidgets: the content, or what is missing"
-        import marimo
-        if waiting := _session.waiting(self.names):
-            message = f'Commit {", ".join(waiting)}, then run this cell again to see the content.'
-            return marimo.callout(marimo.md(message))
-        self._open()
-        return marimo.vstack([marimo.md(thing) if isinstance(thing, str) else thing
-                              for thing in _contents(self.content)])
+    def _display_(self): return _marimo_output(self)
 
     def page_html(self) -> str:
         "Return the fragment for a page, with the content compressed"
@@ -335,6 +326,16 @@ class Reveal(W.VBox):
         return fragment(self.described(), dict(parts=parts), plotly=any(part.get('plotly') for part in parts))
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr21
+def _marimo_output(reveal:Reveal):
+    "Return the output for marimo, which shows no containers of ipywidgets: the content, or what is missing"
+    import marimo
+    if waiting := _session.waiting(reveal.names):
+        message = f'Commit {", ".join(waiting)}, then run this cell again to see the content.'
+        return marimo.callout(marimo.md(message))
+    reveal.show()
+    return marimo.vstack([marimo.md(thing) if isinstance(thing, str) else thing
+                          for thing in _contents(reveal.content)])
+
 def _contents(content) -> list:
     "Return `content` as a flat list; functions are called"
     if callable(content) and not isinstance(content, W.Widget): content = content()
