@@ -185,7 +185,8 @@ class Maps(_Rows):
 
     def _begin(self):
         self._calls = 0
-        self._captured, self._keep, self._vectors, self._row_maps, self._logits = {}, {}, {}, {}, {}
+        self._captured, self._keep, self._vectors, self._row_maps, self.largest_logits = {}, {}, {}, {}, {}
+
     def _attend(self, *args, **kwargs): return _attend(self, *args, **kwargs)
 
     def _next_layer(self, module=None, heads=None):
@@ -231,12 +232,6 @@ class Maps(_Rows):
         "Return the keys that each query attended to in this pass: allowed and not dropped"
         drop, allowed = self._drop.get(self._at(layer)), self.allowed(layer)
         return allowed if drop is None else _protected_keep(allowed, _fits(drop, self[layer].shape, 'drop', layer))
-
-    @property
-    def largest_logits(self) -> dict: # {layer: [batch, heads, query]}
-        """Return the largest score (input of the softmax) of each query among its allowed keys, by layer; {} without
-        `observe(logits=True)`, and for DeBERTa, whose scores are not accessible"""
-        return dict(self._logits)
 
     def stacked(self) -> torch.Tensor: # [batch, layers, heads, query, key]
         "Return all captured maps in one tensor, in the order of `layers`"
@@ -460,7 +455,7 @@ def _attend(maps, module, query, key, value, attention_mask, dropout=0., scaling
                    (*query.shape[:3], key.shape[2]))
     if edit is not None: keep = edit.remaining(keep, query.shape[2], key.shape[2])
     if maps._with_vectors: maps._vectors[layer] = query, key, scaling, position_bias
-    if maps._with_logits: maps._logits[layer] = _largest_logits(query, key, keep, scaling, position_bias)
+    if maps._with_logits: maps.largest_logits[layer] = _largest_logits(query, key, keep, scaling, position_bias)
     A = _probabilities(module, query, key, keep, scaling, position_bias)
     if edit is not None: A = edit.replaced(A)
     is_captured = layer in maps.layers
@@ -985,7 +980,9 @@ def observe(
     # [batch, rows], for all `layers`; or {layer: rows} for some layers
     rows:int|Sequence[int]|torch.Tensor|dict[int, torch.Tensor]|None=None,
     heads:Sequence[int]|None=None, # heads of which rows are captured; None: all
-    logits:bool=False, # True: also compute `Maps.largest_logits`
+    # True: also set `largest_logits` of the result, {layer: [batch, heads, query]}: the largest score (input of the
+    # softmax) of each query among its allowed keys; {} for DeBERTa, whose scores are not accessible
+    logits:bool=False,
 ) -> Iterator[Maps]:
     "Capture, drop and scale the attention of `model` in forward passes inside the block; yields `Maps`"
     drop = _by_layer(model, part, drop, 'drop', lambda x: isinstance(x, torch.Tensor) and x.dtype == torch.bool,
