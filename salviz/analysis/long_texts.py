@@ -84,9 +84,26 @@ class _Chunks:
             end = min(at + step, self.size if stop is None else min(stop, self.size))
             yield at, end, self.rows(layer, at, end, heads).float()
 
+# %% ../../nbs/09_analysis/11_long_texts.ipynb #1edda494
+class _Statistics(_Chunks):
+    "Computes statistics of heads from a few queries at a time"
+    def statistics(self) -> dict: # {statistic: float64 [layers, heads]}; NaN without ordinary tokens
+        "Compute the statistics of all heads in chunks, averaged over ordinary tokens; see `head_statistics`"
+        special, found = torch.as_tensor(self.is_special), []
+        for layer in self.layers:
+            sums, counts = 0., 0.
+            for start, stop, A in self._chunked(layer, None):
+                at = torch.arange(start, stop)[~special[start:stop]].to(A.device)
+                keep = self.calls[layer].keep(at[None])
+                allowed = torch.full_like(at, self.size) if keep is None else keep[0, 0].sum(-1).expand(len(at))
+                x = _row_statistics(A[:, at - start], at, allowed, special[:A.shape[-1]].to(A.device))
+                sums, counts = sums + x.nan_to_num().sum(-1), counts + (~x.isnan()).sum(-1)
+            found.append((sums/counts).cpu().numpy())
+        return dict(zip(statistic_names, np.stack(found, 1)))
+
 # %% ../../nbs/09_analysis/11_long_texts.ipynb #lt012
 @dataclass(frozen=True)
-class LongAttention(_Chunks):
+class LongAttention(_Statistics):
     "The attention of one text, computed from its queries and keys; see `long_attention`"
     calls:dict             # {layer: `AttentionCall`} of a batch with one text
     is_special:np.ndarray  # bool [tokens]
@@ -141,20 +158,6 @@ class LongAttention(_Chunks):
             means = sums/cell_sizes(self.size, self.size, cell)
             levels.append((cell, largest.numpy(), means.numpy()))
         return Overview(*zip(*levels))
-
-    def statistics(self) -> dict: # {statistic: float64 [layers, heads]}; NaN without ordinary tokens
-        "Compute the statistics of all heads in chunks, averaged over ordinary tokens; see `head_statistics`"
-        special, found = torch.as_tensor(self.is_special), []
-        for layer in self.layers:
-            sums, counts = 0., 0.
-            for start, stop, A in self._chunked(layer, None):
-                at = torch.arange(start, stop)[~special[start:stop]].to(A.device)
-                keep = self.calls[layer].keep(at[None])
-                allowed = torch.full_like(at, self.size) if keep is None else keep[0, 0].sum(-1).expand(len(at))
-                x = _row_statistics(A[:, at - start], at, allowed, special[:A.shape[-1]].to(A.device))
-                sums, counts = sums + x.nan_to_num().sum(-1), counts + (~x.isnan()).sum(-1)
-            found.append((sums/counts).cpu().numpy())
-        return dict(zip(statistic_names, np.stack(found, 1)))
 
 # %% ../../nbs/09_analysis/11_long_texts.ipynb #lt014
 def long_attention(

@@ -551,6 +551,7 @@ def cut_note(
     if count > limit: return f'{cut}; the model accepts at most {limit:,}, so shorten the text or divide it.'
     return f'{cut}; pass max_length={count} to use all of them, or use explore_long for a map with pan and zoom.'
 
+# %% ../../nbs/09_analysis/03_model_maps.ipynb #591d9a0a
 def capture_texts(
     model, tokenizer, texts, target, position, saliency, steps, attribution, max_length, generate=None,
     interventions=None, # an `Intervention` or None for each text

@@ -124,8 +124,8 @@ def _same_answers(task, student, answer, batch) -> torch.Tensor: # [batch]
     return same
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-033
-class _Explaining(_Opening):
-    "The part of the method that computes the answers and explanations of teacher and student"
+class _Observing(_Opening):
+    "The part of the method that selects the attention of teacher and student"
     @property
     def of_attention(self) -> bool: return self.explanation in ('attention', 'rollout')
 
@@ -147,6 +147,9 @@ class _Explaining(_Opening):
         if row is None: return {}
         return dict.fromkeys(layers, row[:, None])
 
+# %% ../../nbs/05_methods/07_distillation.ipynb #0a522210
+class _Explaining(_Observing):
+    "The part of the method that computes the answers and explanations of teacher and student"
     def explained(
         self,
         model:torch.nn.Module, maps:'Maps|None', batch:dict,

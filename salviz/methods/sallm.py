@@ -555,8 +555,8 @@ class _Unlabelled(Method):
         self._more = examples, Collator(trainer.tokenizer)
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #058
-class _Agreeing(_Unlabelled):
-    "The part of the method that compares attention with explanations"
+class _Targeting(_Unlabelled):
+    "The part of the method that turns explanations into targets of attention"
     def prescribes(self, model:torch.nn.Module) -> dict: # {layer: heads}
         "Return the heads whose attention has a target"
         heads = range(head_count(model)) if self.variant.heads is None else self.variant.heads
@@ -593,6 +593,9 @@ class _Agreeing(_Unlabelled):
         if rows is None or self.variant.after_dropout: return {}
         return dict.fromkeys(check_layers(model, self.layers), rows[:, None])
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #1c2a8efd
+class _Agreeing(_Targeting):
+    "The part of the method that compares attention with explanations"
     def _read(self, maps, layer, rows) -> tuple: # (attention, seen, row in both of them or None)
         "Return what `layer_loss` compares in `layer`: whole maps, or maps that consist of one row"
         if rows is None: return maps[layer], maps.seen(layer), None

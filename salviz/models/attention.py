@@ -171,24 +171,9 @@ class _Rows:
         if kind == 2: return chosen
         return torch.where(matching.any(-1)[:, None, :, None], chosen, torch.nan)
 
-# %% ../../nbs/03_models/01_attention.ipynb #038
-class Maps(_Rows):
-    "Attention captured by `observe`: `maps[layer]` [batch, heads, query, key] is from the last pass through the model"
-    def __init__(self, name, layers=(), numbers=(), drop=None, scale=None, after_dropout=False, rows=None, heads=None,
-                 edits=None):
-        self.name, self.layers, self.numbers = name, layers, numbers # numbers: the layer of each call in a pass
-        self._rows, self._heads, self._with_calls = rows or {}, heads, None # function of (layer, `AttentionCall`)
-        self._drop, self._scale, self._after_dropout, self._with_vectors = drop or {}, scale or {}, after_dropout, False
-        self._edits = edits or {} # {layer: `AttentionEdit`}, see `edited`
-        self._with_logits = False
-        self._begin()
-
-    def _begin(self):
-        self._calls = 0
-        self._captured, self._keep, self._vectors, self._row_maps, self.largest_logits = {}, {}, {}, {}, {}
-
-    def _attend(self, *args, **kwargs): return _attend(self, *args, **kwargs)
-
+# %% ../../nbs/03_models/01_attention.ipynb #472f5ca3
+class _Calls(_Rows):
+    "Assigns the attention calls of a pass to layers"
     def _next_layer(self, module=None, heads=None):
         self._calls += 1
         if self._calls > len(self.numbers): self._miscounted('more')
@@ -206,6 +191,24 @@ class Maps(_Rows):
     def _number_of(self, layer):
         layer = operator.index(layer)
         return self.numbers[layer] if -len(self.numbers) <= layer < 0 else layer
+
+# %% ../../nbs/03_models/01_attention.ipynb #038
+class Maps(_Calls):
+    "Attention captured by `observe`: `maps[layer]` [batch, heads, query, key] is from the last pass through the model"
+    def __init__(self, name, layers=(), numbers=(), drop=None, scale=None, after_dropout=False, rows=None, heads=None,
+                 edits=None):
+        self.name, self.layers, self.numbers = name, layers, numbers # numbers: the layer of each call in a pass
+        self._rows, self._heads, self._with_calls = rows or {}, heads, None # function of (layer, `AttentionCall`)
+        self._drop, self._scale, self._after_dropout, self._with_vectors = drop or {}, scale or {}, after_dropout, False
+        self._edits = edits or {} # {layer: `AttentionEdit`}, see `edited`
+        self._with_logits = False
+        self._begin()
+
+    def _begin(self):
+        self._calls = 0
+        self._captured, self._keep, self._vectors, self._row_maps, self.largest_logits = {}, {}, {}, {}, {}
+
+    def _attend(self, *args, **kwargs): return _attend(self, *args, **kwargs)
 
     def _at(self, layer):
         at = self._number_of(layer)
