@@ -80,8 +80,9 @@ def long_text_page(attention, meta:dict, side:int, limit:float=10e6) -> str:
         heads += [packed_overview(overview, head) for head in range(attention.heads)]
     for first in range(len(cells)):
         text = _page_of(meta, cells[first:], b''.join(part for head in heads for part in head[first:]))
-        if len(text) <= limit: return text
-    check_faults(f'save: the page has {len(text)/1e6:.1f} MB without its finer levels; choose a larger limit')
+        size = len(text.encode())
+        if size <= limit: return text
+    check_faults(f'save: the page has {size/1e6:.1f} MB without its finer levels; choose a larger limit')
 
 # %% ../../nbs/12_explorer/17_long_text_view.ipynb #lt014
 _requests = dict(overview=('layer', 'head'), row=('layer', 'head', 'row'),
