@@ -80,8 +80,8 @@ def localisation(
     masks:Sequence,  # bool [height, width] of each image; None: exclude this image
     tolerance:int=0, # see `pointing_game`
 ) -> dict: # pointing_game, energy, area, images
-    """Return the means of `pointing_game` and `energy_inside` over images, and of the fraction of marked pixels (`area`),
-    which an even map scores in both"""
+    """Return the means of `pointing_game` and `energy_inside` over images, and of the fraction of marked pixels
+    (`area`), which an even map scores in both"""
     check_faults('' if len(maps) == len(masks) else
                  f'maps and masks must have the same length, got {len(maps)} and {len(masks)}', 'localisation: ')
     pairs = [_checked(one, mask) for one, mask in zip(maps, masks) if mask is not None]
