@@ -15,7 +15,6 @@ from .data.rationales import load_rationales as load_rationales
 from .data.shifted import shifted_splits as shifted_splits
 from .models.loading import load_classifier as load_classifier, load_model_for as load_model_for
 from .models.nets import small_net as small_net
-from .models.small_vision_language import small_vision_language as small_vision_language
 from .models.corruption import (train_tokenizer as train_tokenizer, small_model as small_model,
                                 MaskTokens as MaskTokens, ReplaceTokens as ReplaceTokens)
 from .models.attention import observe as observe
