@@ -16,7 +16,6 @@ from .data.rationales import load_rationales as load_rationales
 from .data.shifted import shifted_splits as shifted_splits
 from .models.loading import load_classifier as load_classifier, load_model_for as load_model_for
 from .models.nets import small_net as small_net
-from .models.small_vision_language import small_vision_language as small_vision_language
 from .models.corruption import (train_tokenizer as train_tokenizer, small_model as small_model,
                                 MaskTokens as MaskTokens, ReplaceTokens as ReplaceTokens)
 from .models.attention import observe as observe
@@ -39,6 +38,8 @@ from .metrics.front import front_of as front_of
 from .metrics.methods_text import model_card as model_card
 from .metrics.robustness import (calibration_error as calibration_error, consistency as consistency,
                                  group_scores as group_scores)
+from .metrics.localisation import (pointing_game as pointing_game,
+                                   energy_inside as energy_inside, box_mask as box_mask)
 from .analysis.faithfulness import faithfulness_table as faithfulness_table, accuracy_drop as accuracy_drop
 from .analysis.rationales import plausibility_table as plausibility_table
 from .analysis.corpus import head_table as head_table, gradient_sizes as gradient_sizes

@@ -13,9 +13,9 @@ import transformers as tf
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 # %% ../../nbs/03_models/14_small_vision_language.ipynb #sv06
-_words = ('user assistant : . , ? what is the colour of in on left right top bottom middle a an and no yes where which '
-          'how many red green blue yellow black white square circle cat dog car tree house sky image picture one two three '
-          'four word reads shows').split()
+_words = ('user assistant : . , ? what is the colour of in on left right top bottom middle a an and no yes '
+          'where which how many red green blue yellow black white square circle cat dog car tree house sky '
+          'image picture one two three four word reads shows').split()
 _specials = dict(image_token='<image>', video_token='<video>', start_image_token='<img>', end_image_token='</img>',
                  context_image_token='<image>')
 _tags = ('<fake_token_around_image>', '<global-img>', '<end_of_utterance>',

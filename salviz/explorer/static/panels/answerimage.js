@@ -76,8 +76,8 @@ class AnswerPanel {
       labelled('Through the vision tower', this.towerBox, 'sv-check'),
       labelled('Overlay on the image', this.overBox, 'sv-check'));
     this.el = elementOf('section', 'sv-panel sv-imageanswer', this.head, this.warning, this.line, this.about,
-      this.images, this.mapScale, this.reading, elementOf('h4', 'sv-imageanswer-title', 'Text before the token'), this.text,
-      this.textScale, this.legend);
+      this.images, this.mapScale, this.reading,
+      elementOf('h4', 'sv-imageanswer-title', 'Text before the token'), this.text, this.textScale, this.legend);
     this.el.setAttribute('aria-label', 'Answer');
     this.image.setAttribute('role', 'img');
     this.map.setAttribute('role', 'img');
