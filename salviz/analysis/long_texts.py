@@ -84,22 +84,9 @@ class _Chunks:
             end = min(at + step, self.size if stop is None else min(stop, self.size))
             yield at, end, self.rows(layer, at, end, heads).float()
 
-# %% ../../nbs/09_analysis/11_long_texts.ipynb #lt012
-@dataclass(frozen=True)
-class LongAttention(_Chunks):
-    "The attention of one text, computed from its queries and keys; see `long_attention`"
-    calls:dict             # {layer: `AttentionCall`} of a batch with one text
-    is_special:np.ndarray  # bool [tokens]
-
-    @property
-    def layers(self) -> list: return list(self.calls)
-
-    @property
-    def size(self) -> int: return len(self.is_special)
-
-    @cached_property
-    def heads(self) -> int: return self.calls[self.layers[0]].query.shape[1]
-
+# %% ../../nbs/09_analysis/11_long_texts.ipynb #lt012a
+class _Pooled(_Chunks):
+    "Tiles, rows and overviews of a map"
     def tile(self,
         layer:int, head:int,
         row:int, column:int, # number of the tile, from 0
@@ -141,6 +128,22 @@ class LongAttention(_Chunks):
             means = sums/cell_sizes(self.size, self.size, cell)
             levels.append((cell, largest.numpy(), means.numpy()))
         return Overview(*zip(*levels))
+
+# %% ../../nbs/09_analysis/11_long_texts.ipynb #lt012
+@dataclass(frozen=True)
+class LongAttention(_Pooled):
+    "The attention of one text, computed from its queries and keys; see `long_attention`"
+    calls:dict             # {layer: `AttentionCall`} of a batch with one text
+    is_special:np.ndarray  # bool [tokens]
+
+    @property
+    def layers(self) -> list: return list(self.calls)
+
+    @property
+    def size(self) -> int: return len(self.is_special)
+
+    @cached_property
+    def heads(self) -> int: return self.calls[self.layers[0]].query.shape[1]
 
     def statistics(self) -> dict: # {statistic: float64 [layers, heads]}; NaN without ordinary tokens
         "Compute the statistics of all heads in chunks, averaged over ordinary tokens; see `head_statistics`"

@@ -554,9 +554,9 @@ class _Unlabelled(Method):
         self._require_positions(longest, 'text in unlabelled')
         self._more = examples, Collator(trainer.tokenizer)
 
-# %% ../../nbs/05_methods/05_sallm.ipynb #058
-class _Agreeing(_Unlabelled):
-    "The part of the method that compares attention with explanations"
+# %% ../../nbs/05_methods/05_sallm.ipynb #058a
+class _Targeting(_Unlabelled):
+    "The part of the method that determines the target of attention and the rows that it needs"
     def prescribes(self, model:torch.nn.Module) -> dict: # {layer: heads}
         "Return the heads whose attention has a target"
         heads = range(head_count(model)) if self.variant.heads is None else self.variant.heads
@@ -572,6 +572,15 @@ class _Agreeing(_Unlabelled):
         target = saliency_target(ranked, counts, self.top_fraction, self.variant.binarised)
         return saliency, (target, counts, rows, real)
 
+    def _needed_rows(self, model, rows) -> dict: # {layer: int64 [batch, 1]}
+        "Return the query `rows` of each layer, {} if whole maps are needed"
+        # the fused kernel does not return its dropout mask
+        if rows is None or self.variant.after_dropout: return {}
+        return dict.fromkeys(check_layers(model, self.layers), rows[:, None])
+
+# %% ../../nbs/05_methods/05_sallm.ipynb #058
+class _Agreeing(_Targeting):
+    "The part of the method that compares attention with explanations"
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
         "Return a plan that observes the regularised layers and contains the explanations of `batch` as targets"
         self.require(self.explanations is not None,
@@ -586,12 +595,6 @@ class _Agreeing(_Unlabelled):
             plan.axes['asked_row'] = 'token',
         if self._more and model.training: plan.targets['unlabelled'] = model, self.companions(batch, progress)
         return plan
-
-    def _needed_rows(self, model, rows) -> dict: # {layer: int64 [batch, 1]}
-        "Return the query `rows` of each layer, {} if whole maps are needed"
-        # the fused kernel does not return its dropout mask
-        if rows is None or self.variant.after_dropout: return {}
-        return dict.fromkeys(check_layers(model, self.layers), rows[:, None])
 
     def _read(self, maps, layer, rows) -> tuple: # (attention, seen, row in both of them or None)
         "Return what `layer_loss` compares in `layer`: whole maps, or maps that consist of one row"

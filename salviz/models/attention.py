@@ -136,6 +136,17 @@ def _rows_at(
 
 class _Rows:
     "The query rows in `Maps`"
+    def __repr__(self):
+        rows = f', rows of layers {tuple(self._rows)}' if self._rows else ''
+        return f'Maps({self.name}, layers={self.layers}, captured={tuple(self._captured)}{rows})'
+
+    def stacked(self) -> torch.Tensor: # [batch, layers, heads, query, key]
+        "Return all captured maps in one tensor, in the order of `layers`"
+        return torch.stack([self[l] for l in self], 1)
+
+    def _number_of(self, layer):
+        layer = operator.index(layer)
+        return self.numbers[layer] if -len(self.numbers) <= layer < 0 else layer
     def _matching(self, layer, at):
         """Return where the queries `at` are among the captured rows of `layer`, bool [batch, queries, rows]; raise a
         KeyError on a CPU for a missing query"""
@@ -194,9 +205,7 @@ class Maps(_Rows):
                            'attention calls, so the layers of the maps are unknown; call the whole model instead of '
                            'a part of it, and set layerdrop to 0 so that no layer is skipped')
 
-    def _number_of(self, layer):
-        layer = operator.index(layer)
-        return self.numbers[layer] if -len(self.numbers) <= layer < 0 else layer
+
 
     def _at(self, layer):
         at = self._number_of(layer)
@@ -224,17 +233,9 @@ class Maps(_Rows):
         drop, allowed = self._drop.get(self._at(layer)), self.allowed(layer)
         return allowed if drop is None else _protected_keep(allowed, _fits(drop, self[layer].shape, 'drop', layer))
 
-    def stacked(self) -> torch.Tensor: # [batch, layers, heads, query, key]
-        "Return all captured maps in one tensor, in the order of `layers`"
-        return torch.stack([self[l] for l in self], 1)
-
     def clear(self):
         "Release the maps and their graph"
         self._begin()
-
-    def __repr__(self):
-        rows = f', rows of layers {tuple(self._rows)}' if self._rows else ''
-        return f'Maps({self.name}, layers={self.layers}, captured={tuple(self._captured)}{rows})'
 
 # %% ../../nbs/03_models/01_attention.ipynb #041
 def _structure(
