@@ -122,7 +122,8 @@ def test_explore_long_shows_a_text(tmp_path):
     assert view.attention.size == 200 and len(view.about['sentences']) == 17
     assert view.save(tmp_path/'page.html').stat().st_size < 1e6
     frame = view.head_frame()
-    assert len(frame) == 8 and list(frame.columns[:3]) == ['layer', 'head', 'entropy'] and not frame.isna().any(axis=None)
+    assert len(frame) == 8 and list(frame.columns[:3]) == ['layer', 'head', 'entropy']
+    assert not frame.isna().any(axis=None)
 
 def test_the_map_is_used_with_wheel_keyboard_search_and_sentences(page, tmp_path):  # noqa: F811
     view = explore_long(makers['llama']().eval(), words(), text(700), side=64)
