@@ -631,7 +631,7 @@ def _inputs_to_try(stack) -> dict:
     takes, config = inspect.signature(stack.forward).parameters, stack.config
     if type(stack).dummy_inputs is not PreTrainedModel.dummy_inputs and stack.main_input_name not in _usual:
         return {k: x.to(stack.device, stack.dtype) for k, x in stack.dummy_inputs.items()}
-    if 'grid_thw' in takes: return _patches_to_try(stack)
+    if 'grid_thw' in takes and config.model_type.startswith('qwen2'): return _patches_to_try(stack)
     required = [k for k, p in takes.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     others = [k for k in required if k not in (*_usual, 'attention_mask', 'decoder_input_ids')]
     if others := others or [k for k in [stack.main_input_name] if k in takes and k not in _usual]:

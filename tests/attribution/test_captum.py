@@ -364,9 +364,9 @@ def test_bad_names_are_rejected_with_the_reason(method, message):
 
 
 def test_objects_on_functions_and_on_other_models_are_rejected():
-    with pytest.raises(ValueError, match='constructed on a function'):
+    with pytest.raises(ValueError, match='constructed with a function'):
         explain(bert, sentences('bert'), captum.attr.Saliency(lambda x: x), 1)
-    with pytest.raises(ValueError, match='constructed on a different Bert'):
+    with pytest.raises(ValueError, match='constructed with a different Bert'):
         explain(bert, sentences('bert'), captum.attr.Saliency(copy.deepcopy(bert)), 1)
 
 

@@ -213,7 +213,7 @@ def test_the_high_water_mark_is_read_from_the_status_of_the_process(tmp_path):
     assert (tmp_path/'clear_refs').read_text() == '5'
     assert peak.megabytes() == 2.048
     assert 'reset after the first step' in peak.how
-    with pytest.raises(ValueError, match='no VmLow'): _in_status('VmHWM: 1 kB', 'VmLow')
+    with pytest.raises(ValueError, match='no field VmLow'): _in_status('VmHWM: 1 kB', 'VmLow')
 
 def test_a_high_water_mark_that_cannot_be_reset_is_reported(tmp_path):
     (tmp_path/'clear_refs').mkdir()

@@ -125,7 +125,7 @@ def test_doccano_lines_have_spans_in_their_label(tmp_path):
     assert rows['Dull.']['rationale'] == []
     assert by_text(load_rationales(file, label='sentiment', span_labels=['cue'], **splits))['A charming film.'][
         'rationale'] == [[2, 10]]
-    with pytest.raises(ValueError, match='there is no class'): load_rationales(file)
+    with pytest.raises(ValueError, match='no field contains a class'): load_rationales(file)
 
 
 def test_doccano_has_one_file_per_annotator(tmp_path):

@@ -334,8 +334,9 @@ def test_every_panel_of_every_method_has_a_picture(tmp_path, method):
     from salviz.figures.drawing import rendered
     explorer = Explorer(invented.run(tmp_path/method, method))
     subset = dict(rationale=['RationaleGuided'], evidence=['RationaleGuided', 'Distillation'])
-    # neither an image nor a series nor a trade-off, nor (but for some methods) a rationale or what no other panel knows
-    elsewhere = ['signal', 'patches', 'tradeoff', 'continuation', *(k for k, of in subset.items() if method not in of)]
+    # no image, series, trade-off or answer; only some methods have a rationale or evidence of their own
+    elsewhere = ['signal', 'patches', 'tradeoff', 'continuation', 'answer',
+                 *(k for k, of in subset.items() if method not in of)]
     for panel in (None, *(o for o in panel_names if o not in elsewhere)):
         assert drawn(rendered(explorer.picture(panel), 'png', 50)) > 20, panel
     for panel in elsewhere:

@@ -138,7 +138,7 @@ def test_cross_attention_is_a_block_of_a_square_map():
     assert (attention[..., :4, :] == 0).all() and (attention[..., 4:] == 0).all()
     assert cross.texts == ('une femme lit', 'a woman reads') and cross.info['second_start'] == 4
     assert 'rows are decoder tokens' in figure(cross, 'attention_map').caption
-    message = r'axis query of decoder_attention has size 5 and .* decoder_attention\[..., :3, :3\]'
+    message = r'axis query of decoder_attention has size 5, but .* decoder_attention\[..., :3, :3\]'
     with pytest.raises(ValueError, match=message):
         attention_maps(**encoder_decoder() | dict(decoder_tokens=target[:3]))
 

@@ -250,17 +250,17 @@ def test_an_intervention_of_the_kernel_is_shown_in_the_panel(opened, explorer):
 
 def test_two_models_of_the_kernel_explain_the_class_that_the_first_predicts(tiny_bert, tiny_tokenizer):
     import torch
-    from salviz.explorer.custom_sentences import replies
+    from salviz.explorer.custom_sentences import _replies
     models = [tiny_bert(), tiny_bert()]
     with torch.no_grad(): models[1].classifier.bias += torch.tensor([2., -2.])
     sources = [ModelSource(model=(model, tiny_tokenizer)) for model in models]
     question = dict(kind='own', id='x', run=1, texts=[[other], [other]], choice='now', attribution='input_x_gradient',
                     head=None, other=dict(run=0, choice='now'), intervention=dict(heads=[[0, 1]]))
-    parts = [content for content, _ in replies(sources, question)]
+    parts = [content for content, _ in _replies(sources, question)]
     assert 'error' not in parts[1] and parts[1]['of'].count('the model in the kernel') == 2
     assert parts[1]['explains'][0] == parts[1]['explains'][1] and 'predicted by A' in parts[1]['explains'][0]
     models[1].config.id2label = {0: 'dull', 1: 'fine'}
-    content, _ = next(replies(sources, question))
+    content, _ = next(_replies(sources, question))
     assert 'the two models have different classes' in content['error']
 
 def test_errors_are_shown_next_to_the_field(opened):

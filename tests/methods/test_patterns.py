@@ -134,7 +134,7 @@ def test_invalid_matrix_is_rejected(bad, says):
 
 def test_function_that_returns_the_wrong_size_raises():
     def too_small(tokens): return [[1.]]
-    with pytest.raises(ValueError, match=r'too_small returns must be a matrix of shape \[4, 4\]'):
+    with pytest.raises(ValueError, match=r'the result of too_small must be a matrix of shape \[4, 4\]'):
         pattern_target(too_small, padded([[CLS, 7, 8, SEP]], 'right'), tokenizer=Vocabulary())
 
 

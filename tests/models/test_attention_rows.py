@@ -9,7 +9,7 @@ from transformers import (
     BertConfig, BertForSequenceClassification, DebertaV2Config, DebertaV2Model, GPT2Config, GPT2Model, LlamaConfig,
     LlamaModel, T5Config, T5EncoderModel)
 
-from salviz.methods.base import MergedPlan, Plan
+from salviz.methods.base import _MergedPlan, Plan
 from salviz.models.attention import observe
 
 small = dict(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32)
@@ -87,7 +87,7 @@ def test_negative_rows_count_from_the_last_query():
 def test_merged_plans_capture_the_rows_of_both_methods():
     model, inputs = net('bert'), padded('right')
     a, b = torch.tensor([[0], [0]]), torch.tensor([[2], [3]])
-    plan = MergedPlan(('A', 'B'), (Plan((0,), {0: a}), Plan((0, 1), {0: b, 1: b})))
+    plan = _MergedPlan(('A', 'B'), (Plan((0,), {0: a}), Plan((0, 1), {0: b, 1: b})))
     assert plan.observed == (0, 1)
     with observe(model, list(plan.layers), rows=plan.rows) as maps: model(**inputs)
     with observe(model) as whole: model(**inputs)
@@ -95,7 +95,7 @@ def test_merged_plans_capture_the_rows_of_both_methods():
 
 def test_a_whole_map_that_another_method_needs_replaces_the_rows():
     model, inputs, at = net('bert'), padded(None), torch.tensor([[1], [2]])
-    plan = MergedPlan(('A', 'B'), (Plan((0,), {0: at}), Plan(layers=(0,))))
+    plan = _MergedPlan(('A', 'B'), (Plan((0,), {0: at}), Plan(layers=(0,))))
     assert plan.rows == {}
     with observe(model, list(plan.layers), rows=plan.rows) as maps: model(**inputs)
     assert maps.rows(0, at).shape == (2, 4, 1, 7) and maps[0].shape == (2, 4, 7, 7)

@@ -222,9 +222,11 @@ def expected(effect):
         level, judge = look_levels()[look - 1], spread if effect.rule == 'spread' else welch
         words = [word_for(*judge(counted, level), effect)]
         if effect.rule != 'spread' and len(counted) > 1 and stats.alexandergovern(*counted).pvalue < .01:
-            words = [word_for(*welch([g], level/len(counted)), effect) for g in counted]
+            words = [word_for(*welch([g], level/len(counted)), effect) if len(g) >= 4 else 'no verdict'
+                     for g in counted]
         joint = words[0] if len(set(words)) == 1 else (
-            'not supported' if {'not supported', 'contradicted'} & {*words} else 'inconclusive')
+            'not supported' if {'not supported', 'contradicted'} & {*words} else
+            'no verdict' if 'no verdict' in words else 'inconclusive')
         found = (joint, look)
         if all(w in ('supported', 'contradicted', 'not supported') for w in words): break
     return found

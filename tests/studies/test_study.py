@@ -1,4 +1,4 @@
-"Studies: nothing is trained twice, killed studies continue, failures are recorded, and another design raises."
+"Studies: nothing is trained twice, killed studies continue, failures are recorded, and a different design raises."
 import json
 import math
 import os
@@ -175,7 +175,7 @@ def test_different_design_in_the_same_folder_raises_and_names_the_difference(mad
         bert.__qualname__ = 'bert'
         change = dict(model=bert)
     before = (whole.folder/'study.json').read_bytes()
-    with pytest.raises(ValueError, match='another design.*' + re.escape(said)): made['study'](whole.folder, **change)
+    with pytest.raises(ValueError, match='a different design.*' + re.escape(said)): made['study'](whole.folder, **change)
     assert (whole.folder/'study.json').read_bytes() == before
 
 def test_design_older_than_an_argument_of_a_method_is_the_same_design(made, whole):
@@ -185,7 +185,7 @@ def test_design_older_than_an_argument_of_a_method_is_the_same_design(made, whol
     del old['seal'], old['design']['methods']['AD-DROP']['args']['region']
     file.write_text(sealed(old, indent=2))
     try:
-        with pytest.raises(ValueError, match='another design.*methods.AD-DROP.args.region was high and is low'):
+        with pytest.raises(ValueError, match='a different design.*methods.AD-DROP.args.region was high and is low'):
             made['study'](whole.folder,
                           methods={'FineTuning': FineTuning, 'AD-DROP': ADDrop(variant=ADDropVariant(region='low'))})
         assert len(made['study'](whole.folder).results()) == 4
@@ -196,7 +196,7 @@ def test_study_grows_only_with_extend_and_only_by_adding(made, whole):
                 seeds=(0, 1, 2))
     with pytest.raises(ValueError, match=r'extend=True\) allows new'): made['study'](whole.folder, **more)
     for less in (dict(seeds=(1, 2)), dict(methods={'FineTuning': FineTuning}), dict(epochs=3)):
-        with pytest.raises(ValueError, match='another design'):
+        with pytest.raises(ValueError, match='a different design'):
             made['study'](whole.folder, options=StudyOptions(extend=True), **less)
     before = (whole.folder/'study.json').read_bytes()
     grown = made['study'](whole.folder, options=StudyOptions(extend=True), **more)
