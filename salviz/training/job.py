@@ -119,7 +119,9 @@ def _training_arguments(
         eval_strategy='epoch', save_strategy='epoch', load_best_model_at_end=True,
         metric_for_best_model=task.best['name'], greater_is_better=task.best['greater_is_better'],
         logging_steps=10, logging_nan_inf_filter=False, report_to='none', disable_tqdm=True,
-        remove_unused_columns=False, label_names=['labels'], dataloader_pin_memory=torch.cuda.is_available())
+        remove_unused_columns=False, label_names=['labels'], dataloader_pin_memory=torch.cuda.is_available(),
+        # a further pass must not overwrite buffers that the backward pass of the first one needs
+        ddp_broadcast_buffers=False)
     args = TrainingArguments(**{**defaults, **further})
     # avoid DataParallel, which copies the model; use `accelerate launch` for several GPUs
     args._n_gpu = min(args.n_gpu, 1)
