@@ -395,7 +395,8 @@ def test_a_study_of_another_teacher_of_the_same_class_is_another_study(tmp_path,
         return Study(tmp_path/'study', lambda seed: (model_for('classification', 'bert', tiny_data, tokens), tokens),
                      tiny_data, dict(plain=Distillation(teacher), both=Distillation(teacher) + SaliencyGuided()))
     study(3), study(3)
-    with pytest.raises(ValueError, match='a different design: methods.plain.weights.teacher was .*; methods.both.weights'):
+    with pytest.raises(ValueError, match='a different design: methods.plain.weights.teacher was .*; '
+                                         'methods.both.weights'):
         study(4)
 
 def three(tokens): return small_model('classification', tokens, layers=1, heads=2, hidden=16, num_labels=3)

@@ -175,7 +175,8 @@ def test_different_design_in_the_same_folder_raises_and_names_the_difference(mad
         bert.__qualname__ = 'bert'
         change = dict(model=bert)
     before = (whole.folder/'study.json').read_bytes()
-    with pytest.raises(ValueError, match='a different design.*' + re.escape(said)): made['study'](whole.folder, **change)
+    with pytest.raises(ValueError, match='a different design.*' + re.escape(said)):
+        made['study'](whole.folder, **change)
     assert (whole.folder/'study.json').read_bytes() == before
 
 def test_design_older_than_an_argument_of_a_method_is_the_same_design(made, whole):
