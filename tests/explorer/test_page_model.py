@@ -60,7 +60,7 @@ hostile = ['<script>window.hit = 1</script>', '<img src=x onerror="window.hit = 
            '</script>']
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize('width', [pytest.param(1280, marks=pytest.mark.slow), 360])
+@pytest.mark.parametrize('width', [1280, 360])
 def test_a_typed_sentence_is_answered_without_kernel_and_network(browser, tiny_bert, tiny_tokenizer, tmp_path, width):
     model = tiny_bert()
     path = written(model, tiny_tokenizer, tmp_path/'model.html')
@@ -94,7 +94,7 @@ def answered(p):
     settled(p)
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize('width,scheme', [pytest.param(1280, 'light', marks=pytest.mark.slow), (360, 'dark')])
+@pytest.mark.parametrize('width,scheme', [(1280, 'light'), (360, 'dark')])
 def test_an_intervention_is_chosen_by_mouse_and_keyboard(browser, tiny_bert, tiny_tokenizer, tmp_path, width, scheme):
     model, check = tiny_bert(), lambda **change: intervened(model, tiny_tokenizer, other, **change)
     path = written(model, tiny_tokenizer, tmp_path/'model.html')
