@@ -20,7 +20,7 @@ same = {'index-url': '--default-index', 'extra-index-url': '--index', 'find-link
 
 # what the tests need in an environment of the oldest versions
 for_tests = ('pip', 'pytest', 'setuptools', 'peft', 'optuna', 'cloudpickle', 'loky', 'submitit', 'krippendorff',
-             'bertviz', 'latex2mathml', 'nbformat', 'mistune', 'pymoo', 'sacrebleu', 'nbconvert')
+             'latex2mathml', 'nbformat', 'mistune', 'pymoo', 'sacrebleu', 'nbconvert')
 
 def settings(listed: str) -> dict[str, str]:
     """Parse the output of `pip config list` into {setting: value}
