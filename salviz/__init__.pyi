@@ -6,6 +6,7 @@ from .core.text import align as align, TokenText as TokenText
 from .core.snapshots import Snapshot as Snapshot
 from .core.runs import Run as Run, runs_table as runs_table
 from .core.interventions import Intervention as Intervention
+from .core.interventions import InterventionOptions as InterventionOptions
 from .core.attention_arrays import attention_maps as attention_maps, save_maps as save_maps
 from .core.image_layout import ImageLayout as ImageLayout, pixel_map as pixel_map, token_fractions as token_fractions
 from .data.texts import (load_text as load_text, load_tokens as load_tokens, load_pairs as load_pairs,

@@ -59,7 +59,7 @@ def test_help_shows_types_as_editors_do(name):
     assert not re.search(r"salviz\.|typing\.|collections\.|: '", shown), shown
 
 # Records of data, whose arguments are the fields that you read later.
-records = {'AnswerExplanation', 'Intervention', 'Plan', 'Snapshot', 'TokenText'}
+records = {'AnswerExplanation', 'Plan', 'Snapshot', 'TokenText'}
 
 def _constructor_arguments(cls):
     return [name for name, p in inspect.signature(cls).parameters.items() if p.kind is not p.VAR_KEYWORD]

@@ -99,7 +99,7 @@ class ModelSource(_ModelChoices):
         "Run the chosen model on `texts`"
         from salviz.analysis.model_maps import explain_alike
         check_choice('attribution', attribution, (*self.attributions(), None))
-        changes = [Intervention(**x) if isinstance(x, dict) else x for x in interventions or [None]*len(texts)]
+        changes = [Intervention.from_dict(x) if isinstance(x, dict) else x for x in interventions or [None]*len(texts)]
         return explain_alike(*self._ready(choice), [_plain(parts) for parts in texts], attribution, changes,
                              target)
 

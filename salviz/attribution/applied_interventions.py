@@ -118,8 +118,9 @@ class _Plain:
         drops = {}
         for layer, x in attribution.items():
             x, may = x[0].double().cpu().numpy(), allowed[layer][0].cpu().numpy()
-            uniform = keyed_uniform(0, x.shape, one.seed, 0, layer)
-            drops[layer] = drop_mask(discard_candidates(x, may, one.p, one.region), may, one.q, uniform)
+            uniform = keyed_uniform(0, x.shape, one.options.seed, 0, layer)
+            drops[layer] = drop_mask(discard_candidates(x, may, one.options.p, one.region), may,
+                                      one.options.q, uniform)
         return drops
 
 # %% ../../nbs/04_attribution/11_applied_interventions.ipynb #0f6815e1
@@ -132,7 +133,7 @@ def _pattern_rows(one, name, batch, plain, allowed, saliency, tokenizer) -> np.n
     if name == 'saliency':
         row, pattern = int(pooled_rows(plain.model, batch)[0]), np.zeros((n, n))
         counts = real & ~batch['is_special'][0].cpu().numpy()
-        pattern[row] = saliency_target(saliency, counts, one.top_fraction)
+        pattern[row] = saliency_target(saliency, counts, one.options.top_fraction)
         return _limited(pattern, allowed)
     pattern = pattern_matrix(name, real, _occurrences(name, batch, tokenizer))
     check_faults('' if pattern is not None else f'the pattern {name!r} has no token in this text; choose another one',
@@ -178,7 +179,7 @@ def apply_intervention(
     plain, names = _Plain(model, inputs, target), [name for _, name in intervention.maps]
     drops, saliency, allowed, source = {}, None, None, np.arange(n)
     if intervention.region: drops = plain.dropped(intervention)
-    if 'saliency' in names or intervention.mask_fraction: saliency = plain.saliency(intervention.saliency)
+    if 'saliency' in names or intervention.mask_fraction: saliency = plain.saliency(intervention.options.saliency)
     if names: allowed = plain.allowed()
     if intervention.mask_fraction:
         source = masked_source(saliency, batch['word_ids'][0].tolist(), intervention.mask_fraction)

@@ -9,7 +9,7 @@ from transformers import BertConfig, BertForSequenceClassification, GPT2Config, 
 from salviz.attribution.applied_interventions import apply_intervention, masked_source
 from salviz.attribution.attention import attention_attribution
 from salviz.attribution.explanations import explain
-from salviz.core.interventions import Intervention
+from salviz.core.interventions import Intervention, InterventionOptions
 from salviz.core.maths import discard_candidates, drop_mask, keyed_uniform
 from salviz.models.attention import edited, observe
 
@@ -98,7 +98,7 @@ def test_the_region_is_that_of_ad_drop_with_the_numbers_of_the_seed(model):
     inputs = {k: batch[k] for k in ('input_ids', 'attention_mask')}
     attribution, allowed = attention_attribution(model, inputs)
     for seed in (0, 5):
-        one = Intervention(region='low', p=.5, q=.6, seed=seed)
+        one = Intervention(region='low', options=InterventionOptions(p=.5, q=.6, seed=seed))
         dropped = {l: drop_mask(discard_candidates(x[0].numpy(), allowed[l][0].numpy(), .5, 'low'),
                                 allowed[l][0].numpy(), .6, keyed_uniform(0, x[0].shape, seed, 0, l))
                    for l, x in attribution.items()}
@@ -120,7 +120,7 @@ def test_masked_words_are_those_of_saliency_guided_training(model):
 
 def test_sallms_target_replaces_the_row_that_the_classifier_reads(model):
     batch = batch_of(9)
-    applied = apply_intervention(model, batch, Intervention(maps={(1, 2): 'saliency'}, top_fraction=.3))
+    applied = apply_intervention(model, batch, Intervention.from_dict(dict(maps=[[1, 2, 'saliency']], top_fraction=.3)))
     with applied.on(model) as inputs, observe(model) as maps: model(**inputs)
     row = maps[1][0, 2, 0].detach()
     assert sorted(row.tolist())[-3:] == pytest.approx([1/3]*3) and row.sum() == pytest.approx(1)
@@ -150,7 +150,7 @@ def test_no_trace_is_left_and_observing_works_inside(model):
     (dict(positions=[6]), 'positions: token 6 does not exist; the text has the tokens 0 to 5'),
     (dict(positions=range(6)), 'all 6 tokens are crossed out'),
     (dict(maps={(0, 1): 'period'}), "the pattern 'period' needs the tokenizer"),
-    (dict(mask_fraction=.3, saliency='magic'), 'saliency must be one of')])
+    (dict(mask_fraction=.3, options=InterventionOptions(saliency='magic')), 'saliency must be one of')])
 def test_an_intervention_that_does_not_fit_raises_an_error(model, arguments, message):
     with pytest.raises(ValueError, match=message):
         explain(model, batch_of(6), 'gradient_norm', intervention=Intervention(**arguments))

@@ -195,7 +195,7 @@ def test_interventions_give_the_maps_logits_and_gradients_of_the_library(engine,
                  word_ids=torch.where(special, -1, torch.arange(n)))
     plain, moved = in_page(engine, model, ids, [0]*n, 1)['logits'], 0
     for change in changes:
-        applied = apply_intervention(twin, batch, Intervention(**change))
+        applied = apply_intervention(twin, batch, Intervention.from_dict(change))
         embed = twin.get_input_embeddings()
         with applied.on(twin) as inputs, observe(twin) as maps:
             held = {}
@@ -227,7 +227,7 @@ def test_an_intervention_is_described_as_in_python(engine):
         labels = ['[CLS]', 'a', 'fine', 'film']
         got = evaluate_json(engine, '([one, labels]) => sv.interventionChanges(one, labels)', [change, labels])
         plain = [text.translate(str.maketrans('‘’', "''")) for text in got]
-        assert plain == Intervention(**change).changes(labels)
+        assert plain == Intervention.from_dict(change).changes(labels)
 
 # --- tokens
 

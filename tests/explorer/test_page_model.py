@@ -83,7 +83,7 @@ def test_a_typed_sentence_is_answered_without_kernel_and_network(browser, tiny_b
 
 def intervened(model, tokenizer, text, **change): # probabilities of the page on the same weights, and its maps
     from salviz.core.interventions import Intervention
-    texts, one = [text, text], Intervention(**change)
+    texts, one = [text, text], Intervention.from_dict(change)
     after = explain_alike(quantised_twin(model), tokenizer, texts, None, [None, one])[1]
     return after.arrays['probabilities'].tolist()
 
@@ -207,7 +207,7 @@ def test_two_models_read_the_typed_sentence_side_by_side(browser, tiny_bert, tin
         texts = p.eval_on_selector_all('.sv-own-table tbody tr', f'all => all.map(o => o.cells[{column}].textContent)')
         return list(map(float, texts))
     def answers(model, **change):
-        one = Intervention(**change) if change else None
+        one = Intervention.from_dict(change) if change else None
         snapshot, = explain_alike(quantised_twin(model), tiny_tokenizer, [other], None, [one])
         return pytest.approx(snapshot.arrays['probabilities'].tolist(), abs=6e-4)
     assert cells(1) == answers(first) and cells(2) == answers(last) and cells(1) != cells(2)

@@ -740,7 +740,7 @@ def test_a_custom_kind_is_drawn_listed_cited_and_validated_like_built_in_kinds(l
         figure(run, 'longest_token', most=3)
     with pytest.raises(ValueError, match='longest: least must be an integer, got 1.5'):
         figure(run, 'longest_token', least=1.5)
-    with pytest.raises(ValueError, match='available: attention_map, .*saliency_grid, .*longest_token$'):
+    with pytest.raises(ValueError, match='available: attention_map, .*saliency_grid, answer_heat_map, longest_token$'):
         figure(run, 'heat_map')
     with pytest.raises(ValueError, match="the kind 'longest_token' is already registered"):
         figure_kind('longest_token', discard_region, '', '')

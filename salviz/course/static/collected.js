@@ -66,7 +66,7 @@ export class CourseAnswers {
       () => this.copy());
     el.append(elementOf('div', 'cr-head', elementOf('span', 'cr-what', 'Your answers'), this.state),
       ...source.page ? [this.nicknameField()] : [],
-      elementOf('div', 'cr-table-room', this.table), this.sure,
+      elementOf('div', 'cr-table-area', this.table), this.sure,
       elementOf('div', 'cr-buttons', save, copy, ...source.page ? this.pageButtons() : []),
       elementOf('label', 'cr-code-label', 'Code, if you cannot hand in a file', this.code), this.note);
     this.offSource = source.on(() => this.update());

@@ -98,7 +98,7 @@ export class TeachWatch {
     const chance = ['if all words were equal', '–', ...['opinion', 'common'].map(kind =>
       teachPercent(teachChance(this.flags(kind)))), '–'];
     this.results.replaceChildren(
-      elementOf('div', 'cr-table-room', teachTable(['trained with', 'attention on the marked words, training sentences',
+      elementOf('div', 'cr-table-area', teachTable(['trained with', 'attention on the marked words, training sentences',
         'on opinion words, new sentences', 'on common words, new sentences', 'right answers, new sentences'],
       [row('before training', '–', start.held), ...rows, chance])),
       elementOf('ul', 'tc-notes', ...runs.map(([name, run]) => elementOf('li', '',
