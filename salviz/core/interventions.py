@@ -43,14 +43,17 @@ class InterventionOptions:
     "Details of an `Intervention`: AD-DROP's region, SalLM's target, and the saliency that ranks words"
     saliency:str='input_x_gradient' # attribution that ranks the words to mask and determines SalLM's target
     top_fraction:_Fraction=.1 # fraction of the tokens that SalLM's target marks
-    p:_Fraction=.3            # fraction of each row that belongs to the region
+    p:float=.3                # fraction of each row that belongs to the region
     q:_Fraction=.3            # probability that a position of the region is dropped
     seed:Seed=0               # of the draw from the region
 
     def __post_init__(self):
         check_arguments(type(self).__init__, vars(self))
-        check_faults('' if self.top_fraction else 'InterventionOptions: top_fraction must be above 0 (fraction of the '
-                     'tokens to mark), got 0')
+        check_faults(self._faults(), 'InterventionOptions: ')
+
+    def _faults(self): # generator of str
+        if not 0 <= self.p <= 1: yield f'p must be a number between 0 and 1, got {self.p}'
+        if not self.top_fraction: yield 'top_fraction must be above 0 (fraction of the tokens to mark), got 0'
 
 # %% ../../nbs/01_core/24_interventions.ipynb #e847580d
 @dataclass(frozen=True)
