@@ -21,9 +21,9 @@ from ..core.words import digits_of
 from ..explorer.page import page_policy
 from .registry import bare, claims, fingerprint_of, paper_titles, registry_description, unannounced
 from .report import (
-    Finding, _by_paper, _chip, _cited, _claim_words, _curves, _forest, _how_it_ran, _html, _in_words, _interval_words,
-    _measure_words, _minutes, _number, _our_numbers, _p_words, _pairs_words, _paper_numbers, _percent, _plain_number,
-    _raw_rows, _rule_words, _strip, _table, _templates, effects_figure, find_all, groups)
+    Finding, _by_paper, _chip, _cited, _claim_words, _curves, _forest, _how_it_ran, _html, _in_order, _in_words,
+    _interval_words, _measure_words, _minutes, _number, _our_numbers, _p_words, _pairs_words, _paper_numbers, _percent,
+    _plain_number, _raw_rows, _rule_words, _strip, _table, _task_words, _templates, effects_figure, find_all, groups)
 from .reproduce import shipped_rows
 from .rows import read_rows, recorded_cells
 from .sequential import SequentialVerdict
@@ -42,7 +42,8 @@ class TunedFinding(Finding):
     def verdicts(self) -> dict: # {domain: `Verdict`}
         "The verdicts that count: one per domain where the domains differ, else one for all"
         if self.sequential is None: return {}
-        return self.sequential.by_task or {'': self.verdict}
+        by_task = self.sequential.by_task
+        return {_task_words(self.effect, task): by_task[task] for task in _in_order(by_task)} or {'': self.verdict}
 
 def _seeds_until(effect, look): return math.ceil(effect.seeds*look/4)
 
@@ -154,6 +155,10 @@ def cost_of(
 def _cost_words(rows, of) -> str:
     middle, low, high, pairs = cost_of(rows, *of)
     if not pairs: return 'Not measured yet.'
+    if high > 1.5*low: # other jobs ran on the machine
+        return (f'The wall times of the runs vary too much to state a cost: {_number(low, 2)} to {_number(high, 2)} times '
+                f'as long as without the method, over {_pairs_words(pairs)} of runs. '
+                'salviz bench measures the cost within one process.')
     return (f'A training step takes {_number(middle, 2)} times as long as without the method '
             f'({_number(low, 2)} to {_number(high, 2)} over {_pairs_words(pairs)} of runs).')
 
@@ -289,7 +294,7 @@ def _choices_table(file):
 def _effect_part(f) -> dict:
     "Return verdict, rule and drawing of one effect for the template"
     s = f.sequential
-    by_task = [(task, v.word, _interval_words(v), v.pairs) for task, v in (s.by_task if s else {}).items()]
+    by_task = [(task, v.word, _interval_words(v), v.pairs) for task, v in f.verdicts.items() if task]
     return dict(word=f.word, name=f.effect.name, title=_in_words(f.effect.title), strip=_strip(f), by_task=by_task,
                 rule=_rule_words(f.effect), why=_in_words(f.verdict.why) if s else '', threshold_why=f.effect.why,
                 numbers=_interval_words(f.verdict) if f.has_interval else '', confidence=_percent(f.confidence),

@@ -2,6 +2,7 @@
 import json
 import re
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,23 @@ def test_cost_is_the_median_over_pairs_of_runs(file):
     middle, low, high, pairs = cost_of(read_rows(file, 'tuned'), 'AD', 'FT', 'GA')
     assert pairs == len(ratios)
     np.testing.assert_allclose([middle, low, high], [np.median(ratios), min(ratios), max(ratios)])
+
+def test_unsteady_times_are_not_presented_as_a_cost(file, page, tmp_path):
+    steady = 'A training step takes 2.00 times as long as without the method (1.85 to 2.07 '
+    assert steady in plain(page)
+    entries = [json.loads(line) for line in file.read_text().splitlines()]
+    for row in entries:
+        if row.get('method') == 'GA' and row['seed'] == 200: row['seconds'] /= 3
+    changed = tmp_path/'rows.jsonl'
+    changed.write_text('\n'.join(map(json.dumps, entries)) + '\n')
+    text = plain(tuned_report_html(changed))
+    assert re.search('vary too much to state a cost: 0.6\\d to 2.07 times', text) and steady not in text
+
+def test_depths_are_named_and_ordered_by_size():
+    g2 = {f.effect.name: f for f in find_tuned(shipped_rows('tuned'))}['G2']
+    differs = replace(g2.sequential, by_task={k: replace(g2.verdict, mean=float(k)) for k in ('12', '2', '6')})
+    verdicts = replace(g2, sequential=differs).verdicts
+    assert [(k, v.mean) for k, v in verdicts.items()] == [('2 layers', 2), ('6 layers', 6), ('12 layers', 12)]
 
 def test_budgets_are_compared_only_where_all_effects_of_a_claim_ran(file):
     first = find_all(read_rows(shipped_rows('small'), 'small'))
