@@ -96,7 +96,7 @@ class Intervention:
 
     @classmethod
     def from_dict(cls, values:dict) -> 'Intervention':
-        "Return the intervention that `as_dict` describes with `values`"
+        "Return the intervention with these `values`, as returned by `as_dict`"
         options = {f.name: values[f.name] for f in fields(InterventionOptions) if f.name in values}
         return cls(**{k: x for k, x in values.items() if k not in options}, options=InterventionOptions(**options))
 
