@@ -55,7 +55,8 @@ _mention_kinds = dict(pronominal=('subject', 'object', 'possessive'), nominal=('
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #009
 def _phrases(rng, kind, gender, place) -> list: # of 4 str
-    "Draw four noun phrases; the phrase at `place` has `gender` and, for a pronoun, is the only one that has it"
+    """Draw four noun phrases; the phrase at position `place` has the `gender` and, for a pronoun, is the only one with
+    it"""
     if kind == 'proper':
         chosen = [str(rng.choice(_names[gender]))]
         rest = [n for g in _names.values() for n in g if n != chosen[0]]
@@ -160,7 +161,7 @@ def _selected(
     right,       # bool [words]: the antecedent
     candidates,  # bool [words]: words to compare
 ) -> np.ndarray: # [...] 1 or 0; a fraction if several candidates have the same largest weight; NaN for NaN weights
-    "Return 1 where the candidate with the largest of `weights` is a word of the antecedent, else 0"
+    "Return 1 where the candidate with the largest weight is a word of the antecedent, else 0"
     weights = np.where(candidates, weights, -np.inf)
     top = weights.max(-1, keepdims=True)
     most = weights >= top - 1e-5*np.abs(top) # float32 may round equal weights differently
@@ -232,7 +233,7 @@ def _halves(data, seed) -> np.ndarray: # bool [sentences]: in the first half
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #029
 def _looked(model, tokenizer, data, layers, batch_size, progress):
-    "Run `model` on the sentences, grouped by length; yield the index of each with the result of `_mention_weights`"
+    "Run `model` on the sentences, grouped by length; yield the index of each sentence with its `_mention_weights`"
     longest, texts = longest_input(model, tokenizer), list(data['text'])
     (encoded, collate, _), aligned = encoded_for(model, texts, tokenizer), align_batch(tokenizer, texts, None, longest)
     cut = [i for i, t in enumerate(aligned) if t.truncated]

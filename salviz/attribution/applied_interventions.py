@@ -35,7 +35,8 @@ def _words_of(word_ids, saliency) -> list: # of dicts: first token, number of pi
     return words
 
 def _replacement(words, low, at):
-    "Return the word that replaces `words[at]`: the nearest one in its block that is not in `low`, before or after it"
+    """Return the replacement of the word at index `at`: the nearest word in its block, before or after it, that is not
+    masked (`low`)"""
     for path in (range(at - 1, -1, -1), range(at + 1, len(words))):
         for other in path:
             if words[other]['block'] != words[at]['block']: break
@@ -82,7 +83,7 @@ class AppliedIntervention:
 
     @contextmanager
     def on(self, model:torch.nn.Module):
-        "Change the attention of `model` in passes inside the block; yields the changed inputs"
+        "Change the attention of `model` in passes inside the block, and yield the changed inputs"
         with edited(model, self.edits) if self.edits else nullcontext(): yield self.inputs
 
 def _batch_faults(intervention, batch, tokenizer): # generator of str
@@ -98,7 +99,7 @@ def _batch_faults(intervention, batch, tokenizer): # generator of str
 
 # %% ../../nbs/04_attribution/11_applied_interventions.ipynb #c9c80413
 class _Plain:
-    "What the model without the intervention computes for one example, when it is first needed"
+    "Results of the model without the intervention for one example, computed when they are first needed"
     def __init__(self, model, inputs, target): self.model, self.inputs, self.target = model, inputs, target
 
     def allowed(self) -> np.ndarray: # bool [n, n]
@@ -113,7 +114,7 @@ class _Plain:
         return input_saliency(self.model, self.inputs, method, self.target)[0].float().cpu().numpy()
 
     def dropped(self, one:Intervention) -> dict: # {layer: bool [heads, n, n]}
-        "Draw the positions that AD-DROP's region of `one` drops"
+        "Draw the positions that AD-DROP drops from the region of the intervention `one`"
         attribution, allowed = attention_attribution(self.model, self.inputs, self.target)
         drops = {}
         for layer, x in attribution.items():

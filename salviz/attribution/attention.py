@@ -72,8 +72,8 @@ def _cast_to(dtype, inputs:dict):
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #056a
 def _gradients_of_maps(score, maps, use) -> dict: # {layer: result of `use`}
-    """Call `use(layer, gradient)` for the gradient of `score` with respect to each of `maps`, and return the results;
-    the backward pass calls it layer by layer and releases each map after use"""
+    """Compute the gradient of `score` with respect to each of `maps`, and return the results of `use(layer, gradient)`;
+    the backward pass calls `use` layer by layer and releases each map afterwards"""
     results, (lowest, *others) = {}, maps.layers
     def reached(l, gradient): results[l] = use(l, gradient)
     for l in others: maps[l].register_hook(partial(reached, l))

@@ -231,7 +231,7 @@ def check_counts(**counts):
     "Raise an error for arguments that are not positive integers"
     for name, value in counts.items():
         if isinstance(value, bool) or not (isinstance(value, int) and value >= 1):
-            raise ValueError(f'{name} must be a whole number of at least 1, got {value!r}')
+            raise ValueError(f'{name} must be a positive integer, got {value!r}')
 
 def repeated(inputs:dict, times:int) -> dict:
     "Repeat every tensor of `inputs` `times` times along the batch"
@@ -353,7 +353,7 @@ def gradients_of(
     create_graph=False, # whether to keep the graph of the gradients, to train on them
     # one tensor per score, with the shape of the tensor in `at`; if `at` has several tensors, they are stacked
 ) -> list:
-    "Return the gradient of the sum of each of `scores`, which share a graph, with respect to the tensors in `at`"
+    "Return the gradient of the sum of each of `scores`, which share a graph, with respect to the tensors `at`"
     last = len(scores) - 1
     gradients = [torch.autograd.grad(s.sum(), at, retain_graph=create_graph or i < last, create_graph=create_graph)
                  for i, s in enumerate(scores)]

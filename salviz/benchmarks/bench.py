@@ -388,7 +388,7 @@ def _in_status(text:str, name:str) -> float:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #037b
 class Peak:
-    "Peak memory since `reset`; `how` describes the measured quantity"
+    "Peak memory since the last `reset`; `how` describes what is measured"
     def __init__(self, device='cpu', proc='/proc/self'):
         self.proc, self.how = Path(proc), 'memory that torch allocated on the GPU'
         self.cuda = device == 'cuda'
@@ -446,7 +446,7 @@ def _measure_memory(names, measure=_peak_alone, say=print, **setting) -> dict:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #gp05
 def _memory_in(table:dict) -> dict: # in the format of `_measure_memory`
-    "Return the peaks that `_measure_steps` measured on a GPU for the table of one length"
+    "Return the peaks of GPU memory from the results of `_measure_steps` for the table of one length"
     peaks = {name: r['megabytes'] for name, r in table['rows'].items()}
     return dict({k: table[k] for k in ('tokens', 'dropout', 'precision')}, how=Peak('cuda').how,
                 rows={k: dict(megabytes=x, ratio=x / peaks['plain']) for k, x in peaks.items()})
@@ -774,7 +774,7 @@ def check_bench(tokens, rounds, device, shape, dropout):
         (device == 'cpu' or torch.cuda.is_available(), "device='cuda', but torch finds no GPU; use device='cpu'"),
         (tokens, 'tokens must contain at least one length'),
         (not wrong, f'tokens must be whole numbers from 8 to 512, got {", ".join(map(repr, wrong))}'),
-        (type(rounds) is int and rounds >= 1, f'rounds must be a whole number of at least 1, got {rounds!r}'),
+        (type(rounds) is int and rounds >= 1, f'rounds must be a positive integer, got {rounds!r}'),
         (is_fraction, 'dropout (attention dropout of the second table) must be at least 0 and below 1, got '
                       f'{dropout!r}'))
     for is_met, sentence in conditions:

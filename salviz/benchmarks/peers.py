@@ -148,7 +148,7 @@ def _seconds_to_paint(
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe08bc
 def _looking(snapshot, folder) -> dict: # {library: (path, selector)}
-    "Write one snapshot as a page with each library"
+    "Write a page of the same snapshot with each library"
     from salviz.explorer.bertviz import bertviz_view
     from salviz.explorer.page import page
     folder = Path(folder)

@@ -31,7 +31,7 @@ def process_start(pid) -> str:
 
 # %% ../../nbs/01_core/13_locks.ipynb #lk06b
 def has_ended(who:dict): # None: unknown on this machine
-    "Return whether the process `who` (host, process, started) has ended; `started` also identifies the host"
+    "Return whether the process `who` (host, process, started) has ended; the start time also identifies the host"
     ours, theirs = (start.rpartition(':')[0] for start in (process_start(os.getpid()), who['started']))
     if not ours or (platform.node(), ours) != (who['host'], theirs): return None
     return process_start(who['process']) != who['started']

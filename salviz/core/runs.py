@@ -131,7 +131,7 @@ def _values_fault(name, x):
 
 def _array_file(run, name):
     if not isinstance(name, str) or not re.fullmatch(r'\w[\w.-]*', name):
-        raise ValueError(f'the name of arrays must consist of letters, digits, ., - and _, got {name!r}')
+        raise ValueError(f'array names may contain only letters, digits, ., - and _, got {name!r}')
     return run.path/'arrays'/f'{name}.safetensors'
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn03
@@ -302,7 +302,7 @@ class _RunSnapshots(_RunMetrics):
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn07
 def _listed(numbers, most=12):
-    "Join `numbers` for a message; omit the middle of a list of more than `most` numbers"
+    "Join `numbers` for a message; if there are more than `most`, omit those in the middle"
     shown = [str(x) for x in numbers]
     if len(shown) > most: shown = [*shown[:most//2], '…', *shown[-most//2:]]
     return ', '.join(shown)
@@ -311,7 +311,7 @@ def _listed(numbers, most=12):
 class _RunReading(_RunSnapshots):
     "Methods that read one or several snapshots of a run"
     def _absence(self, step, probe, paths, wrong) -> str:
-        "Explain why the run has no snapshot of `probe` at `step`; `_scan` returns `paths` and `wrong`"
+        "Explain why the run has no snapshot of `probe` at `step`; `paths` and `wrong` are the results of `_scan`"
         if not paths and wrong: return f'no snapshots in {self.path}; {len(wrong)} damaged files: see run.damaged'
         if not paths: return f'no snapshots in {self.path} yet'
         steps = [s for s, p in paths if p == probe]

@@ -33,7 +33,7 @@ def cell_tag(
     cell_tags = cell.get('metadata', {}).get('tags', [])
     unknown = [tag for tag in cell_tags if tag not in _tags]
     if unknown or len(cell_tags) > 1:
-        raise ValueError(f'cell {cell.get("id")}: a cell has at most one tag, one of {", ".join(_tags)}; got '
+        raise ValueError(f'cell {cell.get("id")}: a cell may have at most one tag, one of {", ".join(_tags)}; got '
                          f'{", ".join(map(str, cell_tags))}')
     if cell_tags: return cell_tags[0]
     return ''
@@ -263,7 +263,7 @@ def _for_reader(cell, tag, fact):
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-26c
 def _leaks(notebook, shown):
-    "Yield lines of solutions that occur in the cells `shown` to students, other than in the stub"
+    "Yield lines of solutions that occur in other cells than the stub, among the cells that students see (`shown`)"
     read, stub = '\n'.join(cell_text(cell) for cell in shown), ''
     for cell in notebook.cells:
         if cell_tag(cell) == 'stub': stub = cell_text(cell)

@@ -143,7 +143,7 @@ def slope(
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd14
 def _wholes(values, below, most=None):
-    "Return whether `values` is a list of distinct integers from 0 to `below` - 1"
+    "Return whether `values` is a list of distinct integers that are at least 0 and less than `below`"
     if not isinstance(values, (list, tuple)) or not all(_whole(v, below) for v in values): return False
     return len(set(values)) == len(values) and (most is None or 1 <= len(values) <= most)
 

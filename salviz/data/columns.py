@@ -160,7 +160,7 @@ def with_columns(
     where,         # name of the split, for errors
     align=None,    # function of (texts, pairs) -> `TokenText`s; None if the examples are not texts
 ):
-    "Add the further columns of `part` to `encoded` and return it"
+    "Add the further columns of the split `part` to its encoding `encoded`, and return it"
     names, part = [name for name in kinds if name in part.column_names], part.with_format(None)
     along = [name for name in names if kinds[name][0] in ('rationale', 'words')]
     aligned = {name: [] for name in along}

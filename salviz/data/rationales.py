@@ -337,7 +337,7 @@ def _doccano_spans(marks) -> list: # of (person, start, end, name)
     return [tuple(one.get(name) for name in names) if isinstance(one, dict) else (None, *one) for one in marks]
 
 def _doccano(columns, span_labels, spans):
-    "Return a function that reads Doccano's JSONL export, whose column `spans` has the spans"
+    "Return a function that reads Doccano's JSONL export, with the spans in the column `spans`"
     text, _, label, _ = columns
     if label == spans: label = 'cats'
     def read(group, annotators):

@@ -139,7 +139,7 @@ def from_hub(
 
 # %% ../../nbs/02_data/00_texts.ipynb #018
 def _is_here(name, what):
-    "Call the `Path` method named `what` on the path `name`; return False if `name` is not a valid path"
+    "Call the `Path` method `what`, such as 'is_file', on the path `name`; return False if `name` is not a valid path"
     try: return getattr(Path(name).expanduser(), what)()
     except (OSError, ValueError, RuntimeError): return False
 
@@ -163,7 +163,7 @@ other_splits = dict(dev='validation', valid='validation', val='validation', eval
 
 # %% ../../nbs/02_data/00_texts.ipynb #020
 def refuse_rows(bad, split, what):
-    "Raise a `ValueError` if `bad`, a list of row numbers of `split`, is not empty; the message starts with `what`"
+    "Raise a `ValueError` that starts with `what` if the list `bad` of row numbers of `split` is not empty"
     if len(bad):
         raise ValueError(f'{what} in {len(bad)} row{"s" * (len(bad) > 1)} of {split} (first: row {bad[0]}, '
                          'counted from 0)')
@@ -180,7 +180,8 @@ def _visible(name) -> str:
     return repr(name)
 
 def check_column(table, name, split, argument):
-    "Raise a `ValueError` unless `table` has one column `name`; `argument` is the name of the user's argument"
+    """Raise a `ValueError` unless exactly one column of `table` is called `name`; `argument` is the name of the user's
+    argument"""
     columns = _column_names(table)
     count = sum(isinstance(name, str) and c == name for c in columns)
     if count == 1: return
@@ -204,7 +205,8 @@ def _missing(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #020d
 def _good_texts(texts, where, column='the text'):
-    "Return `texts` if all of them are non-empty strings; error messages name the split `where` and the `column`"
+    """Return `texts`; raise a `ValueError` that names the split (`where`) and the `column` if one is not a non-empty
+    string"""
     are_good = {*map(type, texts)} <= {str} and all(map(str.strip, texts)) and not any(map(_half.search, texts))
     if are_good: return texts # the following searches are slow
     refuse_rows([i for i, t in enumerate(texts) if not isinstance(t, str) and not _missing(t)], where,
@@ -601,7 +603,7 @@ def _source_name(source):
 
 # %% ../../nbs/02_data/00_texts.ipynb #045
 def _dataset(columns, types, source, called=None):
-    "Return a Dataset of `columns` with their `types`, named `called` or, if that is None, after its source"
+    "Return a Dataset of `columns` with their `types`; its name is `called` or, by default, the name of its source"
     features = Features({name: types[name] for name in columns})
     if called is not None and not (isinstance(called, str) and called.strip()):
         raise ValueError('name must be the name of the data for captions, such as "film reviews", or None; '
@@ -1057,7 +1059,8 @@ def _beyond_json(x):
         return {type(x).__name__: x.isoformat()}
     if isinstance(x, (datetime.timedelta, Decimal)): return {type(x).__name__: str(x)}
     if isinstance(x, (bytes, bytearray, memoryview)): return dict(bytes=bytes(x).hex())
-    raise TypeError(f'values of type {type(x).__name__} have no fingerprint; remove the column, or convert it to text')
+    raise TypeError(f'values of type {type(x).__name__} cannot be fingerprinted; '
+                    'remove the column, or convert it to text')
 
 def _undecoded(part, name):
     "Return `part` with undecoded files in column `name` if the column contains images, audio or video"
@@ -1372,7 +1375,8 @@ def _answers_within(
         return [i for i, (t, span) in enumerate(zip(texts, part['answer'])) if 1 in _answer_labels(t, span)]
     complete = {split: part.select(fits(part)) for split, part in data.items()}
     total, n = (sum(map(len, parts.values())) for parts in (data, complete))
-    if n < total: warnings.warn(f'removed {total - n} of {total} questions whose answer lies beyond {longest} tokens',
+    if n < total: warnings.warn(f'removed {total - n} of {total} questions, because their answers are not within the '
+                                f'first {longest} tokens',
                                 stacklevel=2)
     return DatasetDict(complete)
 

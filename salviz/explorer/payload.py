@@ -81,7 +81,7 @@ def _custom_entry(name, x, axes):
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #48fc922c
 def _of_layers(x, at, layers):
-    "Restrict the array `x`, which was recorded at the layers `at` of the model, to `layers` (None: all)"
+    "Restrict `x`, an array with one row for each of the layers `at`, to `layers` (None: all)"
     if at is None or layers is None: return x, at
     rows = [i for i, l in enumerate(at) if l in layers]
     return x[rows], [at[i] for i in rows]

@@ -51,8 +51,8 @@ class Selection:
         self.entry = entry
 
     def _at_work(self, most=8):
-        """Return the snapshot if the method was active at its step;
-        otherwise return the last snapshot at which it was active, searching at most the last `most` snapshots"""
+        """Return the snapshot if the method was active at its step; otherwise return the last snapshot at which it was
+        active, among the last `most` snapshots"""
         def tells(snapshot): return {'attention_attribution', 'guided'} & set(snapshot.arrays)
         if self.run is None or tells(self.snapshot): return self.snapshot
         steps = [step for step, probe in self.run.recorded if probe == self.snapshot.probe][:-most - 1:-1]
@@ -375,7 +375,7 @@ _needs = dict(evidence=custom_evidence, continuation=lambda s: s.info.get('conti
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #029b
 def _of_page(selection, where) -> list: # of `Panel`
-    "Return the panels at the position `where` on a page that have data for `selection`"
+    "Return the panels at one position of a page (`where`) that have data for `selection`"
     if 'answer' in selection.snapshot.info: return [panels()['answer']]*(where == 'below')
     if _is_signal(selection.snapshot): shown = ('signals', 'anything')
     else: shown = ('maps', 'text', 'anything')

@@ -190,7 +190,8 @@ class _Selected(W.VBox):
     def recorded_selection(self) -> 'Selection':
         "Return `selected()`; raise a ValueError if there are no recordings"
         selection = self.selected()
-        if selection is None: raise ValueError('nothing has been recorded yet, so there is nothing to show or export')
+        if selection is None: raise ValueError('nothing has been recorded yet, so there is nothing to show or export; '
+                                           'wait for the first recording')
         return selection
 
     def selected(self) -> 'Selection|None':
@@ -476,7 +477,7 @@ class _SelectedPlace(dict):
     "The selection in an explorer: sentence, step, layer, head and token, as items or attributes"
     def __getattr__(self, name):
         if name in self: return self[name]
-        raise AttributeError(f'a selection has no {name!r}; it has {", ".join(self)}')
+        raise AttributeError(f'unknown entry {name!r} of a selection; available: {", ".join(self)}')
 
     def __call__(self) -> 'Selection|None':
         "Return `Explorer.selected()`; deprecated: `selection` used to be a method"
@@ -502,7 +503,8 @@ def _place_of(state, meta) -> dict:
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #1d071032
 def _place_faults(wanted, place, meta): # generator of str
-    "Yield the reasons why the selection `wanted` cannot be shown; `place` is the current one, `meta` describes the run"
+    """Yield the reasons why the explorer cannot show the selection `wanted`; `place` is the current selection, and
+    `meta` describes the run"""
     if not isinstance(wanted, dict): yield f'must be a dict such as dict(step=10), got {wanted!r:.60}'; return
     if unknown := [name for name in wanted if name not in place]:
         yield f'has unknown keys {", ".join(map(str, unknown))}; allowed: {", ".join(place)}'

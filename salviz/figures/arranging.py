@@ -44,7 +44,7 @@ def _names_in(view) -> list:
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #b1d830ea
 def _found(name, existing):
-    "Return the spelling of `name` in `existing`, or None"
+    "Return the spelling of `name` that occurs in `existing`, such as the title of a method, or None"
     spellings = name, methods_words(str(name)), plain_series_name(name)
     return next((spelling for spelling in spellings if spelling in existing), None)
 

@@ -199,7 +199,7 @@ def _square_map(ax, view, values, scale, show_y=True):
     return pitch
 
 def _colour_bar(axes, image, label, ticks, extend='neither'):
-    "Draw the colour bar of `axes` next to them, with as many of `ticks` as fit without touching"
+    "Draw a colour bar next to `axes`, with as many of the `ticks` as fit without touching"
     bar, high, s = axes[0].figure.colorbar(image, ax=axes, extend=extend), _points_of(axes[0])[1], _scale()
     texts, unit = _numbered(ticks)
     shown = spaced([float(image.norm(tick))*high/s for tick in ticks], texts, flat=False, gap=5)

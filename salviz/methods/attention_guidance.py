@@ -452,7 +452,7 @@ class AttentionGuidanceVariant(Variant):
     presets:ClassVar[dict] = dict(paper={}, released=dict(
         boundary='zero', multiple='indicator', schedule='constant-then-linear', after_dropout=True))
     limits:ClassVar[dict] = dict(
-        constant_steps=Limit(lambda x: type(x) is int and x >= 0, 'a whole number of at least 0'),
+        constant_steps=Limit(lambda x: type(x) is int and x >= 0, 'a non-negative integer'),
         until=is_positive_fraction('fraction of training'), task_fraction=is_positive)
 
     # texts: row without a neighbour in next or prev: 'uniform' (paper) or 'zero' (code)

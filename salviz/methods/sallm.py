@@ -1006,7 +1006,7 @@ class SalLMVariant(Variant):
     presets:ClassVar[dict] = dict(paper={}, released=dict(loss='released', target='all_released', after_dropout=True))
     limits:ClassVar[dict] = dict(
         heads=Limit(_is_heads, 'None (all) or distinct head indices, counted from 0'),
-        refresh=optional(Limit(is_count.fits, 'a whole number of epochs of at least 1')), unlabelled_ratio=is_count,
+        refresh=optional(Limit(is_count.fits, 'a positive integer')), unlabelled_ratio=is_count,
         padded_to=Limit(lambda x: x == 'batch' or is_count.fits(x), "'batch' or a whole number of positions"),
         target_positions=Limit(lambda x: x == 'real' or is_count.fits(x), "'real' or a whole number of positions"),
         unlabelled_weight=Limit(lambda x: x is None or is_weight.fits(x), is_weight.words))

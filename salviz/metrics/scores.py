@@ -39,7 +39,8 @@ def check_shapes(description, dimensions, **arrays):
         raise ValueError(f'{listed(arrays)} must be {description}, got shapes {listed(map(str, shapes))}')
 
 def _check_classes(name, x, where=''):
-    "Raise a `ValueError` unless the array `x`, the argument `name`, lists class numbers; `where`: position for errors"
+    """Raise a `ValueError` unless the array `x`, the argument `name`, lists class numbers; errors mention the position
+    `where`"""
     if x.ndim != 1 or x.size and x.dtype.kind not in 'iub':
         raise ValueError(f'{name} must be a list of classes (integers), got shape {list(x.shape)} of {x.dtype}{where}; '
                          'take argmax(-1) of logits')
@@ -54,7 +55,7 @@ def check_flags(name, x, advice=''):
     if not is_flag.all(): raise ValueError(f'{name} must be flags, 0 or 1, got {x[~is_flag][0]}{advice}')
 
 def check_fraction(name, x, whole=False):
-    "Raise a `ValueError` unless `x`, the argument `name`, is between 0 and 1; with `whole`, 1 is allowed too"
+    "Raise a `ValueError` unless `x`, the argument `name`, is between 0 and 1; `whole` allows 1"
     ends = {True: 'above 0 and at most 1', False: 'between 0 and 1, such as .95'}[whole]
     is_inside = isinstance(x, Real) and (0 < x < 1 or whole and x == 1)
     if not is_inside: raise ValueError(f'{name} must be {ends}, got {x!r}')

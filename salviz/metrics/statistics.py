@@ -681,7 +681,7 @@ def _latex(table, label, standalone, wide, small, max_width):
     "Return the table in LaTeX with its caption; the document requires the package booktabs"
     check_choice('small', small, (*_smaller, None))
     if label is not None and not re.fullmatch(r'[\w:.+-]+', label):
-        raise ValueError(f'label must consist of letters, digits and : . + - _, got {label!r}')
+        raise ValueError(f'label may contain only letters, digits and : . + - _, got {label!r}')
     def cell(c):
         mean = re.sub('(?:^|(?<= ))([-<])', r'$\1$', c.mean).replace('→', r'$\rightarrow$')
         written = replace(c, mean=mean, mark=_prose(c.mark))
@@ -809,7 +809,7 @@ def _mark_best(table, by_group=False):
         if len(here) > 1: _mark_among(table, here, columns[here[0]], table.better.get(measures[here[0]]))
 
 def _mark_among(table, here, column, way):
-    "Set `best` for the rows among `here` whose printed mean equals the best printed mean"
+    "Mark the rows among `here` whose printed mean equals the best printed mean, in the column `best`"
     if way is None: return
     means = table.frame['mean'].iloc[here]
     top = (max if way == 'higher' else min)(means)

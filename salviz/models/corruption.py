@@ -349,7 +349,7 @@ class ReplaceTokens:
         else:
             counts = counts.index_fill(0, torch.tensor(tokenizer.all_special_ids), 0.)
             is_sound = (counts >= 0).all() and (counts > 0).sum() >= 2
-            if not is_sound: must = 'be numbers of at least 0, with at least two ordinary tokens above 0'
+            if not is_sound: must = 'be non-negative numbers, with at least two ordinary tokens above 0'
         check_faults(must, 'counts must ')
         self.fraction, self.upto = fraction, (counts.cumsum(0)/counts.sum())
 

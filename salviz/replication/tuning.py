@@ -56,7 +56,8 @@ class TunedStudy:
     def baseline(self) -> str: return next(iter(self.conditions))
 
     def candidates(self, condition:str, chosen:dict) -> list: # of dicts
-        "Return the settings to compare for `condition`; `chosen`: those of the baseline, {} for the baseline itself"
+        """Return the candidate settings of `condition`; `chosen` contains the settings of the tuned baseline, or is
+        empty for the baseline itself"""
         return [{**chosen, **candidate} for candidate in self.conditions[condition].grid or ({},)]
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-10

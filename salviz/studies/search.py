@@ -67,7 +67,7 @@ class _PointStudy(Study):
         return study_cells(self.methods, self.seeds, settings, self._shared)
 
     def _data(self, cell):
-        "Return the data of `cell` without test or other held-out splits, so that a search cannot use them"
+        "Return the data of a trial without test or other held-out splits, so that a search cannot use them"
         data = super()._data(cell)
         return type(data)({k: part for k, part in data.items() if k in ('train', 'validation')})
 

@@ -80,8 +80,8 @@ def was_trained(snapshot) -> bool:
     return bool(snapshot.step or snapshot.info.get('method') or snapshot.info.get('methods'))
 
 def title_of(snapshot, *more):
-    """Return a title with the methods, the step, the probe and the text `more`;
-    omit the step if the model was not trained (`was_trained`)"""
+    """Return a title with the methods, the step, the probe and further text (`more`); omit the step if the model was
+    not trained (`was_trained`)"""
     step = [f'step {snapshot.step}']*was_trained(snapshot)
     return ', '.join([*method_title(snapshot), *step, f'probe {snapshot.probe}', *more])
 
@@ -151,7 +151,7 @@ def picked(
     existing,
     requested,    # one item or several; None: all
 ) -> list:
-    "Return the `requested` items in order; raise a ValueError for items that are not in `existing`"
+    "Return the `requested` items in order; raise a ValueError for items that do not exist"
     if requested is None: return list(existing)
     requested = as_list(requested)
     wrong = [x for x in requested if x not in existing]
@@ -308,7 +308,8 @@ def _compared_row(
 
 # %% ../../nbs/10_views/00_base.ipynb #024sb
 def _layer_words(was_chosen, of='') -> str:
-    "Return a note that the last layer is shown, if it was chosen by default; the text `of` restricts the layers"
+    """Return a note that the last layer is shown, if it was chosen by default; the words `of` restrict the layers in
+    question"""
     which = f'that {of}'*bool(of) or 'recorded one'
     return f' Layer shown: the last {which}.'*bool(was_chosen)
 
@@ -812,7 +813,7 @@ def discard_region(
 
 # %% ../../nbs/10_views/00_base.ipynb #060s
 def _under_regions(snapshot, view, observed):
-    """Return the maps [L, H, query, key] on which the regions in the layers `observed` are drawn, their name, and a
+    """Return the maps [L, H, query, key] on which the regions of the `observed` layers are drawn, their name, and a
     note on the regions"""
     kind = (methods_of(snapshot).get('ADDrop') or {}).get('attribution', 'gradient')
     if kind != 'random' and 'attention_attribution' in snapshot.arrays:
@@ -1413,7 +1414,7 @@ def _table_names(snapshot, name, axis, size):
 
 # %% ../../nbs/10_views/00_base.ipynb #5a0667f7
 def cut_name(name, most=60):
-    """Shorten `name` to the maximum length `most`, because measuring a very long name is slow"""
+    "Shorten `name` to at most `most` characters, because measuring a very long name is slow"
     if len(name) <= most: return name
     return name[:most - 1] + '…'
 

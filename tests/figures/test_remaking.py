@@ -194,7 +194,7 @@ def test_a_study_is_found_again_and_its_table_has_model_and_data(home):
 
 def test_a_view_without_a_source_cannot_be_remade(home):
     file = save_figure(figure(view_for(Run(home/'runs/one').snapshot())), home/'b.pdf')
-    with pytest.raises(ValueError, match='cannot be remade: it was made from a DiscardRegion'): remake(file)
+    with pytest.raises(ValueError, match='cannot be remade: it was created from a DiscardRegion'): remake(file)
 
 
 # Nothing is believed

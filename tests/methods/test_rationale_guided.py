@@ -438,7 +438,7 @@ def test_resumed_run_has_the_same_result(kwargs, data, tiny_tokenizer, tiny_bert
      "explanation='occlusion' cannot be trained, because it has no gradient; use one of 'attention'"),
     (dict(explanation='eyes'), 'explanation must be one of'),
     (dict(loss='hinge'), "loss must be one of 'mse'"),
-    (dict(loss='kl', normalise='sigmoid'), "loss='kl' requires values of at least 0"),
+    (dict(loss='kl', normalise='sigmoid'), "loss='kl' requires non-negative values"),
     (dict(explanation='input_x_gradient', loss='order', normalise='largest'),
      "use one of 'share', 'softmax', 'sigmoid'"),
     (dict(loss='bce', normalise='none'), "loss='bce' requires values"),

@@ -443,7 +443,7 @@ def test_recorder_uses_the_requested_attribution(tmp_path, tiny_bert, tiny_token
 
 def test_existing_folder_raises(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     (tmp_path/'run').mkdir(); (tmp_path/'run'/'mine.txt').write_text('mine')
-    with pytest.raises(FileExistsError, match='exists already'):
+    with pytest.raises(FileExistsError, match='already exists'):
         train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', **quick)
     with pytest.raises(FileNotFoundError, match='config.json'):
         train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', resume=True, **quick)
