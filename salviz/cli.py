@@ -147,7 +147,7 @@ def _load_data(a):
     return salviz.load_text(a.data, text=a.text, text_pair=a.text_pair, label=a.label)
 
 def _load_head(name, data, seed):
-    "Load the model `name` with a head for `data`, and its tokenizer"
+    "Load the model called `name` with a head for `data`, and its tokenizer"
     import salviz
     from salviz.data.texts import data_classes, data_task
     return salviz.load_model_for(data_task(data), name, labels=data_classes(data), seed=seed)

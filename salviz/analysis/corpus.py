@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #007
 def check_has_column(data, name:str, function:str, needs:str):
-    "Raise a `ValueError` if `data` has no column `name`; the error states what the `function` needs (`needs`)"
+    "Raise a `ValueError` if `data` has no column called `name`; the error states what the `function` needs (`needs`)"
     if name not in data.column_names:
         raise ValueError(f'{function} needs {needs}, but data only has the columns {", ".join(data.column_names)}')
 

@@ -50,7 +50,7 @@ class RemovedData:
         self.batch_size, self.seed, self._cache = batch_size, seed, {}
 
     def saliency(self, name, split) -> list: # of arrays, one per example
-        "Return the attributions of the method `name` for each example of `split`, computed once and cached"
+        "Return the attributions of the method called `name` for each example of `split`, computed once and cached"
         if (name, split) not in self._cache:
             how = self.methods[name]
             if isinstance(how, str): how = dict(method=how)

@@ -61,7 +61,7 @@ def masked_source(
 
 # %% ../../nbs/04_attribution/11_applied_interventions.ipynb #e6e1a363
 def _occurrences(name, batch, tokenizer) -> np.ndarray|None: # bool [n]
-    "Return the tokens to which the pattern `name` attends; None if they do not depend on the text"
+    "Return the tokens to which the pattern called `name` attends; None if they do not depend on the text"
     if name == 'delim': return batch['is_special'][0].cpu().numpy()
     if name != 'period': return None
     tokens = tokenizer.convert_ids_to_tokens(batch['input_ids'][0].tolist())
@@ -126,7 +126,7 @@ class _Plain:
 
 # %% ../../nbs/04_attribution/11_applied_interventions.ipynb #0f6815e1
 def _pattern_rows(one, name, batch, plain, allowed, saliency, tokenizer) -> np.ndarray: # [n, n], NaN: not replaced
-    "Return the rows that replace those of a head by the pattern `name`"
+    "Return the rows that replace those of a head by the pattern called `name`"
     real, n = real_tokens(batch)[0].cpu().numpy(), batch['input_ids'].shape[1]
     if name == 'next' and not np.triu(allowed, 1).any():
         raise ValueError("Intervention: the pattern 'next' attends to later tokens, which a causal model cannot; "

@@ -286,7 +286,7 @@ def _parsed(text:str) -> tuple: # (name of a class, text of the attribution insi
                          "'captum.NoiseTunnel(IntegratedGradients)', with numbers and strings as options") from None
 
 def _kind_fault(name) -> str: # '' if there is none
-    "Return the reason why the Captum class `name` is not supported"
+    "Return the reason why the Captum class called `name` is not supported"
     if name in _supported: return ''
     if name in _unsupported: return f'captum.{name} {_unsupported[name]}'
     return f'captum has no attribution {name!r}; supported are {", ".join(_supported)}'
@@ -592,7 +592,7 @@ def _prompt(tokenizer, text, replacement):
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #072
 def _of_language_model(model, tokenizer, name, inner, prompt, target, options):
-    "Return the result of the Captum class `name` with the attribution `inner`"
+    "Return the result of the Captum class called `name` with the attribution `inner`"
     kind = _class_named(inner)
     arguments = {k: options.pop(k) for k in [*options] if k in inspect.signature(kind.__init__).parameters}
     if name == 'LLMGradientAttribution': arguments['layer'] = model.get_input_embeddings()

@@ -83,7 +83,7 @@ _rows = dict(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #006c
 def _in_bf16(name) -> bool:
-    "Return whether the row `name` needs a processor with bf16 instructions"
+    "Return whether the row called `name` needs a processor with bf16 instructions"
     return 'bf16' in _rows[name].how or 'attribution_dtype' in _rows[name].args
 
 # %% ../../nbs/13_cli/01_bench.ipynb #009
@@ -211,7 +211,7 @@ def trainer_for(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #020
 def _method_of(name, model, precision='fp32'):
-    "Return the method of the row `name`"
+    "Return the method of the row called `name`"
     row = _rows[name]
     args = dict(row.args, teacher=model, steps=2) if row.method is SalLM else dict(row.args)
     if precision == 'bf16' and row.method is ADDrop and row.args.get('attribution') != 'random':
@@ -381,7 +381,7 @@ def _measure_steps(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #037
 def _in_status(text:str, name:str) -> float:
-    "Return the value of the field `name` in the text of Linux's /proc/self/status, in megabytes (10^6 bytes)"
+    "Return the value of the field called `name` in the text of Linux's /proc/self/status, in megabytes (10^6 bytes)"
     line = next((l for l in text.splitlines() if l.startswith(f'{name}:')), None)
     if line is None: raise ValueError(f'bench: the status of this process has no field {name}')
     return int(line.split()[1]) * 1024 / 1e6
@@ -410,7 +410,7 @@ class Peak:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #039
 def _peak_of_steps(name, shape='minilm', tokens=128, dropout=0., device='cpu', precision='fp32') -> dict:
-    "Measure the peak memory of training steps of the row `name` in this process"
+    "Measure the peak memory of training steps of the row called `name` in this process"
     with _prepared_steps([name], shape, tokens, dropout, device, precision) as steps:
         peak = Peak(device)
         with steps[name].set_up() as step:

@@ -96,7 +96,7 @@ method_titles = {'FineTuning': 'Fine-tuning', # {name of a method's class: title
                  **{name: paper.method for name, paper in papers.items() if paper.method}}
 
 def methods_words(name) -> str:
-    "Return the display name of the methods `name`, such as 'AD-DROP + SalLM' for 'ADDrop + SalLM'"
+    "Return the display name of the methods called `name`, such as 'AD-DROP + SalLM' for 'ADDrop + SalLM'"
     return ' + '.join(method_titles.get(one, one) for one in str(name).split(' + '))
 
 def _methods_of_run(run) -> str:

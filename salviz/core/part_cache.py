@@ -61,7 +61,7 @@ class PartCache:
         name:dict, # JSON description of the part
         make,      # function without arguments that computes the part
     ) -> dict: # of arrays
-        "Return the part `name`, computed with `make` if it is not cached"
+        "Return the part called `name`, computed with `make` if it is not cached"
         if self.folder is None: return make()
         file = self.folder/f'{digest(name)}.npz'
         if file.exists():

@@ -122,7 +122,7 @@ class _RunFolder:
 
 # %% ../../nbs/01_core/15_runs.ipynb #064
 def _values_fault(name, x):
-    "Return the reason why the object in the file `name` is invalid, '' if it is valid"
+    "Return the reason why the object in the file called `name` is invalid, '' if it is valid"
     best = x.get('best_step', 0)
     if not isinstance(best, int) or isinstance(best, bool): return f'has best_step {str(best)[:40]!r}, not a step'
     if name == 'summary.json' and not _is_count(x.get('rows', 0)):
@@ -138,14 +138,14 @@ def _array_file(run, name):
 class _RunValues(_RunFolder):
     "The state, arrays and summary of a run"
     def _values(self, name) -> dict:
-        "Return the object in the file `name`, {} if it is missing; raise a `ValueError` if it is damaged"
+        "Return the object in the file called `name`, {} if it is missing; raise a `ValueError` if it is damaged"
         try: x = read_object(self.path/name, self._must_seal)
         except FileNotFoundError: return {}
         check_faults(_values_fault(name, x))
         return x
 
     def _object(self, name) -> dict:
-        "Return the object in the file `name`, {} if it is missing or damaged"
+        "Return the object in the file called `name`, {} if it is missing or damaged"
         try: return self._values(name)
         except ValueError: return {}
 
@@ -363,7 +363,7 @@ def _step_in(path):
     return None
 
 def _number(row, name):
-    "Return the number `name` of a row, with or without Trainer's prefix eval_; NaN if it is missing"
+    "Return the number called `name` of a row, with or without Trainer's prefix eval_; NaN if it is missing"
     x = row.get(f'eval_{name}', row.get(name))
     if isinstance(x, (int, float)): return x
     return math.nan
@@ -740,7 +740,7 @@ class Run(_RunForOtherTools):
         cls,
         name:str, # 'plain', 'sallm', 'saliency-guided', 'ad-drop' or 'attention-guidance'
     ) -> 'Run':
-        "Return the finished run `name` that is bundled with salviz, without its weights"
+        "Return the finished run called `name` that is bundled with salviz, without its weights"
         return cls(example_folder(name))
 
     @classmethod

@@ -143,7 +143,7 @@ def panel_letters(count) -> list: # of strings
 _halves = re.compile('[\ud800-\udfff]')
 
 def for_file(text:str) -> str:
-    "Replace each half of a surrogate pair in `text` with □, so that `text` can be encoded in UTF-8"
+    "Replace each unpaired surrogate in `text` with □, so that `text` can be encoded in UTF-8"
     return _halves.sub('□', text)
 
 # %% ../../nbs/01_core/00_words.ipynb #73b0047f

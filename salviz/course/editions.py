@@ -98,7 +98,7 @@ _comment = re.compile(r'<!--\s*(.*?)\s*-->', re.S)
 def course_fact(
     name, # such as '1.never_start'
 ) -> str:
-    "Return the fact `name` as printed in prose"
+    "Return the fact called `name` as printed in prose"
     from salviz.course.facts import fact
     return fact(name)
 

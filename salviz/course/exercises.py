@@ -22,7 +22,7 @@ from .session import record
 def _snapshots(
     name:str, # one of `course_runs`
 ) -> list:
-    "Return all snapshots of the run `name`"
+    "Return all snapshots of the run called `name`"
     return course_run(name).snapshots()
 
 def _where(s, more=''):
@@ -785,7 +785,7 @@ _progress = {} # {name: dict(tries, failed, passed, hints, mistakes)} of this se
 def _entry(name): return _progress.setdefault(name, dict(tries=0, failed=0, passed=False, hints=0, mistakes=[]))
 
 def _exercise_named(name) -> Exercise:
-    "Return the exercise `name`; raise a ValueError if it does not exist"
+    "Return the exercise called `name`; raise a ValueError if it does not exist"
     if isinstance(name, str) and name in _exercises: return _exercises[name]
     raise ValueError(f'check: unknown exercise {name!r}; exercises: {", ".join(_exercises)}')
 

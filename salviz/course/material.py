@@ -32,7 +32,7 @@ def shipped(file:str) -> Path:
 def course_run(
     name:str, # one of `course_runs`
 ) -> Run:
-    "Return the finished run `name` of the course, unpacked into the cache"
+    "Return the finished run called `name` of the course, unpacked into the cache"
     check_choice('course_run: name', name, course_runs)
     return Run(unpacked(shipped(f'{name}.tar.xz')))
 

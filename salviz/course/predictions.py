@@ -42,7 +42,7 @@ def _course_files():
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr06b
 def course_text(name:str) -> str:
-    "Return the text of the file `name` of the course, or else of the explorer"
+    "Return the text of the file called `name` of the course, or else of the explorer"
     files_by_name = _course_files()
     if name in files_by_name: return files_by_name[name].read_text(encoding='utf-8')
     return static_text(name)

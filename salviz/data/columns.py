@@ -58,7 +58,8 @@ def _word_counts(text, pair=None) -> tuple: # (words, words separated by spaces)
 
 # %% ../../nbs/02_data/03_columns.ipynb #009c
 def _misfit(parts, name):
-    "Describe the first row whose list in column `name` does not match the words of its text; '' if all rows match"
+    """Describe the first row whose list in the column called `name` does not match the words of its text; '' if all
+    rows match"""
     for split, part in parts.items():
         texts, pairs = _texts_in(part)
         for i, (values, text, pair) in enumerate(zip(part[name][:], texts, pairs or [None]*len(texts))):
@@ -73,7 +74,8 @@ def _column_kind(
     name,
     of_text=True, # whether the examples are texts with words
 ) -> tuple: # (kind, why the column is not a tensor)
-    "Return the kind of column `name`: 'rationale', 'number', 'words' (aligned), 'numbers' (equal lengths) or 'list'"
+    """Return the kind of the column called `name`: 'rationale', 'number', 'words' (aligned), 'numbers' (equal lengths)
+    or 'list'"""
     features = [part.features[name] for part in parts.values()]
     if name == 'rationale' and of_text: return 'rationale', ''
     if all(map(_numeric, features)): return 'number', ''

@@ -60,7 +60,7 @@ def _rating_class(rating:float) -> int:
 
 # %% ../../nbs/02_data/00_texts.ipynb #006b
 def _packaged(name):
-    "Return the packaged sentences `name` as one Dataset"
+    "Return the packaged sentences called `name` as one Dataset"
     lines = (asset('movie-sentences')/f'{_packaged_texts[name]}_GroundTruth.txt').read_text(
         encoding='utf-8').strip().split('\n')
     _, ratings, texts = zip(*(line.split('\t') for line in lines))
@@ -122,7 +122,8 @@ def from_hub(
     here='',                    # the packaged alternatives, for error messages
     repository=None,            # name of the data set on the Hub; None: `name`
 ):
-    "Load the data set `name` from the Hub; if this fails, raise an error with the reason and the packaged alternatives"
+    """Load the data set called `name` from the Hub; if this fails, raise an error with the reason and the packaged
+    alternatives"""
     repository = repository or name
     named = repr(name)
     if repository != name: named += f' ({repository})'
@@ -190,7 +191,7 @@ def check_column(table, name, split, argument):
     raise ValueError(f'{argument}={name!r}: {split} has {problem}')
 
 def _column(table, name, split, argument):
-    "Return the values of column `name`; `argument` is the name of the user's argument, for error messages"
+    "Return the values of the column called `name`; `argument` is the name of the user's argument, for error messages"
     check_column(table, name, split, argument)
     # without [:], the column of a Dataset would be read row by row
     if isinstance(table, pd.DataFrame): return table[name].tolist()
@@ -214,12 +215,12 @@ def _good_texts(texts, where, column='the text'):
     refuse_rows([i for i, t in enumerate(texts) if not isinstance(t, str) or not t.strip()], where,
                 f'{column} is empty')
     refuse_rows([i for i, t in enumerate(texts) if _half.search(t)], where,
-                f'{column} has half of a surrogate pair, which is not a valid character,')
+                f'{column} has an unpaired surrogate, which is not a valid character,')
     return texts
 
 # %% ../../nbs/02_data/00_texts.ipynb #020e
 def _texts(table, name, split, argument):
-    "Return the strings of column `name`"
+    "Return the strings of the column called `name`"
     return _good_texts(_column(table, name, split, argument), split, f'column {name!r}')
 
 # %% ../../nbs/02_data/00_texts.ipynb #lab2
@@ -245,14 +246,14 @@ def written_labels(
 
 # %% ../../nbs/02_data/00_texts.ipynb #lab2c
 def _label_values(table, name, split, **reading):
-    "Return the labels in column `name`, parsed by `written_labels` if they come from a text file"
+    "Return the labels in the column called `name`, parsed by `written_labels` if they come from a text file"
     values = _column(table, name, split, 'label')
     if getattr(table, 'attrs', {}).get('as_written'): return written_labels(values, **reading)
     return values
 
 # %% ../../nbs/02_data/00_texts.ipynb #lab5
 def _as_seen(name):
-    "Normalise the class `name`: composed characters, no invisible characters, single spaces between words"
+    "Normalise the class called `name`: composed characters, no invisible characters, single spaces between words"
     seen = ''.join(c for c in unicodedata.normalize('NFC', name) if unicodedata.category(c) != 'Cf')
     return ' '.join(seen.split())
 
@@ -289,7 +290,8 @@ def _plain(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #023b
 def _plain_labels(table, name, split, **reading):
-    "Return the labels in column `name`; raise a `ValueError` if one is missing; pass `reading` to `written_labels`"
+    """Return the labels in the column called `name`; raise a `ValueError` if one is missing; pass `reading` to
+    `written_labels`"""
     values = _label_values(table, name, split, **reading)
     odd = [i for i, x in enumerate(values) if isinstance(x, (bytes, dict, set))]
     if odd: refuse_rows(odd, split, f'the label is neither a name nor a number (type {type(values[odd[0]]).__name__})')
@@ -560,7 +562,7 @@ def check_splits(parts):
     "Raise a `ValueError` if `parts` {split: rows} has no train split or an empty split"
     problems = [f'the {name} split is empty' for name in three_splits if name in parts and not len(parts[name])]
     listed = ', '.join(map(str, parts)) or 'nothing'
-    if 'train' not in parts: problems = [f'the source has no train split; it has {listed}']
+    if 'train' not in parts: problems = [f'the source has no train split; available: {listed}']
     if problems: raise ValueError(problems[0])
 
 def _make_missing(parts, splits, seed) -> DatasetDict:
@@ -885,8 +887,8 @@ _pair_sources = Sources({'copy-reorder': lambda: dict(train=copy_reorder(4000)),
                         'help-en-de': lambda: _help_pairs('de')}, readers)
 
 def _inner_texts(table, name, split, argument):
-    """Return the strings in column `name`; 'translation.de', for example, selects the entries 'de' of the column
-    'translation'"""
+    """Return the strings in the column called `name`; 'translation.de', for example, selects the entries 'de' of the
+    column 'translation'"""
     outer, dot, inner = name.partition('.')
     if not dot or name in _column_names(table): return _texts(table, name, split, argument)
     values = _column(table, outer, split, argument)
@@ -1063,14 +1065,15 @@ def _beyond_json(x):
                     'remove the column, or convert it to text')
 
 def _undecoded(part, name):
-    "Return `part` with undecoded files in column `name` if the column contains images, audio or video"
+    "Return `part` with undecoded files in the column called `name` if the column contains images, audio or video"
     decoded = getattr(part.features[name], 'decode', None)
     if decoded: return part.cast_column(name, replace(part.features[name], decode=False))
     return part
 
 # %% ../../nbs/02_data/00_texts.ipynb #079
 def _array_bytes(part, name):
-    "Yield the type and shape of the arrays in column `name`, then their bytes (little-endian), 1,000 rows at a time"
+    """Yield the type and shape of the arrays in the column called `name`, then their bytes (little-endian), 1,000 rows
+    at a time"""
     feature = part.features[name]
     yield json.dumps([feature.dtype, [len(part), *feature.shape]]).encode()
     part = part.with_format('numpy', dtype=feature.dtype) # without dtype, floats would be float32

@@ -123,7 +123,7 @@ _info = ('method', 'args', 'methods', 'seed', 'drawn_step', 'method_epoch', 'pha
          'feature_names', 'continuation', 'patches', 'not_normalised', 'answer')
 
 def method_args(info:dict, name:str) -> dict:
-    "Return the arguments of the method `name` from the `info` of a snapshot; {} if it was not used"
+    "Return the arguments of the method called `name` from the `info` of a snapshot; {} if it was not used"
     if name in (info.get('methods') or {}): return info['methods'][name] or {}
     if info.get('method', name) == name: return info.get('args') or {}
     return {}

@@ -23,7 +23,7 @@ ViewArrays = namedtuple('ViewArrays',
                         'tokens attention attribution saliency candidates discarded layer head step probe')
 
 def _has_map(s, name, place):
-    "Return True if the map `name` was recorded at `place`"
+    "Return True if the map called `name` was recorded at `place`"
     if 'mean_of' in place: return {layer for layer, _ in place['mean_of']} <= {*s.layers.get(name, [])}
     layer, head = place['layer'], place['head']
     if head == 'rollout': return name == 'attention'

@@ -207,7 +207,7 @@ def _is_diverging(cmap):
 def _lightness_along(cmap): return np.array([lightness(cmap(x)) for x in np.linspace(0, 1, 33)])
 
 def _map_named(name):
-    "Return the colour map `name` of matplotlib, or `name` itself if it is a colour map"
+    "Return the colour map called `name` of matplotlib, or `name` itself if it is a colour map"
     if isinstance(name, Colormap): return name
     if name in matplotlib.colormaps: return matplotlib.colormaps[name]
     return None
@@ -286,7 +286,7 @@ _followed = re.compile(r'axes\.(linewidth|edgecolor|labelcolor|axisbelow)|lines\
                        r'path\.sketch|[xy]tick\.(color|labelcolor|direction)|text\.color|font\.size|image\.cmap')
 
 def _is_pale(name, x):
-    "Return whether the setting `name` is a colour of text or lines that is hardly visible on white"
+    "Return whether the setting called `name` is a colour of text or lines that is hardly visible on white"
     is_colour = name.endswith('color') and x not in ('inherit', 'none')
     return is_colour and lightness(x) > (.97 if name == 'grid.color' else .6)
 
@@ -1256,7 +1256,7 @@ _example_options = dict(pair=dict(step=[0, -1]), snapshots=dict(probe=[0, 1]))
 _about_tables = 'sentences about the table, for the caption; None: those in its attrs'
 
 def _option_of(kind, name) -> Option:
-    "Return the option `name` of `kind`"
+    "Return the option called `name` of `kind`"
     parameters = inspect.signature(kind.make).parameters
     if name in parameters: function = kind.make
     else: function = kind.further.get(name)

@@ -78,7 +78,7 @@ def describe_kinds() -> str:
     return '\n'.join(f'{name:{wide}}  {kind.about}' for name, kind in kinds.items())
 
 def kind_named(name) -> Kind:
-    "Return the kind `name`; if it does not exist, raise an error that lists all kinds"
+    "Return the kind called `name`; if it does not exist, raise an error that lists all kinds"
     kinds = figure_kinds()
     if name not in kinds: raise ValueError(f'figure: unknown kind {name!r}; available: {", ".join(kinds)}')
     return kinds[name]

@@ -126,7 +126,7 @@ class ADDropVariant(Variant):
 
     @classmethod
     def preset(cls, name:str, arguments:dict) -> dict:
-        "Return the options of the preset `name` that apply to the attribution and the target"
+        "Return the options of the preset called `name` that apply to the attribution and the target"
         attribution, target = arguments.get('attribution', 'gradient'), arguments.get('target', 'pseudo')
         return {k: x for k, x in cls.presets[name].items()
                 if attribution in _read_by[k][0] and not (k == 'pseudo_label' and target == 'gold')}

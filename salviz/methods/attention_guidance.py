@@ -382,7 +382,7 @@ def _written_out(
 class _CheckingTexts(_Weighting):
     "The part of the checks that applies to texts"
     def _first_with(self, name, ids, examples) -> int:
-        "Return the index of the first example in `examples` that contains a token of the pattern `name`"
+        "Return the index of the first example in `examples` that contains a token of the pattern called `name`"
         wanted = set(ids.tolist())
         at = next((i for i, tokens in enumerate(examples) if not wanted.isdisjoint(tokens)), None)
         tokens = ', '.join(self._tokenizer.convert_ids_to_tokens(sorted(wanted)))

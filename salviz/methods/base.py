@@ -143,7 +143,7 @@ def _choices(annotation) -> tuple: # () unless it consists of `Literal` and, opt
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-01d
 def _fault_of(name:str, x, annotation=None, limit:Limit|None=None) -> str: # '' if there is none
-    "Return the error message if `x` is not allowed as the argument `name`"
+    "Return the error message if `x` is not allowed as the argument called `name`"
     if limit is not None: return '' if limit.fits(x) else f'{name} must be {limit.words}, got {x!r}'
     if annotation is bool: return '' if isinstance(x, bool) else f'{name} must be True or False, got {x!r}'
     choices = _choices(annotation)
@@ -163,7 +163,7 @@ class Variant:
 
     @classmethod
     def preset(cls, name:str, arguments:dict) -> dict:
-        "Return the options of the preset `name` for a method with these `arguments`"
+        "Return the options of the preset called `name` for a method with these `arguments`"
         return cls.presets[name]
 
     @classmethod
@@ -397,13 +397,13 @@ class FineTuning(Method):
 
 # %% ../../nbs/05_methods/00_base.ipynb #039
 def check_method_choice(method:Method, name:str, choices):
-    "Raise an error unless the argument `name` of `method` is one of `choices`"
+    "Raise an error unless the argument called `name` of `method` is one of `choices`"
     x = getattr(method, name)
     method.require(isinstance(x, (str, bool, int, type(None))) and x in choices,
                    f'{name} must be one of {", ".join(map(repr, choices))}, got {getattr(method, name)!r}')
 
 def check_weight(method:Method, name='weight'):
-    "Raise an error unless the weight `name` of `method` is a finite non-negative number"
+    "Raise an error unless the weight called `name` of `method` is a finite non-negative number"
     fault = _fault_of(name, getattr(method, name), limit=is_weight)
     method.require(not fault, fault)
 

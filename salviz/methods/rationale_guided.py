@@ -462,7 +462,7 @@ class RationaleGuidedVariant(Variant):
 
     @classmethod
     def preset(cls, name:str, arguments:dict) -> dict:
-        "Return the options of the preset `name` that apply to the explanation"
+        "Return the options of the preset called `name` that apply to the explanation"
         options = cls.presets[name]
         explanation = arguments.get('explanation', 'attention')
         if isinstance(explanation, str) and explanation in ('attention', 'rollout'): return options

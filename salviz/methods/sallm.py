@@ -408,7 +408,7 @@ def _check_explanations(arrays:dict, file):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050b
 def _load_explanations(run, name:str) -> dict: # arrays
-    "Load the partial or complete explanations `name` of `run`; raise a `ValueError` that names a damaged file"
+    "Load the partial or complete explanations called `name` of `run`; raise a `ValueError` that names a damaged file"
     file = run.path/'arrays'/f'{name}.safetensors'
     try: arrays = run.load_arrays(name)
     except KeyError: raise ValueError(f'{file} is missing') from None
@@ -416,7 +416,7 @@ def _load_explanations(run, name:str) -> dict: # arrays
     return arrays
 
 def parts_of(run, name:str) -> list: # of paths
-    "List the files with parts of the unfinished arrays `name` of `run`"
+    "List the files with parts of the unfinished arrays called `name` of `run`"
     return sorted((run.path/'arrays').glob(f'{name}.part-*.safetensors'))
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050c
@@ -425,7 +425,7 @@ def _remove_parts(run, name:str):
     for p in parts_of(run, name): p.unlink()
 
 def _maker_of(run, name:str): # None without a readable part
-    "Return the checksum of the weights that computed the first parts of the arrays `name` of `run`"
+    "Return the checksum of the weights that computed the first parts of the arrays called `name` of `run`"
     for p in parts_of(run, name):
         try: return _load_explanations(run, p.stem)['weights'].item()
         except (ValueError, KeyError): pass # `_Unfinished` issues a warning
@@ -435,7 +435,7 @@ part_seconds = 60. # computing time after which a part is written
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050ab
 class _Unfinished:
-    """The explanations computed so far for the arrays `name` of `run`
+    """The explanations computed so far for the arrays called `name` of `run`
 
     They include parts that an earlier process has written."""
     def __init__(self,
@@ -781,7 +781,7 @@ class _Explaining(_Teaching):
         return unfinished, content
 
     def _explain_all(self, teacher, trainer, name='explanations', **state):
-        "Explain all examples, write the arrays `name` to the run, and then write its `state`"
+        "Explain all examples, write the arrays called `name` to the run, and then write its `state`"
         if not (teacher is None or isinstance(self.teacher, torch.nn.Module)): teacher.to(device_of(trainer.model))
         run, splits = trainer.run, [*self._splits(trainer).values()]
         unfinished, content = self._begun(name, teacher, trainer, splits)

@@ -89,7 +89,7 @@ def _query_rows(
 _levels = ('head', 'layer', 'mean')
 
 def _array(snapshot, name):
-    "Return the array `name` with one number per token from `snapshot`; raise an error with the available names"
+    "Return the array called `name` with one number per token from `snapshot`; raise an error with the available names"
     if name not in snapshot.arrays:
         raise KeyError(f'this snapshot has no {name}; available: {", ".join(snapshot.arrays) or "nothing"}')
     x = snapshot.arrays[name]
@@ -348,7 +348,7 @@ def pattern_distance(
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #064
 def _named_pattern(snapshot, name, boundary, multiple):
-    "Return the paper's pattern `name` for the sentence of `snapshot`; None if its token does not occur"
+    "Return the paper's pattern called `name` for the sentence of `snapshot`; None if its token does not occur"
     occurs = dict(delim=snapshot.is_special, period=[t == '.' for t in snapshot.labels]).get(name)
     return pattern_matrix(name, np.ones(len(snapshot.tokens), bool), occurs, boundary, multiple)
 

@@ -81,7 +81,7 @@ def is_measure(
     return name in _of_run or any(len(name) > len(split) + 1 and name.startswith(f'{split}_') for split in first)
 
 def _split_and_score(run, name) -> tuple: # ('', '') if `name` is not a metric of this form
-    "Split the metric `name` of `run` into the data split and the score; both may contain '_'"
+    "Split the metric called `name` of `run` into the data split and the score; both may contain '_'"
     parts = ((split, name.removeprefix(f'{split}_')) for split in ('gap', *run.splits) if name.startswith(f'{split}_'))
     def exists(split, score): return score in run.measures or split != 'gap' and is_derived(score)
     return next(((split, score) for split, score in parts if exists(split, score)), ('', ''))
@@ -94,8 +94,8 @@ def measure_of(
     # be one that is computed from the recorded predictions, such as 'worst_group', see `derived_score`
     name:str,
 ) -> float: # NaN if the metric was not recorded
-    """Return the metric `name` of `run`; scores belong to the best checkpoint, and `train_loss` is the mean over the
-    last epoch"""
+    """Return the metric called `name` of `run`; scores belong to the best checkpoint, and `train_loss` is the mean over
+    the last epoch"""
     split, score = _split_and_score(run, name)
     if name in _of_run: x = _of_run[name](run)
     elif split == 'gap': x = _gap(run, score)
@@ -115,7 +115,8 @@ _direction = dict.fromkeys('loss mse kl sufficiency flip seconds time error perp
     'mcc matthews kendall group consistency'.split(), 'higher')
 
 def better_of(name:str):
-    "Return 'higher' or 'lower', whichever is better for the metric `name`; None if the name is ambiguous, or for gaps"
+    """Return 'higher' or 'lower', whichever is better for the metric called `name`; None if the name is ambiguous, or
+    for gaps"""
     words = re.split(r'[\W_]+', name.lower())
     if 'gap' in words: return None # neither small nor negative gaps are good in themselves
     return next((_direction[w] for w in reversed(words) if w in _direction), None)
@@ -856,7 +857,7 @@ def _score_problem(frame, columns, measure, ways) -> str:
         return 'measure={value: measure} requires a setting along the columns, such as columns="task"'
     if 'score' in frame: return 'the frame already has a column score, which measure={…} would create'
     lacking = [x for x in dict.fromkeys(map(_plain_value, frame[columns])) if x not in measure]
-    if lacking: return f'measure has no entry for {columns} = {lacking[0]}; it has {", ".join(map(str, measure))}'
+    if lacking: return f'measure has no entry for {columns} = {lacking[0]}; available: {", ".join(map(str, measure))}'
     if len({*ways.values()}) > 1:
         listed = ', '.join(f'{m} ({way})' for m, way in ways.items())
         return f'the metrics of one table must have the same better direction, got {listed}'

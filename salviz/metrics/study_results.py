@@ -70,7 +70,7 @@ class _StudyFolder:
         return True
 
     def _record(self, name) -> dict:
-        "Read the record of the trial `name`; empty if there is none"
+        "Read the record of the trial called `name`; empty if there is none"
         file = self.folder/'cells'/f'{name}.json'
         try: return read_object(file)
         except FileNotFoundError: return {}

@@ -283,7 +283,7 @@ def _protected_keep(
 
 # %% ../../nbs/03_models/01_attention.ipynb #047
 def _fits(x, shape, name, layer):
-    "Return `x` if it broadcasts to `shape`; otherwise raise a `ValueError` about the argument `name`"
+    "Return `x` if it broadcasts to `shape`; otherwise raise a `ValueError` about the argument called `name`"
     if len(x.shape) > len(shape) or any(a not in (1, b) for a, b in zip(reversed(x.shape), reversed(shape))):
         raise ValueError(f'{name}[{layer}] must be broadcastable to [batch, heads, query, key] = {list(shape)}, '
                          f'got {list(x.shape)}')

@@ -29,7 +29,7 @@ def _optuna(): return optional_module('optuna', 'search', 'Search')
 
 # %% ../../nbs/07_studies/07_search.ipynb #se007b
 def _distribution(name, x):
-    "Return Optuna's distribution for the setting `name`"
+    "Return Optuna's distribution for the setting called `name`"
     of = _optuna().distributions
     if isinstance(x, of.BaseDistribution): return x
     if isinstance(x, list) and x: return of.CategoricalDistribution(x)

@@ -260,7 +260,7 @@ class _TrialParts(_StudyArguments):
         return cell != other and cell.seed == other.seed and all(settings.get(k, v) == v for k, v in other.settings)
 
     def _other(self, cell, name) -> Run:
-        "Return the finished run of the method `name` with the seed and settings of the trial `cell`"
+        "Return the finished run of the method called `name` with the seed and settings of the trial `cell`"
         check_allowed('run_of: unknown method', [name], self.methods)
         other = next((c for c in self.cells if c.method == name and self._may_use(cell, c)), None)
         path = self.folder/'runs'/other.name
@@ -330,7 +330,8 @@ class _Design(_TrialParts):
         return design
 
     def _described_method(self, name, spec, cell) -> dict:
-        "Return the method `name` as plain values; one that builds on a run, which may not exist yet, as its function"
+        """Return the method called `name` as plain values; one that builds on a run, which may not exist yet, as its
+        function"""
         facts = {}
         if not (callable(spec) and 'run_of' in arguments_of(spec)):
             m = self._method(cell)

@@ -117,7 +117,7 @@ def optional_module(
     extra:str, # extra of salviz that installs the module
     user:str,  # function or option that needs the module
 ):
-    "Return the module `name`; raise an error with installation instructions if it is missing"
+    "Return the module called `name`; raise an error with installation instructions if it is missing"
     try: return __import__(name)
     except ImportError:
         raise ImportError(f"{user} requires {name}, which is not installed: pip install 'salviz[{extra}]'") from None

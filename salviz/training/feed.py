@@ -227,7 +227,8 @@ class TextFeed(_TextBatches):
             return encoded, self._align(*chosen)
         one_text, columns = (task.per_example or task.self_supervised) and not task.causal, chosen.column_names
         lacking = {task.columns[0], *(() if one_text else task.columns)} - {*columns}
-        if lacking: raise ValueError(f'probes has no column {", ".join(sorted(lacking))}; it has {", ".join(columns)}')
+        if lacking:
+            raise ValueError(f'probes has no column {", ".join(sorted(lacking))}; available: {", ".join(columns)}')
         texts, read = list(chosen[task.columns[0]]), self.as_read(chosen)
         with_pairs = one_text or task.causal or task.paired
         pairs = list(read['text_pair']) if with_pairs and 'text_pair' in read.column_names else None

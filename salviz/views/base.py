@@ -175,7 +175,7 @@ def _evidence_of(
     name:str,   # name of evidence, such as 'method_saliency'
     method:str, # name of the method that recorded it
 ) -> str: # the array's name in `snapshot`
-    "Return the name of the evidence `name` of `method` in `snapshot`"
+    "Return the name of the evidence called `name` of `method` in `snapshot`"
     full_name = f'{name} ({method})'
     if full_name in snapshot.arrays: return full_name
     return name
@@ -201,7 +201,7 @@ def not_finite(**arrays):
 
 # %% ../../nbs/10_views/00_base.ipynb #019
 def layer_row(snapshot, view, name, layer, default=0):
-    """Return the row of the evidence `name` for `layer`, and the layer's number
+    """Return the row of the evidence called `name` for `layer`, and the layer's number
 
     `layer` is a layer of the model; negative numbers count from the last recorded layer, and None selects row
     `default`."""
@@ -543,8 +543,8 @@ def _masked_texts(snapshot, view):
     "Return tokens and readable labels of the masked copy"
     tokens, labels = (snapshot.info.get(name) for name in ('masked_tokens', 'masked_labels'))
     if tokens is None and labels is None:
-        raise ValueError(f'{view}: snapshot.info has neither masked_tokens nor masked_labels; store the texts of '
-                         'masked_input as one of them')
+        raise ValueError(f'{view}: snapshot.info has neither masked_tokens nor masked_labels; store the tokens of '
+                         'masked_input, or labels for them, under this name')
     readable = dict(zip(snapshot.tokens, snapshot.labels))
     if labels is None: labels = [readable.get(token, token) for token in tokens]
     if tokens is None: tokens = labels
@@ -1050,7 +1050,7 @@ def shown_image(snapshot, view:str) -> tuple: # ([height, width, 1 or 3] from 0 
     return image, notes
 
 def _optional(snapshot, name):
-    "Return the evidence `name`, or None if it was not recorded"
+    "Return the evidence called `name`, or None if it was not recorded"
     return fixed(snapshot.arrays.get(name))
 
 # %% ../../nbs/10_views/00_base.ipynb #078

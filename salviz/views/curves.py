@@ -369,7 +369,7 @@ def loss_curves(
 
 # %% ../../nbs/10_views/01_curves.ipynb #042
 def _part_of(snapshot, name):
-    "Return the evidence `name` of `snapshot`, or its tokens; raise a `KeyError` if there is none"
+    "Return the evidence called `name` of `snapshot`, or its tokens; raise a `KeyError` if there is none"
     parts = {**snapshot.arrays, 'tokens': snapshot.tokens}
     if name not in parts or not len(parts[name]): raise KeyError(f'{which_snapshot(snapshot)} has no {name}')
     return parts[name]
