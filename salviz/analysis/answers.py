@@ -104,7 +104,7 @@ class AnswerExplanation:
         return self.tokens[self.start:]
 
     def row(self, token:int, method:AnswerMethod='attention') -> np.ndarray: # float32 [n]
-        "Return the weights of all tokens for the generated token with the index `token`, which counts from 0"
+        "Return the weights of all tokens for one generated token, whose index `token` counts from 0"
         check_choice('method', method, tuple(self.weights))
         count = len(self.answer)
         check_faults('' if -count <= token < count else

@@ -461,7 +461,7 @@ _of_text = 'texts', 'tokens', 'labels', 'words', 'word_ids', 'is_special'
 def _continuations(
     model, tokenizer, aligned, generate, longest,
 ) -> tuple: # (encoded rows, `TokenText`s, positions where the continuations start)
-    "Generate the continuation of each of the texts `aligned` with `model`"
+    "Generate the continuation of each of the `aligned` texts with `model`"
     whole = isinstance(generate, int) and not isinstance(generate, bool) and generate > 0
     problem = ''
     if not whole and not isinstance(generate, dict):
@@ -932,7 +932,7 @@ class _CapturePasses(_BackgroundThread):
         return capture.requested.passes(capture.model, row_tokens(capture.model, inputs), places)
 
     def _await(self, probe, how):
-        "Record in the snapshot of `probe` which parts are missing; `how` states why, and the entry is called `awaited`"
+        "Record in a snapshot which parts are missing, and why, in its entry `awaited`"
         snapshot = self.run.snapshot(0, probe)
         arrays = {'attention attribution': 'attention_attribution',
                   'saliency': 'saliency_map' if self._capture.kind == 'image' else 'saliency',

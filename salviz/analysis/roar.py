@@ -18,7 +18,7 @@ from ..core.validation import check_choice
 
 # %% ../../nbs/09_analysis/06_roar.ipynb #ro-6
 def _replaced(part, saliency, fraction, background):
-    "Return the split `part` with the top `fraction` of each example replaced"
+    "Return a split with the top `fraction` of each example replaced"
     name = next(k for k in ('pixel_values', 'values') if k in part.column_names)
     rows = part.with_format('numpy')[:]
     x = torch.from_numpy(np.asarray(rows[name], np.float32))

@@ -35,8 +35,7 @@ def _words_of(word_ids, saliency) -> list: # of dicts: first token, number of pi
     return words
 
 def _replacement(words, low, at):
-    """Return the replacement of the word at index `at`: the nearest word in its block, before or after it, that is not
-    masked (`low`)"""
+    "Return the replacement of a masked word: the nearest unmasked word in its block, before or after it"
     for path in (range(at - 1, -1, -1), range(at + 1, len(words))):
         for other in path:
             if words[other]['block'] != words[at]['block']: break
@@ -114,7 +113,7 @@ class _Plain:
         return input_saliency(self.model, self.inputs, method, self.target)[0].float().cpu().numpy()
 
     def dropped(self, one:Intervention) -> dict: # {layer: bool [heads, n, n]}
-        "Draw the positions that AD-DROP drops from the region of the intervention `one`"
+        "Draw the positions that AD-DROP drops from the region of an intervention"
         attribution, allowed = attention_attribution(self.model, self.inputs, self.target)
         drops = {}
         for layer, x in attribution.items():

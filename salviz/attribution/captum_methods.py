@@ -252,12 +252,12 @@ def _parameters(function) -> dict: # {name: default}
     return {p.name: None if p.default is p.empty else p.default for p in parameters}
 
 def _takes(kind) -> set:
-    "Return the names of all arguments that the constructor and the method `attribute` of the class `kind` accept"
+    "Return the names of all arguments that the constructor and the method `attribute` of a class accept"
     return {*inspect.signature(kind.__init__).parameters, *inspect.signature(kind.attribute).parameters}
 
 @lru_cache(maxsize=None)
 def _defaults_of(kind) -> dict:
-    "Return the options of the Captum class `kind` and their defaults"
+    "Return the options of a Captum class and their defaults"
     takes = _takes(kind)
     options = _parameters(kind.__init__) | _parameters(kind.attribute)
     options |= {name: None for name in _sizes_of_batches if name in options}
@@ -269,7 +269,7 @@ def _defaults_of(kind) -> dict:
     return options
 
 def _draws_baselines(kind) -> bool:
-    "Return whether the class `kind` takes several baselines and averages over them"
+    "Return whether a class takes several baselines and averages over them"
     baselines = inspect.signature(kind.attribute).parameters.get('baselines')
     return baselines is not None and baselines.default is inspect.Parameter.empty
 

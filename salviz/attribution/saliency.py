@@ -324,7 +324,7 @@ def _by_chance(reading):
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #g027
 def _per_row(x, like):
-    "Reshape `x` [..., rows] so that it broadcasts over the other axes of the input `like` [rows, ...]"
+    "Reshape `x` [..., rows] so that it broadcasts over the other axes of an input [rows, ...]"
     return x.reshape(*x.shape, *[1] * (like.dim() - 1))
 
 def _sample_groups(reading, samples:int) -> list: # of lists

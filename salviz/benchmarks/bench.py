@@ -226,7 +226,7 @@ def _steps_of(
     device='cpu',
     precision='fp32', # 'bf16': run every step under autocast, including attributions
 ) -> dict: # {name: Step}
-    "Return the steps of the rows `names`, on one batch, with one model and one optimiser"
+    "Return the steps of the rows with these `names`, on one batch, with one model and one optimiser"
     steps, optimizer = {}, None
     for name in names:
         method = _method_of(name, model, precision)
@@ -338,7 +338,7 @@ def _one_thread():
 # %% ../../nbs/13_cli/01_bench.ipynb #030e
 @contextlib.contextmanager
 def _prepared_steps(names, shape, tokens, dropout=0., device='cpu', precision='fp32'):
-    "Yield the steps of the rows `names` on a batch of texts of length `tokens`, with one thread"
+    "Yield the steps of the rows with these `names` on a batch of texts of length `tokens`, with one thread"
     with tempfile.TemporaryDirectory() as folder, _one_thread():
         model, tokenizer = model_shapes[shape](dropout)
         yield _steps_of(names, model, tokenizer, bench_data(tokenizer, tokens), tokens, folder, device, precision)
@@ -361,7 +361,7 @@ def _measure_steps(
     dropout=0.,       # of attention
     device='cpu', precision='fp32', rounds=7, clock=None, say=print,
 ) -> dict:
-    "Measure FLOPs and time of the steps `names`, absolute and relative to plain fine-tuning"
+    "Measure FLOPs and time of the steps with these `names`, absolute and relative to plain fine-tuning"
     say(f'steps of {tokens} tokens, attention dropout {dropout:g}, {precision}:')
     flops = {}
     with _prepared_steps(names, shape, tokens, dropout, device, precision) as steps:
@@ -434,7 +434,7 @@ def _peak_alone(name, **setting) -> dict:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #039c
 def _measure_memory(names, measure=_peak_alone, say=print, **setting) -> dict:
-    "Measure the peak memory of the steps `names`, absolute and relative to plain fine-tuning"
+    "Measure the peak memory of the steps with these `names`, absolute and relative to plain fine-tuning"
     peaks = {}
     for name in names:
         say(f'memory of {_rows[name].title}, {setting["tokens"]} tokens')

@@ -174,8 +174,7 @@ def _unpack(archive:Path, asset:Asset, folder:Path):
 
 # %% ../../nbs/01_core/02_assets.ipynb #031b
 def _copy(read, inside, files, folder):
-    """Copy `files` from the folder `inside` in an archive to `folder`, and flush them to disk; `read` opens a file in
-    the archive"""
+    "Copy `files` from a folder of an archive to `folder`, and flush them to disk; `read` opens a file in the archive"
     for f in files:
         with read(f'{inside}/{f}') as source, open(folder/Path(f).name, 'wb') as target:
             shutil.copyfileobj(source, target, 1 << 20)

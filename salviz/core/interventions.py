@@ -132,7 +132,7 @@ def _tokens(places, labels) -> str:
     return ', '.join(f'{i} ({labels[i]!r})' if i < len(labels) else str(i) for i in places)
 
 def _described(one, labels): # generator of str
-    "Yield a description of each change of the intervention `one`"
+    "Yield a description of each change of an intervention"
     how = one.options
     if one.mask_fraction:
         yield f'the {one.mask_fraction:.0%} of the words with the lowest saliency ({how.saliency}) are masked'

@@ -332,7 +332,7 @@ def _unknown_in(x):
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-23
 def _seen_from(folder, base): # None if it would reveal something about the machine
-    "Return the path of `folder` relative to the folder `base`"
+    "Return the path of `folder` relative to the folder at `base`"
     folder, base = (Path(os.path.abspath(p)) for p in (folder, base))
     try: shared = Path(os.path.commonpath([folder, base]))
     except ValueError: return None # on another disk

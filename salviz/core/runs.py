@@ -287,7 +287,7 @@ class _RunSnapshots(_RunMetrics):
         return max([r['step'] for r in self.metrics] + self.steps, default=0)
 
     def _load(self, path) -> Snapshot:
-        "Return the snapshot in the file `path`"
+        "Return the snapshot in the file at `path`"
         try: snapshot = decode_snapshot(_read_file(path))
         except ValueError as e:
             self._seen[path] = self._seen[path][0], str(e)
@@ -296,13 +296,13 @@ class _RunSnapshots(_RunMetrics):
         return snapshot
 
     def _is_sound(self, path) -> bool:
-        "Return whether the file `path` has a valid header of a snapshot; its content is not read"
+        "Return whether the file at `path` has a valid header of a snapshot; its content is not read"
         try: return self._cached(path, _snapshot_fault) is None
         except OSError: return False
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn07
 def _listed(numbers, most=12):
-    "Join `numbers` for a message; if there are more than `most`, omit those in the middle"
+    "Join `numbers` for a message, without those in the middle of a long list"
     shown = [str(x) for x in numbers]
     if len(shown) > most: shown = [*shown[:most//2], '…', *shown[-most//2:]]
     return ', '.join(shown)
@@ -673,7 +673,8 @@ def processor() -> str:
                 platform.processor() or platform.machine())
 
 def untouched(path) -> bool:
-    "Return whether the folder `path` is empty except for files left by a process that was killed before its run began"
+    """Return whether the folder at `path` is empty except for files left by a process that was killed before its run
+    began"""
     return Path(path).is_dir() and all(map(_left_by_a_kill, Path(path).iterdir()))
 
 # %% ../../nbs/01_core/15_runs.ipynb #044c
@@ -733,8 +734,8 @@ class _RunForOtherTools(_RunResuming):
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn10
 class Run(_RunForOtherTools):
-    """A training run in the folder `path`, with its `config`, `metrics`, snapshots and checkpoints;
-    you can read it while another process writes to it"""
+    """A training run in the folder at `path`, with its `config`, `metrics`, snapshots and checkpoints; you can read it
+    while another process writes to it"""
     @classmethod
     def example(
         cls,
@@ -754,7 +755,7 @@ class Run(_RunForOtherTools):
         # untrained run
         exist:Literal['refuse', 'empty', 'untrained']='refuse',
     ) -> 'Run':
-        "Create a run in the folder `path` with the given `config`"
+        "Create a run in the folder at `path` with the given `config`"
         when = dict(versions=config.get('versions') or _versions(), created=config.get('created') or _now())
         text, path = sealed({'format': 2, **config, **when}, indent=2), Path(path)
         check_faults(_config_fault(_unsealed(text.encode())), 'create: config ')
@@ -775,7 +776,7 @@ class Run(_RunForOtherTools):
 def open_run(
     path, # folder of a run, or the name of a bundled example run if no such folder exists
 ) -> Run:
-    "Open the run in the folder `path`, or the bundled example run of this name"
+    "Open the run in the folder at `path`, or the bundled example run of this name"
     if path in example_names and not os.path.lexists(path): return Run.example(path)
     return Run(path)
 

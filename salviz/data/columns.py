@@ -45,13 +45,13 @@ def _inner(feature):
     return getattr(feature, 'feature', None)
 
 def _texts_in(part) -> tuple: # (texts or lists of words, second texts or None)
-    "Return the columns of the split `part` that will be tokenised"
+    "Return the columns of a split that will be tokenised"
     columns = {name: list(part[name][:]) for name in ('text', 'words', 'text_pair') if name in part.column_names}
     return columns.get('words', columns.get('text')), columns.get('text_pair')
 
 # %% ../../nbs/02_data/03_columns.ipynb #009b
 def _word_counts(text, pair=None) -> tuple: # (words, words separated by spaces)
-    "Return the number of words of `text` together with the second text `pair`"
+    "Return the number of words of `text` together with its second text"
     if not isinstance(text, str): return len(text), len(text)
     texts = [t for t in (text, pair) if t is not None]
     return sum(len(find_words(t)) for t in texts), sum(len(t.split()) for t in texts)
@@ -162,7 +162,7 @@ def with_columns(
     where,         # name of the split, for errors
     align=None,    # function of (texts, pairs) -> `TokenText`s; None if the examples are not texts
 ):
-    "Add the further columns of the split `part` to its encoding `encoded`, and return it"
+    "Add the further columns of a split (`part`) to its encoding (`encoded`), and return it"
     names, part = [name for name in kinds if name in part.column_names], part.with_format(None)
     along = [name for name in names if kinds[name][0] in ('rationale', 'words')]
     aligned = {name: [] for name in along}

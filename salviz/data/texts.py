@@ -164,7 +164,7 @@ other_splits = dict(dev='validation', valid='validation', val='validation', eval
 
 # %% ../../nbs/02_data/00_texts.ipynb #020
 def refuse_rows(bad, split, what):
-    "Raise a `ValueError` that starts with `what` if the list `bad` of row numbers of `split` is not empty"
+    "Raise a `ValueError` that begins with `what` and names the split, if the list `bad` of row numbers is not empty"
     if len(bad):
         raise ValueError(f'{what} in {len(bad)} row{"s" * (len(bad) > 1)} of {split} (first: row {bad[0]}, '
                          'counted from 0)')
@@ -206,8 +206,7 @@ def _missing(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #020d
 def _good_texts(texts, where, column='the text'):
-    """Return `texts`; raise a `ValueError` that names the split (`where`) and the `column` if one is not a non-empty
-    string"""
+    "Return `texts`; raise a `ValueError` that names the split and the column if one is not a non-empty string"
     are_good = {*map(type, texts)} <= {str} and all(map(str.strip, texts)) and not any(map(_half.search, texts))
     if are_good: return texts # the following searches are slow
     refuse_rows([i for i, t in enumerate(texts) if not isinstance(t, str) and not _missing(t)], where,
@@ -371,7 +370,7 @@ def _as_list(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml02b
 def _has_lists(table, label) -> bool:
-    "Return whether column `label` of train contains lists of labels; raise an error if only some rows do"
+    "Return whether the column of labels of train contains lists of labels; raise an error if only some rows do"
     are_lists = [_as_list(x) is not None for x in _column(table, label, 'train', 'label')]
     if any(are_lists):
         refuse_rows([i for i, is_list in enumerate(are_lists) if not is_list], 'train',
@@ -430,7 +429,7 @@ def _item_feature(table, column): # None for a data frame
     return getattr(feature, 'feature', feature)
 
 def _list_columns(tables, label, labels):
-    "Apply `_several_columns` to the lists in column `label`, or to the columns of flags that `label` lists"
+    "Apply `_several_columns` to the lists in the column of labels, or to several columns of flags"
     if not isinstance(label, str):
         rows = {}
         for split, table in tables.items():
@@ -523,7 +522,7 @@ def _rarest(rows) -> np.ndarray:
     return np.array([min(row, key=lambda x: (count[x], x), default=-1) for row in rows])
 
 def _strata(part):
-    """Return the stratum of each row of `part`: its label (the rarest label if there are several), the decile of its
+    """Return the stratum of each row of a split: its label (the rarest label if there are several), the decile of its
     score, or the same stratum for all rows"""
     if 'label' not in part.column_names: return np.zeros(len(part), int)
     if hasattr(part.features['label'], 'feature'): return _rarest(part['label'])
@@ -1308,7 +1307,7 @@ def data_classes(data) -> list: # None for a task without classes
 
 # %% ../../nbs/02_data/00_texts.ipynb #089c
 def _check_task(task, part):
-    "Return the task that `part` is encoded for; raise a `ValueError` if its columns do not support `task`"
+    "Return the task that a split is encoded for; raise a `ValueError` if its columns do not support `task`"
     if task is None: return data_task(part)
     intended, texts = data_task(part), [name for name, t in tasks.items() if t.modality == 'text']
     pretraining = [name for name in texts if tasks[name].self_supervised]

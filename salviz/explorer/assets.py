@@ -119,7 +119,7 @@ def check_panels(names) -> list:
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #pg12d
 def needs_plotly(shown) -> bool:
-    "Return True if one of the `shown` panels (None: all) uses plotly"
+    "Return True if one of the panels uses plotly"
     return any(panel.plotly for name, panel in panels().items() if shown is None or name in shown)
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #051

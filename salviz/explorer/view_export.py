@@ -67,7 +67,7 @@ def _map_options(selection, state) -> dict:
 
 # %% ../../nbs/12_explorer/13_view_export.ipynb #009b
 def _panel_kind(selection, tab):
-    "Return the kind of figure for the panel `tab`; None for the default of the snapshot"
+    "Return the kind of figure for a panel; None for the default of the snapshot"
     if not selection.snapshot.labels or 'attention' not in selection.snapshot.arrays: return None
     if tab == 'compare' and selection.other is not None: return 'compared'
     if tab == 'triptych': return 'triptych'

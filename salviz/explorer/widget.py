@@ -486,13 +486,13 @@ class _SelectedPlace(dict):
         return self.explorer().selected()
 
 def _steps_of(meta) -> dict: # {sentence: steps}
-    "Return the recorded steps of each sentence of the run that `meta` describes"
+    "Return the recorded steps of each sentence of a run; `meta` describes the run"
     steps = {}
     for probe, step in meta['recorded']: steps.setdefault(probe, []).append(step)
     return steps
 
 def _place_of(state, meta) -> dict:
-    "Return the selection in the explorer's `state`, whose run `meta` describes"
+    "Return the current selection, read from the explorer's `state`; `meta` describes its run"
     steps, entry = _steps_of(meta), state.get('entry') or {}
     sentence = state.get('probe') if state.get('probe') in steps else min(steps, default=None)
     step = state.get('step')
@@ -519,7 +519,7 @@ def _place_faults(wanted, place, meta): # generator of str
             yield f'{name} must be one of {list(allowed[name])}, got {value!r}'
 
 def _state_of(place) -> dict:
-    "Return the part of the explorer's state that shows the selection `place`"
+    "Return the part of the explorer's state that shows a selection (`place`)"
     layer, head = place['layer'], place['head']
     kinds = {(True, True): 'head', (True, False): 'heads', (False, True): 'layers'}
     kind = kinds.get((layer is not None, head is not None))
@@ -574,7 +574,7 @@ class _WithSelection(_Export):
         if (place := self._place()) != self.selection: self.selection = place
 
     def _write_selection(self, place):
-        "Show the selection `place` in the browser if another one is in view"
+        "Show a selection (`place`) in the browser if another one is in view"
         state, meta = self._shown_run()
         if _place_of(state, meta) == place: return
         self._send_state({k: v for k, v in state.items() if k not in _passing} | _state_of(place))

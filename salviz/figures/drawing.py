@@ -504,8 +504,7 @@ def spaced(
     gap=3,     # points between two texts
     flat=True, # is the axis parallel to the texts?
 ) -> list: # indices
-    """Return the indices of the `texts` that can be drawn without touching, if each is centred at its position in `at`;
-    the ends take precedence"""
+    "Return the indices of the `texts` that can be drawn at their positions without touching; the ends take precedence"
     half, chosen = [1.9]*len(texts), [0]
     if flat: half = [text_width(text, 6)/2 for text in texts]
     if len(at) > 1 and at[-1] - at[0] > half[0] + half[-1] + gap: chosen.append(len(at) - 1)
@@ -665,8 +664,7 @@ class Sheet:
         self.width, self.body = full, height
 
     def put(self, fig, top, whole, left, page):
-        """Write heading and notes on `fig`, `top` points below its upper edge and `left` points from its left edge;
-        `whole` is the height of the page and `page` its width, in points"""
+        "Write heading and notes on `fig`, at a distance in points from its upper and left edges"
         self.fig, self.left, self.top, self.whole, self.page = fig, left, top + self.head, whole, page
         y = self.margin - self.head
         for text, size, weight, colour in self.lines:
@@ -724,7 +722,7 @@ def page_of_sheets(
     return fig
 
 def put_sheets(fig, rows, heights, whole):
-    "Write the headings and notes of `rows` of sheets on `fig`; `whole` is its height in points"
+    "Write the headings and notes of `rows` of sheets on `fig`, whose height is in points"
     top, wide, columns = 0, rows[0][0].width, max(map(len, rows))
     for row, height in zip(rows, heights):
         for i, sheet in enumerate(row): sheet.put(fig, top, whole, i*wide, columns*wide)
@@ -988,7 +986,7 @@ def mark_cells(ax, x, y, pitch):
 # %% ../../nbs/11_figures/00_drawing.ipynb #048
 def mark_below(ax, values, limit, pitch, at=lambda cell: cell):
     """Draw a minus sign on the cells of `values` that are clearly below zero, because greyscale print shows no other
-    sign of a value; `pitch` is the width of a cell in points, and `at` maps its indices to a position"""
+    sign of a value; `pitch` is the width of a cell in points"""
     norm, cmap, _ = signed_scale(limit)
     y, x = np.nonzero(is_negative(values, limit))
     colours = [ink_on(cmap(norm(v))) for v in values[y, x]]

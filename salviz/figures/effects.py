@@ -50,8 +50,7 @@ def _clipped(ax, x, y, colour, limits):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-6s
 def _draw_effect(ax, y, row, view, below=4.):
-    """Draw one effect at the height `y`, and `below` it, at this distance in points, the bracket of the detectable
-    effect"""
+    "Draw one effect at the height `y`, and under it the bracket of the detectable effect"
     (colour, fill), limits = _dot_colours(row, view.scaled), view.limits
     def inside(x): return float(np.clip(x, *limits))
     if np.isfinite(row.detectable):
@@ -69,8 +68,7 @@ def _draw_effect(ax, y, row, view, below=4.):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-6sb
 def _name_rows(ax, at, names):
-    """Write `names`, each a list of lines, along the left edge at the heights `at`; draw a faint grid and remove the
-    frame"""
+    "Write `names`, each a list of lines, along the left edge; draw a faint grid and remove the frame"
     ax.set_yticks(at, map('\n'.join, names), fontsize=6.5)
     ax.tick_params(axis='y', length=0)
     ax.grid(axis='x')
@@ -146,14 +144,13 @@ def _forest_columns(view, width):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-8b1
 def _stacked_claim(row, full):
-    "Return the lines of the claim above its interval; `full` is the width of the sheet in points"
+    "Return the lines of the claim above its interval, for the width of the sheet"
     word = fitted(row.word, .4*full, 6, 'bold')
     return in_lines(_claim(row), full - 2*Sheet.margin - text_width(word, 6, 'bold') - 6, 6, 3)
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-8c
 def _write_effect(write, y, row, lines, columns, full):
-    """Write the claim, the numbers and the verdict of a row with its axis at `y`; `full` is the width of the sheet in
-    points"""
+    "Write the claim, the numbers and the verdict of a row with its axis at `y`"
     words, right = columns[2], full - Sheet.margin
     if lines:
         for k, line in enumerate(lines): write(Sheet.margin, y + 8*k - 4*(len(lines) - 1), line, fontsize=6.5)
@@ -218,7 +215,7 @@ def _pairs_range(view):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-13b
 def _spread_names(at, texts, least):
-    "Return heights for `texts` that are close to the heights `at`, in the same order and at least `least` points apart"
+    "Return heights for `texts` that are close to the wanted heights, in the same order and not too close to each other"
     order, out = np.argsort(at, kind='stable'), np.array(at, dtype=float)
     for _ in range(200):
         gaps = np.diff(out[order])

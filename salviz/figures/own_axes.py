@@ -103,7 +103,7 @@ def _boxes(view, axes):
     return charts._boxes_entries(view)
 
 def _name_rows(ax, at, names):
-    "Label the rows at the heights `at` with `names`, in lines that are at most two fifths as wide as the figure"
+    "Label the rows with `names`, in lines that are at most two fifths as wide as the figure"
     wide = .4*ax.figure.bbox.width*72/ax.figure.dpi
     ax.set_yticks(list(at), ['\n'.join(in_lines(name, wide, 6*_scale())) for name in names])
     ax.tick_params(axis='y', length=0)

@@ -145,7 +145,7 @@ def _replacements(view, space, size):
 _before, _after = dict(color=blue, linewidth=.6), dict(facecolor='white', edgecolor=blue, hatch='//////', linewidth=.6)
 
 def _draw_copy(ax, view, below, places, widths, size, box, line):
-    "Write the replacing words (`below`) under the words of the sentence, with frames around replacements"
+    "Write the replacing words under the words of the sentence, with frames around replacements"
     for i, (k, x) in enumerate(places):
         y, replaced = k*line + box + 9, view.is_replaced[i]
         if replaced: ax.add_patch(Rectangle((x, y), widths[i], box, **replaced_style))
@@ -160,7 +160,7 @@ def _shown_classes(view, most=8):
     return sorted(ranked[:most])
 
 def _class_notes(view, shown):
-    "Return a note, as a tuple, if the figure shows only some classes (`shown`)"
+    "Return a note, as a tuple, if the figure shows only some of the classes"
     if len(shown) in (0, len(view.classes)): return ()
     return f'{len(shown)} of {len(view.classes)} classes are shown.',
 
@@ -440,8 +440,7 @@ def _draw_panel(sheet, view, panel, x, y, width, height, title=True):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #029
 def _every(count, length, least):
-    """Return the smallest step (1, 2, 5, 10, …) with at least `least` points between labels, if `count` items share
-    `length` points"""
+    "Return the smallest step (1, 2, 5, 10, …) with enough space between labels, if `count` items share `length` points"
     return next(digit*10**k for k in range(9) for digit in (1, 2, 5) if digit*10**k*length/count >= least)
 
 def _feature_axis(ax, names, count, height):
@@ -940,8 +939,8 @@ def _on_one_scale(views):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #051sb
 def _headed(views, heading, titles):
-    """Return `views` with the headings that `heading` selects, with `titles` instead of the default titles, and with
-    letters if there are several views"""
+    """Return `views` with the headings that `heading` selects, with custom `titles` if there are any, and with letters
+    if there are several views"""
     if titles is not None:
         if isinstance(titles, str): titles = [titles]
         else: titles = list(titles)
@@ -1110,7 +1109,7 @@ def _heading_parts(view, heading) -> list: # of (parts, their separator)
     return [(stripped(title), ', '), (stripped(numbers), '; ')]
 
 def _contains(part, words):
-    "Return whether `words` contain `part`, ignoring case"
+    "Return whether a text contains another text, ignoring case"
     part, words = (' '.join(text.casefold().split()) for text in (part, words))
     return bool(re.search(rf'(?<!\w){re.escape(part)}(?!\w)', words))
 

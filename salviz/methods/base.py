@@ -84,7 +84,7 @@ class Plan:
         return {k: v() if callable(v) else v for k, v in self.evidence.items()}
 
     def shown_axes(self) -> dict:
-        "Return `axes`, with each entry under the name that `shown` uses"
+        "Return the axes of the evidence under the names that `shown` uses"
         return dict(self.axes)
 
 # %% ../../nbs/05_methods/00_base.ipynb #013

@@ -491,7 +491,7 @@ class _Unfinished:
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050ac
 def _question_of(part:dict): # None if it was not stored, as in earlier versions
-    "Return the `question` stored in `part`; see `SalLM`"
+    "Return the settings that are stored in a part of the explanations"
     if 'question' in part: return json.loads(part['question'].tobytes())
     return None
 
@@ -681,7 +681,7 @@ class _Questioning(_Agreeing):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #064
 def _teacher_state(path) -> tuple: # (True if training can be resumed, True if training is finished)
-    "Return the state of the teacher in the folder `path`; remove the folder if training never began"
+    "Return the state of the teacher in the folder at `path`; remove the folder if training never began"
     if not path.exists(): return False, False
     names = {p.name for p in path.iterdir() if not p.name.startswith('.')}
     never_began = not names
@@ -744,8 +744,8 @@ class _Teaching(_Questioning):
         trainer.run.set_state(teacher_weights=now)
 
     def _require_same_teacher(self, teacher, begun):
-        """Raise an error unless the weights of `teacher` have the checksum `begun`,
-        that of the weights which computed the first explanations"""
+        """Raise an error unless the weights of `teacher` have the checksum of the weights that computed the first
+        explanations"""
         self.require(begun in (None, _checksum(teacher)),
                      'the teacher does not have the weights that computed the first explanations of this run; pass '
                      'the same teacher as before, or start a new run')
@@ -1110,7 +1110,8 @@ class SalLM(_Checking):
     def arguments(self) -> dict: return {**super().arguments(), 'explanations': self.source}
 
     def completed(self, args:dict) -> dict:
-        "Return `args` with current names and defaults; 'released' without `padded_to` is the loss of version 0.1"
+        """Return `args` with current names and defaults; a recorded 'released' loss without `padded_to` is the loss of
+        version 0.1"""
         if args.get('loss') == 'released' and 'padded_to' not in args:
             args = {**args, 'loss': 'released, not normalised'}
         return super().completed(recorded_settings('SalLM', args))

@@ -230,7 +230,7 @@ def compare_methods(
 def _same_sentence(a, b) -> bool: return (a.texts, a.tokens) == (b.texts, b.tokens)
 
 def _check_same(a, b, what):
-    "Raise a `ValueError` if the snapshots are of different sentences, or if the shapes of the array `what` differ"
+    "Raise a `ValueError` if the snapshots are of different sentences, or if the shapes of the compared array differ"
     if not _same_sentence(a, b):
         shown = [repr(' | '.join(s.texts)[:60] or ' '.join(s.labels)[:60]) for s in (a, b)]
         how = ' and '.join(shown)
@@ -255,7 +255,7 @@ def compare_snapshots(
     # layer, head, spearman, kl (of `a` from `b`), top_overlap[, kendall]; a single row for arrays with one number per
     # token, which are compared over ordinary tokens
 ) -> pd.DataFrame:
-    "Return the similarity of one array (`what`) in the snapshots `a` and `b`"
+    "Return the similarity of the same array in the snapshots `a` and `b`"
     _check_same(a, b, what)
     check_choice('keys', keys, ('all', 'ordinary'))
     ordinary = ~np.asarray(a.is_special, bool)

@@ -810,7 +810,7 @@ def _mark_best(table, by_group=False):
         if len(here) > 1: _mark_among(table, here, columns[here[0]], table.better.get(measures[here[0]]))
 
 def _mark_among(table, here, column, way):
-    "Mark the rows among `here` whose printed mean equals the best printed mean, in the column `best`"
+    "Mark the rows whose printed mean equals the best printed mean, in the column `best`"
     if way is None: return
     means = table.frame['mean'].iloc[here]
     top = (max if way == 'higher' else min)(means)
@@ -924,7 +924,7 @@ def _with_two_levels(frame, columns):
     if isinstance(columns, str) or columns is None or not {*columns} <= {*id_columns(frame)}: return frame, columns
     if len(columns) == 1: return frame, columns[0]
     if len(columns) != 2:
-        raise ValueError(f'columns takes one setting, or two for heads of two levels, got {columns!r}')
+        raise ValueError(f'columns takes one setting, or two for headings with two levels, got {columns!r}')
     name, attrs = ' and '.join(columns), frame.attrs
     frame = frame.copy()
     frame.insert(0, name, list(zip(*([_plain_value(x) for x in frame[c]] for c in columns))))
@@ -940,7 +940,7 @@ def _in_order_of(frame, rows):
     return frame.iloc[np.argsort([at[key] for key in keys], kind='stable')].reset_index(drop=True)
 
 def _with_metrics_as_rows(frame, rows, measure, better):
-    "Return (frame, measure, {metric: better direction}) with the metrics `measure` below each other, as rows"
+    "Return (frame, measure, {metric: better direction}) with several metrics below each other, as rows"
     if 'measure' not in _listed(rows): return frame, measure, None
     have, attrs, ids = _measures_in(frame), frame.attrs, id_columns(frame)
     measures = have if measure is None else _listed(measure)
@@ -972,7 +972,7 @@ def _table_faults(cells, across, compare_to, average, p_values, change):
     if average and not across: yield 'average requires a setting along the columns, such as columns="task"'
     for name, is_set in dict(p_values=p_values, change=change).items():
         if is_set and compare_to is None: yield f'{name} requires compare_to, the baseline to compare with'
-    if p_values and isinstance(next(iter(cells))[1], tuple): yield 'p_values needs heads of one level'
+    if p_values and isinstance(next(iter(cells))[1], tuple): yield 'p_values requires headings with one level'
 
 def _of_columns(cells, across, measure, better, ways_of_rows, percent):
     """Return the better direction of each column (or of each metric in the rows),

@@ -53,7 +53,7 @@ def _label_feature(part, column):
     return (inner, True)
 
 def _names_in(part, column) -> list: # None without names
-    "Return the class names of the labels in `column` of the split `part`"
+    "Return the class names of the labels in `column` of a split"
     if column not in part.column_names: return None
     return getattr(_label_feature(part, column)[0], 'names', None)
 
@@ -65,7 +65,7 @@ def _renumbered(
     where,  # name of the split, for errors
     current=None, # class names in the current order of the labels; None: the class names of the split
 ) -> Dataset:
-    "Return `part` with the labels in `column` numbered in the order of `names`"
+    "Return a split with the labels in `column` numbered in the order of `names`"
     current, (_, is_list) = current or _names_in(part, column), _label_feature(part, column)
     if current == names == _names_in(part, column): return part
     places = list(range(len(current))) if are_numbers(current) else class_places(current, names)
@@ -179,7 +179,7 @@ def agreed_split(
     is_read=True,  # whether the labels are used; if not, different classes raise no error
     who='explain', # calling function, for messages
 ) -> tuple: # (Dataset, list of sentences that describe the changes)
-    "Return `part` with its labels numbered in the order of the outputs of `model`, if it has class names"
+    "Return a split with its labels numbered in the order of the outputs of `model`, if it has class names"
     try: task = tasks[task_of(model)]
     except ValueError: return part, []
     column = next((name for name in (task.columns[-1], 'labels') if _names_in(part, name)), None)

@@ -104,7 +104,7 @@ def check_part(model, part=None):
     return part, parts[part]
 
 def _named(model, part):
-    "Return the name of `part` of `model` for error messages"
+    "Return the name of a part of `model` for error messages"
     return type(model).__name__ + (f' ({part})' if part else '')
 
 # %% ../../nbs/03_models/01_attention.ipynb #028
@@ -131,7 +131,7 @@ def _rows_at(
     x:torch.Tensor,  # broadcastable to [batch, heads, query, ...]
     at:torch.Tensor, # int64 [batch, rows]; a negative number counts from the last query
 ) -> torch.Tensor: # [batch, heads or 1, rows, ...]; one row if all queries of `x` share it
-    "Return the rows of `x` with the indices `at`"
+    "Return the rows of `x` with these indices"
     x = x[(None,) * (4 - x.dim())]
     if x.shape[2] == 1: return x
     x, at = x.expand(len(at), *x.shape[1:]), torch.where(at < 0, at + x.shape[2], at)
@@ -140,7 +140,7 @@ def _rows_at(
 class _Rows:
     "The query rows in `Maps`"
     def _matching(self, layer, at):
-        """Return which of the captured rows of `layer` belong to the queries `at`, bool [batch, queries, rows]; raise a
+        """Return which of the captured rows of `layer` belong to the queries, bool [batch, queries, rows]; raise a
         KeyError on a CPU for a missing query"""
         captured, at = self._row_maps[layer][0], at[:, None] if at.dim() == 1 else at
         matching = at[..., None] == captured[:, None]
@@ -153,12 +153,12 @@ class _Rows:
         layer,
         at=None, # int64 [batch] or [batch, rows]; None: the rows of `observe`, in their order
     ) -> torch.Tensor: # [batch, heads, rows, key]
-        """Return the attention of the queries with the indices `at`, from captured rows or a whole map; NaN on a GPU
-        for a missing query"""
+        """Return the attention of the queries with these indices, from captured rows or a whole map; NaN on a GPU for a
+        missing query"""
         return self._chosen_rows(layer, at, 1, self.__getitem__)
 
     def seen_rows(self, layer, at=None) -> torch.Tensor: # bool [batch, 1 or heads, rows, key]
-        "Return the keys that each of the queries `at` attended to, which are allowed and not dropped; see `rows`"
+        "Return the keys that each of the queries attended to, which are allowed and not dropped; see `rows`"
         return self._chosen_rows(layer, at, 2, self.seen)
 
     def _chosen_rows(self, layer, at, kind, whole):
@@ -396,7 +396,7 @@ class AttentionCall:
         return bool(causal) and self.mask is None and self.query.shape[2] > 1
 
     def keep(self, at) -> torch.Tensor|None: # bool [batch, 1 or heads, rows or 1, key]
-        "Return the keys that the queries `at` [batch, rows] may attend to; None: all keys"
+        "Return the keys that these queries [batch, rows] may attend to; None: all keys"
         if self.mask is not None: return _rows_at(_structure(self.module, self.query, self.key, self.mask), at)
         if not self.causal: return None
         return torch.arange(self.key.shape[2], device=at.device) <= at[:, None, :, None]
@@ -407,7 +407,7 @@ class AttentionCall:
         heads=None, # query heads; None: all
         keys=None,  # number of keys to use, if no query of `at` attends to later ones; None: all
     ) -> torch.Tensor: # [batch, heads, rows, key]
-        "Return the attention of the queries with the indices `at`, with the same rounding as in the model"
+        "Return the attention of the queries with these indices, with the same rounding as in the model"
         groups = self.query.shape[1] // self.key.shape[1]
         query, key, bias = self.query, self.key[:, :, :keys], self.bias
         if bias is not None: bias = _rows_at(bias, at)[..., :keys]
@@ -883,12 +883,12 @@ def attention_layers(
     return _trial_of(model, check_part(model, part)[0]).numbers
 
 def _layer_count(model, part=None) -> int:
-    "Return the number of layers with attention in one pass through `part` of `model`"
+    "Return the number of layers with attention in one pass through a part of `model`"
     return len(attention_layers(model, part))
 
 # %% ../../nbs/03_models/01_attention.ipynb #023b
 def head_count(model, part=None) -> int:
-    "Return the number of attention (query) heads in a layer of `part` of `model`"
+    "Return the number of attention (query) heads in a layer of one part of `model`"
     check_observable(model, part)
     return _trial_of(model, check_part(model, part)[0]).heads[-1]
 
@@ -1090,7 +1090,7 @@ def attention_calls(
 
 # %% ../../nbs/03_models/01_attention.ipynb #102
 def layer_modules(model, part=None) -> list:
-    "Return the modules that run the attention layers of `part` of `model`, in order; in ALBERT, one module runs all"
+    "Return the modules that run the attention layers of one part of `model`, in order; in ALBERT, one module runs all"
     part, stack = check_part(model, part)
     cross = cross_modules(stack)
     inside = {m for m in stack.modules() if eager_attention_of(type(m)) and m not in cross} | set(_disentangled(stack))
@@ -1129,7 +1129,7 @@ class _PassCache:
 
 # %% ../../nbs/03_models/01_attention.ipynb #106
 def _encoder_below(model, part) -> tuple: # (layers, number of their attention calls; None if unknown)
-    "Return the encoder layers that run before `part` of `model`"
+    "Return the encoder layers that run before a part of `model`"
     if part not in ('decoder', 'cross') or 'encoder' not in attention_parts(model): return [], 0
     try: return layer_modules(model, 'encoder'), _layer_count(model, 'encoder')
     except ValueError: return [], None # an encoder that cannot be observed

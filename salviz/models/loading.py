@@ -308,7 +308,7 @@ def _check_head(name, config, task):
 
 # %% ../../nbs/03_models/03_loading.ipynb #027
 def class_config(num_labels=None, labels=None) -> dict:
-    "Return the settings of a config for `num_labels` classes, or for classes with the names `labels`"
+    "Return the settings of a config for `num_labels` classes, or for the classes that `labels` names"
     if labels is None: return {} if num_labels is None else dict(num_labels=num_labels)
     if num_labels not in (None, len(labels)):
         raise ValueError(f'labels has {len(labels)} names, but num_labels is {num_labels}; omit num_labels')

@@ -318,7 +318,7 @@ class _SeriesLayer(nn.Module):
 
 # %% ../../nbs/03_models/04_nets.ipynb #035
 def _sinusoids(steps, width, like):
-    "Return the position encodings [steps, width] of Vaswani et al. (2017), on the device and in the dtype of `like`"
+    "Return the position encodings [steps, width] of Vaswani et al. (2017), on the device and in the dtype of a tensor"
     rates = torch.exp(torch.arange(0, width, 2, device=like.device)*(-math.log(10000)/width))
     at = torch.arange(steps, device=like.device)[:, None]*rates
     return torch.stack([at.sin(), at.cos()], -1).flatten(1)[:, :width].to(like.dtype)
@@ -401,7 +401,7 @@ class TextLSTM(SmallNet):
 
     @torch.no_grad()
     def copy_embeddings(self, table):
-        "Copy the word vectors `table` [vocabulary, size] into the embeddings; the padding token's vector stays 0"
+        "Copy word vectors [vocabulary, size] into the embeddings; the padding token's vector stays 0"
         self.embeddings.weight.copy_(table)
         if self.config.pad_token_id is not None: self.embeddings.weight[self.config.pad_token_id] = 0.
 

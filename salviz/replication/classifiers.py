@@ -426,7 +426,7 @@ def _drop(model, data, rows=500, fewer=150) -> dict:
     return _below_random(model, first(fewer), others) | _below_random(model, first(rows), dict(gradient='gradient'))
 
 def _small_gradients(model, data, rows=200, below=.05) -> float:
-    "Return the fraction of pixels whose gradient is smaller than a fraction (`below`) of the largest in the image"
+    "Return the fraction of pixels whose gradient is small relative to the largest gradient of the image"
     from salviz.analysis.corpus import gradient_sizes
     test = data['test'].select(range(min(rows, len(data['test']))))
     return float((gradient_sizes(model, test, progress=False).gradient < below).mean())

@@ -296,7 +296,7 @@ def _prepared(data, ood, ood_rows):
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-027
 class _Comparing:
-    "One call of `compare`"
+    "The state of one call of `compare`"
     def __init__(self, folder, model, data, methods, seeds, train, budget, say, run):
         from salviz.data.texts import data_task
         from salviz.metrics.tasks import tasks

@@ -110,8 +110,7 @@ class _Worker:
         return identity(dict(cell.described(), budget=self.budget, study=name))
 
     def begin(self, name, cell) -> str:
-        """Train the run that the trial `cell` starts from, if it is missing; return its state, 'finished' if it is
-        complete"""
+        "Train the run that a trial starts from, if it is missing; return its state, 'finished' if it is complete"
         before = plans[name].starts and plans[name].starts(cell.method, dict(cell.settings), cell.seed)
         if not before: return 'finished'
         other, method, settings, seed = before

@@ -124,7 +124,7 @@ def _not_run(name, first) -> str:
     return f'Not run yet with tuned settings; verdict of the first report, with one setting: {first[name]}'
 
 def _answers_to(names, findings, first=None) -> list: # of dicts for the template
-    "Return the answers of effects to one question; effects without runs use the verdicts of the `first` report"
+    "Return the answers of effects to one question; effects without runs use the verdicts of the first report"
     out = []
     for name in names:
         f = findings[name]

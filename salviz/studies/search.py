@@ -93,7 +93,7 @@ class _PointStudy(Study):
     def value_of(self,
         point:dict, # {setting: value}
     ): # None if a trial of the point failed or is not finished, or if the score is not finite
-        "Return the mean of the measure `by` over the seeds of a point"
+        "Return the mean of the selecting measure over the seeds of a point"
         numbers = []
         for c in self._cells_of(point):
             record = self._record(c.name)

@@ -124,7 +124,7 @@ _not_for_train = ('model', 'tokenizer', 'data', 'method', 'run_dir', 'resume', '
 _of_train = [f.name for f in fields(Settings) if f.name not in _not_for_train]
 
 def _is_column(k, measures) -> bool:
-    """Return whether a measure can have the column `k`
+    """Return whether a measure can have a column of this name
 
     A function may return a dict, whose columns begin with the function's name."""
     return k in measures or any(callable(m) and str(k).startswith(f'{name}_') for name, m in measures.items())
@@ -225,14 +225,14 @@ class _TrialParts(_StudyArguments):
     _data_cache:tuple # (arguments of the last call of `data`, its result)
 
     def _data(self, cell):
-        "Return the data of the trial `cell`; use the cached data if the arguments are the same"
+        "Return the data of a trial; use the cached data if the arguments are the same"
         if not callable(self.data): return self.data
         arguments = _arguments_for(self.data, {**dict(cell.settings), 'seed': cell.seed})
         if self._data_cache[0] != arguments: self._data_cache = arguments, self.data(**arguments)
         return self._data_cache[1]
 
     def _load(self, cell) -> tuple: # (model, tokenizer)
-        "Return the untrained model and the tokenizer of the trial `cell`"
+        "Return the untrained model and the tokenizer of a trial"
         if callable(self.model):
             pair = self.model(**_arguments_for(self.model, {**dict(cell.settings), 'seed': cell.seed}))
             if isinstance(pair, tuple): return pair
@@ -247,7 +247,7 @@ class _TrialParts(_StudyArguments):
         return load_model_for(task, self.model, labels=data_classes(data), seed=cell.seed)
 
     def _method(self, cell):
-        "Return the method of the trial `cell`"
+        "Return the method of a trial"
         spec = self.methods[cell.method]
         arguments = _arguments_for(spec, dict(cell.settings))
         if callable(spec) and not inspect.isclass(spec):
@@ -255,12 +255,12 @@ class _TrialParts(_StudyArguments):
         return fresh_method(spec, arguments)
 
     def _may_use(self, cell, other) -> bool:
-        "Return whether `run_of` in the method of the trial `cell` would find the run of the trial `other`"
+        "Return whether `run_of` in the method of a trial would find the run of another trial"
         settings = dict(cell.settings)
         return cell != other and cell.seed == other.seed and all(settings.get(k, v) == v for k, v in other.settings)
 
     def _other(self, cell, name) -> Run:
-        "Return the finished run of the method called `name` with the seed and settings of the trial `cell`"
+        "Return the finished run of the method called `name` with the seed and settings of a trial"
         check_allowed('run_of: unknown method', [name], self.methods)
         other = next((c for c in self.cells if c.method == name and self._may_use(cell, c)), None)
         path = self.folder/'runs'/other.name
@@ -386,7 +386,7 @@ class _GrowingStudy(_Design):
                              f'{"; ".join(differs)}. Create the Study again with the new design')
 
     def _write_cells(self, **more):
-        "Write the current settings, the trials and the entries in `more` into study.json"
+        "Write the current settings, the trials and further entries into study.json"
         self.manifest['design']['settings'] = _shown_values(self.settings)
         self.manifest |= dict(cells=[c.described() for c in self.cells], **more)
         self.manifest = json.loads(to_json(self.manifest))
@@ -410,7 +410,7 @@ class _GrowingStudy(_Design):
 
 # %% ../../nbs/07_studies/03_study.ipynb #024
 def _set_aside(path):
-    "Move the run folder `path` into the folder superseded/ of its study"
+    "Move the run folder at `path` into the folder superseded/ of its study"
     aside = path.parent.parent/'superseded'
     aside.mkdir(exist_ok=True)
     k = next(i for i in itertools.count(1) if not (aside/f'{path.name}.{i}').exists())
@@ -420,7 +420,7 @@ def _set_aside(path):
 class _TrainedTrials(_GrowingStudy):
     "Training of single trials"
     def _trained(self, cell, check) -> tuple: # (Run, (model, tokenizer) if this call trained them, else None)
-        "Return the finished run of the trial `cell`"
+        "Return the finished run of a trial"
         path = self.folder/'runs'/cell.name
         state = state_of(path)
         if state == 'finished': return Run(path), None
@@ -429,7 +429,7 @@ class _TrainedTrials(_GrowingStudy):
         return train_in_step(self, cell, check), None
 
     def _train(self, cell, control=None) -> tuple: # (Run, (model, tokenizer))
-        "Train the trial `cell`, starting from its last checkpoint if there is one"
+        "Train a trial, starting from its last checkpoint if there is one"
         from salviz.training.trainer import train
         path = self.folder/'runs'/cell.name
         arguments = {**self.train, **{k: v for k, v in cell.settings if k in _of_train}}
@@ -510,18 +510,18 @@ class _Checkpoints(_MeasuredTrials):
         return {k for k, m in self.methods.items() if callable(m) and 'run_of' in arguments_of(m)}
 
     def _builders(self, cell) -> list:
-        "Return the trials whose method may use the run of the trial `cell`"
+        "Return the trials whose method may use the run of a trial"
         building = self._building()
         return [c for c in self.cells if c.method in building and self._may_use(c, cell)]
 
     def _is_done(self, cell) -> bool:
-        "Return whether the trial `cell` is finished and measured"
+        "Return whether a trial is finished and measured"
         record = self._record(cell.name)
         measured = 'error' not in record and set(self.measures) <= set(record.get('measures', {}))
         return measured and state_of(self.folder/'runs'/cell.name) == 'finished'
 
     def _is_spent(self, cell) -> bool:
-        "Return whether the trial `cell` has checkpoints that neither the trial itself nor its `_builders` need"
+        "Return whether a trial has checkpoints that neither the trial itself nor its `_builders` need"
         has_checkpoints = any((self.folder/'runs'/cell.name).glob('checkpoints/checkpoint-*'))
         return has_checkpoints and self._is_done(cell) and all(map(self._is_done, self._builders(cell)))
 
@@ -533,7 +533,7 @@ class _Checkpoints(_MeasuredTrials):
             with suppress(Leased), self._lease(cell): thin_out(Run(self.folder/'runs'/cell.name), 'none')
 
     def _thin_out(self, cell):
-        "Delete unnecessary checkpoints after the trial `cell`, whose lease this process holds, has ended"
+        "Delete unnecessary checkpoints after a trial, whose lease this process holds, has ended"
         if self.options.weights == 'all': return
         from salviz.models.checkpoints import thin_out
         run = Run(self.folder/'runs'/cell.name)
@@ -551,7 +551,7 @@ def _is_blameless(e) -> bool:
 class _FinishedTrials(_Checkpoints):
     "Training and measurement of single trials, each by one process at a time"
     def _finish(self, cell, again, check=lambda: None):
-        """Train and measure the trial `cell`, or store the error if this fails
+        """Train and measure a trial, or store the error if this fails
 
         `check` raises if the lease is lost, and returns True if the trial should stop early."""
         before = self._record(cell.name)
@@ -598,7 +598,7 @@ class _FinishedTrials(_Checkpoints):
 class _TrialList(_FinishedTrials):
     "Selection of the trials to run, and reports on them"
     def _is_over(self, cell) -> bool:
-        "Return whether the trial `cell` is finished and all its measures are up to date"
+        "Return whether a trial is finished and all its measures are up to date"
         record = self._record(cell.name)
         if 'tries' in record or not self._is_done(cell): return False
         run = Run(self.folder/'runs'/cell.name)
@@ -609,8 +609,7 @@ class _TrialList(_FinishedTrials):
         why:str='its process died repeatedly during training; '
             'typical causes are a lack of memory and a time limit',
     ) -> str: # 'failed', 'finished' if it has ended in the meantime, or 'busy' if another process holds it
-        """Record that the trial `cell` must not be tried again, with the reason (`why`); do not replace an existing
-        error"""
+        "Record that a trial must not be tried again, with the reason (`why`); do not replace an existing error"
         try:
             with self._lease(cell):
                 record = self._record(cell.name)

@@ -103,7 +103,8 @@ def arrays_of(
     view:str, # name of the view, for errors
     *names,   # required evidence
 ) -> list: # of arrays
-    "Return the evidence `names` of `snapshot`; raise a ValueError that lists the available evidence if any is missing"
+    """Return several kinds of evidence of `snapshot`; raise a ValueError that lists the available evidence if any is
+    missing"""
     missing = [name for name in names if snapshot.arrays.get(name) is None]
     if missing:
         holds = ', '.join(sorted(snapshot.arrays)) or 'nothing'
@@ -117,7 +118,7 @@ def infos_of(
     view:str, # name of the view, for errors
     *names,   # required keys of `snapshot.info`
 ) -> list:
-    "Return the entries `names` of `snapshot.info`; raise a ValueError that lists the available ones if any is missing"
+    "Return several entries of `snapshot.info`; raise a ValueError that lists the available ones if any is missing"
     missing = [name for name in names if snapshot.info.get(name) is None]
     if missing:
         raise ValueError(f'{view}: {which_snapshot(snapshot)} has no {", ".join(missing)} in its info; available: '
@@ -308,8 +309,7 @@ def _compared_row(
 
 # %% ../../nbs/10_views/00_base.ipynb #024sb
 def _layer_words(was_chosen, of='') -> str:
-    """Return a note that the last layer is shown, if it was chosen by default; the words `of` restrict the layers in
-    question"""
+    "Return a note that the last layer is shown, if it was chosen by default"
     which = f'that {of}'*bool(of) or 'recorded one'
     return f' Layer shown: the last {which}.'*bool(was_chosen)
 
@@ -1414,7 +1414,7 @@ def _table_names(snapshot, name, axis, size):
 
 # %% ../../nbs/10_views/00_base.ipynb #5a0667f7
 def cut_name(name, most=60):
-    "Shorten `name` to at most `most` characters, because measuring a very long name is slow"
+    "Shorten `name` to a maximum length, because measuring a very long name is slow"
     if len(name) <= most: return name
     return name[:most - 1] + '…'
 

@@ -250,8 +250,8 @@ def _columns(rows):
 
 # %% ../../nbs/10_views/01_curves.ipynb #034b
 def _row_values(run, what, split, x):
-    """Return the steps and values of the logged number `what` in `run` (the last row of each step), and the count of
-    non-finite values"""
+    """Return the steps and values of a logged number in `run` (the last row of each step), and the count of non-finite
+    values"""
     rows = {r['step']: r for r in dict(train=run.train_rows, validation=run.eval_rows)[split] if x in r
             and isinstance(r.get(what, r.get(f'eval_{what}')), Real)}
     values = np.array([(r[x], r.get(what, r.get(f'eval_{what}'))) for _, r in sorted(rows.items())],
@@ -261,7 +261,7 @@ def _row_values(run, what, split, x):
 
 # %% ../../nbs/10_views/01_curves.ipynb #034c
 def _split_of(groups, what, split):
-    "Return the split whose rows contain the logged number `what`; raise a ValueError that lists the available numbers"
+    "Return the split whose rows contain a logged number; raise a ValueError that lists the available numbers"
     runs = [r for g in groups.values() for r in g]
     have = {'train': list(dict.fromkeys(k for r in runs for k in _columns(r.train_rows))),
             'validation': list(dict.fromkeys(k for r in runs for k in _columns(r.eval_rows)))}
@@ -341,7 +341,7 @@ def loss_curves(
     smooth:int=None, # odd number of rows to average; None: about a twentieth of the rows. Only for training rows
     band:Band|None='deviation', # 'deviation' or 'sd', 'interval' or 'ci', 'range', None: no band; see `bands`
 ) -> Curves:
-    "Return the curves of a logged number (`what`) over the steps of `runs`, with a band over seeds"
+    "Return the curves of a logged number over the steps of `runs`, with a band over seeds"
     check_choice('loss_curves: x', x, ('step', 'epoch'))
     groups = _named_runs(runs, 'loss_curves')
     chosen = what is None
@@ -805,7 +805,7 @@ def gradient_boxes(
     log:bool|None=None, # logarithmic axis? None: if values are non-negative and the whiskers span two decades
     label:str|None=None,              # axis label, with unit
 ) -> Boxes:
-    "Return the distribution of `value` for each level of `by` as boxes"
+    "Return the distribution of `value` for each level of a column as boxes"
     if len(whiskers) != 2 or not 0 <= whiskers[0] <= 25 or not 75 <= whiskers[1] <= 100:
         raise ValueError('gradient_boxes: whiskers must be two percentiles, at most 25 and at least 75, '
                          f'got {whiskers!r}')
@@ -836,7 +836,7 @@ def _gradient_histogram(
     log=None,         # as in `gradient_boxes`
     label=None,       # axis label, with unit
 ) -> Curves:
-    "Return the distribution of `value` for each level of `by` as lines over common bins"
+    "Return the distribution of `value` for each level of a column as lines over common bins"
     if not isinstance(bins, int) or not 2 <= bins <= 500:
         raise ValueError(f'gradient_histogram: bins must be between 2 and 500, got {bins!r}')
     samples, _, log, notes = _samples(frame, 'gradient_histogram', by, value, log, (5, 95))

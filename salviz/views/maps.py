@@ -137,7 +137,7 @@ def telling_entry(
 _map_names = dict(attention='attention', attribution='attention_attribution', target='pattern_target')
 
 def _evidence(view, what):
-    "Return the name of the evidence that the argument `what` selects"
+    "Return the name of the evidence that an argument selects"
     check_choice(f'{view}: what', what, _map_names)
     return _map_names[what]
 
@@ -328,7 +328,7 @@ def saliency_of(snapshot): # (name of the evidence or None, its description)
 _overlay_names = 'candidates', 'discarded', 'saliency'
 
 def _scale_for(values, what, quantile=.98):
-    "Return kind, limit and unit of the panels that show the evidence `what`"
+    "Return kind, limit and unit of the panels that show one kind of evidence"
     if what == 'attribution': return 'signed', robust_limit(values, quantile), 'attention attribution'
     return 'share', attention_limit(values), dict(attention='attention', target='pattern target')[what]
 
@@ -649,7 +649,7 @@ class Evolution(MapPanels):
     steps:tuple # steps of the panels
 
 def _spread(items, most):
-    "Return at most `most` evenly spaced `items`, including the first and the last"
+    "Return evenly spaced `items`, including the first and the last, up to a maximum number"
     return [items[i] for i in np.unique(np.round(np.linspace(0, len(items) - 1, min(most, len(items)))).astype(int))]
 
 # %% ../../nbs/10_views/02_maps.ipynb #039b
@@ -722,7 +722,7 @@ def _pooled(
     maps:np.ndarray, # [..., n, n]
     most:int=48,     # maximum number of cells per side
 ) -> np.ndarray:
-    "Reduce each of `maps` to at most `most` cells per side, each the mean of its block"
+    "Reduce each of `maps` to a maximum number of cells per side, each the mean of its block"
     n = maps.shape[-1]
     if n <= most: return maps
     edges = np.linspace(0, n, most + 1).astype(int)[:-1]
@@ -1009,7 +1009,7 @@ def _patch_name(place):
     return f'patch {place[0]}, {place[1]}'
 
 def _off_grid(first, outside, letters):
-    "Describe the attention to the tokens before the patches; `first` is their number"
+    "Describe the attention to the tokens before the patches"
     if not first: return ''
     what = f'The {first} tokens that are not patches, including [CLS], receive'
     if first == 1: what = '[CLS] receives'

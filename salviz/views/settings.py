@@ -55,7 +55,7 @@ def over_setting(
     log:bool|None=None, # logarithmic axis? None: if the setting is positive and spans a decade
     label:str|None=None,                                       # label of the vertical axis, with unit
 ) -> Curves:
-    "Return `value` over the setting `x`, one line per level of `by`, with a band over seeds"
+    "Return `value` over the setting `x`, one line per method or other group, with a band over seeds"
     checked = checked_frame(frame, 'over_setting', [by, x], value)
     check_faults(_level_faults(checked[x], log), 'over_setting: ')
     levels = sorted(set(checked[x].dropna().tolist()))
