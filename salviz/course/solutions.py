@@ -81,7 +81,7 @@ def lowest_words(saliency, word_ids, share):
     return low
 
 def replacement(words, low):
-    "Return `words` with each flagged word replaced by the last unflagged word before it"
+    "Return `words` with each `low` word replaced by the kept word before it"
     kept = [i for i in range(len(words)) if not low[i]]
     def nearest(i): return max((j for j in kept if j <= i), default=kept[0])
     return [words[nearest(i)] for i in range(len(words))]

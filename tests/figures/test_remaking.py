@@ -47,7 +47,7 @@ def test_a_remade_figure_has_the_same_bytes_or_an_error_says_why_not(kind, made,
     file = drawn(source, kind, tmp_path/'a.pdf', **options)
     folders = [made['discard_region'][0].path.parent]
     if kind == 'patch_attention': # whose arrays were given other shapes than a recording can have
-        with pytest.raises(ValueError, match='made from a Snapshot that cannot be stored'): remake(file, folders)
+        with pytest.raises(ValueError, match='created from a Snapshot that cannot be stored'): remake(file, folders)
     else: assert remake(file, folders).same
 
 @pytest.fixture(scope='module')
