@@ -185,7 +185,7 @@ def with_columns(
         if values is None: values = list(part[name][:])
         if kinds[name][0] == 'number':
             if not _numeric(feature):
-                raise ValueError(f'{where}: {name} must have numbers, as in the other splits, got {feature}')
+                raise ValueError(f'{where}: {name} must contain numbers, as in the other splits, got {feature}')
             if any(x is None for x in values): feature, values = Value('float64'), _with_nan(values)
         encoded = encoded.add_column(name, values, feature=feature)
     return encoded

@@ -101,7 +101,7 @@ def order_code(
     codes, # uint8 [..., n], non-decreasing in the ranked values
     # uint8 [..., n], 0 where there is no rank; None if the ranks are not a refinement of the order of the codes
 ):
-    "Encode the part of `ranks` that `codes` do not determine"
+    "Encode the part of the ranks that the codes do not determine"
     shape, n = ranks.shape, ranks.shape[-1]
     r, c = ranks.reshape(-1, n), codes.reshape(-1, n)
     by_rank = np.argsort(r, axis=-1, kind='stable')

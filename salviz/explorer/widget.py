@@ -234,7 +234,7 @@ def _watch(
     background, # the running computation of `explore`
     offer,      # text shown next to the progress bar
 ):
-    "Wait for `background`, with a progress bar after one second"
+    "Wait for a background computation, with a progress bar after one second"
     from tqdm import tqdm
     with tqdm(total=background.total, unit=background.unit, delay=1, leave=False, dynamic_ncols=True) as bar:
         bar.set_postfix_str(offer, refresh=False)

@@ -101,7 +101,7 @@ def answer_heat_map(
     values = np.concatenate([weights[index, g, at] for g, at in zip(chosen, before)])
     return AnswerHeatMap(
         title=title_of(snapshot, how), subtitle=f'model {snapshot.info.get("model", "")}',
-        caption=f'(a) The image. Where a generated token looks: {listed}. {how.capitalize()} of the language model'
+        caption=f'(a) The image. Weights of generated tokens: {listed}. {how.capitalize()} of the language model'
                 + ', followed through the vision tower'*through_tower
                 + '; 1 is the density of the whole weight, spread evenly over the image.'
                 + ' Colours are blended with the image.'*on_image
