@@ -1110,8 +1110,7 @@ class SalLM(_Checking):
     def arguments(self) -> dict: return {**super().arguments(), 'explanations': self.source}
 
     def completed(self, args:dict) -> dict:
-        """Return `args` with current names and defaults; a recorded 'released' loss without `padded_to` is the loss of
-        version 0.1"""
+        "Return `args` with current names and defaults; loss='released' without `padded_to` is that of version 0.1"
         if args.get('loss') == 'released' and 'padded_to' not in args:
             args = {**args, 'loss': 'released, not normalised'}
         return super().completed(recorded_settings('SalLM', args))
