@@ -25,8 +25,8 @@ notebook_titles = json.loads((Path(__file__).parent/'titles.json').read_text()) 
 live_after = {'quickstart': "Explorer('ad-drop')", '00_learn/gallery': "to_html('gallery.html'"}
 teaching_note = '''**Ten minutes, nothing to install**: <a href="teach.html">Teach a model where to look</a>. You mark
 words, a small model in the page learns from them, and you see what that shows and what it does not.'''
-live_note = '''**Try it here**: hover over a map, click a head, or drag the scrubber. This explorer shows the bundled
-run of AD-DROP and works without a kernel.'''
+live_note = '''**Try it here**: hover over a map, click a head, or drag the step slider. This explorer shows the
+bundled run of AD-DROP and works without a kernel.'''
 
 
 def write(path, text):

@@ -59,7 +59,7 @@ def _make_run(
     train_size=640,
     test_size='full',
 ) -> Run:
-    "Retrain the bundled run `name`"
+    "Retrain the bundled run called `name`"
     from salviz.data.texts import load_text, subset
     from salviz.models.loading import load_classifier
     from salviz.training.trainer import train

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #007
 def check_has_column(data, name:str, function:str, needs:str):
-    "Raise a `ValueError` if `data` has no column `name`; `needs` describes what `function` requires"
+    "Raise a `ValueError` if `data` has no column called `name`; the error states what the `function` needs (`needs`)"
     if name not in data.column_names:
         raise ValueError(f'{function} needs {needs}, but data only has the columns {", ".join(data.column_names)}')
 
@@ -131,7 +131,7 @@ def _received(model, batch, A) -> np.ndarray: # float64 [batch, heads, n]
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #021b
 def _saliency(model, batch, saliency, target, steps) -> np.ndarray: # [batch, 1, n]
-    "Compute the saliency of `batch` with a function or the attribution method called `saliency`"
+    "Compute the saliency of `batch`; `saliency` is a function or the name of an attribution method"
     if callable(saliency): values = saliency(model, batch)
     else: values = input_saliency(model, batch, saliency, score_target(model, batch, target), steps=steps)
     shape = type(values).__name__
@@ -144,8 +144,8 @@ def _saliency(model, batch, saliency, target, steps) -> np.ndarray: # [batch, 1,
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #023
 def _pattern_cells(patterns, batch, ids, tokenizer) -> dict: # {column: (bool [batch, query, key], bool [batch, query])}
-    """Return the positions of each of the `patterns` {column: pattern} in `batch`,
-    and a mask of the rows that it guides, in which it selects some of the keys but not all"""
+    """Return the positions in `batch` that each of the `patterns` {column: pattern} selects, and a mask of the rows in
+    which a pattern selects some of the keys, but not all"""
     real, out = batch['attention_mask'].bool(), {}
     for column, pattern in patterns.items():
         P, _ = pattern_target(pattern, batch, ids.get(column), 'zero', tokenizer=tokenizer)

@@ -109,7 +109,8 @@ def _unit_ranks(
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #010
 def _check_fractions(name, fractions, zero=True):
-    "Raise a `ValueError` unless `fractions`, the argument `name`, are between 0 and 1; `zero`: whether 0 is allowed"
+    """Raise a `ValueError` unless all `fractions` are between 0 and 1; `name` is their name in the error, and `zero`
+    allows 0"""
     x = np.asarray(fractions, dtype=np.float64)
     is_inside = (0 < x) & (x <= 1) | zero & (x == 0)
     if x.ndim != 1 or not x.size or not is_inside.all():
@@ -279,8 +280,8 @@ def _whole(run, ranks):
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #024d
 def _counted(run, ranks, counts, only):
-    """Return the probabilities [batch, bins, classes] with the top `counts` [batch, bins] of `ranks` removed, or with
-    everything else removed (`only`); identical inputs are run once"""
+    """Return the probabilities [batch, bins, classes] after removing the top units, or all other units with `only`;
+    `counts` [batch, bins] is the number of top units, and identical inputs are run once"""
     which = np.stack([np.repeat(np.arange(len(counts)), counts.shape[1]), counts.reshape(-1)], 1)
     different, back = np.unique(which, axis=0, return_inverse=True)
     rows, k = torch.from_numpy(different).unbind(1)

@@ -86,7 +86,7 @@ class _Chunks:
 
 # %% ../../nbs/09_analysis/11_long_texts.ipynb #1edda494
 class _Statistics(_Chunks):
-    "Computes statistics of heads from a few queries at a time"
+    "Statistics of heads, computed from a few queries at a time"
     def statistics(self) -> dict: # {statistic: float64 [layers, heads]}; NaN without ordinary tokens
         "Compute the statistics of all heads in chunks, averaged over ordinary tokens; see `head_statistics`"
         special, found = torch.as_tensor(self.is_special), []

@@ -78,8 +78,8 @@ def _names_of(model, count, classes=None):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #014b
 def _class(model, target, count, classes=None, what='target'):
-    """Return the index of the class `target`, a name or number, among `count` classes;
-    error messages call the argument `what`"""
+    """Return the index of the class `target`, a name or number, among `count` classes; `what` is the name of the
+    argument in errors"""
     names = _names_of(model, count, classes)
     if isinstance(target, str) and target in names: return names.index(target)
     if isinstance(target, int) and not isinstance(target, bool) and 0 <= target < count: return target
@@ -381,8 +381,8 @@ class _Requested:
         return {name: part for name, part in every.items() if part}
 
     def passes(self, model, n, places=None) -> dict: # {description: number of passes}
-        """Return the number of passes of `model` over a text or image of `n` tokens, in the order of computation;
-        unknown numbers count as 1; `places`: see `rows_at_once`"""
+        """Return the number of passes of `model` for each part, in the order of computation, for a text or image of `n`
+        tokens; an unknown number counts as 1 (`places` as in `rows_at_once`)"""
         steps = _path_steps(self.saliency, n, self.steps)
         groups = math.ceil(steps / rows_at_once(model, n, places))
         passes = dict.fromkeys(self.parts(), 1)
@@ -461,7 +461,7 @@ _of_text = 'texts', 'tokens', 'labels', 'words', 'word_ids', 'is_special'
 def _continuations(
     model, tokenizer, aligned, generate, longest,
 ) -> tuple: # (encoded rows, `TokenText`s, positions where the continuations start)
-    "Generate the continuation of each of the texts `aligned` with `model`"
+    "Generate the continuation of each of the `aligned` texts with `model`"
     whole = isinstance(generate, int) and not isinstance(generate, bool) and generate > 0
     problem = ''
     if not whole and not isinstance(generate, dict):
@@ -529,7 +529,7 @@ def _captured_under(model, applied, is_read):
     with applied.on(model) as inputs: return _capture(model, inputs, is_read)
 
 def _tokens_read(text, source) -> dict: # fields of a `Snapshot`
-    "Return the tokens of `text` with those that a mask takes from the positions `source`, and their words"
+    "Return the tokens of `text` and their words after masking, which takes each token from its position in `source`"
     read, n = {k: getattr(text, k) for k in _of_text}, len(source)
     if (source == np.arange(n)).all(): return read
     tokens, labels = ([values[at] for at in source] for values in (text.tokens, text.labels))
@@ -932,7 +932,7 @@ class _CapturePasses(_BackgroundThread):
         return capture.requested.passes(capture.model, row_tokens(capture.model, inputs), places)
 
     def _await(self, probe, how):
-        "List the missing parts of the snapshot of `probe` in its entry `awaited`, with the reason `how`"
+        "Record in a snapshot which parts are missing, and why, in its entry `awaited`"
         snapshot = self.run.snapshot(0, probe)
         arrays = {'attention attribution': 'attention_attribution',
                   'saliency': 'saliency_map' if self._capture.kind == 'image' else 'saliency',

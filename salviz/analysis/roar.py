@@ -18,7 +18,7 @@ from ..core.validation import check_choice
 
 # %% ../../nbs/09_analysis/06_roar.ipynb #ro-6
 def _replaced(part, saliency, fraction, background):
-    "Return the split `part` with the top `fraction` of each example replaced"
+    "Return a split with the top `fraction` of each example replaced"
     name = next(k for k in ('pixel_values', 'values') if k in part.column_names)
     rows = part.with_format('numpy')[:]
     x = torch.from_numpy(np.asarray(rows[name], np.float32))
@@ -50,7 +50,7 @@ class RemovedData:
         self.batch_size, self.seed, self._cache = batch_size, seed, {}
 
     def saliency(self, name, split) -> list: # of arrays, one per example
-        "Return the attributions of the method `name` for each example of `split`, computed once and cached"
+        "Return the attributions of the method called `name` for each example of `split`, computed once and cached"
         if (name, split) not in self._cache:
             how = self.methods[name]
             if isinstance(how, str): how = dict(method=how)

@@ -37,7 +37,8 @@ def steer(
     heads:dict[int, list]|None=None, # {layer: heads} to steer; None: all
     alpha:float=.01,            # factor of the attention to all other tokens, above 0
 ) -> Iterator[None]:
-    "Steer `heads` of `model` to the `marked` tokens in passes in this block, also in `generate` (Zhang et al. 2024)"
+    """Steer the attention of `heads` to the `marked` tokens in all passes of `model` in this block, also in `generate`
+    (Zhang et al. 2024)"""
     everything = list(range(head_count(model)))
     if heads is None: heads = dict.fromkeys(check_layers(model), everything)
     wrong = [h for chosen in heads.values() for h in chosen if h not in everything]

@@ -35,7 +35,7 @@ def _words_of(word_ids, saliency) -> list: # of dicts: first token, number of pi
     return words
 
 def _replacement(words, low, at):
-    "Return the word that replaces `words[at]`: the nearest one in its block that is not in `low`, before or after it"
+    "Return the replacement of a masked word: the nearest unmasked word in its block, before or after it"
     for path in (range(at - 1, -1, -1), range(at + 1, len(words))):
         for other in path:
             if words[other]['block'] != words[at]['block']: break
@@ -60,7 +60,7 @@ def masked_source(
 
 # %% ../../nbs/04_attribution/11_applied_interventions.ipynb #e6e1a363
 def _occurrences(name, batch, tokenizer) -> np.ndarray|None: # bool [n]
-    "Return the tokens to which the pattern `name` attends; None if they do not depend on the text"
+    "Return the tokens to which the pattern called `name` attends; None if they do not depend on the text"
     if name == 'delim': return batch['is_special'][0].cpu().numpy()
     if name != 'period': return None
     tokens = tokenizer.convert_ids_to_tokens(batch['input_ids'][0].tolist())
@@ -82,7 +82,7 @@ class AppliedIntervention:
 
     @contextmanager
     def on(self, model:torch.nn.Module):
-        "Change the attention of `model` in passes inside the block; yields the changed inputs"
+        "Change the attention of `model` in passes inside the block, and yield the changed inputs"
         with edited(model, self.edits) if self.edits else nullcontext(): yield self.inputs
 
 def _batch_faults(intervention, batch, tokenizer): # generator of str
@@ -98,7 +98,7 @@ def _batch_faults(intervention, batch, tokenizer): # generator of str
 
 # %% ../../nbs/04_attribution/11_applied_interventions.ipynb #c9c80413
 class _Plain:
-    "What the model without the intervention computes for one example, when it is first needed"
+    "Results of the model without the intervention for one example, computed when they are first needed"
     def __init__(self, model, inputs, target): self.model, self.inputs, self.target = model, inputs, target
 
     def allowed(self) -> np.ndarray: # bool [n, n]
@@ -113,7 +113,7 @@ class _Plain:
         return input_saliency(self.model, self.inputs, method, self.target)[0].float().cpu().numpy()
 
     def dropped(self, one:Intervention) -> dict: # {layer: bool [heads, n, n]}
-        "Draw the positions that AD-DROP's region of `one` drops"
+        "Draw the positions that AD-DROP drops from the region of an intervention"
         attribution, allowed = attention_attribution(self.model, self.inputs, self.target)
         drops = {}
         for layer, x in attribution.items():
@@ -125,7 +125,7 @@ class _Plain:
 
 # %% ../../nbs/04_attribution/11_applied_interventions.ipynb #0f6815e1
 def _pattern_rows(one, name, batch, plain, allowed, saliency, tokenizer) -> np.ndarray: # [n, n], NaN: not replaced
-    "Return the rows that replace those of a head by the pattern `name`"
+    "Return the rows that replace those of a head by the pattern called `name`"
     real, n = real_tokens(batch)[0].cpu().numpy(), batch['input_ids'].shape[1]
     if name == 'next' and not np.triu(allowed, 1).any():
         raise ValueError("Intervention: the pattern 'next' attends to later tokens, which a causal model cannot; "

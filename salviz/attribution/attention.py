@@ -72,8 +72,8 @@ def _cast_to(dtype, inputs:dict):
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #056a
 def _gradients_of_maps(score, maps, use) -> dict: # {layer: result of `use`}
-    """Call `use(layer, gradient)` for the gradient of `score` with respect to each of `maps`, and return the results;
-    the backward pass calls it layer by layer and releases each map after use"""
+    """Compute the gradient of `score` with respect to each of `maps`, and return the results of `use(layer, gradient)`;
+    the backward pass calls `use` layer by layer and releases each map afterwards"""
     results, (lowest, *others) = {}, maps.layers
     def reached(l, gradient): results[l] = use(l, gradient)
     for l in others: maps[l].register_hook(partial(reached, l))
@@ -182,7 +182,7 @@ def path_rule(
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #073
 def _along(model, inputs, rows, target, layer, rule, standard, part, batch_size):
-    "Return the integrated attention of one layer for the examples `rows` with these `inputs`, and its mask"
+    "Return the integrated attention of one layer for the chosen examples (`rows`) with these `inputs`, and its mask"
     total = 0.
     for points, weights in zip(*(x.split(max(1, batch_size // len(rows))) for x in rule)):
         k = len(points)
@@ -201,7 +201,8 @@ def _of_layers(
     model, inputs, rows, target, layers, rule, standard, part, batch_size,
     # {layer: (attribution, allowed)}
 ) -> dict:
-    "Return the integrated attention of all `layers` for the examples `rows`, of which there are at most `batch_size`"
+    """Return the integrated attention of all `layers` for the chosen examples (`rows`), of which there are at most
+    `batch_size`"""
     inputs = {k: v[rows] for k, v in inputs.items()}
     below = layers[-1] > 0 or part in ('decoder', 'cross')
     with ExitStack() as block:

@@ -113,7 +113,7 @@ def _with_seed(options:dict, seed:int) -> dict:
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #9dce5bb2
 def _target_at(target, at):
-    "Return the `target` of the example `at`, as `explain` takes it for a batch of this example"
+    "Return the `target` of one example, in the form that `explain` takes for a batch of this example"
     if isinstance(target, torch.Tensor): return target[at:at + 1]
     if not callable(target): return target
     def scored(outputs, rows): return target(outputs, torch.full_like(rows, at))
@@ -121,14 +121,14 @@ def _target_at(target, at):
     return scored
 
 def _explained_under(intervention, model, batch, at, tokenizer, method, target, settings):
-    "Explain the example `at` of `batch` while `intervention` changes the model"
+    "Explain one example of `batch` while `intervention` changes the model"
     one, here = {k: v[at:at + 1] for k, v in batch.items()}, _target_at(target, at)
     applied = apply_intervention(model, one, intervention, tokenizer)
     with applied.on(model): return explain(model, one | applied.inputs, method, here, **settings)
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #155b7b5d
 def _joined(parts, intervention, texts):
-    "Return the `Explanation` of all examples, from those of each"
+    "Join the explanations of single examples into one `Explanation`"
     first, last = parts[0], {}
     def all_of(name, axis):
         values = [getattr(part, name) for part in parts]

@@ -276,7 +276,7 @@ class TargetQuery:
     def places(self): return getattr(self.target, 'places', None)
 
     def __call__(self, outputs, rows) -> list: # of int64 [rows], or the function
-        "Return the targets for the examples `rows`, given their `outputs`"
+        "Return the targets for the chosen examples (`rows`), given their `outputs`"
         # raises an error for heads without classes
         score = target_scores(outputs, self.target if callable(self.target) else 'predicted', rows).detach()[None]
         if callable(self.target): targets = [self.target]

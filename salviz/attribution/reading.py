@@ -134,7 +134,7 @@ def most_places(targets, rows) -> int|None:
 
 @contextmanager
 def only_read(model, targets, rows):
-    "Compute only the logits and the part of the last layer that `targets` need for the examples `rows`"
+    "Compute only the logits and the part of the last layer that `targets` need for the chosen examples (`rows`)"
     of_example = is_of_example(targets) if callable(targets) else all(map(is_of_example, targets))
     with first_row_alone(model, of_example), logits_at(model, None if of_example else places_of(targets, rows)): yield
 
@@ -231,7 +231,7 @@ def check_counts(**counts):
     "Raise an error for arguments that are not positive integers"
     for name, value in counts.items():
         if isinstance(value, bool) or not (isinstance(value, int) and value >= 1):
-            raise ValueError(f'{name} must be a whole number of at least 1, got {value!r}')
+            raise ValueError(f'{name} must be a positive integer, got {value!r}')
 
 def repeated(inputs:dict, times:int) -> dict:
     "Repeat every tensor of `inputs` `times` times along the batch"
@@ -245,7 +245,7 @@ def rows_of(
     rows:torch.Tensor, # int64: indices of the examples
     tokens=None,       # number of tokens to keep of each text; None: all
 ) -> dict:
-    "Return the examples `rows` of `inputs`"
+    "Return the chosen examples (`rows`) of `inputs`"
     return {k: v[rows, :tokens] if tokens is not None and k in _per_token else v[rows] for k, v in inputs.items()}
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #022c
@@ -292,7 +292,7 @@ def in_their_order(parts, packs) -> torch.Tensor:
 
 @torch.no_grad()
 def predicted_classes(model, inputs, rows, tokens=None) -> torch.Tensor: # int64 [rows]
-    "Return the predicted class of the examples `rows` of `inputs`; raise an error for heads without classes"
+    "Return the predicted class of the chosen examples (`rows`) of `inputs`; raise an error for heads without classes"
     with first_row_alone(model): outputs = model(**rows_of(inputs, rows, tokens))
     target_scores(outputs, 'predicted', rows)
     return _target_classes(outputs.logits, 'predicted')
@@ -353,7 +353,7 @@ def gradients_of(
     create_graph=False, # whether to keep the graph of the gradients, to train on them
     # one tensor per score, with the shape of the tensor in `at`; if `at` has several tensors, they are stacked
 ) -> list:
-    "Return the gradient of the sum of each of `scores`, which share a graph, with respect to the tensors in `at`"
+    "Return the gradient of the sum of each of `scores`, which share a graph, with respect to several tensors"
     last = len(scores) - 1
     gradients = [torch.autograd.grad(s.sum(), at, retain_graph=create_graph or i < last, create_graph=create_graph)
                  for i, s in enumerate(scores)]

@@ -94,7 +94,7 @@ def attribution(
     name:str,
     **facts, # properties, the fields of `Attribution`
 ):
-    "Register the decorated function as the attribution `name`"
+    "Register the decorated function as the attribution called `name`"
     def register(function):
         new = Attribution(name, function, **facts)
         check_faults(_attribution_fault(new))

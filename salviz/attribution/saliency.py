@@ -66,10 +66,10 @@ def _warn_of_cancelling(model, gradient, x):
     cells = (gradient * x).detach()
     largest, left = cells.abs().sum(-1).max(), cells.sum(-1).abs().max()
     if 0 < largest and left < 1e-3 * largest:
-        warnings.warn(f"input_x_gradient: in {type(model).__name__} the sum of embedding times gradient is less than a "
-                      "thousandth of its terms. The rest may be rounding or the epsilon of a norm, as in models "
-                      "that normalise the embedding of each word alone (DeBERTa, ModernBERT), and its ranking may be "
-                      "meaningless; 'gradient_norm' and 'integrated_gradients' do not cancel", stacklevel=2)
+        warnings.warn(f"input_x_gradient: in {type(model).__name__} the terms of the sum (embedding times gradient) "
+                      "cancel to less than a thousandth of their size. What remains may be rounding error or an effect "
+                      "of a norm's epsilon, as in models that normalise each word embedding (DeBERTa, ModernBERT), so "
+                      "the ranking may be meaningless; use 'gradient_norm' or 'integrated_gradients'", stacklevel=2)
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #030b
 def _warn_about_sum(reading, gradient, x, kind):
@@ -324,7 +324,7 @@ def _by_chance(reading):
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #g027
 def _per_row(x, like):
-    "Reshape `x` [..., rows] to broadcast over the other axes of the input `like` [rows, ...]"
+    "Reshape `x` [..., rows] so that it broadcasts over the other axes of an input [rows, ...]"
     return x.reshape(*x.shape, *[1] * (like.dim() - 1))
 
 def _sample_groups(reading, samples:int) -> list: # of lists

@@ -83,7 +83,7 @@ _rows = dict(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #006c
 def _in_bf16(name) -> bool:
-    "Return whether the row `name` needs a processor with bf16 instructions"
+    "Return whether the row called `name` needs a processor with bf16 instructions"
     return 'bf16' in _rows[name].how or 'attribution_dtype' in _rows[name].args
 
 # %% ../../nbs/13_cli/01_bench.ipynb #009
@@ -211,7 +211,7 @@ def trainer_for(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #020
 def _method_of(name, model, precision='fp32'):
-    "Return the method of the row `name`"
+    "Return the method of the row called `name`"
     row = _rows[name]
     args = dict(row.args, teacher=model, steps=2) if row.method is SalLM else dict(row.args)
     if precision == 'bf16' and row.method is ADDrop and row.args.get('attribution') != 'random':
@@ -226,7 +226,7 @@ def _steps_of(
     device='cpu',
     precision='fp32', # 'bf16': run every step under autocast, including attributions
 ) -> dict: # {name: Step}
-    "Return the steps of the rows `names`, on one batch, with one model and one optimiser"
+    "Return the steps of the rows with these `names`, on one batch, with one model and one optimiser"
     steps, optimizer = {}, None
     for name in names:
         method = _method_of(name, model, precision)
@@ -338,7 +338,7 @@ def _one_thread():
 # %% ../../nbs/13_cli/01_bench.ipynb #030e
 @contextlib.contextmanager
 def _prepared_steps(names, shape, tokens, dropout=0., device='cpu', precision='fp32'):
-    "Yield the steps of the rows `names` on a batch of texts of length `tokens`, with one thread"
+    "Yield the steps of the rows with these `names` on a batch of texts of length `tokens`, with one thread"
     with tempfile.TemporaryDirectory() as folder, _one_thread():
         model, tokenizer = model_shapes[shape](dropout)
         yield _steps_of(names, model, tokenizer, bench_data(tokenizer, tokens), tokens, folder, device, precision)
@@ -361,7 +361,7 @@ def _measure_steps(
     dropout=0.,       # of attention
     device='cpu', precision='fp32', rounds=7, clock=None, say=print,
 ) -> dict:
-    "Measure FLOPs and time of the steps `names`, absolute and relative to plain fine-tuning"
+    "Measure FLOPs and time of the steps with these `names`, absolute and relative to plain fine-tuning"
     say(f'steps of {tokens} tokens, attention dropout {dropout:g}, {precision}:')
     flops = {}
     with _prepared_steps(names, shape, tokens, dropout, device, precision) as steps:
@@ -381,14 +381,14 @@ def _measure_steps(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #037
 def _in_status(text:str, name:str) -> float:
-    "Return the value of the field `name` in the text of Linux's /proc/self/status, in megabytes (10^6 bytes)"
+    "Return the value of the field called `name` in the text of Linux's /proc/self/status, in megabytes (10^6 bytes)"
     line = next((l for l in text.splitlines() if l.startswith(f'{name}:')), None)
     if line is None: raise ValueError(f'bench: the status of this process has no field {name}')
     return int(line.split()[1]) * 1024 / 1e6
 
 # %% ../../nbs/13_cli/01_bench.ipynb #037b
 class Peak:
-    "Peak memory since `reset`; `how` describes the measured quantity"
+    "Peak memory since the last `reset`; `how` describes what is measured"
     def __init__(self, device='cpu', proc='/proc/self'):
         self.proc, self.how = Path(proc), 'memory that torch allocated on the GPU'
         self.cuda = device == 'cuda'
@@ -410,7 +410,7 @@ class Peak:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #039
 def _peak_of_steps(name, shape='minilm', tokens=128, dropout=0., device='cpu', precision='fp32') -> dict:
-    "Measure the peak memory of training steps of the row `name` in this process"
+    "Measure the peak memory of training steps of the row called `name` in this process"
     with _prepared_steps([name], shape, tokens, dropout, device, precision) as steps:
         peak = Peak(device)
         with steps[name].set_up() as step:
@@ -434,7 +434,7 @@ def _peak_alone(name, **setting) -> dict:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #039c
 def _measure_memory(names, measure=_peak_alone, say=print, **setting) -> dict:
-    "Measure the peak memory of the steps `names`, absolute and relative to plain fine-tuning"
+    "Measure the peak memory of the steps with these `names`, absolute and relative to plain fine-tuning"
     peaks = {}
     for name in names:
         say(f'memory of {_rows[name].title}, {setting["tokens"]} tokens')
@@ -446,7 +446,7 @@ def _measure_memory(names, measure=_peak_alone, say=print, **setting) -> dict:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #gp05
 def _memory_in(table:dict) -> dict: # in the format of `_measure_memory`
-    "Return the peaks that `_measure_steps` measured on a GPU for the table of one length"
+    "Return the peaks of GPU memory from the results of `_measure_steps` for the table of one length"
     peaks = {name: r['megabytes'] for name, r in table['rows'].items()}
     return dict({k: table[k] for k in ('tokens', 'dropout', 'precision')}, how=Peak('cuda').how,
                 rows={k: dict(megabytes=x, ratio=x / peaks['plain']) for k, x in peaks.items()})
@@ -774,7 +774,7 @@ def check_bench(tokens, rounds, device, shape, dropout):
         (device == 'cpu' or torch.cuda.is_available(), "device='cuda', but torch finds no GPU; use device='cpu'"),
         (tokens, 'tokens must contain at least one length'),
         (not wrong, f'tokens must be whole numbers from 8 to 512, got {", ".join(map(repr, wrong))}'),
-        (type(rounds) is int and rounds >= 1, f'rounds must be a whole number of at least 1, got {rounds!r}'),
+        (type(rounds) is int and rounds >= 1, f'rounds must be a positive integer, got {rounds!r}'),
         (is_fraction, 'dropout (attention dropout of the second table) must be at least 0 and below 1, got '
                       f'{dropout!r}'))
     for is_met, sentence in conditions:

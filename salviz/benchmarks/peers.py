@@ -148,7 +148,7 @@ def _seconds_to_paint(
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe08bc
 def _looking(snapshot, folder) -> dict: # {library: (path, selector)}
-    "Write one snapshot as a page with each library"
+    "Write a page of the same snapshot with each library"
     from salviz.explorer.bertviz import bertviz_view
     from salviz.explorer.page import page
     folder = Path(folder)
@@ -183,7 +183,7 @@ def _next_token_path(model, ids, steps) -> torch.Tensor: # [tokens]
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pec2c
 def _explaining_next(model, ids, steps=20) -> dict: # {work: {library: `Work`}}
-    "Return functions that explain the token after one text `ids` [1, tokens], with salviz and with a plain loop"
+    "Return functions that explain the token after one text (`ids` [1, tokens]), with salviz and with a plain loop"
     batch = dict(input_ids=ids, attention_mask=torch.ones_like(ids))
     def ours(): return [explain(model, batch, steps=steps, check=False).values[0].numpy()]
     def loop(): return [_next_token_path(model, ids, steps).numpy()]

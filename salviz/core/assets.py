@@ -106,7 +106,7 @@ def cache_dir() -> Path:
     return Path(os.environ.get('SALVIZ_CACHE') or user_cache_path('salviz', appauthor=False)).expanduser().absolute()
 
 def _place(name) -> Path:
-    "Return the cache folder of the asset `name`; each version has its own"
+    "Return the cache folder of the asset called `name`; each version has its own"
     return cache_dir()/f'{name}-{_assets[name].sha256[:12]}'
 
 # %% ../../nbs/01_core/02_assets.ipynb #018b
@@ -123,7 +123,7 @@ def _shell_command(
 def asset(
     name:str, # a key of `_assets`
 ) -> Path: # the folder with its files
-    "Return the folder of the asset `name`, which must have been fetched before; nothing is downloaded"
+    "Return the folder of the asset called `name`, which must have been fetched before; nothing is downloaded"
     if name not in _assets: raise ValueError(f'unknown asset {name!r}; available: {", ".join(_assets)}')
     place, command = _place(name), _shell_command('fetch', _assets[name].group)
     missing = [f for f in _assets[name].names if not (place/f).is_file()]
@@ -174,8 +174,7 @@ def _unpack(archive:Path, asset:Asset, folder:Path):
 
 # %% ../../nbs/01_core/02_assets.ipynb #031b
 def _copy(read, inside, files, folder):
-    """Copy `files` from the folder `inside` in an archive to `folder`, and flush them to disk; `read` opens a file in
-    the archive"""
+    "Copy `files` from a folder of an archive to `folder`, and flush them to disk; `read` opens a file in the archive"
     for f in files:
         with read(f'{inside}/{f}') as source, open(folder/Path(f).name, 'wb') as target:
             shutil.copyfileobj(source, target, 1 << 20)
@@ -183,7 +182,8 @@ def _copy(read, inside, files, folder):
 
 # %% ../../nbs/01_core/02_assets.ipynb #034
 def _fetch_one(name, force, say):
-    "Download the asset `name` unless it is cached and `force` is False; pass progress messages to the function `say`"
+    """Download the asset called `name` unless it is cached and `force` is False; pass progress messages to the function
+    `say`"""
     place = _place(name)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -225,7 +225,8 @@ def hub_silence(
     revision=None,    # a branch, tag or commit of the repository
     timeout:float=10, # seconds to wait for an answer
 ) -> str: # '' if the Hub answers, else a short reason
-    "Return the reason why the Hub cannot be reached; raise a `ValueError` if it has no repository `name` or `revision`"
+    """Return the reason why the Hub cannot be reached; raise a `ValueError` if it has no repository called `name` or no
+    such `revision`"""
     from huggingface_hub import HfApi # imported here because it takes a third of a second
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
     try: HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=timeout)

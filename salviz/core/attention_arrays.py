@@ -43,7 +43,7 @@ def _of_generation(steps) -> list: # of arrays [batch, heads, query, key], one p
     return [np.concatenate([rows(_array(step[layer])) for step in steps], 2) for layer in range(len(steps[0]))]
 
 def _by_layer(attention, what) -> dict: # {layer: [batch, heads, query, key]}
-    "Return the maps of each layer; error messages call the argument `what`"
+    "Return the maps of each layer; `what` is the name of the argument in errors"
     if isinstance(attention, (list, tuple)) and attention and all(map(_is_arrays, attention)):
         attention = _of_generation(attention)
     if _is_arrays(attention):

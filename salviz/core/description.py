@@ -87,7 +87,7 @@ def _arguments_words(
     *several,  # {argument: value} of each run
     skip=(),   # arguments that are named elsewhere
 ) -> str:
-    "List the arguments that differ from the defaults of the method `name` or between runs"
+    "List the arguments that differ from the defaults of the method called `name` or between runs"
     defaults, words = default_arguments().get(name, {}), []
     for k in dict.fromkeys(k for args in several for k in args):
         values = [value for value, in different([args.get(k, defaults.get(k))] for args in several)] # None counts

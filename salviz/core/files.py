@@ -95,7 +95,7 @@ def _regular_header(text) -> list: # None: the file has an error
 
 # %% ../../nbs/01_core/01_files.ipynb #009c
 def _separator_fault(name, line) -> str: # '' if there is none
-    "Return an error message if the header `line` of the file `name` is not separated by commas"
+    "Return an error message if the header `line` of the file called `name` is not separated by commas"
     other = next((c for c in ';\t|' if c in line), None)
     if ',' in line or other is None: return ''
     return (f': the header is a single column, {line!r}; if the separator is {other!r}, read the '

@@ -96,7 +96,7 @@ class Intervention:
 
     @classmethod
     def from_dict(cls, values:dict) -> 'Intervention':
-        "Return the intervention that `as_dict` describes with `values`"
+        "Return the intervention with these `values`, as returned by `as_dict`"
         options = {f.name: values[f.name] for f in fields(InterventionOptions) if f.name in values}
         return cls(**{k: x for k, x in values.items() if k not in options}, options=InterventionOptions(**options))
 
@@ -132,7 +132,7 @@ def _tokens(places, labels) -> str:
     return ', '.join(f'{i} ({labels[i]!r})' if i < len(labels) else str(i) for i in places)
 
 def _described(one, labels): # generator of str
-    "Yield a description of each change of the intervention `one`"
+    "Yield a description of each change of an intervention"
     how = one.options
     if one.mask_fraction:
         yield f'the {one.mask_fraction:.0%} of the words with the lowest saliency ({how.saliency}) are masked'

@@ -31,7 +31,7 @@ def process_start(pid) -> str:
 
 # %% ../../nbs/01_core/13_locks.ipynb #lk06b
 def has_ended(who:dict): # None: unknown on this machine
-    "Return whether the process `who` (host, process, started) has ended; `started` also identifies the host"
+    "Return whether the process `who` (host, process, started) has ended; the start time also identifies the host"
     ours, theirs = (start.rpartition(':')[0] for start in (process_start(os.getpid()), who['started']))
     if not ours or (platform.node(), ours) != (who['host'], theirs): return None
     return process_start(who['process']) != who['started']
@@ -40,7 +40,7 @@ def has_ended(who:dict): # None: unknown on this machine
 class RunInUse(RuntimeError): "Raised if another process, or another training run in this process, uses a run's folder"
 
 def _in_use(path, note, who, lives):
-    "Return the message of a `RunInUse`: which process uses the folder `path`, and what to do"
+    "Return the message of a `RunInUse`: which process uses the folder at `path`, and what to do"
     if not who: return f'another process is training in {path}; wait until it has ended, or choose another folder'
     by = f'process {who["process"]} on {who["host"]}, since {who["since"]}'
     if not lives and has_ended(who) is None:
@@ -83,7 +83,7 @@ class Held:
         return self._lock.is_locked
 
     def _may_live(self, who, is_locked) -> bool:
-        "Return whether the recorded process `who` may still be training"
+        "Return whether a recorded process may still be training"
         if self._lease and 'lease' in who: return False
         if has_ended(who) is None: return not is_locked or who['host'] != platform.node()
         return not has_ended(who) and not (is_locked and who['process'] == os.getpid())

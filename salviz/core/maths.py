@@ -89,7 +89,8 @@ def pattern_matrix(
     boundary='uniform', # row without a next or previous token: 'uniform' (1/n, the paper) or 'zero' (the released code)
     multiple='uniform', # several occurrences: 'uniform' (1/m on each) or 'indicator' (1 on each, the released code)
 ): # [n, n] float64, zero in rows and columns of padding; None if the token does not occur
-    "Return the matrix of pattern `name` that a guided head should follow (Deshpande & Narasimhan 2020, section 3.2)"
+    """Return the matrix of the pattern called `name` that a guided head should follow (Deshpande & Narasimhan 2020,
+    section 3.2)"""
     check_choice('name', name, [*pattern_names])
     check_choice('boundary', boundary, ['uniform', 'zero'])
     check_choice('multiple', multiple, ['uniform', 'indicator'])
@@ -133,7 +134,7 @@ def patch_pattern(
     rows:int, columns:int, # of the grid
     first:int=0,   # tokens before the patches
 ): # [n, n] float64, n = first + rows * columns; a row of zeros has no target and does not count
-    "Return the matrix of the pattern `name` on patches, in which each patch attends equally to all of its keys"
+    "Return the matrix of the pattern called `name` on patches, in which each patch attends equally to all of its keys"
     check_choice('name', name, [*patch_pattern_names(first)])
     n = first + rows*columns
     P = np.zeros((n, n))

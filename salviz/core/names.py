@@ -81,8 +81,8 @@ def runs_words(groups:dict) -> str: # '' or a sentence
 
 # %% ../../nbs/01_core/03_names.ipynb #agr11
 def class_places(names, others) -> list: # of int; None for a class that `others` lacks
-    """Return the index in `others` of each class in `names`; case, spaces, hyphens and underscores are ignored unless
-    two classes differ only in these"""
+    """Return the index of each class of `names` in another list; case, spaces, hyphens and underscores are ignored
+    unless two classes differ only in these"""
     names, others = [str(name) for name in names], [str(name) for name in others]
     def plain(name): return re.sub(r'[\s_-]+', ' ', name.strip()).casefold()
     is_exact = {*names} <= {*others}
@@ -96,7 +96,7 @@ method_titles = {'FineTuning': 'Fine-tuning', # {name of a method's class: title
                  **{name: paper.method for name, paper in papers.items() if paper.method}}
 
 def methods_words(name) -> str:
-    "Return the display name of the methods `name`, such as 'AD-DROP + SalLM' for 'ADDrop + SalLM'"
+    "Return the display name of the methods called `name`, such as 'AD-DROP + SalLM' for 'ADDrop + SalLM'"
     return ' + '.join(method_titles.get(one, one) for one in str(name).split(' + '))
 
 def _methods_of_run(run) -> str:
@@ -107,7 +107,7 @@ def _methods_of_run(run) -> str:
 
 # %% ../../nbs/01_core/03_names.ipynb #02tb
 def _first_that_tells(runs, *ways) -> dict: # {path: words}
-    "Name `runs` with the first of the functions `ways` that gives distinct names, or with the last one"
+    "Name `runs` with the first function in `ways` that gives distinct names, or else with the last function"
     for way in ways:
         names = [way(run) for run in runs]
         if len(set(names)) == len(names): break

@@ -320,7 +320,7 @@ def recipe_of(
         except ValueError as e: recipe['cannot'] = f'{name}= was {e.args[0].removesuffix(" cannot be stored")}'
     recipe['arguments'] = {name: x for name, x in arguments.items() if x is not None}
     unknown = _unknown_in(recipe['source'])
-    if unknown: recipe['cannot'] = f'it was made from a {unknown}'
+    if unknown: recipe['cannot'] = f'it was created from a {unknown}'
     return recipe
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-20b
@@ -332,7 +332,7 @@ def _unknown_in(x):
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-23
 def _seen_from(folder, base): # None if it would reveal something about the machine
-    "Return the path of `folder` relative to the folder `base`"
+    "Return the path of `folder` relative to the folder at `base`"
     folder, base = (Path(os.path.abspath(p)) for p in (folder, base))
     try: shared = Path(os.path.commonpath([folder, base]))
     except ValueError: return None # on another disk
@@ -396,7 +396,7 @@ def _recipe_line(path) -> tuple: # (bytes, '') or (None, reason)
     if read is None: return None, 'is not a PDF, SVG or PNG file'
     line = read(data)
     if line is not None and (b'salviz_provenance' in line or line == b'{'): return line, ''
-    return None, ('has no metadata about how it was made: it was not written by save_figure, '
+    return None, ('has no metadata about how it was created: it was not written by save_figure, '
                   'or another program has rewritten it')
 
 def _recipe_in(line) -> tuple: # (dict, '') or (None, reason)

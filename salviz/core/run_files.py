@@ -87,7 +87,7 @@ def _read_errors():
     except OSError as e: raise ValueError(f'cannot be read ({e.strerror})') from None
 
 def _read_file(path) -> bytes:
-    "Return the bytes of the file `path`; raise a `ValueError` with the reason if it cannot be read"
+    "Return the bytes of the file at `path`; raise a `ValueError` with the reason if it cannot be read"
     with _read_errors():
         kind = stat.S_IFMT(os.stat(path).st_mode)
         if kind == stat.S_IFREG: return Path(path).read_bytes()
@@ -147,12 +147,13 @@ def write_object(path, x:dict):
     write_whole(path, sealed(x, indent=2).encode())
 
 def read_object(path, must_seal=False) -> dict:
-    "Return the JSON object in the file `path` without its seal; raise a `ValueError` with the reason if it is damaged"
+    """Return the JSON object in the file at `path` without its seal; raise a `ValueError` with the reason if it is
+    damaged"""
     return _unsealed(_read_file(path), must_seal)
 
 # %% ../../nbs/01_core/11_run_files.ipynb #015
 def append_line(path, line:str):
-    "Append `line` to the file `path` in one write, after removing an incomplete line left by a killed process"
+    "Append `line` to the file at `path` in one write, after removing an incomplete line left by a killed process"
     data = line.encode() + b'\n'
     if not os.path.exists(path): return write_whole(path, data)
     check_lease(path)

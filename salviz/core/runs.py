@@ -122,7 +122,7 @@ class _RunFolder:
 
 # %% ../../nbs/01_core/15_runs.ipynb #064
 def _values_fault(name, x):
-    "Return the reason why the object in the file `name` is invalid, '' if it is valid"
+    "Return the reason why the object in the file called `name` is invalid, '' if it is valid"
     best = x.get('best_step', 0)
     if not isinstance(best, int) or isinstance(best, bool): return f'has best_step {str(best)[:40]!r}, not a step'
     if name == 'summary.json' and not _is_count(x.get('rows', 0)):
@@ -131,21 +131,21 @@ def _values_fault(name, x):
 
 def _array_file(run, name):
     if not isinstance(name, str) or not re.fullmatch(r'\w[\w.-]*', name):
-        raise ValueError(f'the name of arrays must consist of letters, digits, ., - and _, got {name!r}')
+        raise ValueError(f'array names may contain only letters, digits, ., - and _, got {name!r}')
     return run.path/'arrays'/f'{name}.safetensors'
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn03
 class _RunValues(_RunFolder):
     "The state, arrays and summary of a run"
     def _values(self, name) -> dict:
-        "Return the object in the file `name`, {} if it is missing; raise a `ValueError` if it is damaged"
+        "Return the object in the file called `name`, {} if it is missing; raise a `ValueError` if it is damaged"
         try: x = read_object(self.path/name, self._must_seal)
         except FileNotFoundError: return {}
         check_faults(_values_fault(name, x))
         return x
 
     def _object(self, name) -> dict:
-        "Return the object in the file `name`, {} if it is missing or damaged"
+        "Return the object in the file called `name`, {} if it is missing or damaged"
         try: return self._values(name)
         except ValueError: return {}
 
@@ -287,7 +287,7 @@ class _RunSnapshots(_RunMetrics):
         return max([r['step'] for r in self.metrics] + self.steps, default=0)
 
     def _load(self, path) -> Snapshot:
-        "Return the snapshot in the file `path`"
+        "Return the snapshot in the file at `path`"
         try: snapshot = decode_snapshot(_read_file(path))
         except ValueError as e:
             self._seen[path] = self._seen[path][0], str(e)
@@ -296,13 +296,13 @@ class _RunSnapshots(_RunMetrics):
         return snapshot
 
     def _is_sound(self, path) -> bool:
-        "Return whether the file `path` has a valid header of a snapshot; its content is not read"
+        "Return whether the file at `path` has a valid header of a snapshot; its content is not read"
         try: return self._cached(path, _snapshot_fault) is None
         except OSError: return False
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn07
 def _listed(numbers, most=12):
-    "Join `numbers` for a message; omit the middle of a list of more than `most` numbers"
+    "Join `numbers` for a message, without those in the middle of a long list"
     shown = [str(x) for x in numbers]
     if len(shown) > most: shown = [*shown[:most//2], '…', *shown[-most//2:]]
     return ', '.join(shown)
@@ -311,7 +311,7 @@ def _listed(numbers, most=12):
 class _RunReading(_RunSnapshots):
     "Methods that read one or several snapshots of a run"
     def _absence(self, step, probe, paths, wrong) -> str:
-        "Explain why the run has no snapshot of `probe` at `step`; `_scan` returns `paths` and `wrong`"
+        "Explain why the run has no snapshot of `probe` at `step`; `paths` and `wrong` are the results of `_scan`"
         if not paths and wrong: return f'no snapshots in {self.path}; {len(wrong)} damaged files: see run.damaged'
         if not paths: return f'no snapshots in {self.path} yet'
         steps = [s for s, p in paths if p == probe]
@@ -363,7 +363,7 @@ def _step_in(path):
     return None
 
 def _number(row, name):
-    "Return the number `name` of a row, with or without Trainer's prefix eval_; NaN if it is missing"
+    "Return the number called `name` of a row, with or without Trainer's prefix eval_; NaN if it is missing"
     x = row.get(f'eval_{name}', row.get(name))
     if isinstance(x, (int, float)): return x
     return math.nan
@@ -673,7 +673,8 @@ def processor() -> str:
                 platform.processor() or platform.machine())
 
 def untouched(path) -> bool:
-    "Return whether the folder `path` is empty except for files left by a process that was killed before its run began"
+    """Return whether the folder at `path` is empty except for files left by a process that was killed before its run
+    began"""
     return Path(path).is_dir() and all(map(_left_by_a_kill, Path(path).iterdir()))
 
 # %% ../../nbs/01_core/15_runs.ipynb #044c
@@ -733,14 +734,14 @@ class _RunForOtherTools(_RunResuming):
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn10
 class Run(_RunForOtherTools):
-    """A training run in the folder `path`, with its `config`, `metrics`, snapshots and checkpoints;
-    you can read it while another process writes to it"""
+    """A training run in the folder at `path`, with its `config`, `metrics`, snapshots and checkpoints; you can read it
+    while another process writes to it"""
     @classmethod
     def example(
         cls,
         name:str, # 'plain', 'sallm', 'saliency-guided', 'ad-drop' or 'attention-guidance'
     ) -> 'Run':
-        "Return the finished run `name` that is bundled with salviz, without its weights"
+        "Return the finished run called `name` that is bundled with salviz, without its weights"
         return cls(example_folder(name))
 
     @classmethod
@@ -754,7 +755,7 @@ class Run(_RunForOtherTools):
         # untrained run
         exist:Literal['refuse', 'empty', 'untrained']='refuse',
     ) -> 'Run':
-        "Create a run in the folder `path` with the given `config`"
+        "Create a run in the folder at `path` with the given `config`"
         when = dict(versions=config.get('versions') or _versions(), created=config.get('created') or _now())
         text, path = sealed({'format': 2, **config, **when}, indent=2), Path(path)
         check_faults(_config_fault(_unsealed(text.encode())), 'create: config ')
@@ -775,7 +776,7 @@ class Run(_RunForOtherTools):
 def open_run(
     path, # folder of a run, or the name of a bundled example run if no such folder exists
 ) -> Run:
-    "Open the run in the folder `path`, or the bundled example run of this name"
+    "Open the run in the folder at `path`, or the bundled example run of this name"
     if path in example_names and not os.path.lexists(path): return Run.example(path)
     return Run(path)
 

@@ -203,7 +203,7 @@ class Snapshot:
         _check_snapshot(self)
 
     def at(self, name:str, layer:int=-1) -> np.ndarray:
-        "Return the array `name` at the model's layer `layer`; negative numbers count from the last recorded layer"
+        "Return the array called `name` at one layer of the model; negative numbers count from the last recorded layer"
         recorded = self.layers.get(name, [])
         if name not in self.arrays: problem, available = f'no array {name!r} in this snapshot; available', self.arrays
         elif name not in self.layers:

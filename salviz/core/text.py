@@ -236,7 +236,7 @@ def _read(
     else: raise ValueError(f'a text must be a string or a list of words, got {text!r:.80}')
     bad = re.search('[\ud800-\udfff]', whole)
     if not bad: return whole, words
-    raise ValueError(f'the text {whole!r:.80} has half a surrogate pair at character {bad.start()}: decode the '
+    raise ValueError(f'the text {whole!r:.80} has an unpaired surrogate at character {bad.start()}: decode the '
                      'file again with the right encoding')
 
 # %% ../../nbs/01_core/07_text.ipynb #036

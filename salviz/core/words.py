@@ -50,7 +50,7 @@ def _composed(source):
 
 # %% ../../nbs/01_core/00_words.ipynb #009c
 def _in_branches(run, printed_by):
-    "Return LaTeX for the string `run`, whose characters are all `printed_by` the same engines"
+    "Return LaTeX for the string `run`; `printed_by` states which engines can print its characters"
     if printed_by == 'all': return run
     if printed_by == 'none': return _unknown_box*len(run)
     marks = [c for c in run if unicodedata.category(c)[0] == 'M']
@@ -143,7 +143,7 @@ def panel_letters(count) -> list: # of strings
 _halves = re.compile('[\ud800-\udfff]')
 
 def for_file(text:str) -> str:
-    "Replace each half of a surrogate pair in `text` with □, so that `text` can be encoded in UTF-8"
+    "Replace each unpaired surrogate in `text` with □, so that `text` can be encoded in UTF-8"
     return _halves.sub('□', text)
 
 # %% ../../nbs/01_core/00_words.ipynb #73b0047f

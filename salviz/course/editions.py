@@ -33,7 +33,7 @@ def cell_tag(
     cell_tags = cell.get('metadata', {}).get('tags', [])
     unknown = [tag for tag in cell_tags if tag not in _tags]
     if unknown or len(cell_tags) > 1:
-        raise ValueError(f'cell {cell.get("id")}: a cell has at most one tag, one of {", ".join(_tags)}; got '
+        raise ValueError(f'cell {cell.get("id")}: a cell may have at most one tag, one of {", ".join(_tags)}; got '
                          f'{", ".join(map(str, cell_tags))}')
     if cell_tags: return cell_tags[0]
     return ''
@@ -98,7 +98,7 @@ _comment = re.compile(r'<!--\s*(.*?)\s*-->', re.S)
 def course_fact(
     name, # such as '1.never_start'
 ) -> str:
-    "Return the fact `name` as printed in prose"
+    "Return the fact called `name` as printed in prose"
     from salviz.course.facts import fact
     return fact(name)
 
@@ -221,7 +221,7 @@ def lesson_faults(
     notebook,         # a source
     fact=course_fact, # function(name) -> printed fact
 ) -> list: # of sentences
-    "Return the faults of the lesson `notebook`"
+    "Return the faults of a lesson"
     try: header, _ = header_of(notebook), [cell_tag(cell) for cell in notebook.cells]
     except ValueError as error: return [str(error)]
     faults = [f'cell {cell.id}: a source has no outputs; clear them' for cell in notebook.cells if cell.get('outputs')]
@@ -263,7 +263,7 @@ def _for_reader(cell, tag, fact):
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-26c
 def _leaks(notebook, shown):
-    "Yield lines of solutions that occur in the cells `shown` to students, other than in the stub"
+    "Yield lines of solutions that occur in other cells for students than the stub"
     read, stub = '\n'.join(cell_text(cell) for cell in shown), ''
     for cell in notebook.cells:
         if cell_tag(cell) == 'stub': stub = cell_text(cell)
@@ -287,7 +287,7 @@ def edition_of(
     edition,          # 'student', 'teacher', 'page' or 'teacher_page'
     fact=course_fact, # function(name) -> printed fact
 ):
-    "Return the `edition` of the lesson `notebook`, without outputs"
+    "Return the `edition` of a lesson, without outputs"
     import nbformat
     shown = chosen_cells(notebook, edition)
     if edition in ('student', 'page') and (leaked := next(_leaks(notebook, [cell for cell, _ in shown]), None)):

@@ -76,12 +76,12 @@ def _named(name):
     raise ValueError(f'fact: unknown fact {name!r}; facts of its lesson: {names or "none"}')
 
 def fact(name) -> str:
-    "Return the printed number `name`; for a claim, 'with all three seeds' or 'in this run'"
+    "Return the printed number called `name`; for a claim, 'with all three seeds' or 'in this run'"
     return str(_named(name))
 
 # %% ../../nbs/14_course/01_facts.ipynb #cf-8d
 def truth(name): # number or text; for a claim, whether it is true of the course's classifier
-    "Return the value of the fact `name`"
+    "Return the value of the fact called `name`"
     one = _named(name)
     if one.value is None: return one.holds()
     return one.value()

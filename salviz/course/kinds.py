@@ -39,7 +39,7 @@ def _texts(name, texts, least):
     return list(texts)
 
 def _count(name, x, most):
-    "Return `x` if it is an integer from 1 to `most`; otherwise raise a ValueError"
+    "Return `x` if it is an integer from 1 to a maximum; otherwise raise a ValueError"
     if isinstance(x, bool) or not isinstance(x, Integral) or not 1 <= x <= most:
         raise ValueError(f'{name} must be an integer from 1 to {most}, got {shown(x)}')
     return int(x)
@@ -67,7 +67,7 @@ def head(
 def choice(
     *options:str,
 ) -> Query:
-    "Return a question that asks for one of `options`"
+    "Return a question that asks for one of several options"
     return Query('choice', dict(options=_texts('options', options, 2)))
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd08c
@@ -143,7 +143,7 @@ def slope(
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd14
 def _wholes(values, below, most=None):
-    "Return whether `values` is a list of distinct integers from 0 to `below` - 1"
+    "Return whether `values` is a list of distinct non-negative integers below a limit"
     if not isinstance(values, (list, tuple)) or not all(_whole(v, below) for v in values): return False
     return len(set(values)) == len(values) and (most is None or 1 <= len(values) <= most)
 

@@ -32,7 +32,7 @@ def shipped(file:str) -> Path:
 def course_run(
     name:str, # one of `course_runs`
 ) -> Run:
-    "Return the finished run `name` of the course, unpacked into the cache"
+    "Return the finished run called `name` of the course, unpacked into the cache"
     check_choice('course_run: name', name, course_runs)
     return Run(unpacked(shipped(f'{name}.tar.xz')))
 
@@ -48,7 +48,7 @@ def course_sentences(
     return [dict(sentence) for sentence in _sentences()[part]]
 
 def _sentence_set(part='mark') -> str:
-    "Return a checksum of the sentences in `part`, which identifies them in files of marks"
+    "Return a checksum of sentences, which identifies them in files of marks"
     content = json.dumps([[s['id'], s['text']] for s in course_sentences(part)])
     return hashlib.sha256(content.encode()).hexdigest()[:8]
 

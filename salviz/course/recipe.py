@@ -133,7 +133,7 @@ def _train_method(
     seed=0, snapshots=4,
     marked=None,      # marked sentences; None for those of the course
 ): # (run, model)
-    "Train the run `name` of the course"
+    "Train the run called `name` of the course"
     from salviz.training.trainer import train
     if marked is None: marked = course_sentences()
     settings = dict(dict(batch_size=16), **_settings[name])

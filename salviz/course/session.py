@@ -87,7 +87,7 @@ def checked_entry(
 ) -> dict:
     "Return `entry` in the form of `commit`, `discuss` and `reveal`; raise a ValueError if it is not valid"
     if not isinstance(entry, dict) or entry.get('state') not in states or entry.get('kind') != query.kind:
-        raise ValueError(f'an entry must have the kind {query.kind!r} and a state of {", ".join(states)}; '
+        raise ValueError(f'an entry must have the kind {query.kind!r} and one of the states {", ".join(states)}; '
                          f'got {shown(entry)}')
     try: first, second = (_checked_answer(query, entry.get(name)) for name in ('first', 'second'))
     except (KeyError, TypeError, AttributeError):

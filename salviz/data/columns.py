@@ -45,20 +45,21 @@ def _inner(feature):
     return getattr(feature, 'feature', None)
 
 def _texts_in(part) -> tuple: # (texts or lists of words, second texts or None)
-    "Return the columns of the split `part` that will be tokenised"
+    "Return the columns of a split that will be tokenised"
     columns = {name: list(part[name][:]) for name in ('text', 'words', 'text_pair') if name in part.column_names}
     return columns.get('words', columns.get('text')), columns.get('text_pair')
 
 # %% ../../nbs/02_data/03_columns.ipynb #009b
 def _word_counts(text, pair=None) -> tuple: # (words, words separated by spaces)
-    "Return the number of words of `text` together with the second text `pair`"
+    "Return the number of words of `text` together with its second text"
     if not isinstance(text, str): return len(text), len(text)
     texts = [t for t in (text, pair) if t is not None]
     return sum(len(find_words(t)) for t in texts), sum(len(t.split()) for t in texts)
 
 # %% ../../nbs/02_data/03_columns.ipynb #009c
 def _misfit(parts, name):
-    "Describe the first row whose list in column `name` does not match the words of its text; '' if all rows match"
+    """Describe the first row whose list in the column called `name` does not match the words of its text; '' if all
+    rows match"""
     for split, part in parts.items():
         texts, pairs = _texts_in(part)
         for i, (values, text, pair) in enumerate(zip(part[name][:], texts, pairs or [None]*len(texts))):
@@ -73,7 +74,8 @@ def _column_kind(
     name,
     of_text=True, # whether the examples are texts with words
 ) -> tuple: # (kind, why the column is not a tensor)
-    "Return the kind of column `name`: 'rationale', 'number', 'words' (aligned), 'numbers' (equal lengths) or 'list'"
+    """Return the kind of the column called `name`: 'rationale', 'number', 'words' (aligned), 'numbers' (equal lengths)
+    or 'list'"""
     features = [part.features[name] for part in parts.values()]
     if name == 'rationale' and of_text: return 'rationale', ''
     if all(map(_numeric, features)): return 'number', ''
@@ -160,7 +162,7 @@ def with_columns(
     where,         # name of the split, for errors
     align=None,    # function of (texts, pairs) -> `TokenText`s; None if the examples are not texts
 ):
-    "Add the further columns of `part` to `encoded` and return it"
+    "Add the further columns of a split (`part`) to its encoding (`encoded`), and return it"
     names, part = [name for name in kinds if name in part.column_names], part.with_format(None)
     along = [name for name in names if kinds[name][0] in ('rationale', 'words')]
     aligned = {name: [] for name in along}
@@ -183,7 +185,7 @@ def with_columns(
         if values is None: values = list(part[name][:])
         if kinds[name][0] == 'number':
             if not _numeric(feature):
-                raise ValueError(f'{where}: {name} must have numbers, as in the other splits, got {feature}')
+                raise ValueError(f'{where}: {name} must contain numbers, as in the other splits, got {feature}')
             if any(x is None for x in values): feature, values = Value('float64'), _with_nan(values)
         encoded = encoded.add_column(name, values, feature=feature)
     return encoded

@@ -337,7 +337,7 @@ def _doccano_spans(marks) -> list: # of (person, start, end, name)
     return [tuple(one.get(name) for name in names) if isinstance(one, dict) else (None, *one) for one in marks]
 
 def _doccano(columns, span_labels, spans):
-    "Return a function that reads Doccano's JSONL export, whose column `spans` has the spans"
+    "Return a function that reads Doccano's JSONL export"
     text, _, label, _ = columns
     if label == spans: label = 'cats'
     def read(group, annotators):
@@ -356,7 +356,7 @@ def _doccano(columns, span_labels, spans):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #47efef06
 def _is_span(one):
-    "Return whether `one` is a span in Doccano's format"
+    "Return whether an object is a span in Doccano's format"
     return isinstance(one, dict) and 'start_offset' in one or (
         isinstance(one, (list, tuple)) and len(one) == 3 and isinstance(one[2], str) and isinstance(one[0], int))
 

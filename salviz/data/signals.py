@@ -304,7 +304,7 @@ def _ts_header(lines, path):
         if line.startswith('@'):
             name, *words = line.split()
             header[name[1:].lower()] = words
-    else: raise ValueError(f'{path} is not a .ts file: it has no line @data')
+    else: raise ValueError(f'{path} is not a .ts file: it has no @data line')
     return header, number + 1
 
 def _header_problem(header) -> str:
@@ -497,7 +497,7 @@ def _samples(rng, n, layout, process, steps, features, mu, noise, sampling):
 
 # %% ../../nbs/02_data/01_signals.ipynb #056
 def _layout(layout, positional):
-    "Return the Layout that `layout` names, and its class names"
+    "Return `layout` as a `Layout`, and the names of its classes"
     if isinstance(layout, str):
         if layout not in _layouts:
             raise ValueError(f'layout must be one of {", ".join(_layouts)}, or a Layout, got {layout!r}')

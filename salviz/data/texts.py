@@ -60,7 +60,7 @@ def _rating_class(rating:float) -> int:
 
 # %% ../../nbs/02_data/00_texts.ipynb #006b
 def _packaged(name):
-    "Return the packaged sentences `name` as one Dataset"
+    "Return the packaged sentences called `name` as one Dataset"
     lines = (asset('movie-sentences')/f'{_packaged_texts[name]}_GroundTruth.txt').read_text(
         encoding='utf-8').strip().split('\n')
     _, ratings, texts = zip(*(line.split('\t') for line in lines))
@@ -122,7 +122,8 @@ def from_hub(
     here='',                    # the packaged alternatives, for error messages
     repository=None,            # name of the data set on the Hub; None: `name`
 ):
-    "Load the data set `name` from the Hub; if this fails, raise an error with the reason and the packaged alternatives"
+    """Load the data set called `name` from the Hub; if this fails, raise an error with the reason and the packaged
+    alternatives"""
     repository = repository or name
     named = repr(name)
     if repository != name: named += f' ({repository})'
@@ -139,7 +140,7 @@ def from_hub(
 
 # %% ../../nbs/02_data/00_texts.ipynb #018
 def _is_here(name, what):
-    "Call the `Path` method named `what` on the path `name`; return False if `name` is not a valid path"
+    "Call the `Path` method `what`, such as 'is_file', on the path `name`; return False if `name` is not a valid path"
     try: return getattr(Path(name).expanduser(), what)()
     except (OSError, ValueError, RuntimeError): return False
 
@@ -163,7 +164,7 @@ other_splits = dict(dev='validation', valid='validation', val='validation', eval
 
 # %% ../../nbs/02_data/00_texts.ipynb #020
 def refuse_rows(bad, split, what):
-    "Raise a `ValueError` if `bad`, a list of row numbers of `split`, is not empty; the message starts with `what`"
+    "Raise a `ValueError` that begins with `what` and names the split, if the list `bad` of row numbers is not empty"
     if len(bad):
         raise ValueError(f'{what} in {len(bad)} row{"s" * (len(bad) > 1)} of {split} (first: row {bad[0]}, '
                          'counted from 0)')
@@ -180,7 +181,8 @@ def _visible(name) -> str:
     return repr(name)
 
 def check_column(table, name, split, argument):
-    "Raise a `ValueError` unless `table` has one column `name`; `argument` is the name of the user's argument"
+    """Raise a `ValueError` unless exactly one column of `table` is called `name`; `argument` is the name of the user's
+    argument"""
     columns = _column_names(table)
     count = sum(isinstance(name, str) and c == name for c in columns)
     if count == 1: return
@@ -189,7 +191,7 @@ def check_column(table, name, split, argument):
     raise ValueError(f'{argument}={name!r}: {split} has {problem}')
 
 def _column(table, name, split, argument):
-    "Return the values of column `name`; `argument` is the name of the user's argument, for error messages"
+    "Return the values of the column called `name`; `argument` is the name of the user's argument, for error messages"
     check_column(table, name, split, argument)
     # without [:], the column of a Dataset would be read row by row
     if isinstance(table, pd.DataFrame): return table[name].tolist()
@@ -204,7 +206,7 @@ def _missing(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #020d
 def _good_texts(texts, where, column='the text'):
-    "Return `texts` if all of them are non-empty strings; error messages name the split `where` and the `column`"
+    "Return `texts`; raise a `ValueError` that names the split and the column if one is not a non-empty string"
     are_good = {*map(type, texts)} <= {str} and all(map(str.strip, texts)) and not any(map(_half.search, texts))
     if are_good: return texts # the following searches are slow
     refuse_rows([i for i, t in enumerate(texts) if not isinstance(t, str) and not _missing(t)], where,
@@ -212,12 +214,12 @@ def _good_texts(texts, where, column='the text'):
     refuse_rows([i for i, t in enumerate(texts) if not isinstance(t, str) or not t.strip()], where,
                 f'{column} is empty')
     refuse_rows([i for i, t in enumerate(texts) if _half.search(t)], where,
-                f'{column} has half of a surrogate pair, which is not a valid character,')
+                f'{column} has an unpaired surrogate, which is not a valid character,')
     return texts
 
 # %% ../../nbs/02_data/00_texts.ipynb #020e
 def _texts(table, name, split, argument):
-    "Return the strings of column `name`"
+    "Return the strings of the column called `name`"
     return _good_texts(_column(table, name, split, argument), split, f'column {name!r}')
 
 # %% ../../nbs/02_data/00_texts.ipynb #lab2
@@ -243,14 +245,14 @@ def written_labels(
 
 # %% ../../nbs/02_data/00_texts.ipynb #lab2c
 def _label_values(table, name, split, **reading):
-    "Return the labels in column `name`, parsed by `written_labels` if they come from a text file"
+    "Return the labels in the column called `name`, parsed by `written_labels` if they come from a text file"
     values = _column(table, name, split, 'label')
     if getattr(table, 'attrs', {}).get('as_written'): return written_labels(values, **reading)
     return values
 
 # %% ../../nbs/02_data/00_texts.ipynb #lab5
 def _as_seen(name):
-    "Normalise the class `name`: composed characters, no invisible characters, single spaces between words"
+    "Normalise the class called `name`: composed characters, no invisible characters, single spaces between words"
     seen = ''.join(c for c in unicodedata.normalize('NFC', name) if unicodedata.category(c) != 'Cf')
     return ' '.join(seen.split())
 
@@ -287,7 +289,8 @@ def _plain(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #023b
 def _plain_labels(table, name, split, **reading):
-    "Return the labels in column `name`; raise a `ValueError` if one is missing; pass `reading` to `written_labels`"
+    """Return the labels in the column called `name`; raise a `ValueError` if one is missing; pass `reading` to
+    `written_labels`"""
     values = _label_values(table, name, split, **reading)
     odd = [i for i, x in enumerate(values) if isinstance(x, (bytes, dict, set))]
     if odd: refuse_rows(odd, split, f'the label is neither a name nor a number (type {type(values[odd[0]]).__name__})')
@@ -367,7 +370,7 @@ def _as_list(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml02b
 def _has_lists(table, label) -> bool:
-    "Return whether column `label` of train contains lists of labels; raise an error if only some rows do"
+    "Return whether the column of labels of train contains lists of labels; raise an error if only some rows do"
     are_lists = [_as_list(x) is not None for x in _column(table, label, 'train', 'label')]
     if any(are_lists):
         refuse_rows([i for i, is_list in enumerate(are_lists) if not is_list], 'train',
@@ -426,7 +429,7 @@ def _item_feature(table, column): # None for a data frame
     return getattr(feature, 'feature', feature)
 
 def _list_columns(tables, label, labels):
-    "Apply `_several_columns` to the lists in column `label`, or to the columns of flags that `label` lists"
+    "Apply `_several_columns` to the lists in the column of labels, or to several columns of flags"
     if not isinstance(label, str):
         rows = {}
         for split, table in tables.items():
@@ -519,7 +522,7 @@ def _rarest(rows) -> np.ndarray:
     return np.array([min(row, key=lambda x: (count[x], x), default=-1) for row in rows])
 
 def _strata(part):
-    """Return the stratum of each row of `part`: its label (the rarest label if there are several), the decile of its
+    """Return the stratum of each row of a split: its label (the rarest label if there are several), the decile of its
     score, or the same stratum for all rows"""
     if 'label' not in part.column_names: return np.zeros(len(part), int)
     if hasattr(part.features['label'], 'feature'): return _rarest(part['label'])
@@ -558,7 +561,7 @@ def check_splits(parts):
     "Raise a `ValueError` if `parts` {split: rows} has no train split or an empty split"
     problems = [f'the {name} split is empty' for name in three_splits if name in parts and not len(parts[name])]
     listed = ', '.join(map(str, parts)) or 'nothing'
-    if 'train' not in parts: problems = [f'the source has no train split; it has {listed}']
+    if 'train' not in parts: problems = [f'the source has no train split; available: {listed}']
     if problems: raise ValueError(problems[0])
 
 def _make_missing(parts, splits, seed) -> DatasetDict:
@@ -601,7 +604,7 @@ def _source_name(source):
 
 # %% ../../nbs/02_data/00_texts.ipynb #045
 def _dataset(columns, types, source, called=None):
-    "Return a Dataset of `columns` with their `types`, named `called` or, if that is None, after its source"
+    "Return a Dataset of `columns` with their `types`; its name is `called` or, by default, the name of its source"
     features = Features({name: types[name] for name in columns})
     if called is not None and not (isinstance(called, str) and called.strip()):
         raise ValueError('name must be the name of the data for captions, such as "film reviews", or None; '
@@ -883,8 +886,8 @@ _pair_sources = Sources({'copy-reorder': lambda: dict(train=copy_reorder(4000)),
                         'help-en-de': lambda: _help_pairs('de')}, readers)
 
 def _inner_texts(table, name, split, argument):
-    """Return the strings in column `name`; 'translation.de', for example, selects the entries 'de' of the column
-    'translation'"""
+    """Return the strings in the column called `name`; 'translation.de', for example, selects the entries 'de' of the
+    column 'translation'"""
     outer, dot, inner = name.partition('.')
     if not dot or name in _column_names(table): return _texts(table, name, split, argument)
     values = _column(table, outer, split, argument)
@@ -1057,17 +1060,19 @@ def _beyond_json(x):
         return {type(x).__name__: x.isoformat()}
     if isinstance(x, (datetime.timedelta, Decimal)): return {type(x).__name__: str(x)}
     if isinstance(x, (bytes, bytearray, memoryview)): return dict(bytes=bytes(x).hex())
-    raise TypeError(f'values of type {type(x).__name__} have no fingerprint; remove the column, or convert it to text')
+    raise TypeError(f'values of type {type(x).__name__} cannot be fingerprinted; '
+                    'remove the column, or convert it to text')
 
 def _undecoded(part, name):
-    "Return `part` with undecoded files in column `name` if the column contains images, audio or video"
+    "Return `part` with undecoded files in the column called `name` if the column contains images, audio or video"
     decoded = getattr(part.features[name], 'decode', None)
     if decoded: return part.cast_column(name, replace(part.features[name], decode=False))
     return part
 
 # %% ../../nbs/02_data/00_texts.ipynb #079
 def _array_bytes(part, name):
-    "Yield the type and shape of the arrays in column `name`, then their bytes (little-endian), 1,000 rows at a time"
+    """Yield the type and shape of the arrays in the column called `name`, then their bytes (little-endian), 1,000 rows
+    at a time"""
     feature = part.features[name]
     yield json.dumps([feature.dtype, [len(part), *feature.shape]]).encode()
     part = part.with_format('numpy', dtype=feature.dtype) # without dtype, floats would be float32
@@ -1302,7 +1307,7 @@ def data_classes(data) -> list: # None for a task without classes
 
 # %% ../../nbs/02_data/00_texts.ipynb #089c
 def _check_task(task, part):
-    "Return the task that `part` is encoded for; raise a `ValueError` if its columns do not support `task`"
+    "Return the task that a split is encoded for; raise a `ValueError` if its columns do not support `task`"
     if task is None: return data_task(part)
     intended, texts = data_task(part), [name for name, t in tasks.items() if t.modality == 'text']
     pretraining = [name for name in texts if tasks[name].self_supervised]
@@ -1372,7 +1377,8 @@ def _answers_within(
         return [i for i, (t, span) in enumerate(zip(texts, part['answer'])) if 1 in _answer_labels(t, span)]
     complete = {split: part.select(fits(part)) for split, part in data.items()}
     total, n = (sum(map(len, parts.values())) for parts in (data, complete))
-    if n < total: warnings.warn(f'removed {total - n} of {total} questions whose answer lies beyond {longest} tokens',
+    if n < total: warnings.warn(f'removed {total - n} of {total} questions, because their answers are not within the '
+                                f'first {longest} tokens',
                                 stacklevel=2)
     return DatasetDict(complete)
 

@@ -24,7 +24,7 @@ def _scripts() -> dict: # {name: file}
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #049b
 def static_text(name:str) -> str:
-    "Return the text of the file `name` in salviz/explorer/static/; panels.js is generated"
+    "Return the text of the file called `name` in salviz/explorer/static/; panels.js is generated"
     if name == 'panels.js': return _panels_text()
     if name not in (scripts := _scripts()):
         names = ', '.join(sorted(scripts))
@@ -41,7 +41,7 @@ def _problem_of(line) -> str:
     return ''
 
 def _parse_module(name:str, text:str) -> dict: # imports [(names, module)], names {declared name: is it exported?}, body
-    "Parse the imports and declarations of the module `name`, and its body without `import` and `export`"
+    "Parse the imports and declarations of the module called `name`, and its body without `import` and `export`"
     imports, body = [], []
     for line in text.splitlines():
         if problem := _problem_of(line): raise ValueError(f'{name}: {problem}; got {line!r}')
@@ -119,7 +119,7 @@ def check_panels(names) -> list:
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #pg12d
 def needs_plotly(shown) -> bool:
-    "Return True if any of the panels `shown` (None: all) uses plotly"
+    "Return True if one of the panels uses plotly"
     return any(panel.plotly for name, panel in panels().items() if shown is None or name in shown)
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #051

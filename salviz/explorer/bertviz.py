@@ -35,7 +35,7 @@ def _snapshot(source, step, probe):
     if isinstance(source, Snapshot): return source
     if hasattr(source, 'selection'):
         if step is None and probe is None: return source.recorded_selection().snapshot
-        raise ValueError('an Explorer shows the step and sentence in view; '
+        raise ValueError('an Explorer determines the step and the sentence itself; '
                          'leave out step= and probe=, or pass its run')
     if isinstance(source, (str, Path)): source = Run(source)
     return source.snapshot(step=-1 if step is None else step, probe=probe or 0)
@@ -159,7 +159,7 @@ def bertviz_view(
     "Show the attention of one snapshot in bertviz's head view or model view; needs bertviz, but no network"
     s = _snapshot(run_or_snapshot, step, probe)
     if 'attention' not in s.arrays:
-        raise KeyError(f'this snapshot has no attention; it has {", ".join(s.arrays) or "no arrays"}')
+        raise KeyError(f'this snapshot has no attention; available: {", ".join(s.arrays) or "no arrays"}')
     have, n = s.layers['attention'], len(s.tokens)
     all_heads, is_pair = s.arrays['attention'].shape[1], len(s.texts) == 2
     layers, heads = (choose(have, layers, 'layers', from_end=True),

@@ -84,7 +84,7 @@ class Page:
 
 # %% ../../nbs/12_explorer/06_page.ipynb #009b
 def _too_large(total, fraction, limit):
-    "Return the error for a page with `total` bytes after packing `fraction` of it"
+    "Return the error for a page that is too large, with an estimate of its size from the part packed so far"
     return ValueError(f'the page would have about {total/fraction/1e6:.0f} MB, more than limit={limit/1e6:.0f} MB; '
                       'choose fewer examples (probes=), steps (steps=), layers (layers=) or full maps (heads=), '
                       'or pass limit=None')

@@ -77,9 +77,9 @@ def _about(model, megabytes, others) -> str:
     "Describe the model in the page, how much 8-bit weights change the recorded answers, and the size of all models"
     count, most, changed = (model.moved[key] for key in ('sentences', 'most', 'changed'))
     sentences = f'the {count} recorded sentences' if count > 1 else 'the recorded sentence'
-    moved = f'On {sentences}, this moves a probability by at most {most:.4f}'
-    same = f'{moved} and changes no prediction.'
-    if changed: same = f'{moved} and changes {changed} prediction{"s"*(changed > 1)}.'
+    moved = f'On {sentences}, this changes a probability by at most {most:.4f}'
+    same = f'{moved}, and no prediction.'
+    if changed: same = f'{moved}, and {changed} prediction{"s"*(changed > 1)}.'
     pieces, whole = model.header['pieces'], model.header['vocabulary']
     left = f' It contains {len(pieces):,} of {whole:,} word pieces; others are split.' if pieces is not None else ''
     several = f' The {others + 1} models in this page take {megabytes:.1f} MB.' if others else ''

@@ -25,7 +25,7 @@ from ..views.maps import telling_entry
 # %% ../../nbs/12_explorer/02_payload.ipynb #018
 def _ranks(snapshot, full=()):
     """Return the ranks of the attributions in `snapshot`, their layers and their source ('exact' or 'stored values');
-    above 128 tokens, only the ranks of the heads in `full`"""
+    above 128 tokens, only the ranks of the heads whose maps are sent in full"""
     have = snapshot.arrays
     if 'attribution_ranks' in have: return have['attribution_ranks'], snapshot.layers['attribution_ranks'], 'exact'
     x, layers = have['attention_attribution'], snapshot.layers['attention_attribution']
@@ -81,7 +81,7 @@ def _custom_entry(name, x, axes):
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #48fc922c
 def _of_layers(x, at, layers):
-    "Restrict the array `x`, which was recorded at the layers `at` of the model, to `layers` (None: all)"
+    "Restrict an array with one row per recorded layer to `layers` (None: all)"
     if at is None or layers is None: return x, at
     rows = [i for i, l in enumerate(at) if l in layers]
     return x[rows], [at[i] for i in rows]
@@ -123,7 +123,7 @@ _info = ('method', 'args', 'methods', 'seed', 'drawn_step', 'method_epoch', 'pha
          'feature_names', 'continuation', 'patches', 'not_normalised', 'answer')
 
 def method_args(info:dict, name:str) -> dict:
-    "Return the arguments of the method `name` from the `info` of a snapshot; {} if it was not used"
+    "Return the arguments of the method called `name` from the `info` of a snapshot; {} if it was not used"
     if name in (info.get('methods') or {}): return info['methods'][name] or {}
     if info.get('method', name) == name: return info.get('args') or {}
     return {}

@@ -101,7 +101,7 @@ def order_code(
     codes, # uint8 [..., n], non-decreasing in the ranked values
     # uint8 [..., n], 0 where there is no rank; None if the ranks are not a refinement of the order of the codes
 ):
-    "Encode the part of `ranks` that `codes` do not determine"
+    "Encode the part of the ranks that the codes do not determine"
     shape, n = ranks.shape, ranks.shape[-1]
     r, c = ranks.reshape(-1, n), codes.reshape(-1, n)
     by_rank = np.argsort(r, axis=-1, kind='stable')
@@ -129,7 +129,7 @@ def order_code(
 
 # %% ../../nbs/12_explorer/01_quantisation.ipynb #cd068b
 def order_value(rest, codes) -> np.ndarray: # uint8 [..., n]
-    "Decode the ranks that `order_code` encoded as `rest`"
+    "Decode the ranks from `rest`, the result of `order_code`"
     shape, n = np.shape(rest), np.shape(rest)[-1]
     rest, c = np.reshape(rest, (-1, n)), np.reshape(codes, (-1, n))
     higher, has_equal = np.divmod(rest.astype(np.int16) - 1, 2)
@@ -158,7 +158,7 @@ codecs = dict(
 def codec_of(
     name:str, # may end in a method, as in 'method_saliency (SalLM)', or in layer and head, as in 'attention/0.3'
 ) -> str:
-    "Return the code for the array `name`"
+    "Return the code for the array called `name`"
     return codecs[re.split(r'/| \(', name)[0]]
 
 # %% ../../nbs/12_explorer/01_quantisation.ipynb #009c
@@ -191,7 +191,7 @@ _kinds = dict(cube8='u1', level8='u1', rank8='u1', bits='u1', table8='u1', rank1
 
 # %% ../../nbs/12_explorer/01_quantisation.ipynb #012b
 def decode_array(spec:dict, data:bytes) -> np.ndarray:
-    "Decode the array that `encode_array` encoded as `spec` and `data`"
+    "Decode an array from `spec` and `data`, the results of `encode_array`"
     codec, shape = spec['codec'], tuple(spec['shape'])
     if 'exponent' in spec:
         return np.ldexp(decode_array({k: v for k, v in spec.items() if k != 'exponent'}, data).astype(float),

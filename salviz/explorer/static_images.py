@@ -51,8 +51,8 @@ class Selection:
         self.entry = entry
 
     def _at_work(self, most=8):
-        """Return the snapshot if the method was active at its step;
-        otherwise return the last snapshot at which it was active, searching at most the last `most` snapshots"""
+        """Return the snapshot if the method was active at its step; otherwise return the last snapshot at which it was
+        active, among a limited number"""
         def tells(snapshot): return {'attention_attribution', 'guided'} & set(snapshot.arrays)
         if self.run is None or tells(self.snapshot): return self.snapshot
         steps = [step for step, probe in self.run.recorded if probe == self.snapshot.probe][:-most - 1:-1]
@@ -101,7 +101,7 @@ def _of_view(view, width) -> _Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #011b
 def _titled(words, view, width) -> _Part:
-    "Return the body of the figure of `view` below the title `words`"
+    "Return the body of the figure of `view` below a title"
     part, lines = _of_view(view, width), F.wrapped(words, width - 6, 7, 'bold')
     def draw(sheet, x, y):
         for i, line in enumerate(lines): sheet.text(x, y + 5 + 9*i, line, fontsize=7, weight='bold', va='center')
@@ -307,7 +307,7 @@ _parts = dict(heads=_heads_part, map=_map_part, triptych=_triptych_part, compare
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028b
 def _kind_view(image, selection): # a view
-    "Return the view of the figure kind `image`, at the layer and head of `selection` if it takes them"
+    "Return the view of one kind of figure (`image`), at the layer and head of `selection` if it takes them"
     kind, place = figure_kinds()[image], entry_place(selection.entry)
     if kind.takes in ('run', 'runs'): return kind.make(selection.run)
     return kind.make(selection.snapshot, **{k: v for k, v in place.items() if k in kind.options})
@@ -375,7 +375,7 @@ _needs = dict(evidence=custom_evidence, continuation=lambda s: s.info.get('conti
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #029b
 def _of_page(selection, where) -> list: # of `Panel`
-    "Return the panels at the position `where` on a page that have data for `selection`"
+    "Return the panels at one position of a page that have data for `selection`"
     if 'answer' in selection.snapshot.info: return [panels()['answer']]*(where == 'below')
     if _is_signal(selection.snapshot): shown = ('signals', 'anything')
     else: shown = ('maps', 'text', 'anything')

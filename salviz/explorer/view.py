@@ -45,13 +45,13 @@ class _DescribedRuns:
         self._prioritise(0, first)
 
     def _guess(self, run, probe):
-        "Estimate the size of a frame of the sentence `probe` in bytes, before the first one is packed"
+        "Estimate the size of a frame of one sentence in bytes, before the first one is packed"
         m = self._metas[run]
         n = next((len(p['tokens']) for p in m['probes'] if p['id'] == probe), 32)
         return 3*(m['model']['layers'] or 12)*(m['model']['heads'] or 12)*min(n, 128)**2 + 2000
 
     def _prioritise(self, run, probe):
-        "Rebuild the plan with priority for the sentence `probe`, on both sides of a comparison"
+        "Rebuild the plan with priority for one sentence, on both sides of a comparison"
         same = {p['id']: p['matches'] if i else p['id'] for i, m in enumerate(self._metas) if i == run
                 for p in m['probes']}.get(probe, probe)
         both = {(i, p['id']) for i, m in enumerate(self._metas) for p in m['probes']
@@ -188,7 +188,7 @@ class _Rows(_PackedFrames):
 class _Delivery(_Rows):
     "The rounds of the sender"
     def _fill(self, state, seconds, most=8e6):
-        "Pack frames into `state` for at most `seconds` seconds and `most` bytes; return True if frames remain"
+        "Pack frames into `state` within limits of time and bytes; return True if frames remain"
         start, total, wanted = time.monotonic(), 0, self._wanted()
         for i, key in enumerate(wanted):
             if i and (time.monotonic() - start > seconds or total > most): return True

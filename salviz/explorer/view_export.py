@@ -23,7 +23,7 @@ ViewArrays = namedtuple('ViewArrays',
                         'tokens attention attribution saliency candidates discarded layer head step probe')
 
 def _has_map(s, name, place):
-    "Return True if the map `name` was recorded at `place`"
+    "Return True if the map called `name` was recorded at `place`"
     if 'mean_of' in place: return {layer for layer, _ in place['mean_of']} <= {*s.layers.get(name, [])}
     layer, head = place['layer'], place['head']
     if head == 'rollout': return name == 'attention'
@@ -67,7 +67,7 @@ def _map_options(selection, state) -> dict:
 
 # %% ../../nbs/12_explorer/13_view_export.ipynb #009b
 def _panel_kind(selection, tab):
-    "Return the kind of figure for the panel `tab`; None for the default of the snapshot"
+    "Return the kind of figure for a panel; None for the default of the snapshot"
     if not selection.snapshot.labels or 'attention' not in selection.snapshot.arrays: return None
     if tab == 'compare' and selection.other is not None: return 'compared'
     if tab == 'triptych': return 'triptych'
@@ -80,7 +80,7 @@ def _place(selection, kind, figure_kind, options) -> dict: # layer and head, or 
     place = entry_place(selection.entry)
     if 'mean_of' in place and {'layer', 'head'} & {*options}: return {}
     if 'mean_of' in place and 'head' in figure_kind.options and 'mean_of' not in figure_kind.options:
-        raise ValueError(f'figure: {kind} does not support the mean over chosen heads in view; choose one '
+        raise ValueError(f'figure: {kind} does not support the mean over chosen heads, which is in view; choose one '
                          'head in the explorer, or pass layer= and head=')
     return place
 

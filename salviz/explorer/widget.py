@@ -190,7 +190,8 @@ class _Selected(W.VBox):
     def recorded_selection(self) -> 'Selection':
         "Return `selected()`; raise a ValueError if there are no recordings"
         selection = self.selected()
-        if selection is None: raise ValueError('nothing has been recorded yet, so there is nothing to show or export')
+        if selection is None: raise ValueError('nothing has been recorded yet, so there is nothing to show or export; '
+                                           'wait for the first recording')
         return selection
 
     def selected(self) -> 'Selection|None':
@@ -233,7 +234,7 @@ def _watch(
     background, # the running computation of `explore`
     offer,      # text shown next to the progress bar
 ):
-    "Wait for `background`, with a progress bar after one second"
+    "Wait for a background computation, with a progress bar after one second"
     from tqdm import tqdm
     with tqdm(total=background.total, unit=background.unit, delay=1, leave=False, dynamic_ncols=True) as bar:
         bar.set_postfix_str(offer, refresh=False)
@@ -476,7 +477,7 @@ class _SelectedPlace(dict):
     "The selection in an explorer: sentence, step, layer, head and token, as items or attributes"
     def __getattr__(self, name):
         if name in self: return self[name]
-        raise AttributeError(f'a selection has no {name!r}; it has {", ".join(self)}')
+        raise AttributeError(f'unknown entry {name!r} of a selection; available: {", ".join(self)}')
 
     def __call__(self) -> 'Selection|None':
         "Return `Explorer.selected()`; deprecated: `selection` used to be a method"
@@ -485,13 +486,13 @@ class _SelectedPlace(dict):
         return self.explorer().selected()
 
 def _steps_of(meta) -> dict: # {sentence: steps}
-    "Return the recorded steps of each sentence of the run that `meta` describes"
+    "Return the recorded steps of each sentence of a run; `meta` describes the run"
     steps = {}
     for probe, step in meta['recorded']: steps.setdefault(probe, []).append(step)
     return steps
 
 def _place_of(state, meta) -> dict:
-    "Return the selection in the explorer's `state`, whose run `meta` describes"
+    "Return the current selection, read from the explorer's `state`; `meta` describes its run"
     steps, entry = _steps_of(meta), state.get('entry') or {}
     sentence = state.get('probe') if state.get('probe') in steps else min(steps, default=None)
     step = state.get('step')
@@ -502,7 +503,8 @@ def _place_of(state, meta) -> dict:
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #1d071032
 def _place_faults(wanted, place, meta): # generator of str
-    "Yield the reasons why the selection `wanted` cannot be shown; `place` is the current one, `meta` describes the run"
+    """Yield the reasons why the explorer cannot show the selection `wanted`; `place` is the current selection, and
+    `meta` describes the run"""
     if not isinstance(wanted, dict): yield f'must be a dict such as dict(step=10), got {wanted!r:.60}'; return
     if unknown := [name for name in wanted if name not in place]:
         yield f'has unknown keys {", ".join(map(str, unknown))}; allowed: {", ".join(place)}'
@@ -517,7 +519,7 @@ def _place_faults(wanted, place, meta): # generator of str
             yield f'{name} must be one of {list(allowed[name])}, got {value!r}'
 
 def _state_of(place) -> dict:
-    "Return the part of the explorer's state that shows the selection `place`"
+    "Return the part of the explorer's state that shows a selection (`place`)"
     layer, head = place['layer'], place['head']
     kinds = {(True, True): 'head', (True, False): 'heads', (False, True): 'layers'}
     kind = kinds.get((layer is not None, head is not None))
@@ -572,7 +574,7 @@ class _WithSelection(_Export):
         if (place := self._place()) != self.selection: self.selection = place
 
     def _write_selection(self, place):
-        "Show the selection `place` in the browser if another one is in view"
+        "Show a selection (`place`) in the browser if another one is in view"
         state, meta = self._shown_run()
         if _place_of(state, meta) == place: return
         self._send_state({k: v for k, v in state.items() if k not in _passing} | _state_of(place))

@@ -56,7 +56,7 @@ def _draw_text(sheet, view, part, x, y, space, size):
 
 # %% ../../nbs/11_figures/15_answers.ipynb #fa10
 def _panels(view, width):
-    "Return the names of the panels in lines, their places, the size of an image, and the height of all rows"
+    "Return the rows of panels by name, their positions, the size of an image, and the total height of the rows"
     left, gap, count = 10, 10, 1 + len(view.maps)
     names = [' '.join(parts) for parts in zip(panel_letters(count), ('the image', *view.names))]
     across = min(count, 4 if width >= 5 else 2)
@@ -69,7 +69,7 @@ def _panels(view, width):
         y += wide*shape + 8
     return lines, places, wide, wide*shape, y
 
-@figure_kind('answer_heat_map', answer_heat_map, "where the tokens of an answer look in an image, and in the text",
+@figure_kind('answer_heat_map', answer_heat_map, "attention of an answer's tokens to the image and to the text",
              "info['answer']", lists=('tokens',), least=2.)
 def _answer_heat_map(view, width):
     "Draw the image and its maps in rows, and below them the text before each token"

@@ -44,7 +44,7 @@ def _names_in(view) -> list:
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #b1d830ea
 def _found(name, existing):
-    "Return the spelling of `name` in `existing`, or None"
+    "Return the spelling of `name` that occurs in `existing`, such as the title of a method, or None"
     spellings = name, methods_words(str(name)), plain_series_name(name)
     return next((spelling for spelling in spellings if spelling in existing), None)
 
@@ -181,7 +181,7 @@ def _limit_faults(view, limits):
             yield f'limits of a logarithmic axis must be positive, got {shown(ends)}'
 
 def _beyond_note(values, ends, axis):
-    "Return the note about the `values` beyond the `ends` of `axis`, as a tuple"
+    "Return the note about the `values` beyond the limits of an axis, as a tuple"
     values = values[np.isfinite(values)]
     lost = int(((values < ends[0]) | (values > ends[1])).sum())
     if not lost: return ()
@@ -190,7 +190,7 @@ def _beyond_note(values, ends, axis):
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #6d1e9ef9
 def _beyond_scale(values, ends) -> tuple:
-    "Return the note about the `values` beyond the `ends` of a colour scale, as a tuple"
+    "Return the note about the `values` beyond the limits of a colour scale, as a tuple"
     lost = int(((values < ends[0]) | (values > ends[1])).sum())
     if not lost: return ()
     return (f'{lost} of {len(values)} cells lie beyond the colour scale, which is limited to {ends[0]:g} to '

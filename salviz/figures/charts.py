@@ -461,7 +461,7 @@ def _split(columns, space, gap):
 _group_height = 11 # points
 
 def _draw_groups(sheet, top, x, columns, gap, size):
-    "Write the upper level of the heads of `columns`, from `x`, with a rule below each group that ends at `top`"
+    "Write the upper column headings above `columns`, from `x` on, with a rule below each group"
     for title, part in groupby(columns, key=lambda c: c['group']):
         wide = sum(c['width'] + gap for c in part) - gap
         sheet.text(x + wide/2, top - 6, fitted(title, wide + gap - 2, size, 'bold'), fontsize=size, weight='bold',

@@ -50,7 +50,7 @@ def _clipped(ax, x, y, colour, limits):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-6s
 def _draw_effect(ax, y, row, view, below=4.):
-    "Draw one effect at the height `y`, and `below` points under it the bracket of the detectable effect"
+    "Draw one effect at the height `y`, and under it the bracket of the detectable effect"
     (colour, fill), limits = _dot_colours(row, view.scaled), view.limits
     def inside(x): return float(np.clip(x, *limits))
     if np.isfinite(row.detectable):
@@ -68,8 +68,7 @@ def _draw_effect(ax, y, row, view, below=4.):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-6sb
 def _name_rows(ax, at, names):
-    """Write `names`, each a list of lines, along the left edge at the heights `at`;
-    draw a faint grid and remove the frame"""
+    "Write `names`, each a list of lines, along the left edge; draw a faint grid and remove the frame"
     ax.set_yticks(at, map('\n'.join, names), fontsize=6.5)
     ax.tick_params(axis='y', length=0)
     ax.grid(axis='x')
@@ -145,13 +144,13 @@ def _forest_columns(view, width):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-8b1
 def _stacked_claim(row, full):
-    "Return the lines of the claim above its interval, on a sheet `full` points wide"
+    "Return the lines of the claim above its interval, for the width of the sheet"
     word = fitted(row.word, .4*full, 6, 'bold')
     return in_lines(_claim(row), full - 2*Sheet.margin - text_width(word, 6, 'bold') - 6, 6, 3)
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-8c
 def _write_effect(write, y, row, lines, columns, full):
-    "Write the claim, the numbers and the verdict of a row with its axis at `y`, on a sheet `full` points wide"
+    "Write the claim, the numbers and the verdict of a row with its axis at `y`"
     words, right = columns[2], full - Sheet.margin
     if lines:
         for k, line in enumerate(lines): write(Sheet.margin, y + 8*k - 4*(len(lines) - 1), line, fontsize=6.5)
@@ -216,7 +215,7 @@ def _pairs_range(view):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-13b
 def _spread_names(at, texts, least):
-    "Return heights of `texts` close to `at`, in the same order, with the minimum distance `least` in points"
+    "Return heights for `texts` that are close to the wanted heights, in the same order and not too close to each other"
     order, out = np.argsort(at, kind='stable'), np.array(at, dtype=float)
     for _ in range(200):
         gaps = np.diff(out[order])
@@ -335,8 +334,8 @@ def _bars_range(view):
     return low if np.nanmin(values) < 0 else 0, top if np.nanmax(values) > 0 else 0
 
 def _draw_bars(ax, view, step, edge, thick, gap):
-    """Draw groups of bars `step` apart, each bar `thick` high with a `gap` to the next one; the first bar starts at
-    `edge`"""
+    """Draw groups of bars; `step` is the distance between groups, `thick` the height of a bar, `gap` the space between
+    bars, and `edge` the start of the first bar"""
     styles = _bar_styles(view)
     for _, row in view.frame.iterrows():
         y = step*view.groups.index(row.group) + edge + thick*view.names.index(row['name'])

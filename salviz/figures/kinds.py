@@ -78,7 +78,7 @@ def describe_kinds() -> str:
     return '\n'.join(f'{name:{wide}}  {kind.about}' for name, kind in kinds.items())
 
 def kind_named(name) -> Kind:
-    "Return the kind `name`; if it does not exist, raise an error that lists all kinds"
+    "Return the kind called `name`; if it does not exist, raise an error that lists all kinds"
     kinds = figure_kinds()
     if name not in kinds: raise ValueError(f'figure: unknown kind {name!r}; available: {", ".join(kinds)}')
     return kinds[name]
@@ -185,7 +185,7 @@ def _origin_lines(s):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #024b
 def _about_snapshots(seen, runs) -> list: # of lines
-    "Describe the steps, probes, texts and explanations in `seen`, with their runs if there are several"
+    "Describe the steps, probes, texts and explanations of the selected snapshots, with their runs if there are several"
     groups, names = {}, folder_names(runs)
     # snapshots without a run that differ in how they were made
     alone = len({tuple(_origin_lines(one.snapshot)) for one in seen if one.run is None}) > 1
@@ -286,7 +286,7 @@ def _options_from_runs(kind, panel, options) -> dict: # more options
 # %% ../../nbs/11_figures/05_kinds.ipynb #028
 def _distinctions(shown, options) -> list: # of words
     """Return a text that distinguishes each view: its run, step, probe, layer and head. They come from the first
-    `Seen` of each view in `shown` and from its `options`."""
+    snapshot of each view and from its options."""
     names = run_names(_runs_of(shown))
     def parts(one):
         if not one: return ['']*3
@@ -325,7 +325,7 @@ def _holding(error, seen):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028x
 def _make_view(kind, seen, options):
-    "Create a view of the snapshots in `seen`"
+    "Create a view of the selected snapshots"
     snapshots = [one.snapshot for one in seen]
     try: return kind.make(*([snapshots] if kind.takes == 'snapshots' else snapshots), **options)
     except ValueError as e: raise _holding(e, seen) from None
@@ -610,7 +610,7 @@ def _set_caption(fig, content, caption, retained, heading):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #6fbed604
 def _in_user_figure(ax, content, drawing, look, style):
-    "Draw `content` into `ax`, and return it as `Drawn` with the sentences that its caption keeps"
+    "Draw `content` into `ax`, and return the result with the sentences that its caption retains"
     titles, views = drawing.pop('titles', None), content.views
     heading = drawing.pop('heading', 'none')
     if drawing: raise ValueError(f'figure: {next(iter(drawing))}= applies to a whole page; omit it with ax=')

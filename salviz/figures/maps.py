@@ -63,7 +63,7 @@ def _panel_names(view):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #010c
 def _grid(view, width, across, right):
-    "Return the layout of the panels of `view`, with `right` points of free space at the side"
+    "Return the layout of the panels of `view`; `right` is the free space at the side in points"
     n, count, names = len(view.labels), len(view.values), _panel_names(view)
     label_space = (62 if across == 1 else 48)*min(1, width/3) # for a label, in points
     gap, band = 10, 10*(view.saliency is not None)

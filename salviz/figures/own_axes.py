@@ -103,7 +103,7 @@ def _boxes(view, axes):
     return charts._boxes_entries(view)
 
 def _name_rows(ax, at, names):
-    "Label the rows at the heights `at` with `names`, in lines that are at most two fifths as wide as the figure"
+    "Label the rows with `names`, in lines that are at most two fifths as wide as the figure"
     wide = .4*ax.figure.bbox.width*72/ax.figure.dpi
     ax.set_yticks(list(at), ['\n'.join(in_lines(name, wide, 6*_scale())) for name in names])
     ax.tick_params(axis='y', length=0)
@@ -199,7 +199,7 @@ def _square_map(ax, view, values, scale, show_y=True):
     return pitch
 
 def _colour_bar(axes, image, label, ticks, extend='neither'):
-    "Draw the colour bar of `axes` next to them, with as many of `ticks` as fit without touching"
+    "Draw a colour bar next to `axes`, with as many of the `ticks` as fit without touching"
     bar, high, s = axes[0].figure.colorbar(image, ax=axes, extend=extend), _points_of(axes[0])[1], _scale()
     texts, unit = _numbered(ticks)
     shown = spaced([float(image.norm(tick))*high/s for tick in ticks], texts, flat=False, gap=5)

@@ -81,7 +81,7 @@ def _table_of(x):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-7b
 class _Finder:
-    "Find runs and studies near a file (in `folder`) or below `folders`, each run once"
+    "Find runs and studies, each run once, next to a file (in `folder`) or below `folders`"
     def __init__(self, folder, folders): self.folder, self.folders, self.runs = folder, folders, {}
 
     def run(self, facts):
@@ -109,7 +109,8 @@ def _restored(x, find):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-9
 def _entries(x, within):
-    "Return the descriptions of all runs or studies (`within`) in a described source, in order"
+    """Return the descriptions of all runs, or of all studies, in a described source, in order; `within` is 'run' or
+    'study'"""
     if isinstance(x, dict) and isinstance(x.get(within), dict): return [x[within]]
     if not isinstance(x, (dict, list)): return []
     if isinstance(x, dict): inside = x.values()

@@ -91,7 +91,7 @@ def _aligned_strips(view, rows, flagged, width):
 @figure_kind('attention_beside_saliency', attention_beside_saliency,
              "the pooled row's attention, saliency and target (SalLM)", 'attention, saliency', dense=dict(high=28))
 def _attention_beside_saliency(view, width, high=46):
-    "Draw aligned strips of bars over the sentence, with a height of `high` points"
+    "Draw aligned strips of bars above the sentence; `high` is the height of a strip in points"
     if view.target is None: target = np.zeros(len(view.labels))
     else: target = np.nan_to_num(view.target)
     # only the columns of a binarised target are shaded
@@ -103,7 +103,7 @@ def _attention_beside_saliency(view, width, high=46):
              'an explanation of the model and the rationale of the data', 'rationale, and explanation or saliency',
              cites=('eraser',), dense=dict(high=34))
 def _explanation_beside_rationale(view, width, high=60):
-    "Draw a strip of bars, `high` points high, with shading behind tokens that the rationale marks"
+    "Draw a strip of bars, with shading behind tokens that the rationale marks; `high` is its height in points"
     return _aligned_strips(view, [(view.explanation_name, view.explanation, blue, high)], view.is_marked, width)
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #011
@@ -145,7 +145,7 @@ def _replacements(view, space, size):
 _before, _after = dict(color=blue, linewidth=.6), dict(facecolor='white', edgecolor=blue, hatch='//////', linewidth=.6)
 
 def _draw_copy(ax, view, below, places, widths, size, box, line):
-    "Write the words in `below` under the words of the sentence, with frames around replacements"
+    "Write the replacing words under the words of the sentence, with frames around replacements"
     for i, (k, x) in enumerate(places):
         y, replaced = k*line + box + 9, view.is_replaced[i]
         if replaced: ax.add_patch(Rectangle((x, y), widths[i], box, **replaced_style))
@@ -160,7 +160,7 @@ def _shown_classes(view, most=8):
     return sorted(ranked[:most])
 
 def _class_notes(view, shown):
-    "Return a note if only some classes are `shown`, as a tuple"
+    "Return a note, as a tuple, if the figure shows only some of the classes"
     if len(shown) in (0, len(view.classes)): return ()
     return f'{len(shown)} of {len(view.classes)} classes are shown.',
 
@@ -244,14 +244,14 @@ def _region_scale(view):
 def _has_negative(view): return view.what != 'attention' and is_negative(view.values, view.limit).any()
 
 def _region_entries(view, pitch):
-    "Return the entries of the legend of a discard map with cells `pitch` points wide"
+    "Return the entries of the legend of a discard map; `pitch` is the width of a cell in points"
     marks = [(True, region_sample(pitch), 'candidate discard region'), (True, cross_sample(pitch), 'discarded'),
              (view.ties.any(), ties_sample, 'tied: no ranks'), (_has_negative(view), minus_sample, 'clearly negative')]
     entries = [(sample, words) for is_shown, sample, words in marks if is_shown and pitch >= least_cell]
     return entries + [(patch(color=faint), 'attention not allowed')]*bool(np.isnan(view.values).any())
 
 def _mark_region(ax, view, pitch):
-    "Draw the marks of a discard map on its cells, which are `pitch` points wide"
+    "Draw the marks of a discard map on its cells; `pitch` is the width of a cell in points"
     if pitch < least_cell: return
     mark_ties(ax, view.ties)
     mark_inside(ax, view.candidates, pitch)
@@ -440,8 +440,7 @@ def _draw_panel(sheet, view, panel, x, y, width, height, title=True):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #029
 def _every(count, length, least):
-    """Return the smallest step (1, 2, 5, 10, …) with at least `least` points between labels, if `count` items share
-    `length` points"""
+    "Return the smallest step (1, 2, 5, 10, …) with enough space between labels, if `count` items share `length` points"
     return next(digit*10**k for k in range(9) for digit in (1, 2, 5) if digit*10**k*length/count >= least)
 
 def _feature_axis(ax, names, count, height):
@@ -608,7 +607,7 @@ def _answers(rows, space, size):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #038b
 def _draw_answers(ax, texts, places, widths, wrong, chance, y0, size, box, line):
-    "Write labels, predictions (framed where `wrong`) and their probabilities below each line of words"
+    "Write labels, predictions and their probabilities below each line of words, with frames around `wrong` predictions"
     for i, (k, x) in enumerate(places):
         y, centre = k*line + y0, x + widths[i]/2
         ax.text(centre, y + box/2, texts[0][i], size=size, **middle)
@@ -923,7 +922,7 @@ def _side_by_side(views, columns, width):
         raise ValueError(f'figure: columns must be an integer from 1 to {len(views)} (the number of panels), or None '
                          f'for as many as fit, got {columns!r}')
     if columns > 1 and width/columns < _least(views):
-        raise ValueError(f'figure: {columns} panels side by side have {width/columns:.2f} inches each but need '
+        raise ValueError(f'figure: {columns} panels side by side are {width/columns:.2f} inches wide but need '
                          f'{_least(views):g}; choose fewer columns, a larger width or a smaller font_size')
     return columns
 
@@ -940,8 +939,8 @@ def _on_one_scale(views):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #051sb
 def _headed(views, heading, titles):
-    """Return `views` with the headings that `heading` selects, with `titles` instead of the default titles, and with
-    letters if there are several views"""
+    """Return `views` with the headings that `heading` selects, with custom `titles` if there are any, and with letters
+    if there are several views"""
     if titles is not None:
         if isinstance(titles, str): titles = [titles]
         else: titles = list(titles)
@@ -983,7 +982,7 @@ def _left_to_the_caption(drawn, views):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #053s
 def _laid_out(shown, views, width, columns, heading, most_height):
-    """Lay out the panels `shown`: return their sheets and bodies, the number of panels per row, and the notes for the
+    """Lay out the `shown` panels: return their sheets and bodies, the number of panels per row, and the notes for the
     caption and the author. `width` (inches) and `most_height` (points) are the sizes before enlarging"""
     across = _side_by_side(shown, columns, width)
     if across == 1: drawn = _fitting(shown, width, most_height)
@@ -1014,7 +1013,7 @@ def _first_that_fits(scales, lay_out, page_height):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #05a
 def _cut_words(cut, scale):
-    "Return the warning about artists that are `cut` off at the edge of the page"
+    "Return the warning about artists that reach beyond the page (`cut`)"
     far, what = cut[0]
     more = ''
     if len(cut) > 1: more = f' (and {len(cut) - 1} more)'
@@ -1086,7 +1085,7 @@ def draw_figure(
         cut = beyond_page(fig)
         labels = cut_labels(fig, shortened)
     if for_author:
-        warnings.warn("figure: with heading='none', only the facts of the figure contain these notes: "
+        warnings.warn("figure: with heading='none', these notes appear only in the `facts` of the figure: "
                       f"{' '.join(note.removeprefix('Note: ') for note in for_author)}", stacklevel=2)
     if cut: warnings.warn(_cut_words(cut, scale), stacklevel=2)
     if labels: warnings.warn(_shortened_words(labels, scale), stacklevel=2)
@@ -1110,7 +1109,7 @@ def _heading_parts(view, heading) -> list: # of (parts, their separator)
     return [(stripped(title), ', '), (stripped(numbers), '; ')]
 
 def _contains(part, words):
-    "Return whether `words` contain `part`, ignoring case"
+    "Return whether a text contains another text, ignoring case"
     part, words = (' '.join(text.casefold().split()) for text in (part, words))
     return bool(re.search(rf'(?<!\w){re.escape(part)}(?!\w)', words))
 

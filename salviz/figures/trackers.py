@@ -82,12 +82,12 @@ def _imported(package, module=None):
                           f'pip install {package}') from None
 
 class _TensorBoard:
-    "Writes event files with torch's writer"
+    "Write event files with torch's writer"
     def __init__(self, folder, run):
         self.folder = Path(folder)/run.path.name
         writer = _imported('tensorboard', 'torch.utils.tensorboard').SummaryWriter
         if any(self.folder.glob('events.*')):
-            raise FileExistsError(f'export_to: {self.folder} has event files already, and TensorBoard would show both; '
+            raise FileExistsError(f'export_to: {self.folder} already has event files, and TensorBoard would show both; '
                                   'choose another folder or delete them')
         self.writer = writer(str(self.folder))
         self.writer.add_text('config', f'```\n{to_json(run.config, indent=1)}\n```', 0)
@@ -99,14 +99,14 @@ class _TensorBoard:
 
 # %% ../../nbs/11_figures/13_trackers.ipynb #tr33
 class _Logged:
-    "Writes numbers and pictures with the `log` of a run, as Weights & Biases and Trackio do"
+    "Write numbers and pictures with the `log` of a run, as Weights & Biases and Trackio do"
     def write(self, step, numbers, pictures):
         images = {name: self.module.Image(image) for name, image in pictures.items()}
         self.run.log(numbers | images, step=step)
     def close(self): self.run.finish()
 
 class _Wandb(_Logged):
-    "Writes an offline run of Weights & Biases"
+    "Write an offline run of Weights & Biases"
     def __init__(self, folder, run):
         self.module, self.folder = _imported('wandb'), Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ class _Wandb(_Logged):
                                     config=run.config)
 
 class _Trackio(_Logged):
-    "Writes a local run of Trackio, without measurements of this machine"
+    "Write a local run of Trackio, without measurements of this machine"
     def __init__(self, folder, run):
         self.module = _imported('trackio')
         self.folder = Path(getattr(import_module('trackio.utils'), 'TRACKIO_DIR', ''))
@@ -127,7 +127,7 @@ class _Trackio(_Logged):
 
 # %% ../../nbs/11_figures/13_trackers.ipynb #tr35
 class _MLflow:
-    "Writes a run of MLflow to an SQLite file and a folder of pictures"
+    "Write a run of MLflow to an SQLite file and a folder of pictures"
     def __init__(self, folder, run):
         self.module, self.folder = _imported('mlflow'), Path(folder).absolute()
         self.folder.mkdir(parents=True, exist_ok=True)

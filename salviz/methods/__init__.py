@@ -1,4 +1,4 @@
-"Train with plain fine-tuning, with six explanation-based methods, or with baselines to compare them with."
+"Train with plain fine-tuning, six explanation-based methods, or baselines for comparison."
 # One line per method. `import A as A` makes a name public: `salviz.A`.
 from salviz.methods.base import (FineTuning as FineTuning, Method as Method, Plan as Plan, Progress as Progress,
                                  Term as Term, Together as Together, Variant as Variant)

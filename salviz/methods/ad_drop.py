@@ -87,7 +87,7 @@ def keep_one(
     dropped:torch.Tensor, # bool [..., query, key]
     allowed:torch.Tensor, # bool, broadcastable: keys that this query may attend to
 ) -> torch.Tensor: # bool [..., query, key]
-    "Return `dropped`, but clear the rows that would lose all their `allowed` keys"
+    "Return `dropped` without the rows that would lose all their `allowed` keys"
     return and_needed(dropped, any_key(allowed & ~dropped))
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #adv-1
@@ -126,7 +126,7 @@ class ADDropVariant(Variant):
 
     @classmethod
     def preset(cls, name:str, arguments:dict) -> dict:
-        "Return the options of the preset `name` that apply to the attribution and the target"
+        "Return the options of the preset called `name` that apply to the attribution and the target"
         attribution, target = arguments.get('attribution', 'gradient'), arguments.get('target', 'pseudo')
         return {k: x for k, x in cls.presets[name].items()
                 if attribution in _read_by[k][0] and not (k == 'pseudo_label' and target == 'gold')}
@@ -218,7 +218,7 @@ class _Dropping(_Attributing):
 
     def drawn(self, batch:dict, heads:int, progress:'Progress',
               layer:int) -> torch.Tensor: # bool [batch, heads, query, key]
-        "Return the mask of positions at which `drop_uniform` is below `q`"
+        "Return a mask of the positions at which `drop_uniform` is below `q`"
         shape = heads, *_query_and_key(batch)
         return keyed_below(batch['example_id'], shape, self.q, progress.seed, progress.step, stream=layer)
 
@@ -271,8 +271,8 @@ class _ComparingNodes(_Dropping):
         off, same = agreement['relative_difference'], agreement['same_region']
         if off > .01 and trainer.is_world_process_zero():
             warnings.warn(f'ADDrop: on the first examples, the attribution with nodes={nodes} differs by {off:.1%} '
-                          f'from the sum over steps={self.steps} and finds {same:.1%} of its region; use more nodes, '
-                          'or omit nodes', stacklevel=2)
+                          f'from the sum over steps={self.steps} and selects {same:.1%} of the same region; use more '
+                          'nodes, or omit nodes', stacklevel=2)
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #038
 class ADDrop(_ComparingNodes):

@@ -382,7 +382,7 @@ def _written_out(
 class _CheckingTexts(_Weighting):
     "The part of the checks that applies to texts"
     def _first_with(self, name, ids, examples) -> int:
-        "Return the index of the first example in `examples` that contains a token of the pattern `name`"
+        "Return the index of the first example in `examples` that contains a token of the pattern called `name`"
         wanted = set(ids.tolist())
         at = next((i for i, tokens in enumerate(examples) if not wanted.isdisjoint(tokens)), None)
         tokens = ', '.join(self._tokenizer.convert_ids_to_tokens(sorted(wanted)))
@@ -452,7 +452,7 @@ class AttentionGuidanceVariant(Variant):
     presets:ClassVar[dict] = dict(paper={}, released=dict(
         boundary='zero', multiple='indicator', schedule='constant-then-linear', after_dropout=True))
     limits:ClassVar[dict] = dict(
-        constant_steps=Limit(lambda x: type(x) is int and x >= 0, 'a whole number of at least 0'),
+        constant_steps=Limit(lambda x: type(x) is int and x >= 0, 'a non-negative integer'),
         until=is_positive_fraction('fraction of training'), task_fraction=is_positive)
 
     # texts: row without a neighbour in next or prev: 'uniform' (paper) or 'zero' (code)

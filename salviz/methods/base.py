@@ -84,7 +84,7 @@ class Plan:
         return {k: v() if callable(v) else v for k, v in self.evidence.items()}
 
     def shown_axes(self) -> dict:
-        "Return the `axes` by the names that `shown` uses"
+        "Return the axes of the evidence under the names that `shown` uses"
         return dict(self.axes)
 
 # %% ../../nbs/05_methods/00_base.ipynb #013
@@ -128,9 +128,9 @@ def optional(limit:Limit, meaning='None') -> Limit:
     "Allow None in addition to the values that `limit` allows"
     return Limit(lambda x: x is None or limit.fits(x), f'{meaning} or {limit.words}')
 
-is_weight = Limit(lambda x: _is_number(x) and 0 <= x < math.inf, 'a finite number of at least 0')
+is_weight = Limit(lambda x: _is_number(x) and 0 <= x < math.inf, 'a finite non-negative number')
 is_positive = Limit(lambda x: _is_number(x) and 0 < x < math.inf, 'a finite number above 0')
-is_count = Limit(lambda x: type(x) is int and x >= 1, 'a whole number of at least 1')
+is_count = Limit(lambda x: type(x) is int and x >= 1, 'a positive integer')
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-01c
 def _choices(annotation) -> tuple: # () unless it consists of `Literal` and, optionally, None
@@ -143,7 +143,7 @@ def _choices(annotation) -> tuple: # () unless it consists of `Literal` and, opt
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-01d
 def _fault_of(name:str, x, annotation=None, limit:Limit|None=None) -> str: # '' if there is none
-    "Return the error message if `x` is not allowed as the argument `name`"
+    "Return the error message if `x` is not allowed as the argument called `name`"
     if limit is not None: return '' if limit.fits(x) else f'{name} must be {limit.words}, got {x!r}'
     if annotation is bool: return '' if isinstance(x, bool) else f'{name} must be True or False, got {x!r}'
     choices = _choices(annotation)
@@ -163,7 +163,7 @@ class Variant:
 
     @classmethod
     def preset(cls, name:str, arguments:dict) -> dict:
-        "Return the options of the preset `name` for a method with these `arguments`"
+        "Return the options of the preset called `name` for a method with these `arguments`"
         return cls.presets[name]
 
     @classmethod
@@ -391,19 +391,19 @@ class Method(_Described):
 
 # %% ../../nbs/05_methods/00_base.ipynb #035x
 class FineTuning(Method):
-    "Plain fine-tuning on only the task loss, with an empty plan: the baseline for all methods"
+    "Plain fine-tuning with the task loss alone and an empty plan: the baseline for all methods"
     method_group = 'plain'
     search_space = dict(learning_rate=learning_rates, weight_decay=(.01, .1, 0.))
 
 # %% ../../nbs/05_methods/00_base.ipynb #039
 def check_method_choice(method:Method, name:str, choices):
-    "Raise an error unless the argument `name` of `method` is one of `choices`"
+    "Raise an error unless the argument called `name` of `method` is one of `choices`"
     x = getattr(method, name)
     method.require(isinstance(x, (str, bool, int, type(None))) and x in choices,
                    f'{name} must be one of {", ".join(map(repr, choices))}, got {getattr(method, name)!r}')
 
 def check_weight(method:Method, name='weight'):
-    "Raise an error unless the weight `name` of `method` is a finite number of at least 0"
+    "Raise an error unless the weight called `name` of `method` is a finite non-negative number"
     fault = _fault_of(name, getattr(method, name), limit=is_weight)
     method.require(not fault, fault)
 
@@ -478,7 +478,7 @@ class Batch(dict):
     def __missing__(self, name):
         raise NoColumn(f'{self.method.name}: batch[{name!r}] does not exist; {self.where} has the columns '
                        f'{", ".join(self)}. Batches contain all columns of the data; to use further columns with '
-                       'custom probes, pass these as a Dataset')
+                       'custom probes, pass the probes as a Dataset')
 
 # %% ../../nbs/05_methods/00_base.ipynb #d2bdbd1bb
 def plan_of(method, model, batch, progress, where='the batch') -> Plan:
@@ -518,7 +518,7 @@ class _MergedPlan(Plan):
                          after_dropout=any(part.after_dropout for part in observing))
 
     def _union(self, field):
-        "Merge the dictionaries `field` of all parts"
+        "Merge the dictionaries in the `field` of all parts"
         return {k: v for part in self.parts for k, v in getattr(part, field).items()}
 
     def shown(self) -> dict:

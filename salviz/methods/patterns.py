@@ -56,7 +56,7 @@ def is_one_delimiter(name) -> bool:
     return isinstance(name, str) and name.startswith('delim:')
 
 def looks_at_tokens(name) -> bool:
-    "Return whether the pattern `name` selects its keys by token, so that it needs `pattern_ids`"
+    "Return whether the pattern called `name` selects its keys by token, so that it needs `pattern_ids`"
     return isinstance(name, str) and name in _needs_ids or is_one_delimiter(name)
 
 def _delimiter_ids(tokenizer) -> set:
@@ -79,7 +79,7 @@ def pattern_ids(
     name:str,  # 'delim', 'delim:TOKEN' or 'period'
     tokenizer, # tokenizer of `transformers`
 ) -> torch.Tensor: # int64 [ids]
-    "Return the vocabulary ids of the keys of the pattern `name`"
+    "Return the vocabulary ids of the keys of the pattern called `name`"
     if is_one_delimiter(name): ids = {_one_delimiter_id(name, tokenizer)}
     elif name == 'delim': ids = _delimiter_ids(tokenizer)
     elif name == 'period':
@@ -155,8 +155,8 @@ def _patterns_of(grid=None) -> tuple:
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #pch02b
 def why_not(name, grid=None) -> str: # '' if it applies, or if it is unknown
-    """Return the reason why the pattern `name` does not apply to images with patches on `grid`, or to texts if `grid`
-    is None"""
+    """Return the reason why the pattern called `name` does not apply to images with patches on `grid`, or to texts if
+    `grid` is None"""
     if grid is None: return 'a text has no rows and columns of patches' if name in patch_patterns else ''
     if name in _patterns_of(grid): return ''
     return _why_not_on_images.get('delim' if is_one_delimiter(name) else name, '')
@@ -181,7 +181,7 @@ def _on_patches(
     batch:dict, # with pixel_values
     grid,       # `PatchGrid`
 ) -> tuple: # (target [batch, tokens, tokens], the same for all images; guided bool [batch])
-    "Return the pattern `name` for the patches of every image in `batch`"
+    "Return the pattern called `name` for the patches of every image in `batch`"
     n, pixels = grid.first + grid.rows*grid.columns, batch['pixel_values']
     if isinstance(name, str): check_pattern(name, grid)
     matrix = patch_pattern(name, *grid) if isinstance(name, str) else name(grid) if callable(name) else name
@@ -200,7 +200,7 @@ def pattern_target(
     tokenizer=None,     # needed for functions only
     grid=None,          # `PatchGrid` of a model that reads images; `ids` to `tokenizer` are for texts only
 ) -> tuple: # (target [batch, tokens, tokens], 0 at pads; guided bool [batch])
-    "Return the pattern `name` for every example in `batch`, and which examples it applies to"
+    "Return the pattern called `name` for every example in `batch`, and which examples it applies to"
     if grid is not None: return _on_patches(name, batch, grid)
     real = batch['attention_mask'].bool()
     if callable(name): return _function_pattern(name, batch, tokenizer)

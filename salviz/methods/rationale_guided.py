@@ -462,7 +462,7 @@ class RationaleGuidedVariant(Variant):
 
     @classmethod
     def preset(cls, name:str, arguments:dict) -> dict:
-        "Return the options of the preset `name` that apply to the explanation"
+        "Return the options of the preset called `name` that apply to the explanation"
         options = cls.presets[name]
         explanation = arguments.get('explanation', 'attention')
         if isinstance(explanation, str) and explanation in ('attention', 'rollout'): return options
@@ -541,6 +541,6 @@ class RationaleGuided(_Checking):
                      f'use one of {", ".join(map(repr, allowed or ()))}')
         if allowed and signed: allowed = tuple(how for how in allowed if how != 'largest')
         self.require(allowed is None or self.scale in allowed,
-                     f'loss={self.loss!r} requires values of at least 0 (bce and kl also at most 1), which normalise='
+                     f'loss={self.loss!r} requires non-negative values (bce and kl also at most 1), which normalise='
                      f'{self.variant.normalise!r} does not guarantee; use one of '
                      f'{", ".join(map(repr, allowed or ()))}')

@@ -60,7 +60,7 @@ def _fill_source(
     block:torch.Tensor,   # int64 [batch, words]
     first='next',         # for masked words without an unmasked word before them: 'next', 'keep' or 'mask'
 ) -> torch.Tensor: # int64 [batch, words]
-    "Return the column of the word that replaces each word in `low`, or -1 if there is none"
+    "Return the column of the word that replaces each masked word, or -1 if there is none"
     W = low.shape[1]
     column = torch.arange(W, device=low.device).expand_as(low)
     remaining = is_word & ~low

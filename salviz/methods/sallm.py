@@ -408,7 +408,7 @@ def _check_explanations(arrays:dict, file):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050b
 def _load_explanations(run, name:str) -> dict: # arrays
-    "Load the partial or complete explanations `name` of `run`; raise a `ValueError` that names a damaged file"
+    "Load the partial or complete explanations called `name` of `run`; raise a `ValueError` that names a damaged file"
     file = run.path/'arrays'/f'{name}.safetensors'
     try: arrays = run.load_arrays(name)
     except KeyError: raise ValueError(f'{file} is missing') from None
@@ -416,7 +416,7 @@ def _load_explanations(run, name:str) -> dict: # arrays
     return arrays
 
 def parts_of(run, name:str) -> list: # of paths
-    "List the files with parts of the unfinished arrays `name` of `run`"
+    "List the files with parts of the unfinished arrays called `name` of `run`"
     return sorted((run.path/'arrays').glob(f'{name}.part-*.safetensors'))
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050c
@@ -425,7 +425,7 @@ def _remove_parts(run, name:str):
     for p in parts_of(run, name): p.unlink()
 
 def _maker_of(run, name:str): # None without a readable part
-    "Return the checksum of the weights that computed the first parts of the arrays `name` of `run`"
+    "Return the checksum of the weights that computed the first parts of the arrays called `name` of `run`"
     for p in parts_of(run, name):
         try: return _load_explanations(run, p.stem)['weights'].item()
         except (ValueError, KeyError): pass # `_Unfinished` issues a warning
@@ -435,7 +435,7 @@ part_seconds = 60. # computing time after which a part is written
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050ab
 class _Unfinished:
-    """The explanations computed so far for the arrays `name` of `run`
+    """The explanations computed so far for the arrays called `name` of `run`
 
     They include parts that an earlier process has written."""
     def __init__(self,
@@ -491,7 +491,7 @@ class _Unfinished:
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050ac
 def _question_of(part:dict): # None if it was not stored, as in earlier versions
-    "Return the `question` stored in `part`; see `SalLM`"
+    "Return the settings that are stored in a part of the explanations"
     if 'question' in part: return json.loads(part['question'].tobytes())
     return None
 
@@ -681,7 +681,7 @@ class _Questioning(_Agreeing):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #064
 def _teacher_state(path) -> tuple: # (True if training can be resumed, True if training is finished)
-    "Return the state of the teacher in the folder `path`; remove the folder if training never began"
+    "Return the state of the teacher in the folder at `path`; remove the folder if training never began"
     if not path.exists(): return False, False
     names = {p.name for p in path.iterdir() if not p.name.startswith('.')}
     never_began = not names
@@ -744,8 +744,8 @@ class _Teaching(_Questioning):
         trainer.run.set_state(teacher_weights=now)
 
     def _require_same_teacher(self, teacher, begun):
-        """Raise an error unless the weights of `teacher` have the checksum `begun`,
-        that of the weights which computed the first explanations"""
+        """Raise an error unless the weights of `teacher` have the checksum of the weights that computed the first
+        explanations"""
         self.require(begun in (None, _checksum(teacher)),
                      'the teacher does not have the weights that computed the first explanations of this run; pass '
                      'the same teacher as before, or start a new run')
@@ -781,7 +781,7 @@ class _Explaining(_Teaching):
         return unfinished, content
 
     def _explain_all(self, teacher, trainer, name='explanations', **state):
-        "Explain all examples, write the arrays `name` to the run, and then write its `state`"
+        "Explain all examples, write the arrays called `name` to the run, and then write its `state`"
         if not (teacher is None or isinstance(self.teacher, torch.nn.Module)): teacher.to(device_of(trainer.model))
         run, splits = trainer.run, [*self._splits(trainer).values()]
         unfinished, content = self._begun(name, teacher, trainer, splits)
@@ -1006,7 +1006,7 @@ class SalLMVariant(Variant):
     presets:ClassVar[dict] = dict(paper={}, released=dict(loss='released', target='all_released', after_dropout=True))
     limits:ClassVar[dict] = dict(
         heads=Limit(_is_heads, 'None (all) or distinct head indices, counted from 0'),
-        refresh=optional(Limit(is_count.fits, 'a whole number of epochs of at least 1')), unlabelled_ratio=is_count,
+        refresh=optional(Limit(is_count.fits, 'a positive integer')), unlabelled_ratio=is_count,
         padded_to=Limit(lambda x: x == 'batch' or is_count.fits(x), "'batch' or a whole number of positions"),
         target_positions=Limit(lambda x: x == 'real' or is_count.fits(x), "'real' or a whole number of positions"),
         unlabelled_weight=Limit(lambda x: x is None or is_weight.fits(x), is_weight.words))
@@ -1110,7 +1110,7 @@ class SalLM(_Checking):
     def arguments(self) -> dict: return {**super().arguments(), 'explanations': self.source}
 
     def completed(self, args:dict) -> dict:
-        "Return `args` with current names and defaults; 'released' without `padded_to` is the loss of version 0.1"
+        "Return `args` with current names and defaults; loss='released' without `padded_to` is that of version 0.1"
         if args.get('loss') == 'released' and 'padded_to' not in args:
             args = {**args, 'loss': 'released, not normalised'}
         return super().completed(recorded_settings('SalLM', args))

@@ -89,7 +89,7 @@ def _query_rows(
 _levels = ('head', 'layer', 'mean')
 
 def _array(snapshot, name):
-    "Return the array `name` with one number per token from `snapshot`; raise an error with the available names"
+    "Return the array called `name` with one number per token from `snapshot`; raise an error with the available names"
     if name not in snapshot.arrays:
         raise KeyError(f'this snapshot has no {name}; available: {", ".join(snapshot.arrays) or "nothing"}')
     x = snapshot.arrays[name]
@@ -230,7 +230,7 @@ def compare_methods(
 def _same_sentence(a, b) -> bool: return (a.texts, a.tokens) == (b.texts, b.tokens)
 
 def _check_same(a, b, what):
-    "Raise a `ValueError` for snapshots of different sentences, or with different shapes of the array `what`"
+    "Raise a `ValueError` if the snapshots are of different sentences, or if the shapes of the compared array differ"
     if not _same_sentence(a, b):
         shown = [repr(' | '.join(s.texts)[:60] or ' '.join(s.labels)[:60]) for s in (a, b)]
         how = ' and '.join(shown)
@@ -255,7 +255,7 @@ def compare_snapshots(
     # layer, head, spearman, kl (of `a` from `b`), top_overlap[, kendall]; a single row for arrays with one number per
     # token, which are compared over ordinary tokens
 ) -> pd.DataFrame:
-    "Return the similarity of the array `what` in the snapshots `a` and `b`"
+    "Return the similarity of the same array in the snapshots `a` and `b`"
     _check_same(a, b, what)
     check_choice('keys', keys, ('all', 'ordinary'))
     ordinary = ~np.asarray(a.is_special, bool)
@@ -348,7 +348,7 @@ def pattern_distance(
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #064
 def _named_pattern(snapshot, name, boundary, multiple):
-    "Return the paper's pattern `name` for the sentence of `snapshot`; None if its token does not occur"
+    "Return the paper's pattern called `name` for the sentence of `snapshot`; None if its token does not occur"
     occurs = dict(delim=snapshot.is_special, period=[t == '.' for t in snapshot.labels]).get(name)
     return pattern_matrix(name, np.ones(len(snapshot.tokens), bool), occurs, boundary, multiple)
 

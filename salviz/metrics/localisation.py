@@ -45,7 +45,7 @@ def _checked(values, mask) -> tuple: # (values, mask)
     return values, mask
 
 def _grown(mask, by) -> np.ndarray:
-    "Return the pixels at a distance of at most `by` pixels (along each axis) from `mask`"
+    "Return the pixels within a distance (along each axis) from `mask`"
     for axis in (0, 1):
         padded = np.pad(mask, [(by, by) if i == axis else (0, 0) for i in (0, 1)])
         mask = np.lib.stride_tricks.sliding_window_view(padded, 2*by + 1, axis).any(-1)

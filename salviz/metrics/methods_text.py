@@ -206,7 +206,7 @@ _measured = dict(
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-14b
 def _measure_words(name, splits):
-    "Describe the metric `name`; `splits`: the names of the splits of the data"
+    "Describe the metric called `name`; `splits`: the names of the splits of the data"
     if name in _measured: return _measured[name]
     longest_first = sorted(['gap', *splits], key=len, reverse=True)
     split = next((k for k in longest_first if re.match(f'{re.escape(k)}_.', name)), '')

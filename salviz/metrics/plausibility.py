@@ -124,7 +124,7 @@ def hard_rationale(
     whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
     if isinstance(k, np.floating): k = float(str(k)) # .3 in single precision counts as .3
     if not (whole and k >= 1 or isinstance(k, float) and 0 < k <= 1):
-        raise ValueError('k must be a number of tokens of at least 1, '
+        raise ValueError('k must be a positive integer (number of tokens) '
                          f'or a fraction (float) above 0 and up to 1., got {k!r}')
     count = k
     if not whole: count = int(np.ceil(k*len(values) - 1e-9))

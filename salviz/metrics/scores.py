@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/08_metrics/00_scores.ipynb #006
 def check_lengths(least=0, **lists):
-    """Raise a `ValueError` unless the `lists` {argument: list} have the same length,
-    and that length is not less than the minimum `least`"""
+    "Raise a `ValueError` unless the `lists` {argument: list} have the same length and a minimum length"
     counts = list(map(len, lists.values()))
     if len({*counts}) > 1 or min(counts) < least:
         raise ValueError(f'{listed(lists)} must have the same length{" and not be empty"*bool(least)}, got '
@@ -39,22 +38,22 @@ def check_shapes(description, dimensions, **arrays):
         raise ValueError(f'{listed(arrays)} must be {description}, got shapes {listed(map(str, shapes))}')
 
 def _check_classes(name, x, where=''):
-    "Raise a `ValueError` unless the array `x`, the argument `name`, lists class numbers; `where`: position for errors"
+    "Raise a `ValueError` unless an array lists class numbers; the error names the argument and the position"
     if x.ndim != 1 or x.size and x.dtype.kind not in 'iub':
         raise ValueError(f'{name} must be a list of classes (integers), got shape {list(x.shape)} of {x.dtype}{where}; '
                          'take argmax(-1) of logits')
 
 def check_finite(name, x):
-    "Raise a `ValueError` unless all numbers of the array `x`, the argument `name`, are finite"
+    "Raise a `ValueError` that names the argument unless all numbers of the array `x` are finite"
     if not np.isfinite(x).all(): raise ValueError(f'{name} must be finite, got {x[~np.isfinite(x)][0]}')
 
 def check_flags(name, x, advice=''):
-    "Raise a `ValueError` unless all entries of the array `x`, the argument `name`, are 0 or 1"
+    "Raise a `ValueError` that names the argument unless all entries of the array `x` are 0 or 1"
     is_flag = np.isin(x, (0, 1))
     if not is_flag.all(): raise ValueError(f'{name} must be flags, 0 or 1, got {x[~is_flag][0]}{advice}')
 
 def check_fraction(name, x, whole=False):
-    "Raise a `ValueError` unless `x`, the argument `name`, is between 0 and 1; with `whole`, 1 is allowed too"
+    "Raise a `ValueError` that names the argument unless `x` is between 0 and 1"
     ends = {True: 'above 0 and at most 1', False: 'between 0 and 1, such as .95'}[whole]
     is_inside = isinstance(x, Real) and (0 < x < 1 or whole and x == 1)
     if not is_inside: raise ValueError(f'{name} must be {ends}, got {x!r}')

@@ -81,7 +81,7 @@ def is_measure(
     return name in _of_run or any(len(name) > len(split) + 1 and name.startswith(f'{split}_') for split in first)
 
 def _split_and_score(run, name) -> tuple: # ('', '') if `name` is not a metric of this form
-    "Split the metric `name` of `run` into the data split and the score; both may contain '_'"
+    "Split the metric called `name` of `run` into the data split and the score; both may contain '_'"
     parts = ((split, name.removeprefix(f'{split}_')) for split in ('gap', *run.splits) if name.startswith(f'{split}_'))
     def exists(split, score): return score in run.measures or split != 'gap' and is_derived(score)
     return next(((split, score) for split, score in parts if exists(split, score)), ('', ''))
@@ -94,8 +94,8 @@ def measure_of(
     # be one that is computed from the recorded predictions, such as 'worst_group', see `derived_score`
     name:str,
 ) -> float: # NaN if the metric was not recorded
-    """Return the metric `name` of `run`; scores belong to the best checkpoint, and `train_loss` is the mean over the
-    last epoch"""
+    """Return the metric called `name` of `run`; scores belong to the best checkpoint, and `train_loss` is the mean over
+    the last epoch"""
     split, score = _split_and_score(run, name)
     if name in _of_run: x = _of_run[name](run)
     elif split == 'gap': x = _gap(run, score)
@@ -115,7 +115,8 @@ _direction = dict.fromkeys('loss mse kl sufficiency flip seconds time error perp
     'mcc matthews kendall group consistency'.split(), 'higher')
 
 def better_of(name:str):
-    "Return 'higher' or 'lower', whichever is better for the metric `name`; None if the name is ambiguous, or for gaps"
+    """Return 'higher' or 'lower', whichever is better for the metric called `name`; None if the name is ambiguous, or
+    for gaps"""
     words = re.split(r'[\W_]+', name.lower())
     if 'gap' in words: return None # neither small nor negative gaps are good in themselves
     return next((_direction[w] for w in reversed(words) if w in _direction), None)
@@ -681,7 +682,7 @@ def _latex(table, label, standalone, wide, small, max_width):
     "Return the table in LaTeX with its caption; the document requires the package booktabs"
     check_choice('small', small, (*_smaller, None))
     if label is not None and not re.fullmatch(r'[\w:.+-]+', label):
-        raise ValueError(f'label must consist of letters, digits and : . + - _, got {label!r}')
+        raise ValueError(f'label may contain only letters, digits and : . + - _, got {label!r}')
     def cell(c):
         mean = re.sub('(?:^|(?<= ))([-<])', r'$\1$', c.mean).replace('→', r'$\rightarrow$')
         written = replace(c, mean=mean, mark=_prose(c.mark))
@@ -809,7 +810,7 @@ def _mark_best(table, by_group=False):
         if len(here) > 1: _mark_among(table, here, columns[here[0]], table.better.get(measures[here[0]]))
 
 def _mark_among(table, here, column, way):
-    "Set `best` for the rows among `here` whose printed mean equals the best printed mean"
+    "Mark the rows whose printed mean equals the best printed mean, in the column `best`"
     if way is None: return
     means = table.frame['mean'].iloc[here]
     top = (max if way == 'higher' else min)(means)
@@ -856,7 +857,7 @@ def _score_problem(frame, columns, measure, ways) -> str:
         return 'measure={value: measure} requires a setting along the columns, such as columns="task"'
     if 'score' in frame: return 'the frame already has a column score, which measure={…} would create'
     lacking = [x for x in dict.fromkeys(map(_plain_value, frame[columns])) if x not in measure]
-    if lacking: return f'measure has no entry for {columns} = {lacking[0]}; it has {", ".join(map(str, measure))}'
+    if lacking: return f'measure has no entry for {columns} = {lacking[0]}; available: {", ".join(map(str, measure))}'
     if len({*ways.values()}) > 1:
         listed = ', '.join(f'{m} ({way})' for m, way in ways.items())
         return f'the metrics of one table must have the same better direction, got {listed}'
@@ -923,7 +924,7 @@ def _with_two_levels(frame, columns):
     if isinstance(columns, str) or columns is None or not {*columns} <= {*id_columns(frame)}: return frame, columns
     if len(columns) == 1: return frame, columns[0]
     if len(columns) != 2:
-        raise ValueError(f'columns takes one setting, or two for heads of two levels, got {columns!r}')
+        raise ValueError(f'columns takes one setting, or two for headings with two levels, got {columns!r}')
     name, attrs = ' and '.join(columns), frame.attrs
     frame = frame.copy()
     frame.insert(0, name, list(zip(*([_plain_value(x) for x in frame[c]] for c in columns))))
@@ -939,7 +940,7 @@ def _in_order_of(frame, rows):
     return frame.iloc[np.argsort([at[key] for key in keys], kind='stable')].reset_index(drop=True)
 
 def _with_metrics_as_rows(frame, rows, measure, better):
-    "Return (frame, measure, {metric: better direction}) with the metrics `measure` below each other, as rows"
+    "Return (frame, measure, {metric: better direction}) with several metrics below each other, as rows"
     if 'measure' not in _listed(rows): return frame, measure, None
     have, attrs, ids = _measures_in(frame), frame.attrs, id_columns(frame)
     measures = have if measure is None else _listed(measure)
@@ -971,7 +972,7 @@ def _table_faults(cells, across, compare_to, average, p_values, change):
     if average and not across: yield 'average requires a setting along the columns, such as columns="task"'
     for name, is_set in dict(p_values=p_values, change=change).items():
         if is_set and compare_to is None: yield f'{name} requires compare_to, the baseline to compare with'
-    if p_values and isinstance(next(iter(cells))[1], tuple): yield 'p_values needs heads of one level'
+    if p_values and isinstance(next(iter(cells))[1], tuple): yield 'p_values requires headings with one level'
 
 def _of_columns(cells, across, measure, better, ways_of_rows, percent):
     """Return the better direction of each column (or of each metric in the rows),

@@ -70,7 +70,7 @@ class _StudyFolder:
         return True
 
     def _record(self, name) -> dict:
-        "Read the record of the trial `name`; empty if there is none"
+        "Read the record of the trial called `name`; empty if there is none"
         file = self.folder/'cells'/f'{name}.json'
         try: return read_object(file)
         except FileNotFoundError: return {}
@@ -78,8 +78,7 @@ class _StudyFolder:
         return {}
 
     def finished_trials(self, who:str) -> list:
-        """Return [(trial, `Run`)] for the finished trials; raise a `ValueError` that names the function `who` if there
-        are none"""
+        "Return [(trial, `Run`)] for the finished trials; raise a `ValueError` if there are none"
         trials = list(self._finished())
         if not trials: raise ValueError(f'{who}: {self.folder} has no finished run yet; call run() to train')
         return trials
@@ -217,7 +216,7 @@ class _MeasuredStudy(_DescribedStudy):
         return out
 
     def _with_scores(self, frame, names):
-        "Return `frame` with those scores in `names` that the runs recorded but the study does not measure"
+        "Add to `frame` the scores in `names` that the runs recorded but the study does not measure, and return it"
         missing = [name for name in names if name not in frame and is_measure(name, None)]
         if not missing: return frame
         runs = {c['run']: run for c, run in self._finished()}
@@ -244,7 +243,8 @@ def _means(frame, settings, by, report):
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #b02b
 def _best_ways(frame, by, report, better):
-    "Check the arguments of `best_settings`; return `report` and the signs of `by` and `report`, -1 if lower is better"
+    """Check the arguments of `best_settings`; return the metric to report and the signs of both metrics, -1 if lower is
+    better"""
     ids, problem = id_columns(frame), ''
     measures = [c for c in frame if c not in ids]
     if report is None: report = 'test_' + by.removeprefix('validation_')
@@ -272,7 +272,7 @@ def best_settings(
     better:dict=None,         # {metric: 'higher' or 'lower'} if a name is ambiguous
 # method, settings, cells, runs (of the selected setting), by, report, its deviation, tied, chosen_on_report, flattery
 ) -> pd.DataFrame:
-    """Return the best setting of each method, selected by `by`, with its `report`
+    """Return the best setting of each method by one metric (`by`), with its value of another metric (`report`)
 
     If several settings are equally good, the first one is selected and `tied` lists the others. Settings with fewer
     finite runs than others are excluded."""

@@ -25,18 +25,18 @@ def _refuse(bad, expected, where, advice=''):
         raise ValueError(f'train: {expected}, got {bad[0]!r} in {where} ({rows}){advice}')
 
 def check_labels(where, labels, classes:int):
-    "Raise a `ValueError` if `labels` of the split `where` are not integers from 0 to `classes` - 1"
+    "Raise a `ValueError` if `labels` of a split are not integers from 0 to `classes` - 1"
     bad = [x for x in labels if isinstance(x, bool) or not isinstance(x, (int, np.integer)) or not 0 <= x < classes]
     _refuse(bad, f'labels must be 0 to {classes - 1}', where, '; load_text converts names to labels')
 
 def _check_numbers(where, labels):
-    "Raise a `ValueError` if `labels` of the split `where` are not finite numbers"
+    "Raise a `ValueError` if `labels` of a split are not finite numbers"
     bad = [x for x in labels if isinstance(x, bool) or not isinstance(x, (int, float)) or not np.isfinite(x)]
     _refuse(bad, 'labels must be finite numbers, because the head has one output', where)
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #mt06b
 def _check_tags(where, words, tags, classes:int):
-    "Raise a `ValueError` if a row of the split `where` does not have one tag (0 to `classes` - 1) for each word"
+    "Raise a `ValueError` if a row of a split does not have one tag (0 to `classes` - 1) for each word"
     for i, (row_words, row_tags) in enumerate(zip(words, tags)):
         bad, problem = [t for t in row_tags if type(t) is not int or not 0 <= t < classes], ''
         if bad: problem = f'the tag {bad[0]!r}; tags must be 0 to {classes - 1}'
@@ -49,7 +49,7 @@ def _is_list_of_integers(feature) -> bool:
     return str(getattr(getattr(feature, 'feature', None), 'dtype', '')).startswith('int')
 
 def _check_class_lists(where, rows, classes:int):
-    "Raise a `ValueError` unless each of `rows` of the split `where` lists distinct classes from 0 to `classes` - 1"
+    "Raise a `ValueError` unless each row of a split lists distinct classes from 0 to `classes` - 1"
     for i, row in enumerate(rows):
         bad = [x for x in row if type(x) is not int or not 0 <= x < classes]
         problem = ''

@@ -43,8 +43,8 @@ def unwrapped(model):
     config = getattr(model, 'active_peft_config', None)
     if config is None: return model
     if config.is_prompt_learning:
-        raise ValueError(f'{type(model).__name__}: {config.peft_type.value} adds tokens before a text, whose positions '
-                         'are not supported; use a model with adapters inside its layers, such as LoRA')
+        raise ValueError(f'{type(model).__name__}: {config.peft_type.value} adds tokens before the text, which is '
+                         'not supported; use a model with adapters inside its layers, such as LoRA')
     return unwrapped(model.get_base_model())
 
 # %% ../../nbs/03_models/01_attention.ipynb #013
@@ -104,7 +104,7 @@ def check_part(model, part=None):
     return part, parts[part]
 
 def _named(model, part):
-    "Return the name of `part` of `model` for error messages"
+    "Return the name of a part of `model` for error messages"
     return type(model).__name__ + (f' ({part})' if part else '')
 
 # %% ../../nbs/03_models/01_attention.ipynb #028
@@ -131,7 +131,7 @@ def _rows_at(
     x:torch.Tensor,  # broadcastable to [batch, heads, query, ...]
     at:torch.Tensor, # int64 [batch, rows]; a negative number counts from the last query
 ) -> torch.Tensor: # [batch, heads or 1, rows, ...]; one row if all queries of `x` share it
-    "Return the rows `at` of `x`"
+    "Return the rows of `x` with these indices"
     x = x[(None,) * (4 - x.dim())]
     if x.shape[2] == 1: return x
     x, at = x.expand(len(at), *x.shape[1:]), torch.where(at < 0, at + x.shape[2], at)
@@ -140,23 +140,25 @@ def _rows_at(
 class _Rows:
     "The query rows in `Maps`"
     def _matching(self, layer, at):
-        """Return where the queries `at` are among the captured rows of `layer`, bool [batch, queries, rows]; raise a
+        """Return which of the captured rows of `layer` belong to the queries, bool [batch, queries, rows]; raise a
         KeyError on a CPU for a missing query"""
         captured, at = self._row_maps[layer][0], at[:, None] if at.dim() == 1 else at
         matching = at[..., None] == captured[:, None]
         if at.device.type == 'cpu' and not matching.any(-1).all():
-            raise KeyError(f'layer {layer} of {self.name} has the rows {captured.tolist()}; got {at.tolist()}')
+            raise KeyError(f'only the rows {captured.tolist()} of layer {layer} of {self.name} were captured; '
+                           f'got {at.tolist()}')
         return matching
 
     def rows(self,
         layer,
         at=None, # int64 [batch] or [batch, rows]; None: the rows of `observe`, in their order
     ) -> torch.Tensor: # [batch, heads, rows, key]
-        "Return the attention of the queries `at`, from captured rows or a whole map; NaN on a GPU for a missing query"
+        """Return the attention of the queries with these indices, from captured rows or a whole map; NaN on a GPU for a
+        missing query"""
         return self._chosen_rows(layer, at, 1, self.__getitem__)
 
     def seen_rows(self, layer, at=None) -> torch.Tensor: # bool [batch, 1 or heads, rows, key]
-        "Return the keys that each query `at` attended to: allowed and not dropped; see `rows`"
+        "Return the keys that each of the queries attended to, which are allowed and not dropped; see `rows`"
         return self._chosen_rows(layer, at, 2, self.seen)
 
     def _chosen_rows(self, layer, at, kind, whole):
@@ -173,7 +175,7 @@ class _Rows:
 
 # %% ../../nbs/03_models/01_attention.ipynb #472f5ca3
 class _Calls(_Rows):
-    "Assigns the attention calls of a pass to layers"
+    "Assignment of the attention calls of a pass to layers"
     def _next_layer(self, module=None, heads=None):
         self._calls += 1
         if self._calls > len(self.numbers): self._miscounted('more')
@@ -185,7 +187,7 @@ class _Calls(_Rows):
     def _miscounted(self, calls):
         self._begin()
         raise RuntimeError(f'{self.name}: {len(self.numbers)} layers have attention, but one pass made {calls} '
-                           'attention calls, so the layers of the maps are unknown; call the whole model instead of '
+                           'attention calls, so the maps cannot be assigned to layers; call the whole model instead of '
                            'a part of it, and set layerdrop to 0 so that no layer is skipped')
 
     def _number_of(self, layer):
@@ -281,7 +283,7 @@ def _protected_keep(
 
 # %% ../../nbs/03_models/01_attention.ipynb #047
 def _fits(x, shape, name, layer):
-    "Return `x` if it broadcasts to `shape`; otherwise raise a `ValueError` about the argument `name`"
+    "Return `x` if it broadcasts to `shape`; otherwise raise a `ValueError` about the argument called `name`"
     if len(x.shape) > len(shape) or any(a not in (1, b) for a, b in zip(reversed(x.shape), reversed(shape))):
         raise ValueError(f'{name}[{layer}] must be broadcastable to [batch, heads, query, key] = {list(shape)}, '
                          f'got {list(x.shape)}')
@@ -389,12 +391,12 @@ class AttentionCall:
 
     @property
     def causal(self) -> bool:
-        "Return whether a query attends only to keys up to its own position, without a mask that says so"
+        "Return whether the attention is causal without an explicit mask: each query attends to keys up to its position"
         causal = getattr(self.module, 'is_causal', True) if self.is_causal is None else self.is_causal
         return bool(causal) and self.mask is None and self.query.shape[2] > 1
 
     def keep(self, at) -> torch.Tensor|None: # bool [batch, 1 or heads, rows or 1, key]
-        "Return the keys that the queries `at` [batch, rows] may attend to; None: all keys"
+        "Return the keys that these queries [batch, rows] may attend to; None: all keys"
         if self.mask is not None: return _rows_at(_structure(self.module, self.query, self.key, self.mask), at)
         if not self.causal: return None
         return torch.arange(self.key.shape[2], device=at.device) <= at[:, None, :, None]
@@ -405,7 +407,7 @@ class AttentionCall:
         heads=None, # query heads; None: all
         keys=None,  # number of keys to use, if no query of `at` attends to later ones; None: all
     ) -> torch.Tensor: # [batch, heads, rows, key]
-        "Return the attention of the queries `at`, with the same rounding as in the model"
+        "Return the attention of the queries with these indices, with the same rounding as in the model"
         groups = self.query.shape[1] // self.key.shape[1]
         query, key, bias = self.query, self.key[:, :, :keys], self.bias
         if bias is not None: bias = _rows_at(bias, at)[..., :keys]
@@ -881,12 +883,12 @@ def attention_layers(
     return _trial_of(model, check_part(model, part)[0]).numbers
 
 def _layer_count(model, part=None) -> int:
-    "Return the number of layers with attention in one pass through `part` of `model`"
+    "Return the number of layers with attention in one pass through a part of `model`"
     return len(attention_layers(model, part))
 
 # %% ../../nbs/03_models/01_attention.ipynb #023b
 def head_count(model, part=None) -> int:
-    "Return the number of attention (query) heads in a layer of `part` of `model`"
+    "Return the number of attention (query) heads in a layer of one part of `model`"
     check_observable(model, part)
     return _trial_of(model, check_part(model, part)[0]).heads[-1]
 
@@ -1088,7 +1090,7 @@ def attention_calls(
 
 # %% ../../nbs/03_models/01_attention.ipynb #102
 def layer_modules(model, part=None) -> list:
-    "Return the modules that run the attention layers of `part` of `model`, in order; in ALBERT, one module runs all"
+    "Return the modules that run the attention layers of one part of `model`, in order; in ALBERT, one module runs all"
     part, stack = check_part(model, part)
     cross = cross_modules(stack)
     inside = {m for m in stack.modules() if eager_attention_of(type(m)) and m not in cross} | set(_disentangled(stack))
@@ -1127,7 +1129,7 @@ class _PassCache:
 
 # %% ../../nbs/03_models/01_attention.ipynb #106
 def _encoder_below(model, part) -> tuple: # (layers, number of their attention calls; None if unknown)
-    "Return the encoder layers that run before `part` of `model`"
+    "Return the encoder layers that run before a part of `model`"
     if part not in ('decoder', 'cross') or 'encoder' not in attention_parts(model): return [], 0
     try: return layer_modules(model, 'encoder'), _layer_count(model, 'encoder')
     except ValueError: return [], None # an encoder that cannot be observed

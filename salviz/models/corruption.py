@@ -38,7 +38,7 @@ def _characters(tokenizer, texts):
 
 # %% ../../nbs/03_models/06_corruption.ipynb #006b
 def _check_size(vocab_size, least, characters):
-    "Raise a `ValueError` if `vocab_size` is below `least`; `characters` describes the characters in the error message"
+    "Raise a `ValueError` if `vocab_size` is too small; `characters` describes the characters in the error message"
     if vocab_size >= least: return
     raise ValueError(f'vocab_size must be at least {least}, the number of special tokens and {characters}, '
                      f'got {vocab_size}')
@@ -248,7 +248,7 @@ def pack_texts(
 _streams = dict(choose=0x6d610, fate=0x6d611, token=0x6d612)   # methods use small numbers
 
 def _check_batch(batch, who):
-    "Raise an error that names the function `who` if `batch` lacks a column that corruption needs"
+    "Raise an error that names the function if `batch` lacks a column that corruption needs"
     lacking = [name for name in ('input_ids', 'example_id', 'is_special') if name not in batch]
     if lacking: raise ValueError(f'{who} needs {", ".join(lacking)} in the batch; prepare it with encode and Collator')
 
@@ -349,7 +349,7 @@ class ReplaceTokens:
         else:
             counts = counts.index_fill(0, torch.tensor(tokenizer.all_special_ids), 0.)
             is_sound = (counts >= 0).all() and (counts > 0).sum() >= 2
-            if not is_sound: must = 'be numbers of at least 0, with at least two ordinary tokens above 0'
+            if not is_sound: must = 'be non-negative numbers, with at least two ordinary tokens above 0'
         check_faults(must, 'counts must ')
         self.fraction, self.upto = fraction, (counts.cumsum(0)/counts.sum())
 

@@ -80,7 +80,7 @@ def attention_kernels(model) -> list: # names; the current kernel of the model c
 # %% ../../nbs/03_models/00_fast.ipynb #fast-15c
 @contextmanager
 def attention_kernel(model, name:str):
-    "Run the attention of `model` with the kernel `name` inside the block; None keeps the current kernel"
+    "Run the attention of `model` with the kernel called `name` inside the block; None keeps the current kernel"
     current = getattr(getattr(model, 'config', None), '_attn_implementation', None)
     if name is None or name == current: yield; return
     model.set_attn_implementation(name)

@@ -45,7 +45,7 @@ def cut_hidden(
     cut:dict,
     drop=None, scale=None, # attention in the same passes, see `observe`
 ):
-    "Set the output of feed-forward networks to 0 at the positions `cut`, in passes of `model` in this block"
+    "Set the output of feed-forward networks to 0 at chosen positions (`cut`), in passes of `model` in this block"
     layers = check_layers(model, list(cut)) if cut else ()
     reading = [l for l in layers if callable(cut[l])]
     with ExitStack() as stack:

@@ -88,7 +88,7 @@ def _grid(model, inputs, patch, merge) -> tuple: # (rows, columns)
 # %% ../../nbs/03_models/14_image_tokens.ipynb #it13
 @_family('internvl', merge=lambda config: round(1/config.downsample_ratio))
 def _internvl_crops(model, processor, height, width, inputs):
-    "Return the crops of InternVL: tiles with the aspect ratio that is nearest to that of the image"
+    "Return the crops of InternVL: tiles with the aspect ratio that is closest to that of the image"
     how, tiles = processor.image_processor, inputs['pixel_values']
     columns = rows = 1
     if len(tiles) > 1:

@@ -264,7 +264,7 @@ def _locate(name, revision):
 # %% ../../nbs/03_models/03_loading.ipynb #022b
 @contextmanager
 def _explained(name, silence):
-    "Convert errors in loading the model `name` into errors with instructions"
+    "Convert errors in loading the model called `name` into errors with instructions"
     try: yield
     except (OSError, ValueError) as e:
         packaged = f'packaged models: {", ".join(_packaged_models)}'
@@ -308,7 +308,7 @@ def _check_head(name, config, task):
 
 # %% ../../nbs/03_models/03_loading.ipynb #027
 def class_config(num_labels=None, labels=None) -> dict:
-    "Return the settings of a config for `num_labels` classes, or for classes with the names `labels`"
+    "Return the settings of a config for `num_labels` classes, or for the classes that `labels` names"
     if labels is None: return {} if num_labels is None else dict(num_labels=num_labels)
     if num_labels not in (None, len(labels)):
         raise ValueError(f'labels has {len(labels)} names, but num_labels is {num_labels}; omit num_labels')
@@ -390,7 +390,7 @@ def _draw_head(model):
 taught_classes = {'movie-minilm': ('negative', 'positive')}
 
 def _taught_file(name) -> Path:
-    "Return the file in which the library stores the trained weights of the packaged model `name`"
+    "Return the file in which the library stores the trained weights of the packaged model called `name`"
     return Path(str(files('salviz.models')/'taught'/f'{name}.safetensors'))
 
 def is_taught(parameter:str) -> bool:
@@ -399,8 +399,8 @@ def is_taught(parameter:str) -> bool:
 
 # %% ../../nbs/03_models/03_loading.ipynb #taught-2b
 def load_taught_weights(model, name):
-    """Add the trained weights of the packaged model `name` to `model`, a new 'minilm';
-    do not change a head for other classes"""
+    """Add the trained weights of the packaged model called `name` to `model`, a new 'minilm'; do not change a head for
+    other classes"""
     learned, is_same_head = load_file(_taught_file(name)), model.config.num_labels == len(taught_classes[name])
     with torch.no_grad():
         for key, parameter in model.named_parameters():
@@ -426,7 +426,8 @@ def _names_of_head(name, config, head, wanted, classes=None) -> dict:
 
 # %% ../../nbs/03_models/03_loading.ipynb #041b
 def _load(task, name, seed, count, trust_remote_code=False, **kwargs):
-    "Load the model `name` with a head for `task`, and its tokenizer, if any; `count` returns settings for the head"
+    """Load the model called `name` with a head for `task`, and its tokenizer, if any; `count` returns settings for the
+    head"""
     if not isinstance(trust_remote_code, bool): # with `None`, transformers would ask the user
         raise ValueError(f'trust_remote_code must be True or False, got {trust_remote_code!r}')
     kwargs['trust_remote_code'] = trust_remote_code

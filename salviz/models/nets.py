@@ -318,7 +318,7 @@ class _SeriesLayer(nn.Module):
 
 # %% ../../nbs/03_models/04_nets.ipynb #035
 def _sinusoids(steps, width, like):
-    "Return the position encodings [steps, width] of Vaswani et al. (2017), on the device and in the dtype of `like`"
+    "Return the position encodings [steps, width] of Vaswani et al. (2017), on the device and in the dtype of a tensor"
     rates = torch.exp(torch.arange(0, width, 2, device=like.device)*(-math.log(10000)/width))
     at = torch.arange(steps, device=like.device)[:, None]*rates
     return torch.stack([at.sin(), at.cos()], -1).flatten(1)[:, :width].to(like.dtype)
@@ -401,7 +401,7 @@ class TextLSTM(SmallNet):
 
     @torch.no_grad()
     def copy_embeddings(self, table):
-        "Copy the word vectors `table` [vocabulary, size] into the embeddings; the padding token's vector stays 0"
+        "Copy word vectors [vocabulary, size] into the embeddings; the padding token's vector stays 0"
         self.embeddings.weight.copy_(table)
         if self.config.pad_token_id is not None: self.embeddings.weight[self.config.pad_token_id] = 0.
 
@@ -454,7 +454,7 @@ def _table_of(embeddings, tokenizer) -> tuple: # (float tensor [vocabulary, size
 
 # %% ../../nbs/03_models/04_nets.ipynb #we-2b
 def _named_table(table, source) -> str:
-    "Return a description of word vectors for the config"
+    "Describe the word vectors for the config"
     digest = hashlib.sha256(table.contiguous().numpy().tobytes()).hexdigest()[:12]
     return f'{source}, {len(table)} x {table.shape[1]}, sha256 {digest}'
 
@@ -500,7 +500,7 @@ def _read_off(cls, data):
 
 # %% ../../nbs/03_models/04_nets.ipynb #046
 def _settings_fault(cls, settings) -> str: # '' if there is none
-    "Return the reason why `settings` are not fields of the config of nets of class `cls`"
+    "Return the reason why a net of class `cls` does not accept the `settings`"
     configs = [c for c in reversed(cls.config_class.__mro__) if c not in PreTrainedConfig.__mro__]
     field_names = list(chain.from_iterable(c.__annotations__ for c in configs)) # old transformers: no dataclass
     unknown = [key for key in settings if key not in field_names]

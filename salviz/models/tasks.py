@@ -300,8 +300,7 @@ class Spans(TokenTask):
         return torch.where(self.queried(batch), ((first <= at) & (at <= last)).long(), -100)
 
     def _at_ends(self, both, labels):
-        """Return the start value at the answer's first token plus the end value at its last token; `both` is (start,
-        end)"""
+        "Return the start value at the answer's first token plus the end value at its last token"
         inside = (labels == 1).int()
         ends = inside.argmax(1), inside.shape[1] - 1 - inside.flip(1).argmax(1)
         return sum(x.gather(1, at[:, None])[:, 0] for x, at in zip(both, ends))

@@ -46,7 +46,8 @@ def budget_seconds(
     if budget is None: return math.inf
     found = re.fullmatch(r'(\d+(?:\.\d+)?) ?([smhd]?)', str(budget).strip())
     if not found or not float(found[1]):
-        raise ValueError(f"budget must be seconds above 0, or a text such as '2h' or '90m', got {budget!r}")
+        raise ValueError("budget must be a positive number of seconds, or a text such as '2h' or '90m', "
+                         f'got {budget!r}')
     return float(found[1])*_units[found[2] or 's']
 
 def _time_words(seconds:float) -> str:
@@ -65,8 +66,8 @@ class _Plan:
     estimate:float  # seconds of all runs
 
 def _run_seconds(study, method, steps, rows, before) -> float:
-    """Estimate the duration of a run of `method` in seconds; `before` {method:
-    seconds} is used for methods that build on runs"""
+    """Estimate the duration of a run of `method` in seconds; `before` {method: seconds} contains estimates for the
+    methods that it builds on"""
     if 'run_of' in arguments_of(study.methods[method]): return 2*before[plain_method]
     short, long = study.timed(method, 1), study.timed(method, 3)
     step = max(long - short, 0.)/4
@@ -295,7 +296,7 @@ def _prepared(data, ood, ood_rows):
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-027
 class _Comparing:
-    "One call of `compare`"
+    "The state of one call of `compare`"
     def __init__(self, folder, model, data, methods, seeds, train, budget, say, run):
         from salviz.data.texts import data_task
         from salviz.metrics.tasks import tasks

@@ -77,13 +77,13 @@ class _RoundsOfPoints(Study):
         self.cells = list(dict.fromkeys(found))
 
     def _data(self, cell):
-        "Return the data of `cell`; while tuning, without held-out splits"
+        "Return the data of a trial, without held-out splits while tuning"
         data = super()._data(cell)
         if not self.tunes: return data
         return type(data)({k: part for k, part in data.items() if k in ('train', 'validation')})
 
     def _may_use(self, cell, other) -> bool:
-        "Return whether `run_of` in `cell` would find the run of `other`: the first point of another method"
+        "Return whether `run_of` in a trial would find the run of the first point of another method"
         first = {k: x for k, x in self.points[other.method][0].items() if k in dict(other.settings)}
         return cell.method != other.method and cell.seed == other.seed and dict(other.settings) == first
 

@@ -620,9 +620,8 @@ def _panels(panels, names, caption):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-24bc
 def _panel(title, means, names, at=None, ends=None, level=None, along=('start', 'end of training')):
-    """Return a panel with one line per condition. The columns are placed at the numbers `at` (default: evenly spaced),
-    and the scale has these `ends` (default: those of the values). A thin line is drawn at `level`, and the labels
-    `along` are below the panel"""
+    """Return a panel with one line per condition, in evenly spaced columns unless their places are set, on the scale of
+    the values unless its ends are set. A thin line shows a reference level, and labels are below the panel"""
     low, high = ends or _ends(means) or (math.nan, math.nan)
     if not math.isfinite(low): return None
     if at is None: at = range(means.shape[1])

@@ -110,7 +110,7 @@ class _Worker:
         return identity(dict(cell.described(), budget=self.budget, study=name))
 
     def begin(self, name, cell) -> str:
-        "Train the run that `cell` starts from, if it is missing; return its state, 'finished' if it is complete"
+        "Train the run that a trial starts from, if it is missing; return its state, 'finished' if it is complete"
         before = plans[name].starts and plans[name].starts(cell.method, dict(cell.settings), cell.seed)
         if not before: return 'finished'
         other, method, settings, seed = before
@@ -246,7 +246,7 @@ def reproduce(
 ) -> pd.DataFrame: # the rows, see `read_rows`
     "Train all trials that the claims need and that have no row yet, and return the rows"
     if type(processes) is not int or processes < 1:
-        raise ValueError(f'processes must be an integer of at least 1, got {processes!r}')
+        raise ValueError(f'processes must be a positive integer, got {processes!r}')
     registered(modules)
     chosen, folder = selected_claims(names, budget), Path(folder)
     file = Path(rows or folder/'rows.jsonl')

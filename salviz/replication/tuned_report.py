@@ -40,7 +40,7 @@ class TunedFinding(Finding):
 
     @property
     def verdicts(self) -> dict: # {domain: `Verdict`}
-        "The verdicts that count: one per domain where the domains differ, else one for all"
+        "The verdicts to report: one per domain if the domains differ, else one for all domains"
         if self.sequential is None: return {}
         by_task = self.sequential.by_task
         return {_task_words(self.effect, task): by_task[task] for task in _in_order(by_task)} or {'': self.verdict}
@@ -125,7 +125,7 @@ def _not_run(name, first) -> str:
     return f'Not run yet with tuned settings; verdict of the first report, with one setting: {first[name]}'
 
 def _answers_to(names, findings, first=None) -> list: # of dicts for the template
-    "Return the answers of effects to one question; `first`: verdicts of the first report, for effects without runs"
+    "Return the answers of effects to one question; effects without runs use the verdicts of the first report"
     out = []
     for name in names:
         f = findings[name]
@@ -339,7 +339,7 @@ def tuned_report_html(
             findings, intervals='intervals of the looks at which the verdicts were reached'),
         open_looks=[f.effect.name for f in findings if f.sequential and not f.sequential.finished],
         effects=_table(_heads, _effect_lines([f for f in findings if f.sequential]), 'effects', 3), undecidable=_table(
-            ['effect', 'why this scale does not decide it'], list(undecidable.items()), 'words', 2),
+            ['effect', 'why it cannot be decided at this scale'], list(undecidable.items()), 'words', 2),
         both=len(both), different=_table(['claim', '', 'first report', 'tuned', 'what changed'], different, 'words', 5),
         agreeing=len(both) - len(different), choices=_choices_table(file), tuning_runs=len(tuning),
         tuning_minutes=_minutes(tuning.seconds), how_it_ran=_how_it_ran(rows, machines), raw_rows=_raw_rows(rows),

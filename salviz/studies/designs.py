@@ -75,7 +75,7 @@ def _beside(file, name): return str(file.parent/name) if (file.parent/name).exis
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds012
 class Recipe:
-    """The function `make` with fixed `arguments`; its signature contains the remaining arguments `open`
+    """The function `make` with fixed `arguments`; the arguments in `open` remain in its signature
 
     A study identifies a recipe by its name, which contains the fixed arguments."""
     def __init__(self, make, arguments:dict, open, name=None):
@@ -125,7 +125,7 @@ def _data_of(table, file, settings):
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds014
 def _with_runs(kind, run_of, **arguments):
-    "Create a method of the class `kind`, with runs in place of arguments that refer to a run"
+    "Create a method of class `kind`, with runs in place of arguments that refer to a run"
     runs = {k: run_of(x['run_of']) for k, x in arguments.items() if isinstance(x, dict)}
     return kind.from_args({**arguments, **runs})
 
@@ -245,7 +245,7 @@ def _slurm_faults(options) -> Iterator[str]:
     "Yield the errors in Slurm options that submitit does not detect"
     if {'time', 'timeout_min'} <= set(options): yield ' contains both time and timeout_min; remove one'
     turns = options.get('max_num_timeout', 0)
-    if type(turns) is not int or turns < 0: yield f': max_num_timeout must be an integer of at least 0, got {turns!r}'
+    if type(turns) is not int or turns < 0: yield f': max_num_timeout must be a non-negative integer, got {turns!r}'
 
 @contextmanager
 def _on_dask(address):

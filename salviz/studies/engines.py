@@ -70,7 +70,7 @@ def _fault_of(member, end) -> str|None:
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg05-2
 def _extract(archive, place):
-    "Check every member of `archive`, an open file, then unpack it into the folder `place`"
+    "Check every member of `archive`, an open file, then unpack it into the folder at `place`"
     end = archive.seek(0, os.SEEK_END)
     archive.seek(0)
     with tarfile.open(fileobj=archive, mode='r:') as tar: # uncompressed only: a small compressed file can fill a disk
@@ -95,7 +95,7 @@ def _unpacked(archive, place) -> str:
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg05-2c
 def _came_to(run) -> int: # -1 without a run
-    "Return the step from which the run in the folder `run` can be resumed"
+    "Return the step from which the run in the folder at `run` can be resumed"
     if state_of(run) in ('finished', 'interrupted'): return max(Run(run).checkpoints, default=0)
     return -1
 
@@ -157,7 +157,7 @@ def _set_up(threads, devices):
     torch.set_num_threads(threads)
 
 def _elsewhere(study, folder, begun):
-    "Set up `study` in the empty folder `folder`, with the partially trained run in the archive `begun`"
+    "Set up `study` in an empty folder, with the partially trained run in the archive `begun`"
     study.folder = Path(folder)
     write_whole(study.folder/'study.json', sealed(study.manifest, indent=2).encode())
     with _incoming(study.folder, begun) as (place, name): _put(place, study.folder, name)

@@ -76,7 +76,7 @@ def _sendable(e):
 
 # %% ../../nbs/07_studies/01_processes.ipynb #pr08c
 def _leaving_together(wish):
-    "Return a `Control` that stops all processes after the same step, once the file `wish` exists"
+    "Return a `Control` that stops all processes after the same step, once the file at `wish` exists"
     from salviz.training.job import broadcast
     class Leaving(Control):
         def hold(self, trainer):
@@ -115,7 +115,7 @@ def train_in_step(
     cell,                 # `Trial` of the study
     check=lambda: None,   # raises an exception to end training at once; returns True to stop after a step
 ) -> Run: # the finished run
-    "Train the trial `cell` in several processes, which end when this process ends"
+    "Train a trial in several processes, which end when this process ends"
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         (folder/'study').write_bytes(import_cloudpickle().dumps(study))

@@ -29,7 +29,7 @@ def _optuna(): return optional_module('optuna', 'search', 'Search')
 
 # %% ../../nbs/07_studies/07_search.ipynb #se007b
 def _distribution(name, x):
-    "Return Optuna's distribution for the setting `name`"
+    "Return Optuna's distribution for the setting called `name`"
     of = _optuna().distributions
     if isinstance(x, of.BaseDistribution): return x
     if isinstance(x, list) and x: return of.CategoricalDistribution(x)
@@ -67,7 +67,7 @@ class _PointStudy(Study):
         return study_cells(self.methods, self.seeds, settings, self._shared)
 
     def _data(self, cell):
-        "Return the data of `cell` without test or other held-out splits, so that a search cannot use them"
+        "Return the data of a trial without test or other held-out splits, so that a search cannot use them"
         data = super()._data(cell)
         return type(data)({k: part for k, part in data.items() if k in ('train', 'validation')})
 
@@ -93,7 +93,7 @@ class _PointStudy(Study):
     def value_of(self,
         point:dict, # {setting: value}
     ): # None if a trial of the point failed or is not finished, or if the score is not finite
-        "Return the mean of the measure `by` over the seeds of a point"
+        "Return the mean of the selecting measure over the seeds of a point"
         numbers = []
         for c in self._cells_of(point):
             record = self._record(c.name)

@@ -106,7 +106,7 @@ def leased_cell(
 
 # %% ../../nbs/07_studies/00_trials.ipynb #tr012c
 def _forget(note, before):
-    "Remove the `note` left by `before`, a process that died, so that another process can train"
+    "Remove the `note` of the process `before`, which has died, so that another process can train"
     try: who = read_object(note)
     except (OSError, ValueError): return
     if before and (who.get('host'), who.get('process')) == (before['host'], before['process']): note.unlink()
@@ -117,7 +117,7 @@ def optional_module(
     extra:str, # extra of salviz that installs the module
     user:str,  # function or option that needs the module
 ):
-    "Return the module `name`; raise an error with installation instructions if it is missing"
+    "Return the module called `name`; raise an error with installation instructions if it is missing"
     try: return __import__(name)
     except ImportError:
         raise ImportError(f"{user} requires {name}, which is not installed: pip install 'salviz[{extra}]'") from None

@@ -145,7 +145,7 @@ class Feed:
         self.task, self.model, self.tokenizer, self.kinds = tasks[task_of(model)], model, tokenizer, {}
 
     def as_read(self, part):
-        "Return the split `part`, with target_text renamed to text_pair if the task is causal"
+        "Return a split, with target_text renamed to text_pair if the task is causal"
         answered = self.task.causal and 'target_text' in part.column_names
         if answered: return part.rename_column('target_text', 'text_pair')
         return part
@@ -156,7 +156,7 @@ class Feed:
         self.kinds |= column_kinds(data, {*self.task.used, *self.kinds}, of_text=self.task.modality == 'text')
 
     def _with_columns(self, encoded, part, where):
-        "Return the split `encoded` with the further columns of `part`"
+        "Return an encoded split with the further columns of `part`"
         return with_columns(encoded, self.as_read(part), self.kinds, where, self._align)
 
     def encode(self, data):
@@ -227,7 +227,8 @@ class TextFeed(_TextBatches):
             return encoded, self._align(*chosen)
         one_text, columns = (task.per_example or task.self_supervised) and not task.causal, chosen.column_names
         lacking = {task.columns[0], *(() if one_text else task.columns)} - {*columns}
-        if lacking: raise ValueError(f'probes has no column {", ".join(sorted(lacking))}; it has {", ".join(columns)}')
+        if lacking:
+            raise ValueError(f'probes has no column {", ".join(sorted(lacking))}; available: {", ".join(columns)}')
         texts, read = list(chosen[task.columns[0]]), self.as_read(chosen)
         with_pairs = one_text or task.causal or task.paired
         pairs = list(read['text_pair']) if with_pairs and 'text_pair' in read.column_names else None

@@ -200,7 +200,7 @@ def hardware_of(
 _same_when_resumed = 'model', 'data', 'class_order', 'seed', 'settings' # config entries to compare, besides the method
 
 def _same_method(was, now, method) -> bool:
-    """Return whether `method` (config entry `now`) equals the method with the config entry `was`
+    """Return whether `method` equals the recorded method, by the config entries of both
 
     Citations are not compared, since they may be corrected later."""
     if not isinstance(was, dict) or was.get('name') != now['name'] or not isinstance(was.get('args'), dict):
@@ -361,7 +361,7 @@ def open_job(
 def _place(run_dir, resume, method, settings, task) -> TrainingArguments:
     """Return the `TrainingArguments` with the folder of the run, the same in all processes
 
-    Raise an error if the folder exists already and `resume` is False."""
+    Raise an error if the folder already exists and `resume` is False."""
     if resume and run_dir is None: raise ValueError('train: resume=True requires the run_dir of the run to continue')
     path = (Path(run_dir) if run_dir is not None
             else Path('runs')/f'{method.name.replace(" ", "")}-{time.strftime("%Y%m%d-%H%M%S")}')
@@ -369,6 +369,6 @@ def _place(run_dir, resume, method, settings, task) -> TrainingArguments:
     path, free = broadcast((path, not path.exists() or untouched(path) or untrained(path)))
     args.output_dir = str(path/'checkpoints')
     if not free and not resume:
-        raise FileExistsError(f'train: {path} exists already; choose another run_dir, '
+        raise FileExistsError(f'train: {path} already exists; choose another run_dir, '
                               'or pass resume=True to continue the run in this folder')
     return args

@@ -47,7 +47,7 @@ class Pace:
         self.block, self.last, self.times, self._begun = block, last, {}, []
 
     def add(self, what, n, seconds):
-        "Add the duration of `n` tasks of the kind `what`, which took `seconds` in total"
+        "Add the total duration `seconds` of `n` tasks of one kind (`what`)"
         if what == 'step':
             self._begun.append(seconds / n)
             if len(self._begun) < self.block: return
@@ -55,7 +55,8 @@ class Pace:
         self.times.setdefault(what, deque(maxlen=self.last)).append(seconds / max(1, n))
 
     def seconds(self, todo:dict): # {kind: number of remaining tasks}
-        "Return the estimated seconds for `todo`, or None before the first step; kinds without durations count as 0"
+        """Return the estimated seconds for the remaining tasks, or None before the first step; kinds without durations
+        count as 0"""
         if 'step' not in self.times: return None
         return float(sum(median(self.times[what]) * n for what, n in todo.items() if what in self.times))
 
@@ -154,7 +155,7 @@ class _Published(_Controlled):
         return forget
 
     def _news(self, at=None):
-        "Update the state of the worker to `at` (None: no change), and call all subscribers"
+        "Update the state of the worker if it has changed, and call all subscribers"
         if at: self._at = at
         for fn, in self._listeners:
             try: fn(self)

@@ -130,7 +130,7 @@ class _ProbePasses:
         return self.saliency is None or self.saliency_steps is not None and step not in self.saliency_steps
 
     def _further(self, model, main, batch, plan) -> dict:
-        "Return the outputs `main` and the outputs of the further passes of `plan`"
+        "Return the outputs of the main pass (`main`) and of the further passes of `plan`"
         later = {}
         if plan.later:
             capture = captured_input(model, model_inputs(batch, model), plan.main_embeddings)

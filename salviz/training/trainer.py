@@ -119,7 +119,8 @@ def _ending_recorded(job:Job, trainer):
 
 # %% ../../nbs/06_training/08_trainer.ipynb #065l
 def _losses_by(trainer, name, batch, dtype=None):
-    "Return the task loss of each example in `batch` from a forward and backward pass with the attention kernel `name`"
+    """Return the task loss of each example in `batch` from a forward and backward pass with the attention kernel called
+    `name`"""
     model, weights = trainer.model, [p for p in trainer.model.parameters() if p.requires_grad]
     casting = torch.autocast(device_of(model).type, dtype, enabled=dtype is not None)
     with attention_kernel(model, name), undisturbed(model, training=True, seed=trainer.args.seed):
@@ -207,7 +208,8 @@ def scored_splits(encoded) -> dict:
 
 # %% ../../nbs/06_training/08_trainer.ipynb #067c
 def _save_predictions(run, name, split, scored, settings):
-    "Store labels and predictions of the split `name`, with confidences, groups and contrast sets where available"
+    """Store labels and predictions of the split called `name`, with confidences, groups and contrast sets where
+    available"""
     predictions, confidence = _predicted(scored)
     arrays = dict(example_id=np.array(split['example_id']), labels=scored.label_ids, predictions=predictions)
     if confidence is not None: arrays['confidence'] = confidence

@@ -491,7 +491,7 @@ def _opened_run(run_dir, config) -> tuple: # (Run, `Held`)
     path = Path(run_dir) if run_dir is not None else Path('runs')/f'watched-{time.strftime("%Y%m%d-%H%M%S")}'
     try: run = Run.create(path, config)
     except FileExistsError:
-        raise FileExistsError(f'watch: {path} exists already, or another process is writing to it; '
+        raise FileExistsError(f'watch: {path} already exists, or another process is writing to it; '
                               'a watched run cannot be resumed, so choose another run_dir') from None
     return run, Held(run.path)
 

@@ -80,8 +80,8 @@ def was_trained(snapshot) -> bool:
     return bool(snapshot.step or snapshot.info.get('method') or snapshot.info.get('methods'))
 
 def title_of(snapshot, *more):
-    """Return a title with the methods, the step, the probe and the text `more`;
-    omit the step if the model was not trained (`was_trained`)"""
+    """Return a title with the methods, the step, the probe and further text (`more`); omit the step if the model was
+    not trained (`was_trained`)"""
     step = [f'step {snapshot.step}']*was_trained(snapshot)
     return ', '.join([*method_title(snapshot), *step, f'probe {snapshot.probe}', *more])
 
@@ -103,7 +103,8 @@ def arrays_of(
     view:str, # name of the view, for errors
     *names,   # required evidence
 ) -> list: # of arrays
-    "Return the evidence `names` of `snapshot`; raise a ValueError that lists the available evidence if any is missing"
+    """Return several kinds of evidence of `snapshot`; raise a ValueError that lists the available evidence if any is
+    missing"""
     missing = [name for name in names if snapshot.arrays.get(name) is None]
     if missing:
         holds = ', '.join(sorted(snapshot.arrays)) or 'nothing'
@@ -117,7 +118,7 @@ def infos_of(
     view:str, # name of the view, for errors
     *names,   # required keys of `snapshot.info`
 ) -> list:
-    "Return the entries `names` of `snapshot.info`; raise a ValueError that lists the available ones if any is missing"
+    "Return several entries of `snapshot.info`; raise a ValueError that lists the available ones if any is missing"
     missing = [name for name in names if snapshot.info.get(name) is None]
     if missing:
         raise ValueError(f'{view}: {which_snapshot(snapshot)} has no {", ".join(missing)} in its info; available: '
@@ -151,7 +152,7 @@ def picked(
     existing,
     requested,    # one item or several; None: all
 ) -> list:
-    "Return the `requested` items in order; raise a ValueError for items that are not in `existing`"
+    "Return the `requested` items in order; raise a ValueError for items that do not exist"
     if requested is None: return list(existing)
     requested = as_list(requested)
     wrong = [x for x in requested if x not in existing]
@@ -175,7 +176,7 @@ def _evidence_of(
     name:str,   # name of evidence, such as 'method_saliency'
     method:str, # name of the method that recorded it
 ) -> str: # the array's name in `snapshot`
-    "Return the name of the evidence `name` of `method` in `snapshot`"
+    "Return the name of the evidence called `name` of `method` in `snapshot`"
     full_name = f'{name} ({method})'
     if full_name in snapshot.arrays: return full_name
     return name
@@ -201,7 +202,7 @@ def not_finite(**arrays):
 
 # %% ../../nbs/10_views/00_base.ipynb #019
 def layer_row(snapshot, view, name, layer, default=0):
-    """Return the row of the evidence `name` for `layer`, and the layer's number
+    """Return the row of the evidence called `name` for `layer`, and the layer's number
 
     `layer` is a layer of the model; negative numbers count from the last recorded layer, and None selects row
     `default`."""
@@ -308,7 +309,7 @@ def _compared_row(
 
 # %% ../../nbs/10_views/00_base.ipynb #024sb
 def _layer_words(was_chosen, of='') -> str:
-    "Return a note that the last layer is shown, if it was chosen by default; the text `of` restricts the layers"
+    "Return a note that the last layer is shown, if it was chosen by default"
     which = f'that {of}'*bool(of) or 'recorded one'
     return f' Layer shown: the last {which}.'*bool(was_chosen)
 
@@ -542,8 +543,8 @@ def _masked_texts(snapshot, view):
     "Return tokens and readable labels of the masked copy"
     tokens, labels = (snapshot.info.get(name) for name in ('masked_tokens', 'masked_labels'))
     if tokens is None and labels is None:
-        raise ValueError(f'{view}: snapshot.info has neither masked_tokens nor masked_labels; store the texts of '
-                         'masked_input as one of them')
+        raise ValueError(f'{view}: snapshot.info has neither masked_tokens nor masked_labels; store the tokens of '
+                         'masked_input, or labels for them, under this name')
     readable = dict(zip(snapshot.tokens, snapshot.labels))
     if labels is None: labels = [readable.get(token, token) for token in tokens]
     if tokens is None: tokens = labels
@@ -812,7 +813,7 @@ def discard_region(
 
 # %% ../../nbs/10_views/00_base.ipynb #060s
 def _under_regions(snapshot, view, observed):
-    """Return the maps [L, H, query, key] on which the regions in the layers `observed` are drawn, their name, and a
+    """Return the maps [L, H, query, key] on which the regions of the `observed` layers are drawn, their name, and a
     note on the regions"""
     kind = (methods_of(snapshot).get('ADDrop') or {}).get('attribution', 'gradient')
     if kind != 'random' and 'attention_attribution' in snapshot.arrays:
@@ -1049,7 +1050,7 @@ def shown_image(snapshot, view:str) -> tuple: # ([height, width, 1 or 3] from 0 
     return image, notes
 
 def _optional(snapshot, name):
-    "Return the evidence `name`, or None if it was not recorded"
+    "Return the evidence called `name`, or None if it was not recorded"
     return fixed(snapshot.arrays.get(name))
 
 # %% ../../nbs/10_views/00_base.ipynb #078
@@ -1413,7 +1414,7 @@ def _table_names(snapshot, name, axis, size):
 
 # %% ../../nbs/10_views/00_base.ipynb #5a0667f7
 def cut_name(name, most=60):
-    """Shorten `name` to the maximum length `most`, because measuring a very long name is slow"""
+    "Shorten `name` to a maximum length, because measuring a very long name is slow"
     if len(name) <= most: return name
     return name[:most - 1] + '…'
 

@@ -190,7 +190,7 @@ def _marked_words(frame) -> list: # of 'head 3.1 dead'
 
 # %% ../../nbs/10_views/07_head_statistics.ipynb #hs32c
 def _grid_of(run, frame, number, last) -> HeadStatistics:
-    "Return the view of `frame` (step, layer, head, value, mark); `last`: `HeadsAtStep` of the last step"
+    "Return the view of `frame` (step, layer, head, value, mark); `last` contains the statistics of the last step"
     many, texts = last.long_texts, len(run.probes) if last.examples == 'probes' else last.texts
     values, marks = (frame.pivot(index=['layer', 'head'], columns='step', values=x) for x in ('value', 'mark'))
     rows = [f'{layer}.{head} {mark}'.rstrip() for (layer, head), mark in marks.iloc[:, -1].items()]

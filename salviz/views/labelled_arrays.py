@@ -27,7 +27,7 @@ _axes_of_letters = dict(L='layer', H='head', q='query', k='key', n='token', C='c
 _token_axes = 'token', 'query', 'key'
 
 def _axes(snapshot, name) -> tuple:
-    "Return the names of the axes of the array `name` of `snapshot`, except axes that always have size 1"
+    "Return the names of the axes of the array called `name` of `snapshot`, except axes that always have size 1"
     modality = snapshot.info.get('modality', 'text')
     letters = (shapes | signal_shapes.get(modality, {})).get(plain_name(name))
     if letters is None:
@@ -36,7 +36,7 @@ def _axes(snapshot, name) -> tuple:
     return tuple(_axes_of_letters[letter] for letter in letters.replace('nn', 'qk') if letter != '1')
 
 def _without_unit_axes(snapshot, name, axes):
-    "Return the array `name` with one dimension for each of `axes`, as float32"
+    "Return the array called `name` with one dimension for each of `axes`, as float32"
     x = np.asarray(snapshot.arrays[name], dtype=np.float32)
     return x.reshape(x.shape[:len(axes)])
 
@@ -47,7 +47,7 @@ def _selected(run, steps, probe) -> dict: # {(step, probe): Snapshot}
     return {(s.step, s.probe): s for s in run.snapshots(probe=probe) if wanted is None or s.step in wanted}
 
 def _padded(snapshots, name, steps, probes, layers) -> tuple: # (axes, float32 array)
-    "Return the array `name` of all `snapshots` [step, probe, ...], NaN where it is missing"
+    "Return the array called `name` of all `snapshots` [step, probe, ...], NaN where it is missing"
     present = {at: s for at, s in snapshots.items() if name in s.arrays}
     axes = _axes(next(iter(present.values())), name)
     arrays = {at: _without_unit_axes(s, name, axes) for at, s in present.items()}

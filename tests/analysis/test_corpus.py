@@ -252,7 +252,7 @@ def test_model_and_generators_are_restored_and_no_progress_bar_is_left(tiny_bert
     (dict(rows='first'), "rows must be 'ordinary', 'all' or 'pooled'"),
     (dict(target='gold'), "target='gold' of classification needs labels"), (dict(target=2), 'a class from 0 to 1'),
     (dict(target=True), 'a class from 0 to 1'),
-    (dict(batch_size=0), 'batch_size must be a whole number of at least 1'),
+    (dict(batch_size=0), 'batch_size must be a positive integer'),
     (dict(layers=[5]), 'has the layers 0 to 1'), (dict(patterns='next'), 'got a string'),
     (dict(patterns=['sideways']), "pattern 'sideways' is unknown"),
     (dict(patterns=[np.eye(9)]), 'pass patterns as {name: matrix}'),

@@ -351,7 +351,7 @@ def test_a_model_with_lora_is_explained_with_its_adapters():
 def test_virtual_tokens_before_a_text_are_rejected():
     model = get_peft_model(made('bert', AutoModelForSequenceClassification),
                            PromptTuningConfig(task_type='SEQ_CLS', num_virtual_tokens=2))
-    with pytest.raises(ValueError, match='PROMPT_TUNING adds tokens before a text'):
+    with pytest.raises(ValueError, match='PROMPT_TUNING adds tokens before the text'):
         _explain_texts(model, tokenizer_for('bert'), texts)
 
 

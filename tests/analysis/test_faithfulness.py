@@ -382,7 +382,7 @@ def test_invalid_arguments_are_rejected_by_name(tiny_bert, tiny_tokenizer):
         (lambda: faithfulness(model, batch, values, aopc='area'), "aopc must be 'bins' or 'paper', got 'area'"),
         (lambda: faithfulness(model, {k: v for k, v in batch.items() if k != 'is_special'}, values),
          'the batch has no is_special'),
-        (lambda: faithfulness(model, batch, values, batch_size=0), 'batch_size must be a whole number of at least 1'),
+        (lambda: faithfulness(model, batch, values, batch_size=0), 'batch_size must be a positive integer'),
         (lambda: faithfulness(model, texts, values), 'texts need their tokenizer'),
         (lambda: faithfulness(tiny_bert(num_labels=1), batch, values), 'has logits of shape [4, 1]'),
         (lambda: _unit_ranks(batch | dict(is_special=torch.ones_like(batch['is_special'])), values),

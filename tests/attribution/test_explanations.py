@@ -779,7 +779,7 @@ def test_numpy_integers_are_accepted():
     (dict(method='gradient_shap', baselines=[-1]), 'the id of a token, 0 to 59'),
     (dict(baseline=60), 'the id of a token, 0 to 59'),
     (dict(method='occlusion', replacement=60), 'replacement of occlusion must be the id of a token, 0 to 59'),
-    (dict(method='smoothgrad', samples=0), 'samples must be a whole number'),
+    (dict(method='smoothgrad', samples=0), 'samples must be a positive integer'),
     (dict(method='smoothgrad', base='integrated_gradients'), 'base must be one of'),
     (dict(method='smoothgrad', base='gradient'), 'identically zero'),
     (dict(method='deeplift', rules='lrp'), 'rules must be one of'),

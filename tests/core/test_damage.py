@@ -251,13 +251,13 @@ def test_run_killed_before_a_step_can_start_and_resume(left, tmp_path, make_tiny
         assert run.recorded == whole.recorded
         assert run.check() == []
         assert 'error' not in run.state
-    with pytest.raises(FileExistsError, match='exists already'): train(**given, run_dir=kept)
+    with pytest.raises(FileExistsError, match='already exists'): train(**given, run_dir=kept)
 
 def test_foreign_files_are_preserved(tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data):
     with pytest.raises(KeyboardInterrupt):
         train(make_tiny_bert(), tiny_tokenizer, tiny_data, Breaks(0), run_dir=tmp_path/'run', **quick)
     (tmp_path/'run'/'notes.txt').write_text('mine')
-    with pytest.raises(FileExistsError, match='exists already'):
+    with pytest.raises(FileExistsError, match='already exists'):
         train(make_tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', **quick)
     assert (tmp_path/'run'/'notes.txt').read_text() == 'mine'
 

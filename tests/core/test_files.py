@@ -84,7 +84,7 @@ def test_duplicate_columns_of_a_frame_raise():
 def test_half_of_a_surrogate_pair_raises_with_its_row():
     frame = pd.DataFrame(dict(text=['fine', 'a\ud83db']*20, label=[0, 1]*20), dtype=object)
     with pytest.raises(ValueError,
-                       match=r"column 'text' has half of a surrogate pair, .*, in 20 rows of train "
+                       match=r"column 'text' has an unpaired surrogate, .*, in 20 rows of train "
                        r"\(first: row 1"):
         load_text(frame)
 

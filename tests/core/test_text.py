@@ -616,7 +616,7 @@ class Slow: is_fast = False
     (lambda t: align(t, None), 'a text must be a string or a list of words, got None'),
     (lambda t: align(t, float('nan')), 'a text must be a string or a list of words, got nan'),
     (lambda t: align(t, ['a', 3]), 'a text must be a string or a list of words'),
-    (lambda t: align(t, 'a\ud800b'), 'half a surrogate pair at character 1'),
+    (lambda t: align(t, 'a\ud800b'), 'an unpaired surrogate at character 1'),
     (lambda t: align_batch(t, 'bad'), "texts must be a list, got the string 'bad'"),
     (lambda t: align_batch(t, ['a'], []), 'pairs must be as long as texts, got 0 for 1'),
     (lambda t: align(t, 'a', max_length=2), 'max_length must be greater than the number of special tokens, 2, got 2'),

@@ -205,7 +205,7 @@ def test_missing_numbers_and_lists_that_do_not_align(tiny_bert, tiny_tokenizer):
         batch['marks'].float()
     with pytest.raises(AttributeError, match='because row 1 of train has missing values'): batch['gaps'].sum()
     other = Dataset.from_dict(dict(text=['fun film'], label=[0], rating=['high']))
-    with pytest.raises(ValueError, match='probes: rating must have numbers'): feed.probes(data, other)
+    with pytest.raises(ValueError, match='probes: rating must contain numbers'): feed.probes(data, other)
     wrong = Dataset.from_dict(dict(text=['fun film'], label=[0], rationale=['because it is fun']))
     with pytest.raises(ValueError, match='validation: the rationale of row 0 must be a list'):
         feed_for(tiny_bert(), tiny_tokenizer).encode(dict(train=part, validation=wrong))

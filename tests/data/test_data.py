@@ -282,9 +282,9 @@ def test_unknown_splits_are_ignored_with_a_warning():
     (dict(source=dict(train='notes.docx')), ValueError,
      "has the extension '.docx'; supported extensions: .csv, .jsonl, .parquet, .txt"),
     (dict(source=17), ValueError, 'source must be a path, a pandas DataFrame, a Dataset or a dict, got 17'),
-    (dict(source={}), ValueError, 'the source has no train split; it has nothing'),
+    (dict(source={}), ValueError, 'the source has no train split; available: nothing'),
     (dict(source=os.curdir), ValueError, 'is a folder; pass its files'),
-    (dict(source=dict(test=frame())), ValueError, 'the source has no train split; it has test'),
+    (dict(source=dict(test=frame())), ValueError, 'the source has no train split; available: test'),
     (dict(source=frame(), text='sentence'), ValueError,
      "text='sentence': train has no such column; available: text, label"),
     (dict(source=frame(), text_pair='s2'), ValueError, "text_pair='s2': train has no such column"),
@@ -449,7 +449,7 @@ def test_unused_images_are_fingerprinted_as_files():
     def data(rows, feature):
         return Dataset.from_dict(dict(text=['a', 'b'], photo=rows), Features(text=Value('string'), photo=feature))
     assert fingerprint(data(images, ImageFile())) != fingerprint(data(images[::-1], ImageFile()))
-    with pytest.raises(ValueError, match="column 'photo' of train: values of type .* have no fingerprint; remove"):
+    with pytest.raises(ValueError, match="column 'photo' of train: values of type .* cannot be fingerprinted; remove"):
         fingerprint(dict(train=data([[image] for image in images], Sequence(ImageFile()))))
 
 @pytest.mark.sample(1)

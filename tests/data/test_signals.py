@@ -203,7 +203,7 @@ def test_ts_files_keep_their_splits_and_class_order(tmp_path):
     ('1,2,3:', '1,NaN,3:', 'line 12 has a missing value'),
     ('1,2,3:', '1,x,3:', 'line 12 has a value that is not a number'), ('1,2,3:', '', 'the same number of channels'),
     ('@TimeStamps false', '@TimeStamps true', 'has time stamps'), ('true left right', 'false', 'has no classes'),
-    ('@DATA', '', 'no line @data')])
+    ('@DATA', '', 'no @data line')])
 def test_unsupported_ts_file_raises_with_its_name(old, new, message, tmp_path):
     path = tmp_path/'bad.ts'
     path.write_text(ts.replace(old, new, 1))

@@ -334,7 +334,7 @@ def test_wrong_arguments_raise_clear_errors(kwargs, error, message):
 
 
 def test_the_error_about_missing_attention_lists_the_arrays():
-    with pytest.raises(KeyError, match='this snapshot has no attention; it has saliency'):
+    with pytest.raises(KeyError, match='this snapshot has no attention; available: saliency'):
         bertviz_view(Snapshot(step=0, epoch=0., probe=0, arrays=dict(saliency=np.ones(2)), tokens=['a', 'b']))
     with pytest.raises(ValueError, match='run_or_snapshot must be a Run, a Snapshot, .* an Explorer or a path, got'):
         bertviz_view([snapshot()])

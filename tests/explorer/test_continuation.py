@@ -132,5 +132,5 @@ def test_the_figure_draws_the_requested_tokens(tmp_path, writer):
     model, tokenizer = writer
     s, = _explain_texts(model, tokenizer, 'a good film', generate=4, saliency='input_x_gradient', attribution=False)
     for tokens in (None, [0], [1, 2]): assert figure(s, 'continuation', tokens=tokens).citations is not None
-    with pytest.raises(ValueError, match='tokens must be numbers of written tokens, from 0 to'):
+    with pytest.raises(ValueError, match='tokens must be indices of generated tokens, from 0 to'):
         figure(s, 'continuation', tokens=[9])

@@ -47,7 +47,7 @@ def test_a_remade_figure_has_the_same_bytes_or_an_error_says_why_not(kind, made,
     file = drawn(source, kind, tmp_path/'a.pdf', **options)
     folders = [made['discard_region'][0].path.parent]
     if kind == 'patch_attention': # whose arrays were given other shapes than a recording can have
-        with pytest.raises(ValueError, match='made from a Snapshot that cannot be stored'): remake(file, folders)
+        with pytest.raises(ValueError, match='created from a Snapshot that cannot be stored'): remake(file, folders)
     else: assert remake(file, folders).same
 
 @pytest.fixture(scope='module')
@@ -194,7 +194,7 @@ def test_a_study_is_found_again_and_its_table_has_model_and_data(home):
 
 def test_a_view_without_a_source_cannot_be_remade(home):
     file = save_figure(figure(view_for(Run(home/'runs/one').snapshot())), home/'b.pdf')
-    with pytest.raises(ValueError, match='cannot be remade: it was made from a DiscardRegion'): remake(file)
+    with pytest.raises(ValueError, match='cannot be remade: it was created from a DiscardRegion'): remake(file)
 
 
 # Nothing is believed

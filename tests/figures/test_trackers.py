@@ -104,4 +104,4 @@ def test_tensorboard_reads_the_event_file(run, tmp_path):
     assert [e.step for e in events.Scalars('heads/entropy/3.1')] == [0, 10]
     assert [e.step for e in events.Images('head_grid/probe-0')] == [0, 10]
     assert events.Images('head_grid/probe-0')[0].encoded_image_string.startswith(b'\x89PNG')
-    with pytest.raises(FileExistsError, match='has event files already'): run.export_to('tensorboard', tmp_path/'logs')
+    with pytest.raises(FileExistsError, match='already has event files'): run.export_to('tensorboard', tmp_path/'logs')

@@ -566,7 +566,7 @@ def test_region_agrees_with_the_golden_vectors():
 
 @pytest.mark.parametrize('steps', [0, 2.5, True])
 def test_the_number_of_nodes_is_checked(steps):
-    with pytest.raises(ValueError, match=f'^ADDrop: steps must be a whole number of at least 1, got {steps!r}$'):
+    with pytest.raises(ValueError, match=f'^ADDrop: steps must be a positive integer, got {steps!r}$'):
         ADDrop(steps=steps)
 
 

@@ -538,8 +538,9 @@ def test_check_rejects_unsuitable_patterns(arguments, says):
 
 @pytest.mark.parametrize('arguments, says', [
     (dict(head_fraction=1.2), 'head_fraction must be between 0 and 1'),
-    (dict(alpha=-1), 'alpha must be None or a finite number'),
-    (dict(alpha=math.nan), 'alpha must be None or a finite number'), (dict(alpha=True), 'alpha must be None'),
+    (dict(alpha=-1), 'alpha must be None or a finite non-negative number'),
+    (dict(alpha=math.nan), 'alpha must be None or a finite non-negative number'),
+    (dict(alpha=True), 'alpha must be None'),
     (dict(boundary='wrap'), "boundary must be one of 'uniform', 'zero'"),
     (dict(multiple='sum'), "multiple must be one of 'uniform', 'indicator'"),
     (dict(reduction='max'), "reduction must be one of 'mean', 'sum'"),
@@ -554,8 +555,8 @@ def test_check_rejects_unsuitable_patterns(arguments, says):
     (dict(patterns={0: {1: torch.ones(3, 4)}}), 'the pattern of layer 0, head 1 must be a matrix'),
     (dict(patterns={(2, 1): torch.ones(3, 3)*2}), 'the pattern of layer 2, head 1 must contain fractions of attention'),
     (dict(after_dropout=1), 'after_dropout must be True or False, got 1'),
-    (dict(constant_steps=-1), 'constant_steps must be a whole number'),
-    (dict(constant_steps=.5), 'constant_steps must be a whole number'),
+    (dict(constant_steps=-1), 'constant_steps must be a non-negative integer'),
+    (dict(constant_steps=.5), 'constant_steps must be a non-negative integer'),
     (dict(custom=dict(next=torch.eye(3)), patterns={'next': [0]}), "custom contains 'next', which is already the name"),
     (dict(custom=dict(mine=torch.eye(3))), "custom pattern 'mine' is not assigned to any head"),
     (dict(custom=dict(mine=torch.ones(3, 4)), patterns={'mine': [0]}), 'must be a matrix')])

@@ -340,11 +340,12 @@ def test_teacher_that_has_learned_nothing_raises_a_warning(tmp_path, tiny_data, 
 @pytest.mark.parametrize('kwargs, words', [
     (dict(teacher=None), 'teacher must be a finished run or its path'), (dict(teacher=''), 'teacher must be'),
     (dict(explanation='occlusion'), "explanation='occlusion' cannot be trained, because it has no gradient"),
-    (dict(explanation='eyes'), 'explanation must be one of'), (dict(weight=-1), 'weight must be a finite number'),
-    (dict(alpha=math.inf), 'alpha must be a finite number'),
+    (dict(explanation='eyes'), 'explanation must be one of'),
+    (dict(weight=-1), 'weight must be a finite non-negative number'),
+    (dict(alpha=math.inf), 'alpha must be a finite non-negative number'),
     (dict(temperature=0), 'temperature must be a finite number'),
     (dict(temperature=True), 'temperature must be'), (dict(rows='all'), 'rows must be one of'),
-    (dict(specials=1), 'specials must be True or False'), (dict(steps=0), 'steps must be a whole number')])
+    (dict(specials=1), 'specials must be True or False'), (dict(steps=0), 'steps must be a positive integer')])
 def test_constructor_rejects_invalid_arguments(kwargs, words):
     with pytest.raises(ValueError,
                        match='^Distillation: ') as e: Distillation.from_args({'teacher': 'minilm', **kwargs})

@@ -135,7 +135,7 @@ def test_three_tasks_are_supported_and_others_raise(tiny_bert, tiny_tokenizer, t
     class OfOld(FineTuning): serves = ('seq2seq',)
     with pytest.warns(DeprecationWarning, match='OfOld.serves is now called supported_tasks'):
         assert OfOld().task_names() == ('seq2seq',)
-    for arguments, says in ((dict(alpha=math.nan), 'alpha must be a finite number'),
+    for arguments, says in ((dict(alpha=math.nan), 'alpha must be a finite non-negative number'),
                             (dict(form='norm'), "form must be one of 'attention', 'released'")):
         with pytest.raises(ValueError, match=f'AttentionEntropy: {says}'): AttentionEntropy(**arguments)
 

@@ -320,7 +320,7 @@ def test_mask_token_comes_from_the_tokenizer_of_the_trainer():
     (dict(mask_fraction=0), 'mask_fraction must be between 0 and 1, both excluded'),
     (dict(mask_fraction=1.), 'mask_fraction must be'),
     (dict(mask_fraction=float('nan')), 'got nan'),
-    (dict(weight=-1), 'weight must be a finite number of at least 0, got -1'),
+    (dict(weight=-1), 'weight must be a finite non-negative number, got -1'),
     (dict(weight=float('inf')), 'weight must be'), (dict(saliency='lime'), 'saliency must be one of'),
     (dict(fill='noise'), "fill must be 'uniform', 'mean', or the background as a finite number or tensor, got 'noise'"),
     (dict(fill=float('nan')), 'fill must be'), (dict(fill=torch.tensor([0., math.inf])), 'fill must be'),
@@ -1074,7 +1074,7 @@ def test_integrated_gradients_use_the_requested_number_of_nodes(steps):
 
 @pytest.mark.parametrize('steps', [0, -3, 2.5, True, None, '20'])
 def test_steps_must_be_a_positive_integer(steps):
-    with pytest.raises(ValueError, match='SaliencyGuided: steps must be a whole number of at least 1, got'):
+    with pytest.raises(ValueError, match='SaliencyGuided: steps must be a positive integer, got'):
         SaliencyGuided(saliency='integrated_gradients', variant=SaliencyGuidedVariant(steps=steps))
 
 

@@ -728,11 +728,12 @@ def test_integrated_attention_and_a_custom_function_as_saliency():
 
 
 @pytest.mark.parametrize('arguments, says', [
-    (dict(weight=-1), 'weight must be a finite number'), (dict(weight=math.inf), 'weight must be a finite number'),
+    (dict(weight=-1), 'weight must be a finite non-negative number'),
+    (dict(weight=math.inf), 'weight must be a finite non-negative number'),
     (dict(top_fraction=0), 'top_fraction must be above 0'), (dict(top_fraction=1.1), 'top_fraction must be above 0'),
     (dict(top_fraction=math.nan), 'top_fraction must be above 0'),
-    (dict(steps=0), 'steps must be a whole number'), (dict(steps=2.5), 'steps must be a whole number'),
-    (dict(steps=True), 'steps must be a whole number'),
+    (dict(steps=0), 'steps must be a positive integer'), (dict(steps=2.5), 'steps must be a positive integer'),
+    (dict(steps=True), 'steps must be a positive integer'),
     (dict(binarised=1), 'binarised must be True or False'),
     (dict(loss='cosine'), "loss must be one of 'kl', 'mse', 'released'"),
     (dict(per_head=None), 'per_head must be True or False'),
@@ -749,8 +750,8 @@ def test_integrated_attention_and_a_custom_function_as_saliency():
     (dict(target='all_released', target_positions='batch'), "target_positions must be 'real' or a whole number"),
     (dict(start='scratch'), "start must be one of 'pretrained', 'teacher'"),
     (dict(saliency='lime'), 'saliency must be one of .*, or a function'),
-    (dict(refresh=0), 'refresh must be None or a whole number of epochs'),
-    (dict(refresh=True), 'refresh must be None or a whole number'), (dict(heads=[]), 'heads must be None'),
+    (dict(refresh=0), 'refresh must be None or a positive integer'),
+    (dict(refresh=True), 'refresh must be None or a positive integer'), (dict(heads=[]), 'heads must be None'),
     (dict(heads=2), 'heads must be None'),
     (dict(heads=[-1]), 'heads must be None'), (dict(heads=[0, 0]), 'heads must be None .* distinct head'),
     (dict(teacher='a', explanations='b'), 'with explanations=, no teacher is used')])

@@ -115,7 +115,7 @@ def test_repr_of_a_variant_contains_differences_only():
     (lambda: ADDrop(variant='code'), "ADDrop: variant must be 'paper', 'released' or a ADDropVariant, got 'code'"),
     (lambda: ADDrop(variant=SalLMVariant()), 'ADDrop: variant must be .* got a SalLMVariant'),
     (lambda: ADDropVariant(region='middle'), "ADDrop: region must be one of 'high', 'low', 'low_released'"),
-    (lambda: SalLMVariant(refresh=0), 'SalLM: refresh must be None or a whole number of epochs of at least 1, got 0'),
+    (lambda: SalLMVariant(refresh=0), 'SalLM: refresh must be None or a positive integer, got 0'),
     (lambda: ADDrop(cross_tuning='yes'), "ADDrop: cross_tuning must be True or False, got 'yes'")])
 def test_malformed_variants_are_rejected(make, message):
     with pytest.raises(ValueError, match=f'^{message}'): make()

@@ -111,4 +111,4 @@ def test_prompt_adapters_are_rejected_everywhere(tiny_tokenizer):
     model = get_peft_model(models['bert'](vocab_size=len(tiny_tokenizer)),
                            PromptTuningConfig(task_type='SEQ_CLS', num_virtual_tokens=2))
     for function in (unwrapped, _layer_count, task_of, head_of, lambda m: explain(m, texts, tokenizer=tiny_tokenizer)):
-        with pytest.raises(ValueError, match='PROMPT_TUNING adds tokens before a text'): function(model)
+        with pytest.raises(ValueError, match='PROMPT_TUNING adds tokens before the text'): function(model)

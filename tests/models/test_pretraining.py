@@ -199,7 +199,7 @@ def test_the_old_name_of_the_fraction_works_with_a_warning(tokenizer):
     (lambda t: ReplaceTokens(t, torch.ones(5)),
      r'counts must contain one number for each of the \d+ tokens, got shape \(5,\)'),
     (lambda t: ReplaceTokens(t, torch.zeros(len(t))), 'at least two ordinary tokens above 0'),
-    (lambda t: ReplaceTokens(t, torch.full((len(t),), float('nan'))), 'counts must be numbers of at least 0'),
+    (lambda t: ReplaceTokens(t, torch.full((len(t),), float('nan'))), 'counts must be non-negative numbers'),
     (lambda t: MaskTokens(t)(dict(input_ids=torch.ones(1, 3)), 0, 0),
      'MaskTokens needs example_id, is_special in the batch'),
     (lambda t: train_tokenizer([]), 'texts must be a non-empty list of strings'),

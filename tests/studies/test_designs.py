@@ -220,7 +220,7 @@ def test_slurm_options_are_passed_to_submitit(monkeypatch, tmp_path):
     for given, message in [(dict(gpus_per_node=1), 'requires a time limit for a trial'),
                            (dict(time='x'), 'time must be in one of Slurm.s formats'),
                            (dict(time=1, timeout_min=1), 'contains both time and'),
-                           (dict(max_num_timeout='many', timeout_min=1), 'an integer of at least 0')]:
+                           (dict(max_num_timeout='many', timeout_min=1), 'a non-negative integer')]:
         with pytest.raises(ValueError, match=message), engine(slurm=given): pass
 
 def test_dask_worker_with_several_threads_raises(monkeypatch):

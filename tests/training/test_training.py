@@ -390,7 +390,8 @@ bad = dict(
     number_probes=(dict(probes=[1, 2]), 'not a mixture'),
     probe_labels=(dict(probes=datasets.Dataset.from_dict(dict(text=['a', 'b'], label=[0, 7]))),
                   'labels must be 0 to 1, got 7 in the probes'),
-    probe_columns=(dict(probes=datasets.Dataset.from_dict(dict(sentence=['a']))), 'no column text; it has sentence'),
+    probe_columns=(dict(probes=datasets.Dataset.from_dict(dict(sentence=['a']))),
+                   'no column text; available: sentence'),
     rationale=(dict(probes=marked(rationale=[[0, 1], [1, 0, 0, 0]])),
                'rationale of row 0 must be .* for each word.*4 words'),
     rationale_spans=(dict(probes=marked(rationale=[[[2, 7]], [[0, 99]]])),
@@ -443,7 +444,7 @@ def test_recorder_uses_the_requested_attribution(tmp_path, tiny_bert, tiny_token
 
 def test_existing_folder_raises(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     (tmp_path/'run').mkdir(); (tmp_path/'run'/'mine.txt').write_text('mine')
-    with pytest.raises(FileExistsError, match='exists already'):
+    with pytest.raises(FileExistsError, match='already exists'):
         train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', **quick)
     with pytest.raises(FileNotFoundError, match='config.json'):
         train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', resume=True, **quick)

@@ -198,7 +198,7 @@ def test_the_explorer_follows_a_watched_training(watching, tiny_bert, tiny_token
 
 def test_a_folder_is_watched_once(watching, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     watcher = watching(tiny_bert())
-    with pytest.raises(FileExistsError, match='exists already, or another process .* a watched run cannot be resumed'):
+    with pytest.raises(FileExistsError, match='already exists, or another process .* a watched run cannot be resumed'):
         watching(tiny_bert())
     with pytest.raises(RunInUse, match='is being trained by process'):
         train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', progress=False)

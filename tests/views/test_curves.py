@@ -170,7 +170,7 @@ def test_a_number_that_is_not_to_be_had_is_refused_by_name(tmp_path):
     made = invented.run(tmp_path/'r')
     with pytest.raises(ValueError, match='number must be a function of a snapshot or one of agreement, entropy'):
         number_over_steps(made, 'kl')
-    with pytest.raises(ValueError, match='cannot compute this number for r: no array'):
+    with pytest.raises(ValueError, match='cannot compute this metric for r: no array'):
         number_over_steps(made, lambda s: s.at('rationale').sum())
     half = number_over_steps(made, lambda s: math.nan if s.probe else 2.)
     assert set(half.frame.value) == {2.} and half.notes == ('Fine-tuning: 4 non-finite values left out.',)
@@ -263,7 +263,7 @@ def test_a_logarithmic_axis_is_taken_where_values_span_decades_and_zeros_are_cou
     assert view.frame.n.item() == 4
     assert view.frame.zeros.item() == 2
     assert view.frame.lowest.item() == 1e-4
-    assert view.notes == ('0: 2 of 6 values are zero and left out, since a logarithmic axis cannot show them.',)
+    assert view.notes == ('0: 2 of 6 values are zero and are left out, since a logarithmic axis cannot show them.',)
     assert not gradient_boxes(frame, by='layer', log=False).notes
     assert gradient_boxes(frame, by='layer', log=False).frame.n.item() == 6
     with pytest.raises(ValueError, match='has only zeros'):

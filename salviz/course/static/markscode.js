@@ -165,7 +165,7 @@ export function marksReadCode(set, text, source = '') {
     marks.unshift(marksFlagsOf(number % states[i], set.spans[i].length, set.most));
     number /= states[i];
   }
-  if (number) throw new Error('does not fit these sentences');
+  if (number) throw new Error('does not match these sentences');
   return marksSheet(set, match[2], marks, source);
 }
 

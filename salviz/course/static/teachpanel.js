@@ -68,7 +68,7 @@ export class TeachPanel {
     const {mode, held, settings} = this.about, isReader = mode === 'reader';
     const question = `Nobody marks the ${held.length} new sentences. After training, how many of them will the model `
       + 'get right?';
-    this.guess = isReader ? new TeachGuess(question, ['fewer than before', 'as many', 'more']) : null;
+    this.guess = isReader ? new TeachGuess(question, ['fewer than before', 'as many as before', 'more']) : null;
     this.button = courseButton(`Train ${settings.steps} steps`, () => this.train('yours', this.marks), 'cr-main');
     this.bar = elementOf('progress');
     this.bar.setAttribute('aria-label', 'progress of the training');

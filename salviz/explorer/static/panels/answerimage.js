@@ -64,7 +64,7 @@ class AnswerPanel {
     this.line = elementOf('div', 'sv-line');
     this.line.setAttribute('role', 'listbox');
     this.line.setAttribute('aria-orientation', 'horizontal');
-    this.line.setAttribute('aria-label', 'generated tokens: choose one to see what it rests on');
+    this.line.setAttribute('aria-label', 'generated tokens: choose one to see what it depends on');
     this.about = elementOf('p', 'sv-reading');
     this.images = elementOf('div', 'sv-imageanswer-images', this.image, this.map);
     this.reading = elementOf('p', 'sv-reading');
@@ -254,7 +254,7 @@ class AnswerPanel {
 export const answerPanel = {
   name: 'answer', title: 'Answer', order: 61, shows: 'text', image: 'answer_heat_map', page: 'below',
   help: {says: [
-    'An answer about an image: the pixels and the words on which the chosen token rests.',
+    'An answer about an image: the pixels and the words on which the chosen token depends.',
     'Weights stop at image tokens, or follow the vision tower to its patches.'],
   keys: [['← →', 'previous or next generated token'], ['← ↑ ↓ →', 'on the map: move between image tokens']]},
   fits: frame => Boolean(answerOf(frame)), absent: 'This run contains no answer about an image.',

@@ -326,8 +326,8 @@ class CustomSentence {
     const saliency = a.frame.get('saliency') ? ` Saliency: ${name}, ${score}.` : '';
     const apart = alike || !saliency ? '' : ' A and B explain different scores, so their saliency is not subtracted.';
     const changes = interventionChanges(intervention ?? {}, a.probe.labels).join('; ');
-    const who = isOfTwo ? 'A and B are interventions, no findings about the models as they are'
-      : 'B is an intervention, no finding about the model as it is';
+    const who = isOfTwo ? 'A and B are interventions, not the unmodified models'
+      : 'B is an intervention, not the unmodified model';
     const changed = changes ? ` ${who}: ${changes}.` : '';
     return [`A and B were computed just now by ${of}; neither was recorded.${changed}${saliency}${apart}`, note, notice]
       .filter(Boolean).join(' ');

@@ -278,7 +278,7 @@ export function namedPattern(frame, layer, head) {
 export function patternFractions(frame) {
   const guided = frame?.get('guided'), target = frame?.get('pattern_target');
   if (!guided || !target) return null;
-  return derivedFor(frame, 'pattern shares', () => {
+  return derivedFor(frame, 'pattern fractions', () => {
     const heads = guided.shape[1], flags = guided.values();
     return Float32Array.from(flags, (flag, k) => {
       const layer = guided.layers[Math.floor(k / heads)];
