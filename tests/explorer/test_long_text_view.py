@@ -1,6 +1,10 @@
 """The map of a long text: tiles equal eager attention, requests are checked, and the page works in a browser"""
 
+import json
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +15,7 @@ from transformers import (
     PreTrainedTokenizerFast)
 
 from browser import browser, page  # noqa: F401, fixtures
-from long_text_times import cell, open_live, play, settled_tiles
+from long_text_times import cell, choice, open_live, play, settled_tiles
 from salviz import explore_long
 from salviz.analysis.long_texts import LongText, cell_bounds, explained_text, long_attention, word_bounds
 from salviz.core.snapshots import Snapshot
@@ -224,7 +228,7 @@ def test_the_map_is_used_with_wheel_keyboard_search_and_sentences(page, tmp_path
     assert cell(page) == 2
     play(page, tmp_path, 'w1')
     assert {kind for kind, _ in seconds} == {'overview', 'tile', 'row'}
-    assert 'of' in page.locator('.sv-tiles-found').text_content() and page.locator('.sv-tiles-list li').count() == 8
+    assert 'of' in page.locator('.sv-tiles-found').text_content() and page.locator('.sv-tiles-list button').count() == 8
     page.locator('.sv-tiles-map').focus()
     for _ in range(12): page.keyboard.press('+')
     page.wait_for_timeout(300)
@@ -238,6 +242,50 @@ def test_the_map_is_used_with_wheel_keyboard_search_and_sentences(page, tmp_path
     page.wait_for_timeout(200)
     assert page.locator('.sv-tiles-list').is_hidden()
 
+def test_generated_tokens_appear_one_by_one(page, tmp_path):  # noqa: F811
+    shown, growing = explained_text(causal('llama'), words(), text(90), generate=5)
+    view = LongTextView(LongText(shown.attention, shown.labels, shown.title, shown.words, shown.start), side=32)
+    open_live(page, view)
+    settled_tiles(page)
+    sent, view.send = [], lambda message, buffers=None: sent.append(message)
+    view._grow(growing)
+    assert [m['size'] for m in sent] == [91, 92, 93, 94, 95] and view.about['awaited'] == 0
+    size = "document.querySelector('.sv-tiles-readout').textContent"
+    page.evaluate('m => window.receive(m)', sent[0])
+    page.wait_for_timeout(300)
+    assert 'generating, at most 4 tokens left' in page.evaluate(size)
+    page.evaluate('m => window.receive(m)', sent[2]) # one message was lost: the text is requested
+    page.wait_for_timeout(300)
+    page.evaluate('text => window.finish(text)', view.meta)
+    page.wait_for_timeout(300)
+    settled_tiles(page)
+    assert 'generating' not in page.evaluate(size)
+    page.locator('input[type=search]').fill(shown.labels[0])
+    page.keyboard.press('Shift+Enter') # the last one
+    page.get_by_label('Follow generated tokens').check()
+    page.wait_for_timeout(300)
+    settled_tiles(page)
+    assert f'Strongest links of 94 “{view.about["tokens"][94]}”' in page.locator('.sv-tiles-list').text_content()
+    with open(view.save(tmp_path/'page.html')) as saved: page.set_content(saved.read())
+    page.wait_for_selector('.sv-tiles[data-cell]')
+    page.outside.clear()
+
+def test_a_continuation_is_generated_in_the_background(tmp_path):
+    view = explore_long(causal('llama'), words(), text(60), generate=3)
+    view.settle(60)
+    assert view.attention.size == 63 and view.about['awaited'] == 0 and len(view.about['tokens']) == 63
+    assert view.about['start'] == 60 and '"awaited":0' in view.meta.replace(' ', '')
+    view.close()
+
+def test_the_error_of_a_continuation_is_reported():
+    def failing():
+        yield first
+        raise RuntimeError('out of memory')
+    first, _ = explained_text(causal('llama'), words(), text(60), generate=3)
+    view = LongTextView(first, failing())
+    with pytest.raises(RuntimeError, match='out of memory'): view.settle(60)
+    assert view.about['problem'] == 'RuntimeError: out of memory' and view.answer(dict(kind='text'))[1]
+
 def test_a_saved_page_works_without_a_kernel(page, tmp_path):  # noqa: F811
     view = explore_long(makers['llama']().eval(), words(), text(700), side=64)
     page.goto(view.save(tmp_path/'page.html').as_uri())
@@ -250,4 +298,18 @@ def test_a_saved_page_works_without_a_kernel(page, tmp_path):  # noqa: F811
     assert 'the finest level of this page' in page.locator('.sv-tiles-readout').text_content()
     page.locator('.sv-tiles-map').click(position=dict(x=400, y=300))
     page.wait_for_timeout(300)
-    assert 'one of' in page.locator('.sv-tiles-list').text_content()
+    assert '(maximum of each cell)' in page.locator('.sv-tiles-list').text_content()
+    choice(page, 'Units').select_option('sentences')
+    page.wait_for_timeout(300)
+    assert 'maximum of 1 x 1 sentences' in page.locator('.sv-tiles-readout').text_content()
+
+@pytest.mark.slow
+def test_the_map_of_8192_tokens_is_used_within_its_limits(tmp_path):
+    """Zooming, searching and jumping in Chromium; times are those of the processor, which do not depend on the load"""
+    file = Path(__file__).parents[1]/'long_text_times.py'
+    done = subprocess.run([sys.executable, file, tmp_path], capture_output=True, text=True, timeout=1800)
+    assert not done.returncode, done.stderr[-2000:]
+    print(done.stdout)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found['tokens'] in (8191, 8192) and found['first_view'][1] < 5 and found['tile'][1] < .3
+    assert found['gib_above_model']*2**30 < 1.5e9 and (tmp_path/'page.html').stat().st_size < 10e6

@@ -52,6 +52,8 @@ export function levelsOf(bytes, cells, size) {
 export class TileCache {
   constructor(load, most = 160) { Object.assign(this, {load, most, tiles: new Map(), pending: new Set()}); }
 
+  drop(isOutdated) { for (const key of [...this.tiles.keys()]) if (isOutdated(key)) this.tiles.delete(key); }
+
   get(key, onLoad) {
     const tile = this.tiles.get(key);
     if (tile) {
