@@ -82,7 +82,7 @@ def play(page, folder, word='word13'):
         page.wait_for_timeout(500)
         settled_tiles(page)
     shots('1-overview')
-    page.mouse.move(500, 400)
+    page.mouse.move(300, 400) # below the diagonal
     for _ in range(6): page.mouse.wheel(0, -400)
     page.wait_for_timeout(500)
     settled_tiles(page)
@@ -143,7 +143,8 @@ def use(view, pw, folder) -> dict: # {kind of request: longest time}
         page.keyboard.press('Enter')
         page.wait_for_timeout(300)
         page.screenshot(path=str(folder/f'{name}-found.png'))
-        if (wide := page.evaluate('document.documentElement.scrollWidth')) > width: errors.append(f'{name}: {wide} wide')
+        wide = page.evaluate('document.documentElement.scrollWidth')
+        if wide > width: errors.append(f'{name} is {wide} wide')
     browser.close()
     assert not errors, errors
     return {kind: max((t for k, t in seconds if k == kind), key=lambda t: t[1]) for kind in dict(seconds)}

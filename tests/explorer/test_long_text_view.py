@@ -295,13 +295,13 @@ def test_a_saved_page_works_without_a_kernel(page, tmp_path):  # noqa: F811
     for _ in range(6): page.keyboard.press('+')
     page.wait_for_timeout(300)
     assert cell(page) == 16
-    assert 'the finest level of this page' in page.locator('.sv-tiles-readout').text_content()
+    assert 'this page has no finer level' in page.locator('.sv-tiles-readout').text_content()
     page.locator('.sv-tiles-map').click(position=dict(x=400, y=300))
     page.wait_for_timeout(300)
     assert '(maximum of each cell)' in page.locator('.sv-tiles-list').text_content()
     choice(page, 'Units').select_option('sentences')
     page.wait_for_timeout(300)
-    assert 'maximum of 1 x 1 sentences' in page.locator('.sv-tiles-readout').text_content()
+    assert 'maximum over a pair of sentences' in page.locator('.sv-tiles-readout').text_content()
 
 @pytest.mark.slow
 def test_the_map_of_8192_tokens_is_used_within_its_limits(tmp_path):

@@ -9,27 +9,28 @@ export function codeOfWeight(weight) {
 
 export function weightOfCode(code) { return (code / 254) ** 3; }
 
-function colourTable(isDark) {
+function colourTable({isDark, contrast}) {
   const [from, to] = isDark ? dark : light;
   return Uint32Array.from({length: 256}, (_, code) => {
-    const t = Math.min(code, 254) / 254, [r, g, b] = from.map((low, k) => Math.round(low + (to[k] - low) * t));
+    const t = Math.min(1, code * contrast / 254), [r, g, b] = from.map((low, k) => Math.round(low + (to[k] - low) * t));
     return 255 << 24 | b << 16 | g << 8 | r;
   });
 }
 
-// The images of one level or tile are painted once. `weights` is a Uint8Array of codes or a Float32Array of weights.
+// The image of one level or tile is painted once for each look {isDark, contrast}. `weights` is a Uint8Array of codes
+// or a Float32Array of weights.
 export class MapImage {
   constructor(weights, columns, rows) { Object.assign(this, {weights, columns, rows}); }
 
-  canvas(isDark) {
-    if (this.painted && this.isDark === isDark) return this.painted;
-    const canvas = document.createElement('canvas'), table = colourTable(isDark);
+  canvas(look) {
+    if (this.painted && this.look.isDark === look.isDark && this.look.contrast === look.contrast) return this.painted;
+    const canvas = document.createElement('canvas'), table = colourTable(look);
     [canvas.width, canvas.height] = [this.columns, this.rows];
     const context = canvas.getContext('2d'), image = context.createImageData(this.columns, this.rows);
     const pixels = new Uint32Array(image.data.buffer), exact = this.weights instanceof Float32Array;
     for (let k = 0; k < pixels.length; k++) pixels[k] = table[exact ? codeOfWeight(this.weights[k]) : this.weights[k]];
     context.putImageData(image, 0, 0);
-    return Object.assign(this, {painted: canvas, isDark}).painted;
+    return Object.assign(this, {painted: canvas, look}).painted;
   }
 
   weightAt(row, column) {

@@ -13,6 +13,7 @@ export class TileView {
   constructor(root, meta, source) {
     Object.assign(this, {root, meta, source, layer: meta.layers[0], head: 0, pool: 'maximum', token: null, version: 0});
     this.unit = new Units(meta, 'tokens');
+    this.contrast = meta.size > 2000 ? 4 : meta.size > 500 ? 2 : 1; // weights are small in long texts
     this.isLive = Boolean(source.tile);
     this.isFollowing = this.isLive && meta.awaited > 0;
     this.pointers = new Map();
@@ -43,11 +44,14 @@ export class TileView {
       if (isOn) this.followText();
     });
     follow.checked = this.isFollowing;
+    this.contrasts = choiceOf([1, 2, 4, 8, 16].map(x => [x, x]), x => this.choose({contrast: Number(x)}));
+    this.contrasts.value = this.contrast;
     this.root.append(elementOf('div', 'sv-tiles-bar',
       labelled('Layer', choiceOf(layers.map(l => [l, l]), l => this.choose({layer: Number(l)}))),
       labelled('Head', choiceOf(numbers(heads), h => this.choose({head: Number(h)}))),
       labelled('Units', choiceOf(unitNames, name => this.chooseUnit(name))),
       labelled('Cells show the', choiceOf([['maximum', 'maximum'], ['mean', 'mean']], pool => this.choose({pool}))),
+      labelled('Contrast', this.contrasts),
       labelled('Search', this.search), this.found, labelled('Sentence', this.jump),
       ...(this.isLive && start !== null ? [labelled('Follow generated tokens', follow)] : [])),
     elementOf('div', 'sv-tiles-frame', this.canvas, this.minimap), this.readout, this.links, this.list);
@@ -142,7 +146,8 @@ export class TileView {
 
   resize() {
     const ratio = devicePixelRatio || 1, width = Math.max(320, this.root.clientWidth), height = Math.min(640, width);
-    for (const [canvas, w, h] of [[this.canvas, width, height], [this.minimap, 128, 128], [this.links, width, 110]]) {
+    const small = width < 600 ? 72 : 128, sizes = [[this.canvas, width, height], [this.minimap, small, small]];
+    for (const [canvas, w, h] of [...sizes, [this.links, width, 110]]) {
       Object.assign(canvas, {width: w * ratio, height: h * ratio});
       Object.assign(canvas.style, {width: `${w}px`, height: `${h}px`});
     }
@@ -236,6 +241,8 @@ export class TileView {
     return matchMedia('(prefers-color-scheme: dark)').matches;
   }
 
+  look() { return {isDark: this.isDark(), contrast: this.contrast}; }
+
   redraw() {
     if (this.frame) return;
     this.frame = requestAnimationFrame(() => {
@@ -268,7 +275,7 @@ export class TileView {
 
   paint(context, image, cell, column, row) {
     const {scale} = this;
-    context.drawImage(image.canvas(this.isDark()), (column - this.x) * scale, (row - this.y) * scale,
+    context.drawImage(image.canvas(this.look()), (column - this.x) * scale, (row - this.y) * scale,
       image.columns * cell * scale, image.rows * cell * scale);
   }
 
@@ -292,14 +299,14 @@ export class TileView {
   describe(point = '') {
     const {cell, missing} = this.shown ?? {cell: 1, missing: 0}, isToken = this.unit.name === 'tokens';
     const one = isToken && cell === 1, of = isToken ? 'weights' : this.unit.name;
-    const {awaited, problem} = this.meta;
-    const shows = one ? 'one weight per cell' : `each cell: ${this.pool} of ${cell} x ${cell} ${of}`;
-    const kernel = this.isLive || this.cell() >= cell ? '' : '; the finest level of this page, a kernel computes more';
+    const {awaited, problem} = this.meta, range = cell > 1 ? `of ${cell} x ${cell} ${of}` : `over a pair of ${of}`;
+    const shows = one ? 'one weight per cell' : `each cell: ${this.pool} ${range}`;
+    const kernel = this.isLive || this.cell() >= cell ? '' : '; this page has no finer level, a kernel computes it';
     const waiting = missing ? `; computing ${missing} tile${missing > 1 ? 's' : ''}` : '';
     const written = problem ? `; the continuation failed: ${problem}` : awaited && this.isLive ?
       `; generating, at most ${awaited} token${awaited > 1 ? 's' : ''} left` : '';
-    const where = `Layer ${this.layer}, head ${this.head}`;
-    const text = `${where}; ${shows}; colour: cube root of the weight${kernel}${waiting}${written}`;
+    const where = `Layer ${this.layer}, head ${this.head}`, times = this.contrast > 1 ? `${this.contrast} x ` : '';
+    const text = `${where}; ${shows}; colour: ${times}cube root of the weight${kernel}${waiting}${written}`;
     setText(this.readout, point ? `${text}. ${point}` : text);
     this.canvas.setAttribute('aria-label', `Attention map of ${this.unit.name}, rows: queries, columns: keys. ${text}`);
     Object.assign(this.root.dataset, {cell, missing});
