@@ -1,7 +1,7 @@
 // The strongest links of a token, word or sentence: arcs over the part of the text that they span, and a list.
 import {elementOf} from '../lib/controls.js';
 
-const most = 8;
+const most = 8, least = .001; // links, and their smallest weight relative to the largest one
 
 // `weights`: of the units or of cells of `cell` units; null: no unit is chosen.
 export function drawLinks(view, weights, cell) {
@@ -15,7 +15,7 @@ export function drawLinks(view, weights, cell) {
   if (!weights) return;
   const ink = view.isDark() ? '#7fd4ff' : '#d6530e';
   const strongest = [...weights.keys()].sort((a, b) => weights[b] - weights[a]).slice(0, most)
-    .filter(k => weights[k] > 0);
+    .filter((k, i, all) => weights[k] > least * weights[all[0]]);
   const keyOf = k => Math.min(unit.size - 1, k * cell + (cell - 1) / 2), ends = [token, ...strongest.map(keyOf)];
   const first = Math.floor(Math.min(...ends)), last = Math.max(Math.ceil(Math.max(...ends)), first + 16);
   const at = i => 24 + (i - first) / (last - first) * (width - 48), grey = view.isDark() ? '#aaa' : '#666';
