@@ -593,7 +593,7 @@ def measure_row_supervision(
                 step()
                 peaks[name] = meter.megabytes()
             times = timed_rounds(steps, rounds, clock or clock_of(device))
-        found.append(dict(tokens=tokens, goal=1.05, how=meter.how, rows={
+        found.append(dict(tokens=tokens, date=time.strftime('%Y-%m-%d'), goal=1.05, how=meter.how, rows={
             name: dict(seconds=float(np.median(times[name])), ratio=relative(times, name), megabytes=peaks[name],
                        memory_ratio=peaks[name]/peaks['plain'], rounds=times[name]) for name in steps}))
     return found
