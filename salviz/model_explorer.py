@@ -146,9 +146,9 @@ def explore_long(
     """Show the attention of a text of thousands of tokens as a map with pan and zoom
 
     The model runs once with its fused kernel. Overviews and tiles are computed from queries and keys when you look at
-    them. The rows of the map are tokens, words or sentences. `save(path)` of the result writes a page with the overviews
-    of all heads, and `head_frame()` computes the statistics of all heads in chunks; both wait for generated tokens.
-    `settle()` waits, too, and `close()` stops the generation."""
+    them. The rows of the map are tokens, words or sentences. `save(path)` of the result writes a page with the
+    overviews of all heads, and `head_frame()` computes the statistics of all heads in chunks; both wait for generated
+    tokens. `settle()` waits, too, and `close()` stops the generation."""
     from salviz.analysis.long_texts import explained_text
     from salviz.explorer.long_text_view import LongTextView
     shown, growing = explained_text(model, tokenizer, text, max_length, generate)

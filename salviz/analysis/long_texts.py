@@ -86,6 +86,17 @@ class Overview(NamedTuple):
 
 class _Chunks:
     "Chunks of the rows of a layer"
+    @property
+    def layers(self) -> list: return list(self.calls)
+
+    @property
+    def size(self) -> int: return len(self.is_special)
+
+    @cached_property
+    def heads(self) -> int: return self.calls[self.layers[0]].query.shape[1]
+
+    def _bounds(self, bounds): return np.arange(self.size + 1) if bounds is None else np.asarray(bounds)
+
     def _keys(self, layer, stop) -> int: return stop if self.calls[layer].causal else self.size
 
     def _of_chunk(self, layer, start, stop, heads, keys, compute):
@@ -231,17 +242,6 @@ class LongAttention(_Statistics):
     calls:dict             # {layer: `AttentionCall`} of a batch with one text
     is_special:np.ndarray  # bool [tokens]
     largest:dict=field(default_factory=dict, repr=False) # {(layer, head): [2, tokens]}, see `_Pooled`
-
-    @property
-    def layers(self) -> list: return list(self.calls)
-
-    @property
-    def size(self) -> int: return len(self.is_special)
-
-    @cached_property
-    def heads(self) -> int: return self.calls[self.layers[0]].query.shape[1]
-
-    def _bounds(self, bounds): return np.arange(self.size + 1) if bounds is None else np.asarray(bounds)
 
     def tile(self,
         layer:int, head:int,

@@ -141,8 +141,8 @@ class _Answers:
     def answer(self, content) -> tuple|None: # (message, bytes)
         "Return the answer to a request of the page; None if the request is not valid"
         kind = content.get('kind') if isinstance(content, dict) else None
-        if kind not in [*_requests] or not all(type(content.get(k)) is int and content[k] >= 0 for k in _requests[kind]):
-            return None
+        if kind not in [*_requests]: return None
+        if any(type(content.get(k)) is not int or content[k] < 0 for k in _requests[kind]): return None
         text, units, about = self.shown
         if kind == 'text': return dict(kind=kind), json_text(about).encode()
         a, unit, pool = text.attention, content.get('unit', 'tokens'), content.get('pool', 'maximum')

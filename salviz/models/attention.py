@@ -432,6 +432,7 @@ class AttentionCall:
         "Return the weights `A` in the dtype that the model uses for them"
         return A.to(self.query.dtype) if _rounding(type(self.module))[1] else A
 
+# %% ../../nbs/03_models/01_attention.ipynb #4bf548db
 def _capture_rows(maps, layer, call):
     "Compute the rows of `layer` that `maps` requests, and store them"
     n, k, drop = call.query.shape[2], call.key.shape[2], maps._drop.get(layer)
