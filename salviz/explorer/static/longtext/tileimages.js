@@ -49,27 +49,34 @@ export function levelsOf(bytes, cells, size) {
   });
 }
 
-// Tiles of one view, loaded on demand; the least recently used ones are dropped.
+// Tiles of one view, loaded on demand; the least recently used ones are dropped. A tile that is out of date is shown
+// until its new version is loaded.
 export class TileCache {
-  constructor(load, most = 160) { Object.assign(this, {load, most, tiles: new Map(), pending: new Set()}); }
+  constructor(load, most = 160) {
+    Object.assign(this, {load, most, tiles: new Map(), pending: new Set(), outdated: new Set()});
+  }
 
-  drop(isOutdated) { for (const key of [...this.tiles.keys()]) if (isOutdated(key)) this.tiles.delete(key); }
+  expire(isOutdated) {
+    for (const key of [...this.tiles.keys(), ...this.pending]) if (isOutdated(key)) this.outdated.add(key);
+  }
 
   get(key, onLoad) {
     const tile = this.tiles.get(key);
     if (tile) {
       this.tiles.delete(key);
       this.tiles.set(key, tile);
-      return tile;
     }
-    if (!this.pending.has(key)) {
-      this.pending.add(key);
-      this.load(key).then(loaded => {
-        this.tiles.set(key, loaded);
-        if (this.tiles.size > this.most) this.tiles.delete(this.tiles.keys().next().value);
-        onLoad();
-      }).finally(() => this.pending.delete(key));
-    }
-    return null;
+    if ((!tile || this.outdated.has(key)) && !this.pending.has(key)) this.request(key, onLoad);
+    return tile ?? null;
+  }
+
+  request(key, onLoad) {
+    this.pending.add(key);
+    this.outdated.delete(key);
+    this.load(key).then(loaded => {
+      this.tiles.set(key, loaded);
+      if (this.tiles.size > this.most) this.tiles.delete(this.tiles.keys().next().value);
+      onLoad();
+    }).finally(() => this.pending.delete(key));
   }
 }

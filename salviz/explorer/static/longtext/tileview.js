@@ -199,7 +199,7 @@ export class TileView {
   async showGrowth(before) {
     this.version++;
     this.unit = new Units(this.meta, this.unit.name);
-    this.cache.drop(key => this.isAtEnd(key, before));
+    this.cache.expire(key => this.isAtEnd(key, before));
     for (const key of [...this.heads.keys()]) if (key !== this.key()) this.heads.delete(key);
     if (document.activeElement !== this.jump) fillChoice(this.jump, sentenceEntries(this.meta.sentences), '');
     if (this.isFollowing) this.followText();
@@ -219,10 +219,9 @@ export class TileView {
   levels() { return this.heads.get(this.key()); }
 
   async loadTile(key) {
-    const {version} = this, [unit, pool, ...numbers] = key.split('/');
+    const [unit, pool, ...numbers] = key.split('/');
     const [layer, head, cell, row, column] = numbers.map(Number);
     const {bytes, rows, columns} = await this.source.tile({unit, layer, head, pool, cell, row, column, side: tileSide});
-    if (version !== this.version && this.isAtEnd(key, this.unit.size - 1)) return this.loadTile(key);
     return new MapImage(new Float32Array(bytes), columns, rows);
   }
 
