@@ -9,6 +9,7 @@ __all__ = ['explore', 'explore_long']
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from .core.validation import PositiveInt
 from .explorer.run_metadata import as_run
 from .explorer.widget import Explorer
 
@@ -138,14 +139,17 @@ def explore_long(
     tokenizer:'PreTrainedTokenizerBase',    # tokenizer of the model
     text:str,
     max_length:int|None=None,               # maximum number of tokens; None: the limit of the model
-    side:int=512,                           # cells of an overview in each direction
+    side:PositiveInt=512,                   # cells of an overview in each direction
+    # number of tokens that a causal language model generates after the text (greedily); their rows appear one by one
+    generate:PositiveInt|None=None,
 ) -> 'LongTextView':
     """Show the attention of a text of thousands of tokens as a map with pan and zoom
 
     The model runs once with its fused kernel. Overviews and tiles are computed from queries and keys when you look at
-    them. `save(path)` of the result writes a page with the overviews of all heads, and `head_frame()` computes the
-    statistics of all heads in chunks."""
+    them. The rows of the map are tokens, words or sentences. `save(path)` of the result writes a page with the
+    overviews of all heads, and `head_frame()` computes the statistics of all heads in chunks; both wait for generated
+    tokens. `settle()` waits, too, and `close()` stops the generation."""
     from salviz.analysis.long_texts import explained_text
     from salviz.explorer.long_text_view import LongTextView
-    attention, labels, title = explained_text(model, tokenizer, text, max_length)
-    return LongTextView(attention, labels, title, side=side)
+    shown, growing = explained_text(model, tokenizer, text, max_length, generate)
+    return LongTextView(shown, growing, side)

@@ -123,6 +123,7 @@ class RunningMean:
 # %% ../../nbs/09_analysis/01_corpus.ipynb #021
 def _received(model, batch, A) -> np.ndarray: # float64 [batch, heads, n]
     "Return the attention to each token from the pooled row or, without one, its mean over the rows of ordinary tokens"
+    if A.shape[2] == 1: return A[:, :, 0].cpu().double().numpy() # only the pooled row was computed
     try: row = pooled_rows(model, batch)
     except ValueError: row = None
     if row is not None: return A[torch.arange(len(A), device=A.device), :, row].cpu().double().numpy()
@@ -167,12 +168,15 @@ def _pattern_columns(patterns) -> dict:
 # %% ../../nbs/09_analysis/01_corpus.ipynb #026
 def _add_statistics(model, batch, layers, means, rows, patterns, salient):
     "Run one forward pass and add the statistics [batch, heads] of each layer to `means` {column: {layer: mean}}"
-    at, kinds = _row_choice(model, batch, rows), _key_kinds(batch)
+    row = pooled_rows(model, batch) if rows == 'pooled' else None
+    def chosen(x): return x if row is None else x[torch.arange(len(x), device=x.device), row][:, None]
+    at, kinds = chosen(_row_choice(model, batch, rows)), {name: chosen(x) for name, x in _key_kinds(batch).items()}
+    patterns = {column: tuple(map(chosen, pattern)) for column, pattern in patterns.items()}
     counts = (batch['attention_mask'].bool() & ~batch['is_special']).cpu().numpy()[:, None]
-    with undisturbed(model), torch.no_grad(), observe(model, list(layers)) as maps:
+    with undisturbed(model), torch.no_grad(), observe(model, list(layers), rows=row) as maps:
         model(**model_inputs(batch, model))
         for layer in layers:
-            A, allowed = maps[layer].float(), maps.allowed(layer)[:, 0]
+            A, allowed = maps.rows(layer).float(), maps.seen_rows(layer)[:, 0]
             columns = {f'to_{kind}': _cell_fraction(A, cells, allowed, at)
                      for kind, cells in kinds.items()} | _entropies(A, allowed, at)
             columns |= {column: _cell_fraction(A, cells, allowed, at & guides)

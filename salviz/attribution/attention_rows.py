@@ -15,7 +15,7 @@ from .reading import gradients_of, only_read, real_tokens, renumbered
 from .registry import attribution
 from ..core.maths import rollout
 from ..core.validation import check_choice
-from ..models.attention import observe
+from ..models.attention import check_layers, observe
 from ..models.loading import pooled_rows
 from ..models.patches import patch_grid
 
@@ -52,15 +52,19 @@ def _attention_and_gradients(
     return A, _chosen_heads(torch.where(allowed, torch.stack(gradients), 0.), heads)
 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #052c
+def _pooled_row(reading, row=None) -> torch.Tensor|None: # int64 [rows]
+    "Return the pooled row of each example; None for the mean over rows, see `_row_of`"
+    check_choice('row', row, ('pooled', 'mean', None))
+    if row == 'mean': return None
+    try: return pooled_rows(reading.model, reading.inputs)
+    except (ValueError, KeyError):
+        if row == 'pooled': raise
+
 def _row_of(reading, A, row=None) -> torch.Tensor: # [rows, key]
     """Return the pooled row of maps [rows, query, key], or the mean over real rows; if `row` is None, the pooled row if
     the head uses a single row, else the mean"""
-    check_choice('row', row, ('pooled', 'mean', None))
+    if (at := _pooled_row(reading, row)) is not None: return A[torch.arange(len(A), device=A.device), at]
     real = real_tokens(reading.inputs).expand(A.shape[:2])
-    if row != 'mean':
-        try: return A[torch.arange(len(A), device=A.device), pooled_rows(reading.model, reading.inputs)]
-        except (ValueError, KeyError):
-            if row == 'pooled': raise
     return (A * real[..., None]).sum(1) / real.sum(1, keepdim=True)
 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #052d
@@ -82,9 +86,18 @@ def _of_what_is_read(reading, per_key) -> torch.Tensor: # [targets, rows, n] or 
     return (per_key / features)[..., None].expand(*per_key.shape, features)
 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #054
+def _row(reading, layers, heads, at) -> torch.Tensor: # [rows, key]
+    "Return the row `at` of attention, averaged over heads and layers, with the fused kernel for the other rows"
+    with torch.no_grad(), observe(reading.model, layers, rows=at) as maps:
+        with only_read(reading.model, reading.targets, reading.rows): outputs = reading.model(**reading.inputs)
+        reading.settle(outputs)
+        A = torch.stack([torch.where(maps.seen_rows(l), maps.rows(l), 0.) for l in check_layers(reading.model, layers)])
+    return _chosen_heads(A, heads).mean((0, 2))[:, 0]
+
 @attribution('attention', says='weight', is_linear=True, of_attention='attention', is_one_pass=True)
 def _by_attention(reading, *, layers=-1, heads=None, row=None):
-    "Return the pooled row of attention, averaged over heads and layers"
+    "Return the pooled row of attention, averaged over heads and layers; other rows are not computed"
+    if (at := _pooled_row(reading, row)) is not None: return _of_what_is_read(reading, _row(reading, layers, heads, at))
     A, _ = _attention_and_gradients(reading, layers, heads, differentiate=False)
     return _of_what_is_read(reading, _row_of(reading, A.mean((0, 2)), row))
 

@@ -329,22 +329,27 @@ class AttentionEdit:
         return A.masked_fill(self.off[:, None, None], 0)
 
 # %% ../../nbs/03_models/01_attention.ipynb #053
-def _probabilities(
+def _masked_scores(
     module,         # the attention module that makes the call
     query, key,     # [batch, heads, query, size] and [batch, heads, key, size]
     keep,           # bool, broadcastable to [batch, heads, query, key], or None
     scaling=None,   # factor of the scores; None: size**-0.5
     bias=None,      # added to the scores, broadcastable to [batch, heads, query, key], or None
 ):
-    "Return A, the softmax of the masked scores [batch, heads, query, key], with the same rounding as in the model"
-    in_float32, cast = _rounding(type(module))
+    "Return the masked scores [batch, heads, query, key] in the dtype of the softmax"
+    in_float32 = _rounding(type(module))[0]
     scores = torch.matmul(query, key.transpose(2, 3)) * (query.size(-1) ** -.5 if scaling is None else scaling)
     if bias is not None: scores = scores + bias
     # convert before the fill, since float64's lowest number is -inf in float32; autocast computes softmax in float32
     if in_float32 or torch.is_autocast_enabled(query.device.type): scores = scores.float()
     if keep is not None: scores = scores.masked_fill(~keep, torch.finfo(scores.dtype).min)
-    A = F.softmax(scores, -1)
-    if cast: return A.to(query.dtype)
+    return scores
+
+def _probabilities(module, query, *args):
+    """Return A, the softmax of the masked scores [batch, heads, query, key], with the same rounding as in the model;
+    the arguments are those of `_masked_scores`"""
+    A = F.softmax(_masked_scores(module, query, *args), -1)
+    if _rounding(type(module))[1]: return A.to(query.dtype)
     return A
 
 # %% ../../nbs/03_models/01_attention.ipynb #83e1fd84
@@ -395,29 +400,41 @@ class AttentionCall:
         causal = getattr(self.module, 'is_causal', True) if self.is_causal is None else self.is_causal
         return bool(causal) and self.mask is None and self.query.shape[2] > 1
 
-    def keep(self, at) -> torch.Tensor|None: # bool [batch, 1 or heads, rows or 1, key]
-        "Return the keys that these queries [batch, rows] may attend to; None: all keys"
-        if self.mask is not None: return _rows_at(_structure(self.module, self.query, self.key, self.mask), at)
+    def keep(self, at, keys=slice(None)) -> torch.Tensor|None: # bool [batch, 1 or heads, rows or 1, key]
+        "Return the `keys` that these queries [batch, rows] may attend to; None: all keys"
+        if self.mask is not None:
+            return _rows_at(_structure(self.module, self.query, self.key, self.mask)[..., keys], at)
         if not self.causal: return None
-        return torch.arange(self.key.shape[2], device=at.device) <= at[:, None, :, None]
+        return torch.arange(self.key.shape[2], device=at.device)[keys] <= at[:, None, :, None]
 
-    def rows(self,
-        at,         # int64 [batch, rows]
-        keep,       # from `keep`, possibly without dropped positions
-        heads=None, # query heads; None: all
-        keys=None,  # number of keys to use, if no query of `at` attends to later ones; None: all
-    ) -> torch.Tensor: # [batch, heads, rows, key]
-        "Return the attention of the queries with these indices, with the same rounding as in the model"
+    def _selected(self, at, keep, heads, keys) -> tuple: # arguments of `_masked_scores`
         groups = self.query.shape[1] // self.key.shape[1]
-        query, key, bias = self.query, self.key[:, :, :keys], self.bias
-        if bias is not None: bias = _rows_at(bias, at)[..., :keys]
-        if keep is not None: keep = keep[..., :keys]
+        query, key, bias = self.query, self.key[:, :, keys], self.bias
+        if bias is not None: bias = _rows_at(bias, at)[..., keys]
         if heads is not None:
             query, bias, keep = (x if x is None or x.shape[1] == 1 else x[:, list(heads)] for x in (query, bias, keep))
         if heads is not None or groups > 1:
             key = key[:, [h // groups for h in (range(self.query.shape[1]) if heads is None else heads)]]
-        return _probabilities(self.module, _rows_at(query, at), key, keep, self.scaling, bias)
+        return self.module, _rows_at(query, at), key, keep, self.scaling, bias
 
+    def rows(self,
+        at,               # int64 [batch, rows]
+        keep,             # from `keep`, possibly without dropped positions
+        heads=None,       # query heads; None: all
+        keys=slice(None), # keys to use, if no query of `at` attends to others
+    ) -> torch.Tensor: # [batch, heads, rows, key]
+        "Return the attention of the queries with these indices, with the same rounding as in the model"
+        return _probabilities(*self._selected(at, keep, heads, keys))
+
+    def scores(self, at, keep, heads=None, keys=slice(None)) -> torch.Tensor: # [batch, heads, rows, key]
+        "Return the masked scores of the queries `at` for any `keys`; the arguments are those of `rows`"
+        return _masked_scores(*self._selected(at, keep, heads, keys))
+
+    def rounded(self, A:torch.Tensor) -> torch.Tensor:
+        "Return the weights `A` in the dtype that the model uses for them"
+        return A.to(self.query.dtype) if _rounding(type(self.module))[1] else A
+
+# %% ../../nbs/03_models/01_attention.ipynb #4bf548db
 def _capture_rows(maps, layer, call):
     "Compute the rows of `layer` that `maps` requests, and store them"
     n, k, drop = call.query.shape[2], call.key.shape[2], maps._drop.get(layer)

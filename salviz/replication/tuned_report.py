@@ -157,8 +157,8 @@ def _cost_words(rows, of) -> str:
     if not pairs: return 'Not measured yet.'
     if high > 1.5*low: # other jobs ran on the machine
         span = f'{_number(low, 2)} to {_number(high, 2)} times as long as without the method'
-        return (f'The wall times of the runs vary too much to state a cost: {span}, over {_pairs_words(pairs)} of runs. '
-                'salviz bench measures the cost within one process.')
+        return (f'The wall times of the runs vary too much to state a cost: {span}, '
+                f'over {_pairs_words(pairs)} of runs. salviz bench measures the cost within one process.')
     return (f'A training step takes {_number(middle, 2)} times as long as without the method '
             f'({_number(low, 2)} to {_number(high, 2)} over {_pairs_words(pairs)} of runs).')
 

@@ -15,8 +15,8 @@ from salviz.benchmarks import bench as code
 from salviz.benchmarks.bench import (Peak, _bench_table, _check_fused, _cost_lines, _count_flops, _in_status,
                           _measure_explanations, _measure_memory, _measure_steps, _missed_goals, _padded_tokens,
                           _peak_alone, _recording_fraction, _report, _rows, _rows_for, _settings_of, _settled_rounds,
-                          _steps_of, _turns, _write_found, bench, check_bench, cost_table, free_folder, relative,
-                          timed_rounds, trainer_for)
+                          _steps_of, _turns, _write_found, bench, check_bench, cost_table, free_folder,
+                          measure_row_supervision, relative, row_steps, timed_rounds, trainer_for)
 from salviz.methods import FineTuning
 from salviz.training.trainer import load_model, train
 
@@ -327,6 +327,27 @@ def test_the_readme_table_is_made_of_the_file_alone(found, tmp_path):
         4] == f'| AD-DROP GA, all layers | {ga[0]:.2f}, {ga[1]:.2f} | 1.7 | 1.00, 1.00 | 1.7 | 3.6 to 4.5 | 1.25 |'
     with pytest.raises(ValueError, match='results contain no measurement with attention dropout 0'):
         _bench_table(dict(found, tables=found['tables'][2:]))
+
+def test_the_supervision_of_one_row_is_measured_and_reported(found):
+    ticks = iter([0, 2, 2, 5, 5, 9, 9, 11]) # plain 2 s, row 3 s; then row 4 s, plain 2 s
+    rows = measure_row_supervision([24], rounds=2, clock=ticks.__next__, **quiet)
+    assert rows[0]['tokens'] == 24 and rows[0]['rows']['row']['rounds'] == [3, 4]
+    assert rows[0]['rows']['row']['ratio'] == 1.75 and rows[0]['rows']['row']['megabytes'] > 0
+    found = dict(found, row_supervision=rows)
+    assert 'time of supervising one attention row at 24 tokens: 1.75, goal 1.05' in _missed_goals(found)
+    assert 'Supervision of one attention row, 24 tokens: 1.75 times the time' in _report(found)
+
+def test_the_loss_on_a_row_reaches_the_queries_and_keys():
+    gradients = {}
+    for name, step in row_steps(24, whole={}).items():
+        model = step.model.eval()
+        model.zero_grad = lambda set_to_none: None
+        for p in model.parameters(): p.grad = None
+        torch.manual_seed(0)
+        step()
+        gradients[name] = model.bert.encoder.layer[0].attention.self.query.weight.grad.clone()
+    assert not torch.allclose(gradients['row'], gradients['plain'])
+    torch.testing.assert_close(gradients['row'], gradients['whole'], rtol=1e-4, atol=1e-5)
 
 def test_missed_goals_are_named(found):
     assert _missed_goals(found) == ["throughput of SalLM's explanations: 0.50, goal 1",

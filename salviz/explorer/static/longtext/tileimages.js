@@ -9,27 +9,28 @@ export function codeOfWeight(weight) {
 
 export function weightOfCode(code) { return (code / 254) ** 3; }
 
-function colourTable(isDark) {
+function colourTable({isDark, contrast}) {
   const [from, to] = isDark ? dark : light;
   return Uint32Array.from({length: 256}, (_, code) => {
-    const t = Math.min(code, 254) / 254, [r, g, b] = from.map((low, k) => Math.round(low + (to[k] - low) * t));
+    const t = Math.min(1, code * contrast / 254), [r, g, b] = from.map((low, k) => Math.round(low + (to[k] - low) * t));
     return 255 << 24 | b << 16 | g << 8 | r;
   });
 }
 
-// The images of one level or tile are painted once. `weights` is a Uint8Array of codes or a Float32Array of weights.
+// The image of one level or tile is painted once for each look {isDark, contrast}. `weights` is a Uint8Array of codes
+// or a Float32Array of weights.
 export class MapImage {
   constructor(weights, columns, rows) { Object.assign(this, {weights, columns, rows}); }
 
-  canvas(isDark) {
-    if (this.painted && this.isDark === isDark) return this.painted;
-    const canvas = document.createElement('canvas'), table = colourTable(isDark);
+  canvas(look) {
+    if (this.painted && this.look.isDark === look.isDark && this.look.contrast === look.contrast) return this.painted;
+    const canvas = document.createElement('canvas'), table = colourTable(look);
     [canvas.width, canvas.height] = [this.columns, this.rows];
     const context = canvas.getContext('2d'), image = context.createImageData(this.columns, this.rows);
     const pixels = new Uint32Array(image.data.buffer), exact = this.weights instanceof Float32Array;
     for (let k = 0; k < pixels.length; k++) pixels[k] = table[exact ? codeOfWeight(this.weights[k]) : this.weights[k]];
     context.putImageData(image, 0, 0);
-    return Object.assign(this, {painted: canvas, isDark}).painted;
+    return Object.assign(this, {painted: canvas, look}).painted;
   }
 
   weightAt(row, column) {
@@ -48,25 +49,34 @@ export function levelsOf(bytes, cells, size) {
   });
 }
 
-// Tiles of one view, loaded on demand; the least recently used ones are dropped.
+// Tiles of one view, loaded on demand; the least recently used ones are dropped. A tile that is out of date is shown
+// until its new version is loaded.
 export class TileCache {
-  constructor(load, most = 160) { Object.assign(this, {load, most, tiles: new Map(), pending: new Set()}); }
+  constructor(load, most = 160) {
+    Object.assign(this, {load, most, tiles: new Map(), pending: new Set(), outdated: new Set()});
+  }
+
+  expire(isOutdated) {
+    for (const key of [...this.tiles.keys(), ...this.pending]) if (isOutdated(key)) this.outdated.add(key);
+  }
 
   get(key, onLoad) {
     const tile = this.tiles.get(key);
     if (tile) {
       this.tiles.delete(key);
       this.tiles.set(key, tile);
-      return tile;
     }
-    if (!this.pending.has(key)) {
-      this.pending.add(key);
-      this.load(key).then(loaded => {
-        this.tiles.set(key, loaded);
-        if (this.tiles.size > this.most) this.tiles.delete(this.tiles.keys().next().value);
-        onLoad();
-      }).finally(() => this.pending.delete(key));
-    }
-    return null;
+    if ((!tile || this.outdated.has(key)) && !this.pending.has(key)) this.request(key, onLoad);
+    return tile ?? null;
+  }
+
+  request(key, onLoad) {
+    this.pending.add(key);
+    this.outdated.delete(key);
+    this.load(key).then(loaded => {
+      this.tiles.set(key, loaded);
+      if (this.tiles.size > this.most) this.tiles.delete(this.tiles.keys().next().value);
+      onLoad();
+    }).finally(() => this.pending.delete(key));
   }
 }

@@ -1,11 +1,11 @@
-// The strongest links of a token: arcs over the part of the text that they span, and a list.
+// The strongest links of a token, word or sentence: arcs over the part of the text that they span, and a list.
 import {elementOf} from '../lib/controls.js';
 
-const most = 8;
+const most = 8, least = .001; // links, and their smallest weight relative to the largest one
 
-// `weights`: of the keys or of cells of `cell` keys; null: no token is chosen.
+// `weights`: of the units or of cells of `cell` units; null: no unit is chosen.
 export function drawLinks(view, weights, cell) {
-  const {links, list, meta, token} = view;
+  const {links, list, unit, pool, token} = view;
   links.hidden = list.hidden = !weights; // a hidden canvas has no size
   const context = links.getContext('2d'), ratio = devicePixelRatio || 1;
   const width = links.clientWidth, base = links.clientHeight - 18;
@@ -15,13 +15,13 @@ export function drawLinks(view, weights, cell) {
   if (!weights) return;
   const ink = view.isDark() ? '#7fd4ff' : '#d6530e';
   const strongest = [...weights.keys()].sort((a, b) => weights[b] - weights[a]).slice(0, most)
-    .filter(k => weights[k] > 0);
-  const keyOf = k => Math.min(meta.size - 1, k * cell + (cell - 1) / 2), ends = [token, ...strongest.map(keyOf)];
+    .filter((k, i, all) => weights[k] > least * weights[all[0]]);
+  const keyOf = k => Math.min(unit.size - 1, k * cell + (cell - 1) / 2), ends = [token, ...strongest.map(keyOf)];
   const first = Math.floor(Math.min(...ends)), last = Math.max(Math.ceil(Math.max(...ends)), first + 16);
   const at = i => 24 + (i - first) / (last - first) * (width - 48), grey = view.isDark() ? '#aaa' : '#666';
   Object.assign(context, {strokeStyle: grey, fillStyle: grey, lineWidth: 1, font: '11px system-ui, sans-serif'});
   context.strokeRect(0, base, width, 0);
-  for (const [i, align] of [[first, 'left'], [Math.min(last, meta.size - 1), 'right']]) {
+  for (const [i, align] of [[first, 'left'], [Math.min(last, unit.size - 1), 'right']]) {
     context.textAlign = align;
     context.fillText(String(i), align === 'left' ? 0 : width, base + 15);
   }
@@ -39,12 +39,15 @@ export function drawLinks(view, weights, cell) {
   context.fillStyle = ink;
   context.fillRect(at(token) - 2, base - 2, 4, 8);
   for (const k of strongest) {
-    const from = k * cell, to = Math.min(meta.size, from + cell) - 1;
-    const name = cell === 1 ? `${from} “${meta.tokens[from]}”` : `one of ${from} to ${to}`;
-    const button = elementOf('button', '', `${name}: ${cell === 1 ? '' : 'at most '}${weights[k].toPrecision(3)}`);
+    const from = k * cell, to = Math.min(unit.size, from + cell) - 1;
+    const name = cell === 1 ? `${from} “${unit.label(from)}”` : `${from} to ${to}`;
+    const button = elementOf('button', '', `${name}: ${weights[k].toPrecision(3)}`);
     button.type = 'button';
     button.addEventListener('click', () => view.centre(from, token));
     list.append(elementOf('li', '', button));
   }
-  list.setAttribute('aria-label', `Strongest links of ${token} “${meta.tokens[token]}”`);
+  const isSingle = cell === 1 && unit.name === 'tokens', of = cell === 1 ? `each ${unit.noun}` : 'each cell';
+  const name = `Strongest links of ${token} “${unit.label(token)}”${isSingle ? '' : ` (${pool} of ${of})`}`;
+  list.prepend(elementOf('li', '', `${name}:`));
+  list.setAttribute('aria-label', name);
 }

@@ -1,5 +1,6 @@
 // The map of a long text in a saved page: the overviews are in the page.
 import {TileView} from './tileview.js';
+import {Units} from './tileunits.js';
 
 async function unpacked(id) {
   const packed = Uint8Array.from(atob(document.getElementById(id).textContent), c => c.charCodeAt(0));
@@ -9,11 +10,16 @@ async function unpacked(id) {
 
 async function openPage() {
   const meta = JSON.parse(new TextDecoder().decode(await unpacked('salviz-tiles-meta')));
-  const bytes = await unpacked('salviz-tiles-levels'), {cells, size, layers, heads} = meta;
-  const each = 2 * cells.reduce((sum, cell) => sum + Math.ceil(size / cell) ** 2, 0);
-  const overview = async (layer, head) => {
-    const at = (layers.indexOf(layer) * heads + head) * each;
-    return {cells, bytes: bytes.subarray(at, at + each)};
+  const bytes = await unpacked('salviz-tiles-levels'), {cells, layers, heads} = meta;
+  const parts = {}; // the first and the last byte of each unit in the bytes of a head
+  let each = 0;
+  for (const [unit, widths] of Object.entries(cells)) {
+    const {size} = new Units(meta, unit), length = 2 * widths.reduce((sum, w) => sum + Math.ceil(size / w) ** 2, 0);
+    parts[unit] = [each, each += length];
+  }
+  const overview = async (layer, head, unit) => {
+    const at = (layers.indexOf(layer) * heads + head) * each, [first, last] = parts[unit];
+    return {cells: cells[unit], bytes: bytes.subarray(at + first, at + last)};
   };
   window.salvizTiles = new TileView(document.getElementById('salviz-page'), meta, {overview});
 }

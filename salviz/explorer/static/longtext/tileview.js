@@ -1,16 +1,21 @@
-// The attention of a long text as a map: pan, zoom, minimap, search, sentences and the strongest links of a token.
+// The attention of a long text as a map: pan, zoom, minimap, search, sentences and the strongest links of a unit.
 import {MapImage, TileCache, levelsOf} from './tileimages.js';
-import {choiceOf, elementOf, labelled, setText} from '../lib/controls.js';
+import {Units, applyChange, sentenceEntries} from './tileunits.js';
+import {choiceOf, elementOf, fillChoice, labelled, setText, tickBox} from '../lib/controls.js';
 import {drawLinks} from './tilelinks.js';
+import {drawLabels, drawMarks, drawMinimap, margin} from './tilemarks.js';
 
-const tileSide = 256, margin = {left: 96, top: 72}, labelSize = 11;
+const tileSide = 256;
 const restDelay = 120; // milliseconds without zooming before tiles are requested
 
 export class TileView {
-  // `source`: overview(layer, head) and, with a kernel, tile(…) and row(…); all return promises.
+  // `source`: overview(…) and, with a kernel, tile(…) and row(…); all return promises.
   constructor(root, meta, source) {
-    Object.assign(this, {root, meta, source, layer: meta.layers[0], head: 0, pool: 'maximum', token: null});
+    Object.assign(this, {root, meta, source, layer: meta.layers[0], head: 0, pool: 'maximum', token: null, version: 0});
+    this.unit = new Units(meta, 'tokens');
+    this.contrast = meta.size > 2000 ? 4 : meta.size > 500 ? 2 : 1; // weights are small in long texts
     this.isLive = Boolean(source.tile);
+    this.isFollowing = this.isLive && meta.awaited > 0;
     this.pointers = new Map();
     this.heads = new Map();
     this.cache = new TileCache(key => this.loadTile(key));
@@ -22,8 +27,7 @@ export class TileView {
   }
 
   build() {
-    const {layers, heads, sentences} = this.meta, numbers = count => Array.from({length: count}, (_, i) => [i, i]);
-    const cut = text => text.length > 48 ? `${text.slice(0, 47)}…` : text;
+    const {layers, heads, units, start} = this.meta, numbers = count => Array.from({length: count}, (_, i) => [i, i]);
     this.search = Object.assign(document.createElement('input'), {type: 'search', size: 14});
     this.found = elementOf('output', 'sv-tiles-found');
     this.canvas = elementOf('canvas', 'sv-tiles-map');
@@ -33,13 +37,23 @@ export class TileView {
     this.readout = elementOf('output', 'sv-tiles-readout');
     this.links = elementOf('canvas', 'sv-tiles-links');
     this.list = elementOf('ol', 'sv-tiles-list');
-    const jump = choiceOf([['', 'choose'], ...sentences.map((s, i) => [i, `${i + 1}: ${cut(s.text)}`])],
-      i => i !== '' && this.showRows(sentences[i].start, sentences[i].stop));
+    this.jump = choiceOf([], i => i !== '' && this.showSentence(this.meta.sentences[i]));
+    fillChoice(this.jump, sentenceEntries(this.meta.sentences), '');
+    const unitNames = ['tokens', ...Object.keys(units)].map(name => [name, name]), follow = tickBox(isOn => {
+      this.isFollowing = isOn;
+      if (isOn) this.followText();
+    });
+    follow.checked = this.isFollowing;
+    this.contrasts = choiceOf([1, 2, 4, 8, 16].map(x => [x, x]), x => this.choose({contrast: Number(x)}));
+    this.contrasts.value = this.contrast;
     this.root.append(elementOf('div', 'sv-tiles-bar',
       labelled('Layer', choiceOf(layers.map(l => [l, l]), l => this.choose({layer: Number(l)}))),
       labelled('Head', choiceOf(numbers(heads), h => this.choose({head: Number(h)}))),
+      labelled('Units', choiceOf(unitNames, name => this.chooseUnit(name))),
       labelled('Cells show the', choiceOf([['maximum', 'maximum'], ['mean', 'mean']], pool => this.choose({pool}))),
-      labelled('Search token', this.search), this.found, labelled('Sentence', jump)),
+      labelled('Contrast', this.contrasts),
+      labelled('Search', this.search), this.found, labelled('Sentence', this.jump),
+      ...(this.isLive && start !== null ? [labelled('Follow generated tokens', follow)] : [])),
     elementOf('div', 'sv-tiles-frame', this.canvas, this.minimap), this.readout, this.links, this.list);
   }
 
@@ -62,7 +76,7 @@ export class TileView {
     canvas.addEventListener('keydown', e => this.press(e));
     this.search.addEventListener('keydown', e => e.key === 'Enter' && this.findNext(e.shiftKey ? -1 : 1));
     const go = e => {
-      const side = this.minimap.clientWidth, to = v => v / side * this.meta.size;
+      const side = this.minimap.clientWidth, to = v => v / side * this.unit.size;
       if (e.buttons) this.centre(to(e.offsetX), to(e.offsetY));
     };
     this.minimap.addEventListener('pointerdown', go);
@@ -96,7 +110,7 @@ export class TileView {
   }
 
   area() { return [this.canvas.clientWidth - margin.left, this.canvas.clientHeight - margin.top]; }
-  leastScale() { return Math.min(...this.area()) / this.meta.size; }
+  leastScale() { return Math.min(...this.area()) / this.unit.size; }
 
   fit() {
     this.scale = this.leastScale();
@@ -104,7 +118,7 @@ export class TileView {
   }
 
   move(x, y) {
-    const [w, h] = this.area(), {size} = this.meta, within = (v, length) => Math.max(0, Math.min(v, size - length));
+    const [w, h] = this.area(), {size} = this.unit, within = (v, length) => Math.max(0, Math.min(v, size - length));
     [this.x, this.y] = [within(x, w / this.scale), within(y, h / this.scale)];
     this.redraw();
   }
@@ -122,9 +136,9 @@ export class TileView {
     this.move(column - w / 2 / this.scale, row - h / 2 / this.scale);
   }
 
-  // Shows the rows from `start` to `stop`, with the diagonal in view.
-  showRows(start, stop) {
-    const [w, h] = this.area();
+  // Shows the rows of a sentence, with the diagonal in view.
+  showSentence(sentence) {
+    const [w, h] = this.area(), start = this.unit.at(sentence.start), stop = this.unit.at(sentence.stop - 1) + 1;
     this.scale = Math.max(this.leastScale(), Math.min(24, h / (stop - start + 2)));
     this.move(stop - w / this.scale * .9, start - 1);
     this.chooseToken(start);
@@ -132,7 +146,8 @@ export class TileView {
 
   resize() {
     const ratio = devicePixelRatio || 1, width = Math.max(320, this.root.clientWidth), height = Math.min(640, width);
-    for (const [canvas, w, h] of [[this.canvas, width, height], [this.minimap, 128, 128], [this.links, width, 110]]) {
+    const small = width < 600 ? 72 : 128, sizes = [[this.canvas, width, height], [this.minimap, small, small]];
+    for (const [canvas, w, h] of [...sizes, [this.links, width, 110]]) {
       Object.assign(canvas, {width: w * ratio, height: h * ratio});
       Object.assign(canvas.style, {width: `${w}px`, height: `${h}px`});
     }
@@ -142,22 +157,78 @@ export class TileView {
 
   async choose(change) {
     Object.assign(this, change);
-    const key = `${this.layer}.${this.head}`;
-    if (!this.heads.has(key)) {
-      setText(this.readout, `Computing the overview of layer ${this.layer}, head ${this.head} …`);
-      const {bytes, cells} = await this.source.overview(this.layer, this.head);
-      this.heads.set(key, levelsOf(bytes, cells, this.meta.size));
-    }
+    if (!this.levels()) await this.loadOverview();
     this.redraw();
     this.showLinks();
   }
 
-  levels() { return this.heads.get(`${this.layer}.${this.head}`); }
+  // The middle of the view and the chosen unit stay at the same tokens.
+  chooseUnit(name) {
+    const [w, h] = this.area(), {unit, token} = this, next = new Units(this.meta, name);
+    const same = v => next.at(unit.start(Math.max(0, Math.min(unit.size - 1, Math.floor(v)))));
+    const [column, row] = [same(this.x + w / 2 / this.scale), same(this.y + h / 2 / this.scale)];
+    Object.assign(this, {unit: next, token: token === null ? null : same(token)});
+    this.scale = Math.max(this.leastScale(), Math.min(32, this.scale * unit.size / next.size));
+    this.centre(column, row);
+    this.choose({});
+  }
+
+  // Loads the overview, and loads it again if the text grew in the meantime.
+  async loadOverview() {
+    const {layer, head, unit, version} = this, key = this.key();
+    if (!this.levels()) setText(this.readout, `Computing the overview of layer ${layer}, head ${head} …`);
+    const {bytes, cells, size} = await this.source.overview(layer, head, unit.name);
+    this.heads.set(key, levelsOf(bytes, cells, size ?? unit.size));
+    if (version !== this.version && key === this.key()) await this.loadOverview();
+  }
+
+  // Adds the rows of generated tokens. Returns false if an earlier change is missing.
+  grow(change) {
+    const before = this.unit.size;
+    if (!applyChange(this.meta, change)) return false;
+    this.showGrowth(before);
+    return true;
+  }
+
+  replaceText(meta) {
+    const before = this.unit.size;
+    Object.assign(this.meta, meta);
+    this.showGrowth(before);
+  }
+
+  async showGrowth(before) {
+    this.version++;
+    this.unit = new Units(this.meta, this.unit.name);
+    this.cache.expire(key => this.isAtEnd(key, before));
+    for (const key of [...this.heads.keys()]) if (key !== this.key()) this.heads.delete(key);
+    if (document.activeElement !== this.jump) fillChoice(this.jump, sentenceEntries(this.meta.sentences), '');
+    if (this.isFollowing) this.followText();
+    this.redraw();
+    this.growing ??= this.loadOverview().finally(() => { this.growing = null; });
+    await this.growing;
+    this.redraw();
+  }
+
+  followText() {
+    this.scale = Math.max(this.scale, 14);
+    this.move(this.unit.size, this.unit.size);
+    this.chooseToken(this.unit.size - 1);
+  }
+
+  key() { return `${this.unit.name}.${this.layer}.${this.head}`; }
+  levels() { return this.heads.get(this.key()); }
 
   async loadTile(key) {
-    const [layer, head, pool, cell, row, column] = key.split('/').map((part, i) => i === 2 ? part : Number(part));
-    const {bytes, rows, columns} = await this.source.tile({layer, head, pool, cell, row, column, side: tileSide});
+    const [unit, pool, ...numbers] = key.split('/');
+    const [layer, head, cell, row, column] = numbers.map(Number);
+    const {bytes, rows, columns} = await this.source.tile({unit, layer, head, pool, cell, row, column, side: tileSide});
     return new MapImage(new Float32Array(bytes), columns, rows);
+  }
+
+  // Whether a tile changes when units are appended to the first `size` units.
+  isAtEnd(key, size) {
+    const [unit, , , , cell, row, column] = key.split('/');
+    return unit !== this.unit.name || (Math.max(row, column) + 1) * cell * tileSide > size;
   }
 
   // The finest cell that is not smaller than a pixel, a power of 2.
@@ -168,6 +239,8 @@ export class TileView {
     if (stated) return stated === 'dark' || stated === 'false';
     return matchMedia('(prefers-color-scheme: dark)').matches;
   }
+
+  look() { return {isDark: this.isDark(), contrast: this.contrast}; }
 
   redraw() {
     if (this.frame) return;
@@ -192,22 +265,22 @@ export class TileView {
     this.paint(context, level[this.pool], level.cell, 0, 0);
     this.shown = {cell: level.cell, missing: 0};
     if (this.isLive && wanted < levels[0].cell) this.drawTiles(context, wanted, w, h);
-    this.markToken(context, w, h);
+    drawMarks(this, context, w);
     context.restore();
-    this.drawLabels(context, w, h);
-    this.drawMinimap(w, h);
+    drawLabels(this, context, w, h);
+    drawMinimap(this, w, h);
     this.describe();
   }
 
   paint(context, image, cell, column, row) {
     const {scale} = this;
-    context.drawImage(image.canvas(this.isDark()), (column - this.x) * scale, (row - this.y) * scale,
+    context.drawImage(image.canvas(this.look()), (column - this.x) * scale, (row - this.y) * scale,
       image.columns * cell * scale, image.rows * cell * scale);
   }
 
   drawTiles(context, cell, w, h) {
     const isResting = performance.now() - (this.zoomed ?? -restDelay) >= restDelay;
-    const width = cell * tileSide, last = v => Math.floor(Math.min(this.meta.size - 1, v) / width);
+    const width = cell * tileSide, last = v => Math.floor(Math.min(this.unit.size - 1, v) / width);
     this.shown.cell = cell;
     for (let row = Math.floor(this.y / width); row <= last(this.y + h / this.scale); row++)
       for (let column = Math.floor(this.x / width); column <= last(this.x + w / this.scale); column++) {
@@ -218,77 +291,46 @@ export class TileView {
       }
   }
 
-  tileKey(cell, row, column) { return [this.layer, this.head, this.pool, cell, row, column].join('/'); }
-
-  markToken(context, w) {
-    if (this.token === null) return;
-    context.strokeStyle = this.isDark() ? '#7fd4ff' : '#d6530e';
-    context.lineWidth = 1;
-    context.strokeRect(-1, (this.token - this.y) * this.scale - .5, w + 2, Math.max(2, this.scale) + 1);
-  }
-
-  drawLabels(context, w, h) {
-    const {tokens, size} = this.meta, step = Math.ceil(labelSize * 1.2 / this.scale);
-    context.fillStyle = this.isDark() ? '#ddd' : '#222';
-    context.font = `${labelSize}px system-ui, sans-serif`;
-    context.textBaseline = 'middle';
-    const label = i => step > 1 ? String(i) : tokens[i].slice(0, 13), every = step > 1 ? step * 4 : 1;
-    const first = v => Math.ceil(v / every) * every;
-    for (let i = first(this.y); i < Math.min(size, this.y + h / this.scale); i += every) {
-      context.textAlign = 'right';
-      context.fillText(label(i), margin.left - 6, margin.top + (i + .5 - this.y) * this.scale);
-    }
-    for (let i = first(this.x); i < Math.min(size, this.x + w / this.scale); i += every) {
-      context.save();
-      context.translate(margin.left + (i + .5 - this.x) * this.scale, margin.top - 6);
-      context.rotate(-Math.PI / 2);
-      context.textAlign = 'left';
-      context.fillText(label(i), 0, 0);
-      context.restore();
-    }
-  }
-
-  drawMinimap(w, h) {
-    const context = this.minimap.getContext('2d'), ratio = devicePixelRatio || 1, side = 128, {size} = this.meta;
-    const levels = this.levels(), level = levels.find(one => Math.ceil(size / one.cell) <= side) ?? levels.at(-1);
-    const cells = Math.ceil(size / level.cell), at = v => v / size * side;
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.drawImage(level[this.pool].canvas(this.isDark()), 0, 0, cells * at(level.cell), cells * at(level.cell));
-    context.strokeStyle = this.isDark() ? '#7fd4ff' : '#d6530e';
-    context.lineWidth = 2;
-    context.strokeRect(at(this.x), at(this.y), Math.max(4, at(w / this.scale)), Math.max(4, at(h / this.scale)));
+  tileKey(cell, row, column) {
+    return [this.unit.name, this.pool, this.layer, this.head, cell, row, column].join('/');
   }
 
   describe(point = '') {
-    const {cell, missing} = this.shown ?? {cell: 1, missing: 0}, one = cell === 1;
-    const shows = one ? 'one weight per cell' : `each cell: ${this.pool} of ${cell} x ${cell} weights`;
-    const kernel = this.isLive || this.cell() >= cell ? '' : '; the finest level of this page, a kernel computes more';
+    const {cell, missing} = this.shown ?? {cell: 1, missing: 0}, isToken = this.unit.name === 'tokens';
+    const one = isToken && cell === 1, of = isToken ? 'weights' : this.unit.name;
+    const {awaited, problem} = this.meta, range = cell > 1 ? `of ${cell} x ${cell} ${of}` : `over a pair of ${of}`;
+    const shows = one ? 'one weight per cell' : `each cell: ${this.pool} ${range}`;
+    const kernel = this.isLive || this.cell() >= cell ? '' : '; this page has no finer level, a kernel computes it';
     const waiting = missing ? `; computing ${missing} tile${missing > 1 ? 's' : ''}` : '';
-    const text = `Layer ${this.layer}, head ${this.head}; ${shows}; colour: cube root of the weight${kernel}${waiting}`;
+    const written = problem ? `; the continuation failed: ${problem}` : awaited && this.isLive ?
+      `; generating, at most ${awaited} token${awaited > 1 ? 's' : ''} left` : '';
+    const where = `Layer ${this.layer}, head ${this.head}`, times = this.contrast > 1 ? `${this.contrast} x ` : '';
+    const text = `${where}; ${shows}; colour: ${times}cube root of the weight${kernel}${waiting}${written}`;
     setText(this.readout, point ? `${text}. ${point}` : text);
-    this.canvas.setAttribute('aria-label', `Attention map, rows: queries, columns: keys. ${text}`);
+    this.canvas.setAttribute('aria-label', `Attention map of ${this.unit.name}, rows: queries, columns: keys. ${text}`);
     Object.assign(this.root.dataset, {cell, missing});
   }
 
   point(x, y) {
-    const [column, row] = [this.x + x / this.scale, this.y + y / this.scale].map(Math.floor), {tokens} = this.meta;
-    if (!this.levels() || x < 0 || y < 0 || !(tokens[row] && tokens[column] !== undefined)) return;
+    const [column, row] = [this.x + x / this.scale, this.y + y / this.scale].map(Math.floor), {unit} = this;
+    if (!this.levels() || x < 0 || y < 0 || row >= unit.size || column >= unit.size) return;
     const {cell} = this.shown, width = cell * tileSide, coarse = this.levels().find(one => one.cell === cell);
     const [tileRow, tileColumn] = [row, column].map(v => Math.floor(v / width));
     const tile = coarse ? null : this.cache.tiles.get(this.tileKey(cell, tileRow, tileColumn));
     const inside = v => Math.floor((coarse ? v : v % width) / cell);
     const weight = (coarse?.[this.pool] ?? tile)?.weightAt(inside(row), inside(column));
-    if (weight === undefined) return;
-    const of = cell === 1 ? '' : `, ${this.pool} of its cell`;
-    this.describe(`${row} “${tokens[row]}” to ${column} “${tokens[column]}”${of}: ${weight.toPrecision(3)}`);
+    if (!(weight >= 0)) return; // not loaded
+    const of = cell === 1 && unit.name === 'tokens' ? '' : `, ${this.pool} of its cell`;
+    const [query, key] = [row, column].map(i => `${i} “${unit.label(i)}”`);
+    this.describe(`${query} to ${key}${of}: ${weight.toPrecision(3)}`);
   }
 
   findNext(step) {
-    const text = this.search.value.trim().toLowerCase(), {tokens} = this.meta;
-    const at = text ? tokens.flatMap((token, i) => token.toLowerCase().includes(text) ? [i] : []) : [];
+    const text = this.search.value.trim().toLowerCase();
+    const at = text ? this.unit.labels().flatMap((label, i) => label.toLowerCase().includes(text) ? [i] : []) : [];
     if (!at.length) return setText(this.found, text ? 'not found' : '');
     const next = at.findIndex(i => i > (this.token ?? -1));
-    const before = at.filter(i => i < (this.token ?? this.meta.size)).length;
+    const before = at.filter(i => i < (this.token ?? this.unit.size)).length;
     const k = (step > 0 ? Math.max(0, next) : before - 1 + at.length) % at.length;
     setText(this.found, `${k + 1} of ${at.length}`);
     this.scale = Math.max(this.scale, 14);
@@ -297,24 +339,25 @@ export class TileView {
   }
 
   chooseToken(token) {
-    this.token = token === null || token < 0 || token >= this.meta.size ? null : token;
+    this.token = token === null || token < 0 || token >= this.unit.size ? null : token;
     this.redraw();
     this.showLinks();
   }
 
-  // The strongest links of the token: of single keys with a kernel, of cells of the finest level without one.
+  // The strongest links of the chosen unit: to single units with a kernel, to cells of the finest level without one.
   async showLinks() {
-    const {token, layer, head} = this;
+    const {token, layer, head, unit, pool} = this, key = this.key();
     let cell = 1, weights = null;
     if (token !== null && this.levels()) {
-      if (this.isLive) weights = new Float32Array((await this.source.row({layer, head, row: token})).bytes);
-      else {
+      if (this.isLive) {
+        const row = {layer, head, row: token, unit: unit.name, pool};
+        weights = new Float32Array((await this.source.row(row)).bytes);
+      } else {
         const level = this.levels()[0], row = Math.floor(token / level.cell);
         cell = level.cell;
-        weights = Float32Array.from({length: level.maximum.columns}, (_, k) => level.maximum.weightAt(row, k));
+        weights = Float32Array.from({length: level[pool].columns}, (_, k) => level[pool].weightAt(row, k));
       }
     }
-    const isCurrent = token === this.token && layer === this.layer && head === this.head;
-    if (isCurrent) drawLinks(this, weights, cell);
+    if (token === this.token && key === this.key() && pool === this.pool) drawLinks(this, weights, cell);
   }
 }
