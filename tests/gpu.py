@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 root = Path(__file__).resolve().parents[1]
@@ -99,22 +100,30 @@ def with_weights(fetched, cache):
 
 sizes = dict(llama={}, explored=dict(vocab=30_000, hidden_size=512, intermediate_size=1376, num_hidden_layers=4,
                                      num_attention_heads=8), tokens=2048, rounds=5)
-quick_sizes = dict(llama=dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32),
+# small, so that each line of each part runs on a processor in a minute
+small_shape = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32)
+quick_sizes = dict(llama=small_shape, texts=2,
                    explored=dict(vocab=300, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
                                  num_attention_heads=2), tokens=64, rounds=1)
 rows_of_llama = 'ga aa rd iga_first_5 guided guided_reuse sallm'.split() # besides plain fine-tuning
 
+def use_small_shapes(bench):
+    "Replace the models of the bench by small ones, and its batch by two texts"
+    from transformers import BertConfig, BertForSequenceClassification
+    tokenizer = bench.load_classifier('minilm', num_labels=2)[1]
+    def bert(dropout):
+        config = BertConfig(vocab_size=len(tokenizer), attention_probs_dropout_prob=dropout, **small_shape)
+        with bench.forked_random(0): return BertForSequenceClassification(config), tokenizer
+    def llama(dropout): return bench._llama_classifier(tokenizer, dropout, **quick_sizes['llama']), tokenizer
+    bench.model_shapes.update({'bert-base': bert, 'llama': llama})
+    bench.bench_data = partial(bench.bench_data, size=quick_sizes['texts'])
+
 def bench_part(shape, tokens, precision, device, quick):
     "One table of the bench: each method's step beside plain fine-tuning"
     from salviz.benchmarks import bench
+    if quick: use_small_shapes(bench)
     known = bench._rows_for(rows_of_llama if shape == 'llama' else None, device)
-    if shape == 'llama' and quick:
-        def small(dropout):
-            tokenizer = bench.load_classifier('minilm', num_labels=2)[1]
-            return bench._llama_classifier(tokenizer, dropout, **quick_sizes['llama']), tokenizer
-        bench.model_shapes['llama'] = small
     names = [k for k in known if precision == 'fp32' or not bench._in_bf16(k)]
-    if quick: names, shape = ['plain', 'again', 'ga', 'guided'], 'minilm' if shape == 'bert-base' else shape
     return bench._measure_steps(names, shape, tokens, device=device, precision=precision,
                                rounds=(quick_sizes if quick else sizes)['rounds'])
 

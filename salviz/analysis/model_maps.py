@@ -274,24 +274,17 @@ def _saliency(model, inputs, score, start, saliency, steps, baseline) -> tuple:
 
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #455fa98a
-_most_bytes = 2**28 # bytes of a text's attention in float32; above, its maps are stored in float16
-_half = np.finfo(np.float16)
+_most_bytes = 2**28 # bytes of a text's attention in float32; above, it is stored in float16
 
 def _is_large(shape) -> bool:
-    "Return whether maps of this `shape` [layers, heads, query, key] are stored in float16"
+    "Return whether attention of this `shape` [layers, heads, query, key] is stored in float16"
     return 4 * math.prod(shape) > _most_bytes
 
 def _in_half(x:np.ndarray) -> np.ndarray: # float16, shape of `x`
-    "Round the map `x` to float16; numbers that would become 0 are set to the smallest magnitude instead"
+    "Round the attention `x` to float16; weights that would become 0 are set to the smallest number instead"
     rounded = x.astype(np.float16)
-    lost = (rounded == 0) & (x != 0)
-    rounded[lost] = np.copysign(_half.smallest_subnormal, x[lost])
+    rounded[(rounded == 0) & (x != 0)] = np.finfo(np.float16).smallest_subnormal
     return rounded
-
-def _fits_half(x:np.ndarray) -> bool:
-    "Return whether the largest magnitude of each map in `x` [..., query, key] is 0 or a normal number of float16"
-    largest = np.maximum(x.max((-2, -1)), -x.min((-2, -1)))
-    return bool(((largest == 0) | (_half.smallest_normal <= largest) & (largest <= _half.max)).all())
 
 def _stacked(
     maps:dict, # {layer: arrays [query, key] of its heads}
@@ -306,19 +299,23 @@ def _stacked(
     return stacked
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #026c
-def _attribution(model, inputs, score, start) -> tuple: # ({name: array}, {name: layers}, notes)
-    "Compute the attribution of `score` to each attention position, and its rank in its row"
-    size = len(check_layers(model)), head_count(model)
-    def use(x, allowed): # head by head: ranking needs several times the memory of its input
-        x, ranks = x[0].float().cpu().numpy(), row_ranks(x, allowed)[0].numpy()
-        if _is_large((*size, *x.shape)) and _fits_half(x): x = _in_half(x)
-        return x, ranks
-    found = each_attribution(model, inputs, score, use)
-    layers = list(found)
-    maps, ranks = ({l: [head[i] for head in heads] for l, heads in found.items()} for i in (0, 1))
-    found.clear()
-    arrays = dict(attention_attribution=_stacked(maps), attribution_ranks=_stacked(ranks))
-    return arrays, dict.fromkeys(arrays, layers), []
+_most_ranked = 128 # tokens; the explorer computes ranks in longer texts for the heads that it shows
+
+# three results: {name: array}, {name: layers}, notes
+def _attribution(model, inputs, score, start) -> tuple:
+    "Compute the attribution of `score` to each attention position and, for short texts, its rank in its row"
+    layers, heads, arrays = check_layers(model), head_count(model), {}
+    def put(name, layer, head, x):
+        if name not in arrays: arrays[name] = np.empty((len(layers), heads, *x.shape), x.dtype)
+        arrays[name][layers.index(layer), head] = x
+    def use(layer, head, x, allowed):
+        put('attention_attribution', layer, head, x[0].float().cpu().numpy())
+        # the numbers of a model in float64 are rounded, so ranks cannot be computed from them later
+        is_ranked = len(x[0]) <= _most_ranked or x.dtype == torch.float64
+        if is_ranked: put('attribution_ranks', layer, head, row_ranks(x, allowed)[0].numpy())
+    each_attribution(model, inputs, score, use)
+    return arrays, dict.fromkeys(arrays, [*layers]), []
+
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #031
 def _not_a_model(model) -> str:
@@ -401,6 +398,7 @@ _evidence_order = ('input', 'attention', 'saliency', 'saliency_map', 'continuati
 def _extended(snapshot, arrays, layers, notes, wanted) -> Snapshot:
     "Add `arrays` and their properties to `snapshot`"
     both, info = {**snapshot.arrays, **arrays}, dict(snapshot.info)
+    if 'attention_attribution' in arrays: info['ranks'] = 'exact' # even if they are computed from it later
     if {'saliency', 'saliency_map'} & {*arrays}:
         info['notes'] = [*info['notes'], *wanted.notes, *notes]
         info |= attribution_named(wanted.saliency).in_a_run()
@@ -428,7 +426,7 @@ def _check_targets(captured, targets):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0322c
 def _half_note(maps) -> str:
-    return (f'Attention and its attribution are stored in half precision (float16), since in float32 each would take '
+    return ('Attention is stored in half precision (float16), since in float32 it would take '
             f'{4*maps.size/1e6:,.0f} MB. The rounding error of an attention weight is at most 0.00025.')
 
 def _snapshot(number, read, attention, reply, probabilities, names, model, notes, **more) -> Snapshot:

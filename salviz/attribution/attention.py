@@ -20,7 +20,7 @@ from .reading import (
     real_tokens, repeated, row_tokens, target_scores)
 from ..core.validation import PositiveInt, Seed, check_choice, check_faults
 from ..data.texts import model_inputs
-from ..models.attention import cached_layers, check_layers, observe
+from ..models.attention import cached_layers, check_layers, computes_by_head, gradients_by_head, observe
 from ..models.fast import where_needed
 from ..models.loading import undisturbed
 
@@ -85,8 +85,7 @@ def _gradients_of_maps(score, maps, use) -> dict: # {layer: result of `use`}
 # %% ../../nbs/04_attribution/07_attention.ipynb #056ab
 def _of_allowed(values, allowed): return where_needed(allowed, values, 0.)
 
-def _attention_of_one_pass(model, inputs, target, layers, differentiate, training, seed, part, after_dropout,
-                           use=_of_allowed): # function of (map of a layer, allowed positions)
+def _attention_of_one_pass(model, inputs, target, layers, differentiate, training, seed, part, after_dropout):
     "Compute `attention_attribution` for the methods 'gradient' and 'attention', which need one pass"
     is_query, rows = _real_queries(model, inputs, part)[:, None, :, None], every_row(inputs)
     observation = observe(model, layers=layers, part=part, after_dropout=after_dropout)
@@ -95,7 +94,7 @@ def _attention_of_one_pass(model, inputs, target, layers, differentiate, trainin
         for p in model.parameters(): p.requires_grad_(False)
         with only_read(model, [target], rows): outputs = model(**inputs)
         allowed = {l: maps.allowed(l) & is_query for l in maps.layers}
-        def of_layer(l, values): return use(values, allowed[l])
+        def of_layer(l, values): return _of_allowed(values, allowed[l])
         if differentiate: results = _gradients_of_maps(target_scores(outputs, target, rows).sum(), maps, of_layer)
         else:
             values = {l: maps[l] for l in maps.layers}
@@ -157,15 +156,26 @@ def each_attribution(
     model,
     inputs:dict, # as in `attention_attribution`
     target,      # as in `attention_attribution`
-    use,         # function of (attribution [batch, query, key] of a head, allowed positions, bool of the same shape)
-) -> dict: # {layer: [result of `use` for each head]}
-    "Call `use` with the gradient attribution of each head; only one layer's attribution is in memory at a time"
+    # function of (layer, head, attribution [batch, query, key] of the head, allowed positions, bool of the same shape)
+    use,
+):
+    "Call `use` with the gradient attribution of each head; only one head's attribution is in memory at a time"
     inputs = model_inputs(inputs, model)
-    check_target(target, len(every_row(inputs)))
-    def of_heads(values, allowed):
-        heads = zip(values.unbind(1), allowed.expand_as(values).unbind(1))
-        return [use(_of_allowed(x, may), may) for x, may in heads]
-    return _attention_of_one_pass(model, inputs, target, None, True, False, None, None, False, of_heads)[0]
+    is_query, rows = _real_queries(model, inputs)[:, :, None], every_row(inputs)
+    check_target(target, len(rows))
+    def of_head(layer, head, x, allowed):
+        may = (allowed & is_query).expand_as(x)
+        use(layer, head, _of_allowed(x, may), may)
+    if not computes_by_head(model):
+        maps, allowed = attention_attribution(model, inputs, target)
+        for l, of_layer in maps.items():
+            for h, x in enumerate(of_layer.unbind(1)): use(l, h, x, allowed[l].expand_as(of_layer)[:, h])
+        return
+    with undisturbed(model), torch.enable_grad(), gradients_by_head(model, of_head) as differentiate:
+        for p in model.parameters(): p.requires_grad_(False)
+        with only_read(model, [target], rows): outputs = model(**inputs)
+        differentiate(target_scores(outputs, target, rows).sum())
+
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #070
 def path_rule(

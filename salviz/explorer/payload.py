@@ -37,7 +37,7 @@ def _ranks(snapshot, full=()):
         else: heads = [h for k, h in full if k == l and 0 <= h < x.shape[1]]
         allowed = ~blocked_keys(snapshot, l) | (False if candidates is None else candidates[i, heads])
         out[i, heads] = dense_ranks(x[i, heads], allowed)
-    return out, layers, 'stored values'
+    return out, layers, snapshot.info.get('ranks', 'stored values')
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #3a507eea
 _most_numbers = 65536 # maximum size of evidence that is not a map

@@ -6,7 +6,7 @@
 __all__ = ['unwrapped', 'attention_stack', 'cross_modules', 'attention_parts', 'check_part', 'eager_attention_of', 'Maps',
            'AttentionEdit', 'AttentionCall', 'eager_passes', 'check_observable', 'attention_layers', 'head_count',
            'attention_note', 'check_layers', 'observe', 'edited', 'QueryKey', 'query_key', 'attention_calls',
-           'layer_modules', 'cached_layers']
+           'computes_by_head', 'gradients_by_head', 'layer_modules', 'cached_layers']
 
 # %% ../../nbs/03_models/01_attention.ipynb #003
 import copy
@@ -16,9 +16,9 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from typing import Literal
 
@@ -327,6 +327,11 @@ class AttentionEdit:
         "Return `A` with 0 for the heads that are `off`"
         if self.off is None: return A
         return A.masked_fill(self.off[:, None, None], 0)
+
+    def of_head(self, head:int):
+        "Return the part of the change that applies to one head"
+        def part(x): return x if x is None or len(x) == 1 else x[head:head + 1]
+        return AttentionEdit(part(self.drop), part(self.fixed), part(self.off))
 
 # %% ../../nbs/03_models/01_attention.ipynb #053
 def _masked_scores(
@@ -1104,6 +1109,101 @@ def attention_calls(
     maps = Maps(_named(model, part), (), numbers)
     maps._with_calls = use
     with torch.no_grad(), eager_passes(), _switched(stack, maps, check_part(model, part)[0]): return model(**inputs)
+
+# %% ../../nbs/03_models/01_attention.ipynb #32473185
+def _of_head(x, head:int, heads:int):
+    "Return the part of `x` [batch, heads, ...] for one of `heads` query heads, which may share it; None stays None"
+    if x is None: return None
+    at = head * x.shape[1] // heads
+    return x[:, at:at + 1]
+
+def _cast_as_now(device):
+    "Return a function that creates a context manager with the current autocast for the type of `device`"
+    if not torch.is_autocast_enabled(device.type): return nullcontext
+    return partial(torch.autocast, device.type, torch.get_autocast_dtype(device.type))
+
+
+# %% ../../nbs/03_models/01_attention.ipynb #c0eb36b8
+class _HeadByHead(torch.autograd.Function):
+    "Attention whose maps are not stored: the backward pass computes them again and passes their gradients to `use`"
+    @staticmethod
+    def forward(
+        ctx,
+        attend,  # function of (head, query, key, value, bias) of one head -> (map, output)
+        use,     # function of (head, gradient of its map)
+        root,    # number that requires a gradient, since the inputs of the lowest layer may not
+        *inputs, # query, key, value and bias of all heads; the bias may be None
+    ):
+        ctx.attend, ctx.use, ctx.cast = attend, use, _cast_as_now(inputs[0].device)
+        ctx.save_for_backward(*inputs)
+        heads = inputs[0].shape[1]
+        return torch.cat([attend(h, *(_of_head(x, h, heads) for x in inputs))[1] for h in range(heads)], 1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        inputs, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]
+        totals, heads = [torch.zeros_like(x) if n else None for x, n in zip(inputs, needed)], gradient.shape[1]
+        for h in range(heads):
+            with torch.enable_grad(), ctx.cast():
+                parts = [x if x is None else _of_head(x, h, heads).detach().requires_grad_() for x in inputs]
+                A, output = ctx.attend(h, *parts)
+                at = [x for x, n in zip(parts, needed) if n]
+                of_map, *others = torch.autograd.grad(output, [A, *at], gradient[:, h:h + 1])
+            del A, output
+            ctx.use(h, of_map)
+            for total, x in zip([t for t in totals if t is not None], others): _of_head(total, h, heads).add_(x)
+        return None, None, gradient.new_zeros(()), *totals
+
+
+# %% ../../nbs/03_models/01_attention.ipynb #00983583
+class _MapsByHead(Maps):
+    "A replacement for `Maps` that computes attention head by head and passes on the gradients of its maps"
+    def __init__(self, name, numbers, use):
+        super().__init__(name, (), numbers)
+        self.use, self.root = use, None
+
+    def _attend(self, module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None,
+                position_bias=None, **kwargs):
+        layer, heads = self._next_layer(), query.shape[1]
+        edit, keep = self._edits.get(layer), _structure(module, query, key, attention_mask, is_causal)
+        def allowed(head):
+            "Return the keys that the queries of `head` may attend to, and its change"
+            of, may = edit and edit.of_head(head), _of_head(keep, head, heads)
+            return may if of is None else of.remaining(may, query.shape[2], key.shape[2]), of
+        def attend(head, query, key, value, bias):
+            may, of = allowed(head)
+            A = _probabilities(module, query, key, may, scaling, bias)
+            if of is not None: A = of.replaced(A)
+            return A, torch.matmul(A if of is None else of.contributing(A), value)
+        def use(head, gradient):
+            may = allowed(head)[0]
+            if may is None: may = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=gradient.device)
+            self.use(layer, head, gradient[:, 0], may[:, 0])
+        if self.root is None: self.root = torch.zeros((), device=query.device, dtype=query.dtype, requires_grad=True)
+        states = _HeadByHead.apply(attend, use, self.root, query, key, value, position_bias)
+        return states.transpose(1, 2).contiguous(), None
+
+
+# %% ../../nbs/03_models/01_attention.ipynb #d65bc1b9
+def computes_by_head(model, part=None) -> bool:
+    "Return whether `gradients_by_head` supports `part` of `model`: any attention except that of DeBERTa"
+    return not _disentangled(check_part(model, part)[1])
+
+@contextmanager
+def gradients_by_head(
+    model, # in eval mode; a transformers model, or a module around one, with frozen weights
+    # function of (layer, head, gradient of the head's map [batch, query, key], allowed keys, bool, broadcastable to
+    # it); called in the backward pass, from the last layer to the first
+    use,
+    part=None, # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
+):
+    """Compute the attention of `model` head by head inside the block; yields a function that passes the gradients of a
+    score, computed inside the block, to `use`"""
+    _check_eval_mode(model, 'gradients_by_head')
+    stack, part = check_observable(model, part), check_part(model, part)[0]
+    maps = _MapsByHead(_named(model, part), attention_layers(model, part), use)
+    with eager_passes(), _switched(stack, maps, part): yield lambda score: torch.autograd.grad(score, [maps.root])
+
 
 # %% ../../nbs/03_models/01_attention.ipynb #102
 def layer_modules(model, part=None) -> list:

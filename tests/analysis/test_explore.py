@@ -26,7 +26,7 @@ from helpers import same, state
 from salviz.attribution.attention import attention_attribution
 from salviz.attribution.saliency import input_saliency
 from salviz.explorer import widget
-from salviz.explorer.payload import pack_frame
+from salviz.explorer.payload import pack_frame, unpack_frame
 from salviz.explorer.quantisation import pool_cells
 from salviz.models.loading import load_classifier
 from salviz.analysis import model_maps
@@ -594,18 +594,17 @@ def test_maps_of_long_texts_are_stored_in_half_precision(monkeypatch):
     exact, = _explain_texts(model, tokenizer, texts[1])
     monkeypatch.setattr(model_maps, '_most_bytes', 0)
     half, = _explain_texts(model, tokenizer, texts[1])
-    both = [(exact.arrays[name], half.arrays[name]) for name in ('attention', 'attention_attribution')]
-    for a, b in both:
-        assert (a.dtype, b.dtype) == (np.float32, np.float16)
-        assert ((a == 0) == (b == 0)).all(), 'a weight of 0 would count as a position that cannot be attended to'
-        errors = abs(a.astype(float) - b).max((-2, -1))
-        assert (errors <= 2**-11*abs(a).max((-2, -1))).all()
+    a, b = exact.arrays['attention'], half.arrays['attention']
+    assert (a.dtype, b.dtype) == (np.float32, np.float16)
+    assert ((a == 0) == (b == 0)).all(), 'a weight of 0 would count as a position that cannot be attended to'
+    errors = abs(a.astype(float) - b).max((-2, -1))
+    assert (errors <= 2**-11*abs(a).max((-2, -1))).all()
     assert abs(half.arrays['attention'].astype(float).sum(-1) - 1).max() < 1e-3
     assert not any('half precision' in note for note in exact.info['notes'])
     assert any('half precision (float16)' in note for note in half.info['notes'])
     assert 'not_normalised' not in half.info
-    others = {'attribution_ranks', 'saliency', 'probabilities'}
-    assert others == {*exact.arrays} - {'attention', 'attention_attribution'}
+    others = {'attention_attribution', 'attribution_ranks', 'saliency', 'probabilities'}
+    assert others == {*exact.arrays} - {'attention'}
     for name in others: np.testing.assert_array_equal(exact.arrays[name], half.arrays[name], strict=True)
 
 def test_maps_in_half_precision_are_drawn_and_written_as_a_page(monkeypatch, tmp_path):
@@ -626,13 +625,15 @@ def test_thumbnails_of_maps_in_half_precision_are_those_of_the_same_numbers_in_f
     for how in ('mean', 'extreme'):
         np.testing.assert_array_equal(pool_cells(x, how), pool_cells(x.astype(np.float32), how), strict=True)
 
-def test_attributions_too_small_for_half_precision_remain_in_float32(monkeypatch):
-    monkeypatch.setattr(model_maps, '_most_bytes', 0)
-    model, tokenizer = classifier(), tokenizer_for('bert')
-    def target(outputs, rows): return outputs.logits[:, 0]*1e-12
-    snapshot, = _explain_texts(model, tokenizer, texts[0], target=target)
-    assert snapshot.arrays['attention'].dtype == np.float16
-    assert snapshot.arrays['attention_attribution'].dtype == np.float32
+def test_ranks_of_long_texts_are_computed_for_the_heads_that_are_shown(monkeypatch):
+    model, tokenizer = classifier().float(), tokenizer_for('bert')
+    stored, = _explain_texts(model, tokenizer, texts[1])
+    monkeypatch.setattr(model_maps, '_most_ranked', 0)
+    computed, = _explain_texts(model, tokenizer, texts[1])
+    assert {*stored.arrays} - {*computed.arrays} == {'attribution_ranks'}
+    frames = [unpack_frame(pack_frame(s)) for s in (stored, computed)]
+    np.testing.assert_array_equal(*(f['arrays']['attribution_ranks'] for f in frames), strict=True)
+    assert [f['info']['ranks'] for f in frames] == ['exact', 'exact']
 
 @pytest.mark.slow
 def test_a_script_ends_without_waiting_for_the_computation():
