@@ -83,12 +83,12 @@ def _unusable(methods, points) -> dict: # {method: reason}
         except (ValueError, TypeError) as e: out[name] = f'{e}'
     return out
 
-def _planned(study, trials, seeds, budget, held_out, say, left_out) -> _Plan:
-    "Estimate the time, and reduce the number of trials to fit the budget"
+def _planned(study, trials, seeds, budget, held_out, say, left_out, seconds) -> _Plan:
+    "Estimate the time of methods without known `seconds`, and reduce the number of trials to fit the budget"
     sizes, epochs = {k: len(part) for k, part in study.data.items()}, study.train['epochs']
     steps = epochs*math.ceil(sizes['train']/study.train['batch_size'])
-    seconds, left_out = {}, dict(left_out)
-    for name in study.methods:
+    seconds, left_out = dict(seconds), dict(left_out)
+    for name in [name for name in study.methods if name not in seconds]:
         try: seconds[name] = _run_seconds(study, name, steps, epochs*sizes['validation'] + held_out, seconds)
         except (ValueError, TypeError, RuntimeError) as e: left_out[name] = f'{e}'
     if plain_method in left_out:
@@ -320,18 +320,18 @@ class _Comparing:
         return _is_complete(study)
 
     def plan(self, points, measure, trials) -> _Plan:
-        "Return the plan in the folder, or estimate the time and write a plan"
-        file = self.folder/'plan.json'
-        if file.is_file():
-            plan = _Plan(**json.loads(file.read_text(encoding='utf-8')))
-            if plan.seconds.keys() | plan.left_out.keys() == self.methods.keys(): return plan
+        "Return the plan in the folder; estimate the time of methods that it lacks, and write it"
+        file, before = self.folder/'plan.json', _Plan(trials, {}, {}, 0.)
+        if file.is_file(): before = _Plan(**json.loads(file.read_text(encoding='utf-8')))
+        if before.seconds.keys() | before.left_out.keys() == self.methods.keys(): return before
         held_out = sum(len(self.data[split]) for split in self.held_out)
-        left_out = _unusable(self.methods, points)
+        left_out = before.left_out | _unusable(self.methods, points)
         points = {name: part for name, part in points.items() if name not in left_out}
         with tempfile.TemporaryDirectory() as folder:
             study = PointStudy(Path(folder)/'study', self.model, self.data, self.methods, points, [0], [measure], True,
                                **self.train)
-            plan = _planned(study, trials, len(self.seeds), self.budget, held_out, self.say, left_out)
+            budget = math.inf if before.seconds else self.budget # the number of trials is already fixed
+            plan = _planned(study, before.trials, len(self.seeds), budget, held_out, self.say, left_out, before.seconds)
         write_whole(file, to_json(asdict(plan), indent=1).encode())
         return plan
 

@@ -7,6 +7,7 @@ __all__ = ['plain_method', 'methods_named', 'space_of', 'search_points', 'PointS
            'majority']
 
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-003
+import inspect
 import itertools
 import math
 import random
@@ -27,17 +28,29 @@ from ..training.settings import Settings
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-006
 plain_method = 'FineTuning' # the baseline of every comparison
 
+def _taught(kind):
+    "Return a function that creates the method `kind` with the run of plain fine-tuning as its teacher"
+    def method(run_of, **settings): return kind(run_of(plain_method), **settings)
+    parameters = inspect.signature(kind).parameters
+    tuned = [p.replace(kind=p.KEYWORD_ONLY) for name, p in parameters.items() if name in kind.search_space]
+    first = inspect.Parameter('run_of', inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    method.__signature__, method.search_space = inspect.Signature([first, *tuned]), kind.search_space
+    method.__qualname__ = method.__name__ = kind.__name__
+    return method
+
 def methods_named(
     names, # groups and names, as a text with commas or a list; or {name: class, object or function}
 ) -> dict: # {name: class, object or function}, with plain fine-tuning first
     "Return the methods to compare"
+    from salviz.analysis.steering import Steering
     from salviz.methods.base import method_classes
-    kinds = method_classes()
+    kinds = {**method_classes(), 'Steering': Steering}
     if not isinstance(names, dict):
         wanted = [name.strip() for name in names.split(',')] if isinstance(names, str) else list(names)
         groups = dict.fromkeys(kind.method_group for kind in kinds.values())
         check_allowed('compare: unknown method or group', wanted, [*groups, *kinds])
         names = {k: kind for name in wanted for k, kind in kinds.items() if name in (k, kind.method_group)}
+        names = {k: _taught(kind) if arguments_of(kind).get('teacher') else kind for k, kind in names.items()}
     return {plain_method: names.get(plain_method, kinds[plain_method]), **names}
 
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-010
