@@ -28,6 +28,7 @@ from ..metrics.statistics import ResultTable, format_value, result_table
 from .method_trials import (
     PointStudy, SplitExplanations, majority, methods_named, plain_method, search_points, space_of, step_seconds)
 from .verdicts import gain_check
+from ..studies.designs import engine, threads_each
 from ..studies.progress import study_progress
 from ..studies.trials import arguments_of, fresh_method
 from ..views.base import counted
@@ -299,7 +300,8 @@ class _Comparing:
     def __init__(self, folder, model, data, methods, seeds, train, budget, say, run):
         from salviz.data.texts import data_task
         from salviz.metrics.tasks import tasks
-        self.folder, self.model, self.data, self.methods, self.seeds = Path(folder), model, data, methods, seeds
+        self.folder = Path(folder).absolute() # a worker may have another working directory
+        self.model, self.data, self.methods, self.seeds = model, data, methods, seeds
         self.train, self.budget, self.say, self.run_options = train, budget, say, run
         self.score, self.ends = tasks[data_task(data)].metric, math.inf
         self.held_out = ['test', *(split for split in data if split not in ('train', 'validation', 'test'))]
@@ -390,6 +392,7 @@ def compare(
     epochs:PositiveInt=4,   # of every run
     batch_size:PositiveInt=16,
     say:Callable=print,     # receives the lines with the estimate
+    processes:PositiveInt|None=None, # workers on this machine, which share its cores; None: this process
     run:dict|None=None,     # arguments of `Study.run`, such as executor
     **train,                # further arguments of `train`, such as max_length
 ) -> MethodComparison:
@@ -398,12 +401,15 @@ def compare(
     train = {**_of_every_run, **dict(epochs=epochs, batch_size=batch_size), **columns, **train}
     work = _Comparing(folder, model, _prepared(data, ood, ood_rows), methods_named(methods), [*range(1, seeds + 1)],
                       train, budget_seconds(budget), say, run or {})
-    tuning, plan, is_tuned = work.tune(trials)
-    final = None
-    if is_tuned and tuning:
-        measures = _final_measures(work.data, work.score, work.held_out, group, contrast, explained)
-        final = work.study('final', {name: [tuned['chosen']] for name, tuned in tuning.items()}, work.seeds, measures)
-        work.finish(final)
+    with engine(processes) as executor:
+        if executor: work.run_options = dict(executor=executor, threads=threads_each(processes), **work.run_options)
+        tuning, plan, is_tuned = work.tune(trials)
+        final = None
+        if is_tuned and tuning:
+            measures = _final_measures(work.data, work.score, work.held_out, group, contrast, explained)
+            points = {name: [tuned['chosen']] for name, tuned in tuning.items()}
+            final = work.study('final', points, work.seeds, measures)
+            work.finish(final)
     comparison = _comparison(work, plan, tuning, final)
     for sentence in comparison.sentences: say(f'compare: {sentence}')
     comparison.save(work.folder/'comparison.json')

@@ -89,6 +89,15 @@ class _RoundsOfPoints(Study):
                 if settings: found += study_cells({name: self.methods[name]}, [seed], settings, self._shared)
         self.cells = list(dict.fromkeys(found))
 
+    def _settings_of(self, name) -> dict:
+        "Return the settings that the points of the method `name` have"
+        return {k: values for k, values in self.settings.items() if k in self.points[name][0]}
+
+    def _common_design(self, old, new) -> dict:
+        "Return the design `new` without additions, such as settings of a new method"
+        common = super()._common_design(old, new)
+        return {**common, 'settings': {k: values for k, values in common['settings'].items() if k in old['settings']}}
+
     def _data(self, cell):
         "Return the data of `cell`; while tuning, without held-out splits"
         data = super()._data(cell)
@@ -130,6 +139,10 @@ class PointStudy(_RoundsOfPoints):
         except Stopped:
             if is_late(): return 'busy'
             raise
+
+    def _is_over(self, cell) -> bool:
+        "Return whether `cell` is finished, or must not be started because it is too late"
+        return time.time() >= self.ends or super()._is_over(cell)
 
     def _report(self, busy):
         "Warn about trials that failed or are held elsewhere; nothing else is missing before the deadline"
