@@ -24,6 +24,7 @@ from ..core.run_files import to_json, write_whole
 from ..core.validation import PositiveInt, check_faults, validated
 from ..core.words import latex_text
 from ..metrics.methods_text import methods_text
+from ..metrics.robustness import recorded_groups
 from ..metrics.statistics import ResultTable, format_value, result_table
 from .method_trials import (
     PointStudy, SplitExplanations, majority, methods_named, plain_method, search_points, space_of, step_seconds)
@@ -245,7 +246,9 @@ def _final_measures(data, score, held_out, group, contrast, explained) -> dict: 
     ends = [score]
     if score == 'accuracy': ends += ['macro_f1', 'calibration_error']
     ends += ['worst_group']*bool(group) + ['consistency']*bool(contrast)
-    out = {f'{split}_{end}': f'{split}_{end}' for split in held_out for end in ends}
+    names = [f'{split}_{end}' for split in ('validation', *held_out) for end in ends]
+    if group: names += [f'{split}_group_{name}' for split in held_out for name in recorded_groups(data[split][group])[0]]
+    out = {name: name for name in names}
     out |= dict(step_seconds=step_seconds, majority=majority)
     if not explained: return out
     from salviz.studies.trade_off import RationalePlausibility
