@@ -88,8 +88,8 @@ class DRE(Method):
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
         "Return a plan with the partners, for explanations that `terms` computes in a separate pass"
         domains = batch[self.domain] if self.domain else [None]*len(batch['labels'])
-        partners = drawn_partners(batch['example_id'], batch['labels'], domains, self.alpha, progress.seed, progress.step)
-        return Plan(targets=dict(model=model, partners=partners), axes=dict(explanation=('token',)))
+        draws = drawn_partners(batch['example_id'], batch['labels'], domains, self.alpha, progress.seed, progress.step)
+        return Plan(targets=dict(model=model, partners=draws), axes=dict(explanation=('token',)))
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
         "Return the terms `consistency`, `sparsity` and `mixture`"

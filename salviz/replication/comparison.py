@@ -247,7 +247,8 @@ def _final_measures(data, score, held_out, group, contrast, explained) -> dict: 
     if score == 'accuracy': ends += ['macro_f1', 'calibration_error']
     ends += ['worst_group']*bool(group) + ['consistency']*bool(contrast)
     names = [f'{split}_{end}' for split in ('validation', *held_out) for end in ends]
-    if group: names += [f'{split}_group_{name}' for split in held_out for name in recorded_groups(data[split][group])[0]]
+    if group:
+        names += [f'{split}_group_{name}' for split in held_out for name in recorded_groups(data[split][group])[0]]
     out = {name: name for name in names}
     out |= dict(step_seconds=step_seconds, majority=majority)
     if not explained: return out

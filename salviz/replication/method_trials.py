@@ -50,7 +50,7 @@ def methods_named(
         groups = dict.fromkeys(kind.method_group for kind in kinds.values())
         check_allowed('compare: unknown method or group', wanted, [*groups, *kinds])
         names = {k: kind for name in wanted for k, kind in kinds.items() if name in (k, kind.method_group)}
-        names = {k: _taught(kind) if arguments_of(kind).get('teacher') else kind for k, kind in names.items()}
+        names = {k: _taught(kind) if 'teacher' in arguments_of(kind) else kind for k, kind in names.items()}
     return {plain_method: names.get(plain_method, kinds[plain_method]), **names}
 
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-010
