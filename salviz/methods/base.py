@@ -13,6 +13,7 @@ import math
 import types
 import warnings
 from collections import Counter, namedtuple
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import wraps
@@ -589,7 +590,7 @@ class _Joined(Method):
         for method in self.methods: method.epoch_begin(trainer, epoch)
 
     @contextmanager
-    def evaluation(self, model:torch.nn.Module, batch:dict):
+    def evaluation(self, model:torch.nn.Module, batch:dict) -> Iterator[None]:
         with ExitStack() as stack:
             for method in self.methods: stack.enter_context(method.evaluation(model, batch))
             yield

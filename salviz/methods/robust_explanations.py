@@ -94,11 +94,11 @@ class DRE(Method):
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
         "Return the terms `consistency`, `sparsity` and `mixture`"
         counts, (places, lam) = batch['word_ids'] >= 0, plan.targets['partners']
-        (own, mixed), logits = mixed_explanations(plan.targets['model'], batch, (places, lam), counts,
-                                                  torch.is_grad_enabled())
-        plan.evidence['explanation'] = own.detach()
-        expected = torch.where(counts, torch.lerp(own[places], own, lam[:, None].to(own)), 0.)
+        (single, mixed), logits = mixed_explanations(plan.targets['model'], batch, (places, lam), counts,
+                                                     torch.is_grad_enabled())
+        plan.evidence['explanation'] = single.detach()
+        expected = torch.where(counts, torch.lerp(single[places], single, lam[:, None].to(single)), 0.)
         n = counts.sum(1).clamp(min=1)
         return dict(consistency=Term((mixed - expected).abs().sum(1)/n, self.weight),
-                    sparsity=Term((own + mixed).sum(1)/(2*n), self.sparsity),
+                    sparsity=Term((single + mixed).sum(1)/(2*n), self.sparsity),
                     mixture=Term(cross_entropy(logits, batch['labels'], reduction='none'), self.mix))

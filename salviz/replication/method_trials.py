@@ -109,6 +109,14 @@ class _RoundsOfPoints(Study):
         first = {k: x for k, x in self.points[other.method][0].items() if k in dict(other.settings)}
         return cell.method != other.method and cell.seed == other.seed and dict(other.settings) == first
 
+    def score_of(self, method:str, point:dict, measure:str) -> float: # NaN if a run failed or is missing
+        "Return the mean of `measure` over the seeds of a point"
+        records = [self._record(c.name) for c in self.cells if c.method == method
+                   and all(dict(c.settings).get(k) == x for k, x in point.items())]
+        values = [record.get('measures', {}).get(measure, {}).get('value', math.nan) for record in records]
+        if values and all('error' not in record for record in records): return float(np.mean(values))
+        return math.nan
+
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-015
 class PointStudy(_RoundsOfPoints):
     "A study of fixed points for each method, which stops at a deadline"
@@ -162,14 +170,6 @@ class PointStudy(_RoundsOfPoints):
         with tempfile.TemporaryDirectory() as folder:
             train(model, tokenizer, data, self._method(cell), Path(folder)/'run', progress=False, **arguments)
         return time.perf_counter() - start
-
-    def score_of(self, method:str, point:dict, measure:str) -> float: # NaN if a run failed or is missing
-        "Return the mean of `measure` over the seeds of a point"
-        records = [self._record(c.name) for c in self.cells if c.method == method
-                   and all(dict(c.settings).get(k) == x for k, x in point.items())]
-        values = [record.get('measures', {}).get(measure, {}).get('value', math.nan) for record in records]
-        if values and all('error' not in record for record in records): return float(np.mean(values))
-        return math.nan
 
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-020
 class SplitExplanations:

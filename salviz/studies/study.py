@@ -345,6 +345,9 @@ class _Design(_TrialParts):
             if weights: facts['weights'] = weights
         return _described(spec, facts) if callable(spec) and not inspect.isclass(spec) else facts
 
+# %% ../../nbs/07_studies/03_study.ipynb #f33f3123
+class _StoredDesign(_Design):
+    "The design of a study, compared with the one in its folder"
     def _common_design(self, old, new) -> dict:
         "Return the design `new` without what `old` lacks and an extension may add"
         return _extended_only(old, new)
@@ -373,7 +376,7 @@ class _Design(_TrialParts):
         if weights := methods[name].get('weights'): was.setdefault('weights', weights)
 
 # %% ../../nbs/07_studies/03_study.ipynb #gr002
-class _GrowingStudy(_Design):
+class _GrowingStudy(_StoredDesign):
     "A study to whose settings further values can be added"
     _shared:list # names of the settings that all trials take
 
