@@ -229,26 +229,19 @@ def _run_table(a):
 
 # %% ../nbs/13_cli/02_cli.ipynb #st-2
 def _run_study(a):
-    from salviz.studies.designs import engine, load_study, slurm_options
+    from salviz.studies.designs import engine, load_study, slurm_options, threads_each
     from salviz.studies.progress import study_progress
     slurm = None if a.slurm is None else slurm_options(a.slurm) # raises before anything is loaded
     study = load_study(a.file)
     retry = dict(failed=True, all='all', none=False)[a.retry]
     with engine(a.workers, a.dask, slurm, study.folder/'slurm') as executor:
-        study.run(retry=retry, executor=executor, threads=a.threads or _threads_each(a.workers),
+        study.run(retry=retry, executor=executor, threads=a.threads or threads_each(a.workers),
                   devices=a.devices.split(',') if a.devices else (), shared=a.shared, in_flight=a.in_flight)
     now = study_progress(study.folder)
     print(now)
     return int(now.counts['finished'] < len(now.cells))
 
 # %% ../nbs/13_cli/02_cli.ipynb #st-2b
-def _threads_each(workers):
-    """Return the number of threads for each of the `workers` that share the cores of this machine; None if `workers` is
-    None"""
-    if workers is None: return None
-    import torch
-    return max(1, torch.get_num_threads() // workers)
-
 def _run_status(a):
     from salviz.studies.progress import study_progress
     now = study_progress(a.folder)
@@ -294,15 +287,16 @@ def _comma_list(
 def _run_compare(a):
     from salviz import load_text, subset
     from salviz.replication.comparison import budget_seconds, compare
-    from salviz.studies.designs import engine
+    from salviz.studies.designs import engine, slurm_options, threads_each
     budget_seconds(a.budget) # raises before anything is loaded
+    slurm = None if a.slurm is None else slurm_options(a.slurm)
     data = load_text(a.data, text=a.text, label=a.label)
     if a.train_size != 'full': data = subset(data, a.train_size)
-    with engine(a.workers) as executor:
+    with engine(a.processes, a.dask, slurm, Path(a.out)/'slurm') as executor:
         comparison = compare(a.model, data, a.methods, a.seeds, ood=a.ood, budget=a.budget, folder=a.out,
                              trials=a.trials, group=a.group, contrast=a.contrast, explained=a.explained,
                              epochs=a.epochs, batch_size=a.batch_size, ood_rows=a.ood_rows,
-                             run=dict(executor=executor, threads=_threads_each(a.workers)))
+                             run=dict(executor=executor, threads=threads_each(a.processes)))
     print(comparison.to_latex() if a.latex and comparison.ranked() else comparison.table().to_string())
     if comparison.ranked() and a.figure:
         from salviz.figures.drawing import save_figure
@@ -570,17 +564,21 @@ def _traceback_option(p, default=argparse.SUPPRESS): # so that a subcommand does
                    help='after an error, print the full Python traceback instead of one sentence')
 
 # %% ../nbs/13_cli/02_cli.ipynb #st-3b
+def _engine_options(arg, *names):
+    "Add the options that select an engine; `names`: of the option for processes on this machine"
+    engines = arg.__self__.add_mutually_exclusive_group().add_argument
+    engines(*names, type=_whole(1), metavar='N', help='N processes on this machine (default: this process)')
+    engines('--dask', type=_named, metavar='ADDRESS', help='the workers of a dask scheduler, such as tcp://node1:8786')
+    engines('--slurm', type=_named, metavar='NAME=VALUE,…',
+        help='submit a job per trial, such as partition=gpu,gpus_per_node=1,timeout_min=240; the time limit is '
+        'required; cluster=local runs the jobs on this machine, as a test')
+
 def _run_options(arg):
     "Add the options of `salviz study run`"
     arg('file', type=_named, metavar='FILE',
         help='a .py file that defines a Study at top level or a function study() that returns one; or a .toml or .json '
         'file, see salviz.studies.designs')
-    engines = arg.__self__.add_mutually_exclusive_group().add_argument
-    engines('--workers', type=_whole(1), metavar='N', help='N processes on this machine (default: this process)')
-    engines('--dask', type=_named, metavar='ADDRESS', help='the workers of a dask scheduler, such as tcp://node1:8786')
-    engines('--slurm', type=_named, metavar='NAME=VALUE,…',
-        help='submit a job per trial, such as partition=gpu,gpus_per_node=1,timeout_min=240; the time limit is '
-        'required; cluster=local runs the jobs on this machine, as a test')
+    _engine_options(arg, '--workers')
     arg('--threads', type=_whole(1), metavar='N',
         help='threads per worker; the same number gives bit-identical results (default: all cores, '
         'divided among --workers)')
@@ -621,7 +619,7 @@ def _compare_options(arg):
         arg(f'--{name}', default=name, help=f'column of the {what} (default {name})')
     arg('--group', type=_named, help='column with the group of each example, for the score of the worst group')
     arg('--contrast', type=_named, help='column with the contrast set of each example, for consistency')
-    arg('--workers', type=_whole(1), metavar='N', help='N processes on this machine (default: this process)')
+    _engine_options(arg, '--processes', '--workers')
     arg('--latex', action='store_true', help='print the table in LaTeX (booktabs)')
     arg('--figure', type=_named, metavar='FILE', help='write the figure to a .pdf, .svg or .png file')
 

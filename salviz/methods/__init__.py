@@ -19,3 +19,4 @@ from salviz.methods.expected_gradients import ExpectedGradients as ExpectedGradi
 from salviz.methods.constrained_rationales import ConstrainedRationales as ConstrainedRationales
 from salviz.methods.hiddencut import HiddenCut as HiddenCut
 from salviz.methods.attribution_distillation import ADKD as ADKD
+from salviz.methods.robust_explanations import DRE as DRE

@@ -17,7 +17,7 @@ from ..core.runs import Run
 from .base import Plan, Term, is_count, is_fraction, is_positive, is_weight, learning_rates, optional
 from .distillation import Distillation
 from .rationale_guided import twice_differentiable
-from ..models.tasks import full
+from ..models.tasks import full, tasks
 
 if TYPE_CHECKING:
     from salviz.methods.base import Progress
@@ -50,9 +50,7 @@ class ADKD(Distillation):
     caches = False
     search_space = dict(learning_rate=learning_rates, weight=(10., 1., 100.), alpha=(.8, .5))
     supported_tasks = ('classification',)
-    unsupported_tasks = dict.fromkeys(('multi_label_classification', 'regression', 'token_classification',
-        'question_answering', 'masked_lm', 'replaced_token_detection', 'causal_lm', 'seq2seq', 'image_classification',
-        'series_classification'), 'It compares attributions of the classes of a text')
+    unsupported_tasks = dict.fromkeys(tasks.keys() - {'classification'}, 'It compares attributions of classes')
     limits = dict(weight=is_weight, alpha=is_fraction('part of the loss on predictions', ends=True),
                   temperature=is_positive, steps=is_count, top_dimensions=optional(is_count))
 

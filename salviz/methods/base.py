@@ -13,6 +13,8 @@ import math
 import types
 import warnings
 from collections import Counter, namedtuple
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import wraps
 from importlib import import_module
@@ -389,6 +391,10 @@ class Method(_Described):
         attention of the main pass."""
         return {}
 
+    def evaluation(self, model:torch.nn.Module, batch:dict) -> AbstractContextManager:
+        "Return a context for the pass that scores `batch`, for methods that also change the model at inference"
+        return nullcontext()
+
 # %% ../../nbs/05_methods/00_base.ipynb #035x
 class FineTuning(Method):
     "Plain fine-tuning with the task loss alone and an empty plan: the baseline for all methods"
@@ -582,6 +588,12 @@ class _Joined(Method):
 
     def epoch_begin(self, trainer:'MethodTrainer', epoch:int) -> None:
         for method in self.methods: method.epoch_begin(trainer, epoch)
+
+    @contextmanager
+    def evaluation(self, model:torch.nn.Module, batch:dict) -> Iterator[None]:
+        with ExitStack() as stack:
+            for method in self.methods: stack.enter_context(method.evaluation(model, batch))
+            yield
 
 # %% ../../nbs/05_methods/00_base.ipynb #046
 class Together(_Joined):

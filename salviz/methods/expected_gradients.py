@@ -15,7 +15,7 @@ from ..attribution.saliency import reduced
 from .base import Method, Plan, Term, is_count, is_weight, learning_rates
 from .rationale_guided import twice_differentiable
 from ..models.random import keyed_uniform
-from ..models.tasks import attribution_target, task_of
+from ..models.tasks import attribution_target, task_of, tasks
 
 if TYPE_CHECKING:
     from salviz.methods.base import Progress
@@ -71,11 +71,7 @@ class ExpectedGradients(Method):
     limits = dict(weight=is_weight, references=is_count)
     search_space = dict(learning_rate=learning_rates, weight=(1., .1, 10.), prior=('sparsity', 'smoothness'))
     supported_tasks = ('classification', 'regression')
-    unsupported_tasks = dict(
-        multi_label_classification='It explains one class, but a text can have several',
-        **dict.fromkeys(('token_classification', 'question_answering', 'masked_lm', 'replaced_token_detection',
-                         'causal_lm', 'seq2seq'), 'It explains one prediction for each text'),
-        **dict.fromkeys(('image_classification', 'series_classification'), 'It compares the words of texts'))
+    unsupported_tasks = dict.fromkeys(tasks.keys() - {*supported_tasks}, 'It explains one prediction for each text')
 
     def __init__(self,
         prior:Literal['sparsity', 'smoothness']='sparsity', # desired property of the attributions

@@ -65,9 +65,7 @@ class HiddenCut(Method):
     limits = dict(fraction=is_fraction('part of the tokens in a span'), cut_weight=is_weight, weight=is_weight,
                   top_fraction=is_positive_fraction('part of the tokens where a span may start'))
     supported_tasks = ('classification',)
-    unsupported_tasks = dict.fromkeys(('multi_label_classification', 'regression', 'token_classification',
-        'question_answering', 'masked_lm', 'replaced_token_detection', 'causal_lm', 'seq2seq', 'image_classification',
-        'series_classification'), 'It compares two predictions of one class for each text')
+    unsupported_tasks = dict.fromkeys(tasks.keys() - {'classification'}, 'It compares two predictions for each text')
 
     def __init__(self,
         strategy:Literal['attention', 'gradient', 'random']='attention', # what the score of a token is
@@ -92,23 +90,21 @@ class HiddenCut(Method):
         layers, real, spans = check_layers(model, self.layers), real_tokens(batch), {}
         task, inputs = tasks[task_of(model)], model_inputs(batch, model)
         draws = keyed_uniform(batch['example_id'], (layers[-1] + 1,), progress.seed, progress.step, 0x31000000)
-        top = 1. if self.strategy == 'random' else self.top_fraction
-        def span(layer, scores):
+        def span(layer, scores, top=self.top_fraction):
             spans[layer] = drawn_span(scores, real, draws[:, layer], self.fraction, top)
             return spans[layer]
         def scored(main): # draws all spans after the main pass
             gradient, = torch.autograd.grad(task.loss(main, batch).sum(), main.salviz_input, retain_graph=True)
             for l in layers: span(l, gradient.norm(dim=-1))
             return inputs
-        plan = Plan(evidence=dict(cut_spans=spans), axes=dict(cut_spans=('token',)), targets=dict(task=task))
-        plan.cut['cut'] = spans
-        if self.strategy == 'gradient': plan.main_embeddings, plan.later = True, dict(cut=scored)
-        else: plan.inputs = dict(cut=inputs)
-        if self.strategy == 'random':
-            for l in layers: span(l, real.float())
+        cut, of_pass = spans, dict(inputs=dict(cut=inputs))
+        if self.strategy == 'gradient': of_pass = dict(later=dict(cut=scored), main_embeddings=True)
         if self.strategy == 'attention':
-            plan.cut['cut'] = {l: lambda A, l=l: span(l, received_attention(A, real)) for l in layers}
-        return plan
+            cut = {l: lambda A, l=l: span(l, received_attention(A, real)) for l in layers}
+        if self.strategy == 'random':
+            for l in layers: span(l, real.float(), 1.)
+        return Plan(**of_pass, cut=dict(cut=cut), targets=dict(task=task), evidence=dict(cut_spans=spans),
+                    axes=dict(cut_spans=('token',)))
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
         "Return the terms `cut_task`, the task loss of the cut pass, and `divergence`"

@@ -24,10 +24,12 @@ from ..core.run_files import to_json, write_whole
 from ..core.validation import PositiveInt, check_faults, validated
 from ..core.words import latex_text
 from ..metrics.methods_text import methods_text
+from ..metrics.robustness import recorded_groups
 from ..metrics.statistics import ResultTable, format_value, result_table
 from .method_trials import (
     PointStudy, SplitExplanations, majority, methods_named, plain_method, search_points, space_of, step_seconds)
 from .verdicts import gain_check
+from ..studies.designs import engine, threads_each
 from ..studies.progress import study_progress
 from ..studies.trials import arguments_of, fresh_method
 from ..views.base import counted
@@ -84,12 +86,12 @@ def _unusable(methods, points) -> dict: # {method: reason}
         except (ValueError, TypeError) as e: out[name] = f'{e}'
     return out
 
-def _planned(study, trials, seeds, budget, held_out, say, left_out) -> _Plan:
-    "Estimate the time, and reduce the number of trials to fit the budget"
+def _planned(study, trials, seeds, budget, held_out, say, left_out, seconds) -> _Plan:
+    "Estimate the time of methods without known `seconds`, and reduce the number of trials to fit the budget"
     sizes, epochs = {k: len(part) for k, part in study.data.items()}, study.train['epochs']
     steps = epochs*math.ceil(sizes['train']/study.train['batch_size'])
-    seconds, left_out = {}, dict(left_out)
-    for name in study.methods:
+    seconds, left_out = dict(seconds), dict(left_out)
+    for name in [name for name in study.methods if name not in seconds]:
         try: seconds[name] = _run_seconds(study, name, steps, epochs*sizes['validation'] + held_out, seconds)
         except (ValueError, TypeError, RuntimeError) as e: left_out[name] = f'{e}'
     if plain_method in left_out:
@@ -245,7 +247,10 @@ def _final_measures(data, score, held_out, group, contrast, explained) -> dict: 
     ends = [score]
     if score == 'accuracy': ends += ['macro_f1', 'calibration_error']
     ends += ['worst_group']*bool(group) + ['consistency']*bool(contrast)
-    out = {f'{split}_{end}': f'{split}_{end}' for split in held_out for end in ends}
+    names = [f'{split}_{end}' for split in ('validation', *held_out) for end in ends]
+    if group:
+        names += [f'{split}_group_{name}' for split in held_out for name in recorded_groups(data[split][group])[0]]
+    out = {name: name for name in names}
     out |= dict(step_seconds=step_seconds, majority=majority)
     if not explained: return out
     from salviz.studies.trade_off import RationalePlausibility
@@ -300,7 +305,8 @@ class _Comparing:
     def __init__(self, folder, model, data, methods, seeds, train, budget, say, run):
         from salviz.data.texts import data_task
         from salviz.metrics.tasks import tasks
-        self.folder, self.model, self.data, self.methods, self.seeds = Path(folder), model, data, methods, seeds
+        self.folder = Path(folder).absolute() # a worker may have another working directory
+        self.model, self.data, self.methods, self.seeds = model, data, methods, seeds
         self.train, self.budget, self.say, self.run_options = train, budget, say, run
         self.score, self.ends = tasks[data_task(data)].metric, math.inf
         self.held_out = ['test', *(split for split in data if split not in ('train', 'validation', 'test'))]
@@ -321,18 +327,18 @@ class _Comparing:
         return _is_complete(study)
 
     def plan(self, points, measure, trials) -> _Plan:
-        "Return the plan in the folder, or estimate the time and write a plan"
-        file = self.folder/'plan.json'
-        if file.is_file():
-            plan = _Plan(**json.loads(file.read_text(encoding='utf-8')))
-            if plan.seconds.keys() | plan.left_out.keys() == self.methods.keys(): return plan
+        "Return the plan in the folder; estimate the time of methods that it lacks, and write it"
+        file, before = self.folder/'plan.json', _Plan(trials, {}, {}, 0.)
+        if file.is_file(): before = _Plan(**json.loads(file.read_text(encoding='utf-8')))
+        if before.seconds.keys() | before.left_out.keys() == self.methods.keys(): return before
         held_out = sum(len(self.data[split]) for split in self.held_out)
-        left_out = _unusable(self.methods, points)
+        left_out = before.left_out | _unusable(self.methods, points)
         points = {name: part for name, part in points.items() if name not in left_out}
         with tempfile.TemporaryDirectory() as folder:
             study = PointStudy(Path(folder)/'study', self.model, self.data, self.methods, points, [0], [measure], True,
                                **self.train)
-            plan = _planned(study, trials, len(self.seeds), self.budget, held_out, self.say, left_out)
+            budget = math.inf if before.seconds else self.budget # the number of trials is already fixed
+            plan = _planned(study, before.trials, len(self.seeds), budget, held_out, self.say, left_out, before.seconds)
         write_whole(file, to_json(asdict(plan), indent=1).encode())
         return plan
 
@@ -391,6 +397,7 @@ def compare(
     epochs:PositiveInt=4,   # of every run
     batch_size:PositiveInt=16,
     say:Callable=print,     # receives the lines with the estimate
+    processes:PositiveInt|None=None, # workers on this machine, which share its cores; None: this process
     run:dict|None=None,     # arguments of `Study.run`, such as executor
     **train,                # further arguments of `train`, such as max_length
 ) -> MethodComparison:
@@ -399,12 +406,15 @@ def compare(
     train = {**_of_every_run, **dict(epochs=epochs, batch_size=batch_size), **columns, **train}
     work = _Comparing(folder, model, _prepared(data, ood, ood_rows), methods_named(methods), [*range(1, seeds + 1)],
                       train, budget_seconds(budget), say, run or {})
-    tuning, plan, is_tuned = work.tune(trials)
-    final = None
-    if is_tuned and tuning:
-        measures = _final_measures(work.data, work.score, work.held_out, group, contrast, explained)
-        final = work.study('final', {name: [tuned['chosen']] for name, tuned in tuning.items()}, work.seeds, measures)
-        work.finish(final)
+    with engine(processes) as executor:
+        if executor: work.run_options = dict(executor=executor, threads=threads_each(processes), **work.run_options)
+        tuning, plan, is_tuned = work.tune(trials)
+        final = None
+        if is_tuned and tuning:
+            measures = _final_measures(work.data, work.score, work.held_out, group, contrast, explained)
+            points = {name: [tuned['chosen']] for name, tuned in tuning.items()}
+            final = work.study('final', points, work.seeds, measures)
+            work.finish(final)
     comparison = _comparison(work, plan, tuning, final)
     for sentence in comparison.sentences: say(f'compare: {sentence}')
     comparison.save(work.folder/'comparison.json')

@@ -7,6 +7,7 @@ __all__ = ['plain_method', 'methods_named', 'space_of', 'search_points', 'PointS
            'majority']
 
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-003
+import inspect
 import itertools
 import math
 import random
@@ -27,17 +28,29 @@ from ..training.settings import Settings
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-006
 plain_method = 'FineTuning' # the baseline of every comparison
 
+def _taught(kind):
+    "Return a function that creates the method `kind` with the run of plain fine-tuning as its teacher"
+    def method(run_of, **settings): return kind(run_of(plain_method), **settings)
+    parameters = inspect.signature(kind).parameters
+    tuned = [p.replace(kind=p.KEYWORD_ONLY) for name, p in parameters.items() if name in kind.search_space]
+    first = inspect.Parameter('run_of', inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    method.__signature__, method.search_space = inspect.Signature([first, *tuned]), kind.search_space
+    method.__qualname__ = method.__name__ = kind.__name__
+    return method
+
 def methods_named(
     names, # groups and names, as a text with commas or a list; or {name: class, object or function}
 ) -> dict: # {name: class, object or function}, with plain fine-tuning first
     "Return the methods to compare"
+    from salviz.analysis.steering import Steering
     from salviz.methods.base import method_classes
-    kinds = method_classes()
+    kinds = {**method_classes(), 'Steering': Steering}
     if not isinstance(names, dict):
         wanted = [name.strip() for name in names.split(',')] if isinstance(names, str) else list(names)
         groups = dict.fromkeys(kind.method_group for kind in kinds.values())
         check_allowed('compare: unknown method or group', wanted, [*groups, *kinds])
         names = {k: kind for name in wanted for k, kind in kinds.items() if name in (k, kind.method_group)}
+        names = {k: _taught(kind) if 'teacher' in arguments_of(kind) else kind for k, kind in names.items()}
     return {plain_method: names.get(plain_method, kinds[plain_method]), **names}
 
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-010
@@ -76,6 +89,15 @@ class _RoundsOfPoints(Study):
                 if settings: found += study_cells({name: self.methods[name]}, [seed], settings, self._shared)
         self.cells = list(dict.fromkeys(found))
 
+    def _settings_of(self, name) -> dict:
+        "Return the settings that the points of the method `name` have"
+        return {k: values for k, values in self.settings.items() if k in self.points[name][0]}
+
+    def _common_design(self, old, new) -> dict:
+        "Return the design `new` without additions, such as settings of a new method"
+        common = super()._common_design(old, new)
+        return {**common, 'settings': {k: values for k, values in common['settings'].items() if k in old['settings']}}
+
     def _data(self, cell):
         "Return the data of a trial, without held-out splits while tuning"
         data = super()._data(cell)
@@ -86,6 +108,14 @@ class _RoundsOfPoints(Study):
         "Return whether `run_of` in a trial would find the run of the first point of another method"
         first = {k: x for k, x in self.points[other.method][0].items() if k in dict(other.settings)}
         return cell.method != other.method and cell.seed == other.seed and dict(other.settings) == first
+
+    def score_of(self, method:str, point:dict, measure:str) -> float: # NaN if a run failed or is missing
+        "Return the mean of `measure` over the seeds of a point"
+        records = [self._record(c.name) for c in self.cells if c.method == method
+                   and all(dict(c.settings).get(k) == x for k, x in point.items())]
+        values = [record.get('measures', {}).get(measure, {}).get('value', math.nan) for record in records]
+        if values and all('error' not in record for record in records): return float(np.mean(values))
+        return math.nan
 
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-015
 class PointStudy(_RoundsOfPoints):
@@ -118,6 +148,10 @@ class PointStudy(_RoundsOfPoints):
             if is_late(): return 'busy'
             raise
 
+    def _is_over(self, cell) -> bool:
+        "Return whether `cell` is finished, or must not be started because it is too late"
+        return time.time() >= self.ends or super()._is_over(cell)
+
     def _report(self, busy):
         "Warn about trials that failed or are held elsewhere; nothing else is missing before the deadline"
         if time.time() < self.ends and any('error' not in self._record(c.name) for c in self.cells):
@@ -136,14 +170,6 @@ class PointStudy(_RoundsOfPoints):
         with tempfile.TemporaryDirectory() as folder:
             train(model, tokenizer, data, self._method(cell), Path(folder)/'run', progress=False, **arguments)
         return time.perf_counter() - start
-
-    def score_of(self, method:str, point:dict, measure:str) -> float: # NaN if a run failed or is missing
-        "Return the mean of `measure` over the seeds of a point"
-        records = [self._record(c.name) for c in self.cells if c.method == method
-                   and all(dict(c.settings).get(k) == x for k, x in point.items())]
-        values = [record.get('measures', {}).get(measure, {}).get('value', math.nan) for record in records]
-        if values and all('error' not in record for record in records): return float(np.mean(values))
-        return math.nan
 
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-020
 class SplitExplanations:

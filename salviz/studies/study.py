@@ -329,17 +329,28 @@ class _Design(_TrialParts):
         if self.options.processes > 1: design['processes'] = self.options.processes
         return design
 
+    def _settings_of(self, name) -> dict: # {setting: values}
+        "Return the settings that vary in the trials of the method `name`"
+        return self.settings
+
     def _described_method(self, name, spec, cell) -> dict:
         "Return a method as plain values; one that builds on a run, which may not exist yet, as its function"
         facts = {}
         if not (callable(spec) and 'run_of' in arguments_of(spec)):
             m = self._method(cell)
-            varied = renamed_settings(m.name, self.settings)
+            varied = renamed_settings(m.name, self._settings_of(name))
             args = {k: v for k, v in plain(m.args()).items() if k not in varied}
             facts, self._completed[name] = dict(name=m.name, args=args), m.completed
             weights = {k: x for k, x in _weights_of(m).items() if k not in varied}
             if weights: facts['weights'] = weights
         return _described(spec, facts) if callable(spec) and not inspect.isclass(spec) else facts
+
+# %% ../../nbs/07_studies/03_study.ipynb #f33f3123
+class _StoredDesign(_Design):
+    "The design of a study, compared with the one in its folder"
+    def _common_design(self, old, new) -> dict:
+        "Return the design `new` without what `old` lacks and an extension may add"
+        return _extended_only(old, new)
 
     def _agree(self, extend):
         "Write the design; raise an error if the folder contains a different design"
@@ -347,7 +358,7 @@ class _Design(_TrialParts):
         if file.exists():
             old, new = read_study(self.folder)['design'], dict(self.manifest['design'])
             for name, was in old['methods'].items(): self._complete(was, name, new['methods'])
-            differs = _differences(old, _extended_only(old, new) if extend else new)
+            differs = _differences(old, self._common_design(old, new) if extend else new)
             if differs:
                 hint = '' if extend else ' (StudyOptions(extend=True) allows new methods, seeds and values)'
                 raise ValueError(f'Study: the study in {self.folder} has a different design: {"; ".join(differs)}. '
@@ -365,7 +376,7 @@ class _Design(_TrialParts):
         if weights := methods[name].get('weights'): was.setdefault('weights', weights)
 
 # %% ../../nbs/07_studies/03_study.ipynb #gr002
-class _GrowingStudy(_Design):
+class _GrowingStudy(_StoredDesign):
     "A study to whose settings further values can be added"
     _shared:list # names of the settings that all trials take
 

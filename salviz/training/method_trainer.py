@@ -170,7 +170,8 @@ class _LossTrainer(_OptimizingTrainer):
 
     def _task_loss(self, model, inputs, return_outputs):
         "Return the mean task loss for evaluation, and the predictions if `return_outputs` is True"
-        outputs = self._called(model)(**model_inputs(inputs, model))
+        with self.method.evaluation(self.accelerator.unwrap_model(model), inputs):
+            outputs = self._called(model)(**model_inputs(inputs, model))
         loss = self.task.loss(outputs, inputs).mean()
         if not return_outputs: return loss
         results = dict(predictions=self.task.read_by_metrics(outputs, inputs))

@@ -228,8 +228,11 @@ def _finish(trainer):
     for name, split in scored_splits(trainer.encoded).items():
         scored = trainer.predict(split, metric_key_prefix='split')
         run.log(dict(kind='score', split=name, step=best, examples=len(split), **scores_in(scored.metrics, 'split_')))
-        if name != 'train' and np.ndim(scored.label_ids) == 1: # one label per example
-            _save_predictions(run, name, split, scored, trainer.settings)
+        has_one_label = np.ndim(scored.label_ids) == 1 # per example
+        if name == 'train' and has_one_label: # validation has been scored after each epoch
+            name, split = 'validation', _by_length(trainer.encoded['validation'])
+            scored = trainer.predict(split, metric_key_prefix='split')
+        if has_one_label: _save_predictions(run, name, split, scored, trainer.settings)
     trainer.model.has_new_head = False
     recordings = [r for r in run.metrics if r['kind'] == 'record']
     run.finish(best_step=best, steps=trainer.state.global_step, train_seconds=sum(r['seconds'] for r in run.train_rows),

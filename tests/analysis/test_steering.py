@@ -4,10 +4,15 @@ import pytest
 import torch
 
 from salviz import common_heads, head_gains, steer
+from salviz.analysis.steering import Steering
 from salviz.attribution.questions import as_batch
 from salviz.data.texts import model_inputs
+from salviz.methods import FineTuning, RDrop
 from salviz.models.attention import observe
+from salviz.models.checkpoints import load_model
 from salviz.models.corruption import small_model
+from salviz.training.feed import feed_for
+from salviz.training.trainer import train
 
 texts = ['a truly moving film .', 'dull', 'no fun at all , and much too long .']
 
@@ -86,3 +91,47 @@ def test_gains_are_those_of_single_heads_and_common_heads_intersect(classifier, 
     index = pd.MultiIndex.from_product([[0, 1], [0, 1]], names=['layer', 'head'])
     table = pd.DataFrame(dict(a=[4., 3, 2, 1], b=[4., 1, 3, 2]), index)
     assert common_heads(table, 3) == {0: [0], 1: [0]} and common_heads(table, 4) == {0: [0, 1], 1: [0, 1]}
+
+
+@pytest.fixture
+def marked_data(tiny_data):
+    "Sentences in which every second word is marked, except for each third sentence"
+    def marks(row, i): return dict(rationale=[j % 2 for j in range(len(row['text'].split()))] if i % 3 else None)
+    return type(tiny_data)({split: part.map(marks, with_indices=True) for split, part in tiny_data.items()})
+
+
+def test_a_steered_run_trains_like_fine_tuning_and_is_scored_with_steered_attention(marked_data, tiny_bert,
+                                                                                    tiny_tokenizer, tmp_path):
+    quick = dict(epochs=2, batch_size=8, learning_rate=1e-3, progress=False, snapshots=0, returns='last')
+    runs = {}
+    for method in (FineTuning(), Steering(alpha=.01)):
+        model = tiny_bert()
+        with torch.no_grad():
+            for p in model.parameters(): p *= 5 if p.dim() > 1 else 1 # attention matters more
+        runs[method.name] = train(model, tiny_tokenizer, marked_data, method, tmp_path/method.name, **quick)
+    plain, steered = runs.values()
+    losses = [[row['loss'] for row in run.train_rows] for run in runs.values()]
+    assert losses[0] == losses[1] and plain.scores('validation')['loss'] != steered.scores('validation')['loss']
+    model, _ = load_model(steered)
+    feed = feed_for(model, tiny_tokenizer)
+    batch = feed.collate(list(feed.encode(marked_data)['test']))
+    marked = (batch['rationale'] >= .5) & batch['has_rationale'][:, None] & (batch['word_ids'] >= 0)
+    with torch.no_grad(), steer(model, marked, alpha=.01): logits = model(**model_inputs(batch, model)).logits
+    loss = torch.nn.functional.cross_entropy(logits, batch['labels']).item()
+    assert steered.scores('test')['loss'] == pytest.approx(loss, rel=1e-5)
+    assert plain.scores('test')['loss'] != pytest.approx(loss, rel=1e-5)
+
+
+def test_steering_can_be_combined_and_needs_rationales_in_every_scored_split(marked_data, tiny_bert, tiny_tokenizer,
+                                                                             tmp_path):
+    model = tiny_bert().eval()
+    feed = feed_for(model, tiny_tokenizer)
+    batch = feed.collate(list(feed.encode(marked_data)['test']))
+    both = RDrop() + Steering(alpha=.1)
+    with torch.no_grad():
+        with both.evaluation(model, batch): together = model(**model_inputs(batch, model)).logits
+        with Steering(alpha=.1).evaluation(model, batch): alone = model(**model_inputs(batch, model)).logits
+    assert torch.equal(together, alone)
+    data = type(marked_data)({**marked_data, 'test': marked_data['test'].remove_columns('rationale')})
+    with pytest.raises(ValueError, match='requires rationales in every split that is scored; test has none'):
+        train(model, tiny_tokenizer, data, Steering(), tmp_path/'run', epochs=1, progress=False)

@@ -342,7 +342,7 @@ def test_caption_and_bibtex_are_saved_next_to_the_figure(made, tmp_path):
 
 def test_every_method_cites_an_existing_key():
     methods = method_classes()
-    assert methods.keys() == method_titles.keys() and len(methods) == 17
+    assert methods.keys() == method_titles.keys() and len(methods) == 18
     assert [name for name, method in methods.items() if method.cite is None] == ['FineTuning']
     for name, method in methods.items():
         if method.cite is None: continue

@@ -11,8 +11,8 @@ import torch
 import forked
 from helpers import breaking_at
 from salviz.methods import (ADDrop, AttentionDropout, AttentionGuidance, AttentionGuidanceVariant,
-                            ConstrainedRationales, Distillation, DropHead, DropKey, EnergyLoss, ExpectedGradients,
-                            FineTuning, HiddenCut, RationaleGuided, RationaleGuidedVariant, RDrop,
+                            ConstrainedRationales, Distillation, DRE, DropHead, DropKey, EnergyLoss,
+                            ExpectedGradients, FineTuning, HiddenCut, RationaleGuided, RationaleGuidedVariant, RDrop,
                             RightForRightReasons, SaliencyGuided, SalLM, SalLMVariant)
 from salviz.methods.base import method_classes
 from salviz.models.tasks import tasks
@@ -257,6 +257,7 @@ served_rows = [('regression', 'bert', 'ADDrop'), ('token_classification', 'bert'
                ('token_classification', 'bert', 'DropKey'), ('causal_lm', 'gpt2', 'AttentionDropout'),
                ('classification', 'deberta-v2', 'DropHead'), ('token_classification', 'bert', 'RDrop'),
                ('image_classification', DigitCNN, 'RDrop'), ('classification', 'bert', 'HiddenCut'),
+               ('classification', 'bert', 'DRE'),
                ('token_classification', 'bert', 'SalLM'), ('causal_lm', 'gpt2', 'SalLM')]
 
 class TaughtByACopy(Distillation):
@@ -279,7 +280,7 @@ methods_besides = {
     'RightForRightReasons': RightForRightReasons, 'EnergyLoss': EnergyLoss, 'RDrop': RDrop,
     'DropKey': lambda: DropKey(p=.4), 'AttentionDropout': lambda: AttentionDropout(p=.4),
     'DropHead': lambda: DropHead(p=.4), 'ExpectedGradients': ExpectedGradients,
-    'ConstrainedRationales': ConstrainedRationales, 'HiddenCut': HiddenCut}
+    'ConstrainedRationales': ConstrainedRationales, 'HiddenCut': HiddenCut, 'DRE': DRE}
 def build(name, task):
     of_task = methods_of_images if task == 'image_classification' else {}
     return {**methods, **methods_besides, **of_task}[name]()

@@ -65,7 +65,7 @@ def answers(run, part, tokenizer):
     return (p.argmax(-1) == torch.tensor(part['label'])).numpy(), p.amax(-1).numpy()
 
 def test_a_run_scores_groups_contrast_sets_and_calibration_of_every_held_out_split(run, data, tiny_tokenizer):
-    for split in ('test', 'ood'):
+    for split in ('test', 'ood', 'validation'):
         correct, confidence = answers(run, data[split], tiny_tokenizer)
         genres = np.array(data[split]['genre'])
         by_group = {g: correct[genres == g].mean() for g in sorted(set(genres))}
@@ -91,8 +91,8 @@ def test_studies_tables_and_figures_show_them(tmp_path, data, tiny_bert, tiny_to
     assert frame[measures].notna().all(axis=None)
     assert [better_of(name) for name in measures] == ['higher']*4 + ['lower']
     assert 'test worst group ↑' in repr(study.table()) and 'ood calibration error ↓' in repr(study.table())
-    drawn = figure(frame, 'domain_shift', x='test_accuracy', y='ood_accuracy')
-    assert 'ood accuracy against test accuracy' in drawn.caption
+    for y in ('ood_accuracy', 'test_worst_group'):
+        assert f'{y.replace("_", " ")} against test accuracy' in figure(frame, 'domain_shift', y=y).caption
 
 def test_without_the_columns_nothing_is_recorded(tmp_path, tiny_data, tiny_bert, tiny_tokenizer):
     run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', progress=False, **quick)

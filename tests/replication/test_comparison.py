@@ -1,6 +1,8 @@
 "Comparing methods: equal tuning, held-out rows, the budget, resuming, the gate, the table and Holm's correction."
 import json
 import shutil
+import time
+from concurrent.futures import BrokenExecutor, Future
 
 import numpy as np
 import pandas as pd
@@ -10,6 +12,7 @@ from scipy.stats import ttest_rel
 from helpers import with_shifted_split
 from salviz.cli import main
 from salviz.core.runs import Run
+from salviz.methods import Distillation
 from salviz.methods.base import method_classes
 from salviz.metrics.statistics import result_table
 from salviz.replication import comparison
@@ -58,7 +61,8 @@ def test_the_best_validation_score_chooses_the_point(compared):
         for file in (compared.folder/'tuning'/'runs').glob(f'{name}.*'):
             run = Run(file)
             scores[run.config['settings']['learning_rate']] = run.scores('validation')['accuracy']
-            assert 'test' not in run.config['data']['sizes'] and not (file/'arrays').exists()
+            assert 'test' not in run.config['data']['sizes']
+        assert not [array for array in (file/'arrays').glob('*') if not array.name.startswith('validation')]
         assert len(scores) == 2 and scores[known['chosen']['learning_rate']] == max(scores.values()) == known['score']
 
 def test_an_interrupted_comparison_resumes_trial_by_trial(compared, monkeypatch):
@@ -91,6 +95,68 @@ def test_a_comparison_stops_at_its_budget_and_says_so(compared, monkeypatch):
     assert result.notes()['DropHead'] == 'no finished run'
     monkeypatch.undo()
     assert len(compared(budget='1h').rows) == 4
+
+class Inline:
+    "An executor with one worker, which is this process; it dies at the calls `deaths`"
+    _max_workers, calls = 1, 0
+    def __init__(self, deaths=()): self.deaths = deaths
+    def shutdown(self): pass
+    def submit(self, function, *args):
+        Inline.calls += 1
+        future = Future()
+        if Inline.calls in self.deaths: future.set_exception(BrokenExecutor('killed'))
+        else: future.set_result(function(*args))
+        return future
+
+def numbers_of(result):
+    "The rows without times, sorted"
+    return result.rows.drop(columns=['step_seconds', 'cost']).sort_values('run').reset_index(drop=True)
+
+def test_workers_train_the_same_runs_and_a_killed_one_loses_nothing(compared, monkeypatch):
+    alone = compared(seeds=1)
+    shutil.rmtree(compared.folder)
+    monkeypatch.setattr(Inline, 'calls', 0)
+    result = compared(seeds=1, run=dict(executor=lambda: Inline(deaths=(2, 5)), threads=1))
+    pd.testing.assert_frame_equal(numbers_of(result), numbers_of(alone))
+    assert Inline.calls == 8 and result.sentences == []
+
+def test_workers_stop_at_the_budget_and_resume(compared, monkeypatch):
+    clock, finish, done = time.time, PointStudy._finish, []
+    def late(self, *more):
+        finish(self, *more)
+        done.append(self.folder.name)
+        if len(done) == 5: monkeypatch.setattr(time, 'time', lambda: clock() + 4000)
+    monkeypatch.setattr(PointStudy, '_finish', late)
+    monkeypatch.setattr(Inline, 'calls', 0)
+    workers = dict(executor=Inline(), threads=1)
+    result = compared(budget='1h', run=workers)
+    assert done == ['tuning']*4 + ['final'] and len(result.rows) == 1 and Inline.calls == 5
+    assert result.sentences == [
+        'Stopped in the final runs at the budget of 60 minutes: 1 of 4 final runs are finished.']
+    monkeypatch.undo()
+    assert len(compared(budget='1h', run=workers).rows) == 4
+
+@pytest.mark.slow
+def test_processes_train_the_same_runs(compared):
+    alone = compared(seeds=1, trials=1)
+    shutil.rmtree(compared.folder)
+    pd.testing.assert_frame_equal(numbers_of(compared(seeds=1, trials=1, processes=2)), numbers_of(alone))
+
+def test_further_methods_are_added_to_a_comparison_and_the_others_are_not_trained_again(compared, monkeypatch):
+    first, train, trained = compared(seeds=1, trials=1), PointStudy._train, []
+    def noted(self, cell, *more):
+        trained.append(cell.method)
+        return train(self, cell, *more)
+    monkeypatch.setattr(PointStudy, '_train', noted)
+    timed = PointStudy.timed
+    def of_new(self, method, steps):
+        assert method == 'RDrop'
+        return timed(self, method, steps)
+    monkeypatch.setattr(PointStudy, 'timed', of_new)
+    result = compared('DropHead, RDrop', seeds=1, trials=6) # the number of trials is that of the first call
+    assert trained == ['RDrop']*2 and {known['trials'] for known in result.tuning.values()} == {1}
+    rows = numbers_of(result)
+    pd.testing.assert_frame_equal(rows[rows.method != 'RDrop'].reset_index(drop=True), numbers_of(first))
 
 def test_a_short_budget_reduces_the_trials_of_all_methods_equally(compared, monkeypatch):
     lines = []
@@ -126,9 +192,11 @@ def test_a_running_trial_is_interrupted_at_the_deadline_and_resumed(compared, tm
     assert run.finished and study.run_cell(study.cells[0]) == 'finished'
 
 def test_methods_that_do_not_fit_are_left_out_with_the_reason(compared):
-    result = compared('RightForRightReasons, Distillation, DropHead', seeds=1, trials=1)
-    assert {*result.left_out} == {'RightForRightReasons', 'Distillation'}
+    distillation = methods_named('DropHead, RightForRightReasons, Steering') | dict(Distillation=Distillation)
+    result = compared(distillation, seeds=1, trials=1)
+    assert {*result.left_out} == {'RightForRightReasons', 'Steering', 'Distillation'}
     assert 'rationale' in result.left_out['RightForRightReasons'] and 'teacher' in result.left_out['Distillation']
+    assert 'requires rationales in every split that is scored' in result.left_out['Steering']
     assert {*result.rows.method} == {'FineTuning', 'DropHead'}
     assert 'rationale' in result.notes()['RightForRightReasons']
 
@@ -195,6 +263,8 @@ def test_the_command_line_passes_names_on_and_prints_the_table(monkeypatch, caps
     assert capsys.readouterr().out.rstrip() == result.table().to_string().rstrip() and (tmp_path/'a.svg').exists()
     result.sentences.append('Stopped.')
     assert main([*words, '--latex']) == 1 and capsys.readouterr().out.startswith('\\begin{table*}')
+    with pytest.raises(SystemExit): main([*words, '--processes', '2', '--dask', 'tcp://a:1'])
+    assert 'not allowed with argument --processes' in capsys.readouterr().err
     assert main(['compare', '--budget', 'soon']) == 2
     assert 'budget must be a positive number of seconds' in capsys.readouterr().err
     assert len(calls) == 2
@@ -226,8 +296,13 @@ def test_search_points_try_the_first_setting_equally_often():
         assert len(points) == n and max(counts) - min(counts) <= 1 and len({str(p) for p in points}) == n
     assert points[0] == dict(a=2, b=4, c=6)
 
+def test_a_distillation_learns_from_the_plain_run_with_the_same_seed(compared):
+    result = compared('ADKD', seeds=1, trials=1)
+    run = Run(compared.folder/'final'/result.rows.run[result.rows.method == 'ADKD'].item())
+    assert 'final/runs/FineTuning' in str(run.config['method']['args']['teacher'])
+    assert {*result.tuning['ADKD']['chosen']} == {'learning_rate', 'weight', 'alpha'}
+
 def test_a_method_may_build_on_the_chosen_run_of_another(compared):
-    from salviz.methods import Distillation
     def taught(run_of, weight=1.): return Distillation(run_of('FineTuning'), weight=weight)
     result = compared(dict(Taught=taught), seeds=1, trials=1)
     run = Run(compared.folder/'final'/result.rows.run[result.rows.method == 'Taught'].item())
