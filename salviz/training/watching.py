@@ -24,7 +24,7 @@ import torch
 from annotated_types import Ge, Le
 from transformers import TrainerCallback
 
-from ..attribution.registry import Attribution, attribution_name
+from ..attribution.registry import Attribution, attribution_name, attribution_named
 from ..core.locks import Held
 from ..core.runs import Run
 from ..core.validation import Count, PositiveInt, Seed, check_faults
@@ -467,6 +467,12 @@ def _default_saliency(model, saliency):
     has_padding = getattr(getattr(model, 'config', None), 'pad_token_id', 0) is not None
     return None if has_padding else 'gradient_norm'
 
+def _check_of_pairs(saliency):
+    "Raise an error if the attribution `saliency` reads attention, which a bi-encoder computes in two passes"
+    of_attention = saliency and attribution_named(saliency).function.__module__.endswith('.attention_rows')
+    check_faults(f'watch: saliency={saliency!r} is computed from the attention of one pass, but a bi-encoder reads the '
+                 "sentences of a pair in two; use another attribution, such as 'integrated_gradients'"*bool(of_attention))
+
 def _check_steps(steps):
     "Raise an error unless `steps` is None, a positive integer or a list of steps"
     def is_step(x): return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
@@ -547,7 +553,9 @@ def watch(
     _check_watchable(model)
     if not _is_first(): return Watcher(None, None, None, None, spacing)
     net = _recorded_as(model)
-    if tokenizer is None and isinstance(net, SentencePairs): tokenizer = net.encoder.tokenizer
+    if isinstance(net, SentencePairs):
+        _check_of_pairs(saliency)
+        if tokenizer is None: tokenizer = net.encoder.tokenizer
     with _checkpointing_off(net):
         has_maps = observes(net)
         if has_maps: check_layers(net, layers)
