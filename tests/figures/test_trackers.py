@@ -173,7 +173,8 @@ def test_a_tracker_reads_what_was_written(to, run, tmp_path):
     paths = [site, Path(__file__).resolve().parents[2]]
     env = os.environ | dict(PYTHONPATH=':'.join(map(str, paths)), TRACKIO_DIR=f'{tmp_path}/logs')
     def ran(code, *args):
-        done = subprocess.run([sys.executable, '-c', code, *args], text=True, capture_output=True, cwd=tmp_path, env=env)
+        done = subprocess.run([sys.executable, '-c', code, *args], text=True, capture_output=True, cwd=tmp_path,
+                              env=env)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     ran(export, run.path, to, tmp_path/'logs')
     end = 'Path(sys.argv[2]).write_text(json.dumps(dict(scalars=scalars, pictures=pictures)))'

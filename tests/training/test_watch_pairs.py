@@ -138,12 +138,25 @@ def test_head_statistics_treat_the_sentences_as_separate_texts(tmp_path, encoder
             rows.append([A[1:-1, 0].mean(), A[1:-1, -1].mean()])
     to_first, to_special = np.mean(rows, axis=0)
     one = frame[(frame.layer == 1) & (frame['head'] == 2)]
-    assert np.isclose(one.to_first, to_first, atol=1e-6).all() and np.isclose(one.to_special, to_special, atol=1e-6).all()
+    assert np.allclose(one.to_first, to_first, atol=1e-6) and np.allclose(one.to_special, to_special, atol=1e-6)
 
 
 def test_a_run_of_pairs_opens_in_the_explorer(tmp_path, encoder):
     run = watch(encoder(), None, pairs, run_dir=tmp_path/'run').finish()
     assert Explorer(Run(run.path)).to_html(tmp_path/'page.html').exists()
+
+
+def test_pairs_are_recorded_in_full_precision_if_accelerate_trains_in_bf16(tmp_path, encoder):
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+    model = encoder()
+    plain = watch(model, None, pairs, run_dir=tmp_path/'plain').finish().snapshot()
+    try: prepared = Accelerator(mixed_precision='bf16', cpu=True).prepare(model)
+    finally: AcceleratorState._reset_state(True)
+    casting = vars(model)['forward']
+    cast = watch(prepared, None, pairs, run_dir=tmp_path/'cast').finish().snapshot()
+    for name, x in plain.arrays.items(): assert np.array_equal(x, cast.arrays[name]), name
+    assert vars(model)['forward'] is casting
 
 
 def test_bad_input_raises_at_the_start_and_leaves_nothing(tmp_path, encoder):
