@@ -263,8 +263,8 @@ class _SnapshotParts(_Observations):
         return losses | weights
 
 # %% ../../nbs/06_training/03_recording.ipynb #021
-_separate_note = ('The model reads the two sentences in separate passes, so no token attends to the other sentence. The '
-                  'score is the similarity of their embeddings.')
+_separate_note = ('The model reads the two sentences in separate passes, so no token attends to the other sentence. '
+                  'The score is the similarity of their embeddings.')
 
 class Recorder(_SnapshotParts):
     "Recorder that stores probe examples as snapshots of a run"

@@ -470,8 +470,9 @@ def _default_saliency(model, saliency):
 def _check_of_pairs(saliency):
     "Raise an error if the attribution `saliency` reads attention, which a bi-encoder computes in two passes"
     of_attention = saliency and attribution_named(saliency).function.__module__.endswith('.attention_rows')
-    check_faults(f'watch: saliency={saliency!r} is computed from the attention of one pass, but a bi-encoder reads the '
-                 "sentences of a pair in two; use another attribution, such as 'integrated_gradients'"*bool(of_attention))
+    fault = (f'watch: saliency={saliency!r} is computed from the attention of one pass, but a bi-encoder reads the '
+             "sentences of a pair in two; use another attribution, such as 'integrated_gradients'")
+    check_faults(fault if of_attention else '')
 
 def _check_steps(steps):
     "Raise an error unless `steps` is None, a positive integer or a list of steps"

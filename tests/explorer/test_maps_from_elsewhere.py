@@ -204,7 +204,8 @@ def elsewhere(tmp_path_factory):
     "Function that runs code in a new process in which TransformerLens, CircuitsVis and inspectus can be imported"
     site, root = tmp_path_factory.mktemp('site'), Path(__file__).resolve().parents[2]
     needed = ('transformer-lens>=4.3 circuitsvis inspectus beartype einops fancy-einsum jaxtyping typeguard '
-              'wadler-lindig transformers-stream-generator labml altair wandb protobuf gitpython gitdb smmap importlib-metadata')
+              'wadler-lindig transformers-stream-generator labml altair wandb protobuf gitpython gitdb smmap '
+              'importlib-metadata')
     subprocess.run([sys.executable, '-m', 'uv', 'pip', 'install', '--quiet', '--python', sys.executable, '--no-deps',
                     '--target', site, *needed.split()], check=True)
     def run(code, *args):
