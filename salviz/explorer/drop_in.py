@@ -56,9 +56,13 @@ def model_view(
                      decoder_attention, cross_attention, encoder_tokens, decoder_tokens, include_layers)
 
 # %% ../../nbs/12_explorer/15_drop_in.ipynb #di010
+# The other arguments set colours, names and masks of the drawing there. They have no effect here: the explorer has its
+# own controls for colours and limits, and numbers heads by their position.
 def attention_heads(
     attention:Any,        # [heads, query, key]
     tokens:Sequence[str],
+    attention_head_names:Any=None, max_value:Any=None, min_value:Any=None, negative_color:Any=None,
+    positive_color:Any=None, mask_upper_tri:Any=None, # no effect
 ) -> Explorer:
     "Open the explorer with the arguments of `circuitsvis.attention.attention_heads`"
     return Explorer(attention, tokens)
@@ -67,14 +71,21 @@ def attention_patterns(tokens:Sequence[str], attention:Any) -> Explorer:
     "Open the explorer with the arguments of `circuitsvis.attention.attention_patterns`: tokens, [heads, query, key]"
     return Explorer(attention, tokens)
 
-def attention_pattern(tokens:Sequence[str], attention:Any) -> Explorer:
-    "Open the explorer with the arguments of `circuitsvis.attention.attention_pattern`: tokens, [query, key]"
+def attention_pattern(
+    tokens:Sequence[str],
+    attention:Any, # [query, key]
+    max_value:Any=None, min_value:Any=None, negative_color:Any=None, show_axis_labels:Any=None,
+    positive_color:Any=None, mask_upper_tri:Any=None, # no effect
+) -> Explorer:
+    "Open the explorer with the arguments of `circuitsvis.attention.attention_pattern`"
     return Explorer(attention, tokens)
 
 def attention(
     attn:Any, # [query, key], [heads, query, key], [layers, heads, query, key] or the attention of transformers
     query_tokens:Sequence[str],
     key_tokens:Sequence[str]|None=None, # None: the query tokens
+    *,
+    chart_types:Any=None, color:Any=None, theme:Any='auto', # no effect
 ) -> Explorer:
     "Open the explorer with the arguments of `inspectus.attention`"
     return Explorer(attn, query_tokens, key_tokens=key_tokens)

@@ -7,6 +7,7 @@ __all__ = ['LastInputs', 'batch_fault', 'first_rows', 'special_ids', 'batch_head
 
 # %% ../../nbs/03_models/12_batch_heads.ipynb #bh03
 import inspect
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -36,7 +37,9 @@ class LastInputs:
 
     def _before_pass(self, module, args, kwargs):
         if torch.compiler.is_compiling() or not (module.training and torch.is_grad_enabled()): return
-        self._call = module, args, kwargs
+        # sentence-transformers passes all inputs in one dict, to which the pass adds its outputs
+        copied = tuple(dict(x) if isinstance(x, Mapping) else x for x in args)
+        self._call = module, copied, kwargs
 
     def _before_stack(self, module, args, kwargs):
         ids = args[0] if args else kwargs.get('input_ids')
@@ -52,7 +55,9 @@ class LastInputs:
         if self._call is None: return self._inputs
         module, args, kwargs = self._call
         names = [*inspect.signature(type(module).forward).parameters][1:]
-        return {k: x for k, x in {**dict(zip(names, args)), **kwargs}.items() if isinstance(x, torch.Tensor)}
+        named = {**dict(zip(names, args)), **kwargs}
+        for x in args: named |= x if isinstance(x, dict) else {}
+        return {k: x for k, x in named.items() if isinstance(x, torch.Tensor)}
 
     def remove(self):
         "Remove the hooks and release the inputs"

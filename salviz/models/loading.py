@@ -103,11 +103,12 @@ def device_of(model) -> torch.device:
 @contextmanager
 def full_precision(net):
     "Run `net` in the precision of its parameters inside the block, even under autocast"
-    casting = net.__dict__.pop('forward', None) if hasattr(net, '_original_forward') else None
+    prepared = [m for m in net.modules() if '_original_forward' in vars(m)]
+    casting = [(m, vars(m).pop('forward')) for m in prepared if 'forward' in vars(m)]
     try:
         with torch.autocast(device_of(net).type, enabled=False): yield
     finally:
-        if casting is not None: net.__dict__['forward'] = casting
+        for m, forward in casting: vars(m)['forward'] = forward
 
 # %% ../../nbs/03_models/03_loading.ipynb #014e
 def model_name(model) -> str:

@@ -25,6 +25,7 @@ from ..models.attention import check_observable, observe
 from ..models.hidden import cut_hidden
 from ..models.loading import device_of, full_precision, new_head_note, pooled_rows, undisturbed
 from ..models.patches import patch_grid, reads_patches
+from ..models.sentence_pairs import SentencePairs
 from ..models.tasks import attribution_target
 from .feed import evaluation_draw
 from .settings import plain
@@ -93,10 +94,21 @@ def observes(model) -> bool:
     """Return whether `model` has attention that can be recorded
 
     Small networks of salviz may have none; any other model without observable attention raises an error."""
-    if getattr(model, 'salviz_task', None) is None:
+    if getattr(model, 'salviz_task', None) is None or isinstance(model, SentencePairs):
         check_observable(model)
         return True
     return False
+
+# %% ../../nbs/06_training/03_recording.ipynb #c59144cc
+@contextlib.contextmanager
+def _observing(model, layers):
+    "Capture the attention of the pass inside the block; None for a model without attention"
+    if isinstance(model, SentencePairs):
+        with model.observed(layers, logits=True) as maps: yield maps
+    elif observes(model):
+        with observe(model, layers, logits=True) as maps: yield maps
+    else: yield None
+
 
 # %% ../../nbs/06_training/03_recording.ipynb #012
 def check_saliency(model, feed, probes, settings):
@@ -177,8 +189,7 @@ class _Observations(_ProbePasses):
         `saliency` (or None), and the pooled `rows`, among others."""
         task, method = self.feed.task, self.method
         with undisturbed(model, training=False), full_precision(model):
-            observing = observe(model, self.layers, logits=True) if observes(model) else contextlib.nullcontext()
-            with torch.no_grad(), observing as maps:
+            with torch.no_grad(), _observing(model, self.layers) as maps:
                 main = model(**model_inputs(batch, model))
             predicted = task.predicted(main, batch)
             labelled = batch if 'labels' in batch else {**batch, 'labels': predicted}
@@ -252,6 +263,9 @@ class _SnapshotParts(_Observations):
         return losses | weights
 
 # %% ../../nbs/06_training/03_recording.ipynb #021
+_separate_note = ('The model reads the two sentences in separate passes, so no token attends to the other sentence. '
+                  'The score is the similarity of their embeddings.')
+
 class Recorder(_SnapshotParts):
     "Recorder that stores probe examples as snapshots of a run"
     def __call__(self, model, progress:Progress, epoch:float, last=False):
@@ -287,6 +301,7 @@ class Recorder(_SnapshotParts):
         if method.cite: info['cite'] = plain(method.cite)
         if seen['patches']: info['patches'] = seen['patches']
         if seen['note']: info['notes'] = [seen['note']]
+        if passes := self.feed.passes(batch, j): info |= dict(passes=passes, notes=[_separate_note])
         if seen['saliency'] is None and self.saliency:
             before = max(step for step in self.saliency_steps if step < progress.step)
             info['awaited'] = ('Saliency was not recorded at this step; '

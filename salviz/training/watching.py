@@ -24,7 +24,7 @@ import torch
 from annotated_types import Ge, Le
 from transformers import TrainerCallback
 
-from ..attribution.registry import Attribution, attribution_name
+from ..attribution.registry import Attribution, attribution_name, attribution_named
 from ..core.locks import Held
 from ..core.runs import Run
 from ..core.validation import Count, PositiveInt, Seed, check_faults
@@ -35,6 +35,7 @@ from ..models.attention import attention_stack, check_layers, unwrapped
 from ..models.batch_heads import LastInputs, batch_fault, batch_head_numbers, first_rows, special_ids
 from ..models.corruption import corruptions
 from ..models.loading import device_of
+from ..models.sentence_pairs import SentencePairs, is_bi_encoder
 from .callbacks import scores_in
 from .feed import feed_for
 from .job import hardware_of, model_facts
@@ -113,10 +114,6 @@ def _unwatchable(model) -> Iterator[str]:
     if any(p.is_meta for p in model.parameters()):
         yield (f'{name} has parameters on the meta device (offloaded or not loaded yet), so it cannot '
                'be run; load all weights first')
-    if any(kind.__name__ == 'SentenceTransformer' for kind in type(model).__mro__):
-        yield (f'{name} is a bi-encoder: it has no head, and it computes a similarity from two passes, one for each '
-               'text, but a recording contains the attention and the prediction of one pass; '
-               'watch a CrossEncoder, which reads both texts in one pass')
 
 def _check_watchable(model):
     "Raise an error if `model` cannot be recorded in this process"
@@ -128,6 +125,11 @@ def _network(model):
     parallel = torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel
     while isinstance(model, parallel): model = model.module
     return unwrapped(model)
+
+def _recorded_as(model):
+    "Return the model that is recorded for the `model` that is trained: its network, or the pairs of a bi-encoder"
+    net = _network(model)
+    return SentencePairs(net) if is_bi_encoder(net) else net
 
 def _is_first() -> bool:
     "Return whether this is the first of the processes that train together"
@@ -465,6 +467,13 @@ def _default_saliency(model, saliency):
     has_padding = getattr(getattr(model, 'config', None), 'pad_token_id', 0) is not None
     return None if has_padding else 'gradient_norm'
 
+def _check_of_pairs(saliency):
+    "Raise an error if the attribution `saliency` reads attention, which a bi-encoder computes in two passes"
+    of_attention = saliency and attribution_named(saliency).function.__module__.endswith('.attention_rows')
+    fault = (f'watch: saliency={saliency!r} is computed from the attention of one pass, but a bi-encoder reads the '
+             "sentences of a pair in two; use another attribution, such as 'integrated_gradients'")
+    check_faults(fault if of_attention else '')
+
 def _check_steps(steps):
     "Raise an error unless `steps` is None, a positive integer or a list of steps"
     def is_step(x): return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
@@ -480,8 +489,8 @@ def _classes_of(model, task) -> list:
 
 def _watched_config(model, feed, classes, settings) -> dict:
     "Return the config of a watched run"
-    hardware = hardware_of(device_of(model))
-    return dict(method=dict(name=_Watched().name, args={}), model=model_facts(model), task=feed.task.name,
+    hardware, described = hardware_of(device_of(model)), getattr(model, 'stack', model)
+    return dict(method=dict(name=_Watched().name, args={}), model=model_facts(described), task=feed.task.name,
                 best_metric=dict(name='loss', greater_is_better=False), seed=settings['seed'],
                 settings=plain(settings), hardware=hardware)
 
@@ -507,15 +516,18 @@ def _begin(watcher):
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa83
 def watch(
-    model:torch.nn.Module, # any model that `observe` supports, with a head; it is not changed
-    tokenizer:'PreTrainedTokenizerBase|None', # tokenizer of the model; None for images and series
+    # any model that `observe` supports, with a head; or a `SentenceTransformer`, whose score is the similarity of a
+    # sentence pair. It is not changed
+    model:torch.nn.Module,
+    tokenizer:'PreTrainedTokenizerBase|None', # tokenizer of the model; None for images, series and a bi-encoder
     # examples to record repeatedly: texts, pairs of texts, or a `Dataset` with the columns of the task
     probes:'Sequence|Dataset',
     *,
     run_dir:str|os.PathLike|None=None, # new folder for the run; None: runs/watched-TIME
     layers:int|Sequence[int]|None=None, # layers whose attention is recorded; None: all
     # score that saliency explains: 'predicted', 'gold', a class, the id of a next token, or a function of
-    # (outputs, rows); None: the prediction
+    # (outputs, rows); None: the prediction. For a bi-encoder, the prediction is the similarity of the pair, and
+    # `outputs.embeddings` [rows, 2, size] are the embeddings of its sentences
     score:str|int|Callable|None=None,
     # attribution, see `registered_attributions`; None: integrated gradients for text (the gradient norm for a model
     # without a padding token), the gradient for images and series; False: no saliency
@@ -541,7 +553,10 @@ def watch(
     spacing = Spacing(budget, steps)
     _check_watchable(model)
     if not _is_first(): return Watcher(None, None, None, None, spacing)
-    net = _network(model)
+    net = _recorded_as(model)
+    if isinstance(net, SentencePairs):
+        _check_of_pairs(saliency)
+        if tokenizer is None: tokenizer = net.encoder.tokenizer
     with _checkpointing_off(net):
         has_maps = observes(net)
         if has_maps: check_layers(net, layers)
@@ -553,7 +568,7 @@ def watch(
     recorder = Recorder(None, encoded, texts, feed, _Watched(), classes, batch_size,
                         saliency=_default_saliency(net, saliency), layers=layers, score=score)
     recorder.run, held = _opened_run(run_dir, config)
-    heads = _BatchHeads(model, net, tokenizer, layers, batch_rows if has_maps else 0, max_length)
+    heads = _BatchHeads(model, getattr(net, 'stack', net), tokenizer, layers, batch_rows if has_maps else 0, max_length)
     watcher = Watcher(net, recorder.run, held, recorder, spacing, seed, log_every, heads)
     _begin(watcher)
     return watcher

@@ -18,9 +18,26 @@ import pandas as pd
 from ..core.maths import enough_words, entropy, fewest_words
 from ..core.names import listed, runs_words
 from ..core.runs import Run, open_run
+from ..core.snapshots import Snapshot
 from ..core.validation import check_choice, check_faults
 from .base import fixed, which_snapshot
 from .curves import Grid
+
+# %% ../../nbs/10_views/07_head_statistics.ipynb #e79c879e
+def _passes(snapshots) -> list: # of `Snapshot`
+    "Return `snapshots`; a pair of sentences that the model reads in separate passes becomes one for each sentence"
+    found = []
+    for s in snapshots:
+        ends = np.cumsum(s.info.get('passes', ()))
+        for end, n in zip(ends, s.info.get('passes', ())):
+            at = slice(end - n, end)
+            arrays = dict(attention=s.arrays['attention'][:, :, at, at])
+            if 'largest_logit' in s.arrays: arrays['largest_logit'] = s.arrays['largest_logit']
+            found.append(Snapshot(step=s.step, epoch=s.epoch, probe=s.probe, arrays=arrays, layers=s.layers,
+                                  tokens=s.tokens[at], is_special=s.is_special[at], words=[], word_ids=[-1]*n))
+        if not len(ends): found.append(s)
+    return found
+
 
 # %% ../../nbs/10_views/07_head_statistics.ipynb #hs11
 _number_labels = dict( # {number: label with unit}
@@ -72,7 +89,7 @@ def head_marks(
 ) -> np.ndarray: # of '', 'collapsed' and 'dead', [layers, heads]; None if no example is long enough
     "Mark the heads that are 'dead' or 'collapsed' in all `snapshots` that are long enough"
     fractions = []
-    for s in filter(_counts, snapshots):
+    for s in filter(_counts, _passes(snapshots)):
         A = _word_rows(s)[0].mean(2) # [layers, heads, keys]: the weight of each key, mean over queries
         sinks = np.asarray(s.is_special).copy()
         sinks[0] = True
@@ -117,6 +134,7 @@ def probe_heads(
     snapshots:Sequence, # of all probe examples at one step, with attention between tokens
 ) -> HeadsAtStep:
     "Return the statistics of all heads on probe examples at one step"
+    snapshots = _passes(snapshots)
     numbers, first = [_head_numbers(s) for s in snapshots], snapshots[0]
     def over_examples(name):
         found = [x[name] for x in numbers]

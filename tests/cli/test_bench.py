@@ -386,6 +386,18 @@ def test_a_missing_gpu_raises_an_error(monkeypatch):
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
     with pytest.raises(ValueError, match='no GPU'): check_bench([32], 7, 'cuda', 'minilm', 0)
 
+@pytest.mark.slow
+def test_the_cost_of_watching_is_measured_and_reported():
+    w = code._measure_watching(steps=3, probes=1, say=lambda text: None)
+    assert w['budget'] == .02 and w['recording_seconds'] > w['step_seconds']/50 and w['ratio'] > .5
+    assert w['steps_within_budget']*w['step_seconds']*w['budget'] >= 2*w['recording_seconds']
+    sentence, = [x for x in code._besides(dict(bf16=True, watching=w)) if x.startswith('Watching a training')]
+    assert f'{w["steps_within_budget"]:,} steps on, all recordings take at most 2%' in sentence
+
+def test_the_stored_bench_has_the_cost_of_watching():
+    found = json.loads((Path(__file__).parents[2]/'nbs'/'13_cli'/'bench.json').read_text())
+    assert found['watching']['budget'] == .02 and any(x.startswith('Watching a training') for x in code._besides(found))
+
 def test_readme_quotes_the_times_of_the_stored_bench():
     root = Path(__file__).parents[2]
     found = json.loads((root/'nbs'/'13_cli'/'bench.json').read_text())

@@ -1,8 +1,12 @@
 """Attention maps that were computed elsewhere: what is accepted, what is rejected, and where they are shown"""
+import copy
 import inspect
 import json
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -193,3 +197,56 @@ def test_functions_of_bertviz_take_its_arguments():
     assert explorer.state['entry'] == dict(kind='head', layer=1, head=2)
     page = bertviz_view(explorer.selected().snapshot)._repr_html_()
     assert 'charm' in page
+
+
+@pytest.fixture(scope='module')
+def elsewhere(tmp_path_factory):
+    "Function that runs code in a new process in which TransformerLens, CircuitsVis and inspectus can be imported"
+    site, root = tmp_path_factory.mktemp('site'), Path(__file__).resolve().parents[2]
+    needed = ('transformer-lens>=4.3 circuitsvis inspectus beartype einops fancy-einsum jaxtyping typeguard '
+              'wadler-lindig transformers-stream-generator labml altair wandb protobuf gitpython gitdb smmap '
+              'importlib-metadata')
+    subprocess.run([sys.executable, '-m', 'uv', 'pip', 'install', '--quiet', '--python', sys.executable, '--no-deps',
+                    '--target', site, *needed.split()], check=True)
+    def run(code, *args):
+        begin = f'import sys; sys.path.append({str(site)!r})\n'
+        done = subprocess.run([sys.executable, '-c', begin + code, *map(str, args)], text=True, capture_output=True,
+                              env=os.environ | dict(PYTHONPATH=str(root)))
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+        return done.stdout
+    return run
+
+
+@pytest.mark.slow
+def test_functions_of_circuitsvis_and_inspectus_take_their_arguments(elsewhere):
+    printed = elsewhere('''
+from inspect import signature
+import circuitsvis.attention, inspectus
+from salviz.explorer import drop_in
+for module, names in {circuitsvis.attention: ('attention_heads', 'attention_pattern', 'attention_patterns'),
+                      inspectus: ('attention',)}.items():
+    for name in names:
+        theirs, ours = (signature(getattr(m, name)).parameters for m in (module, drop_in))
+        print(name, list(theirs) == list(ours), [p.kind for p in theirs.values()] == [p.kind for p in ours.values()])
+''')
+    assert printed.count('True True') == 4, printed
+
+
+@pytest.mark.slow
+def test_the_example_of_transformerlens_runs(elsewhere, tmp_path, tiny_tokenizer):
+    "The code of the notebook, with a small GPT-2 instead of the large one"
+    from salviz.models.corruption import small_model
+    tokenizer = copy.deepcopy(tiny_tokenizer)
+    tokenizer.bos_token = tokenizer.eos_token = tokenizer.cls_token
+    for part in (small_model('causal_lm', tokenizer, layers=2), tokenizer): part.save_pretrained(tmp_path/'gpt2')
+    notebook = Path(__file__).resolve().parents[2]/'nbs/00_learn/maps_from_elsewhere.ipynb'
+    source, = [text for cell in json.loads(notebook.read_text())['cells']
+               if (text := ''.join(cell['source'])).startswith('## TransformerLens')]
+    code = re.search(r'```python\n(.*?)```', source, re.S)[1]
+    assert 4 <= code.count('\n') <= 6
+    run = code.replace("'gpt2'", f"'{tmp_path}/gpt2'").replace('Explorer(', 'shown = Explorer(')
+    end = '''
+maps = shown.selected().snapshot
+print(maps.arrays['attention'].shape, maps.tokens[:2], maps.info['notes'])
+'''
+    assert elsewhere('from salviz import Explorer\n' + run + end).strip().endswith('[]')

@@ -1,10 +1,15 @@
 "A run is written to each tracker with its numbers and pictures by step, and a missing package is named."
+import io
+import json
 import os
+import subprocess
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from salviz.core.runs import Run
 from salviz.core.snapshots import Snapshot
@@ -105,3 +110,78 @@ def test_tensorboard_reads_the_event_file(run, tmp_path):
     assert [e.step for e in events.Images('head_grid/probe-0')] == [0, 10]
     assert events.Images('head_grid/probe-0')[0].encoded_image_string.startswith(b'\x89PNG')
     with pytest.raises(FileExistsError, match='already has event files'): run.export_to('tensorboard', tmp_path/'logs')
+
+
+# Reads `folder` and prints {'scalars': {name: [[step, number]]}, 'pictures': {step: path}}.
+readers = dict(
+    trackio='''
+from trackio.sqlite_storage import SQLiteStorage
+rows = SQLiteStorage.get_logs('salviz', 'run')
+scalars = {name: [[r['step'], r[name]] for r in rows if name in r] for name in names}
+pictures = {r['step']: f'{folder}/media/' + r[picture]['file_path'] for r in rows if picture in r}
+''',
+    mlflow='''
+import mlflow
+client = mlflow.MlflowClient(tracking_uri=f'sqlite:///{folder}/mlflow.db')
+run, = client.search_runs([client.get_experiment_by_name('salviz').experiment_id])
+assert run.info.status == 'FINISHED' and run.info.run_name == 'run'
+scalars = {name: [[m.step, m.value] for m in client.get_metric_history(run.info.run_id, name)] for name in names}
+found = [a.path for a in client.list_artifacts(run.info.run_id, 'images') if a.path.endswith('.png')]
+local = {int(path.split('+')[2]): client.download_artifacts(run.info.run_id, path) for path in found}
+pictures = {step: path for step, path in local.items() if 'head_grid~probe-0' in path}
+''',
+    # its file consists of blocks of 32,768 bytes; a record has a header of 7 bytes in each of its blocks
+    wandb='''
+from wandb.proto.wandb_internal_pb2 import Record
+file, = folder.glob('wandb/offline-run-*/*.wandb')
+data, at, parts, rows = file.read_bytes(), 7, b'', []
+while at < len(data):
+    left = 32768 - at % 32768
+    if left < 7: at += left; continue
+    size, kind = int.from_bytes(data[at + 4:at + 6], 'little'), data[at + 6]
+    parts, at = parts + data[at + 7:at + 7 + size], at + 7 + size
+    if kind not in (1, 4): continue
+    record, parts = Record.FromString(parts), b''
+    if record.WhichOneof('record_type') != 'history': continue
+    values = {item.key or '/'.join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+    rows.append((record.history.step.num, values))
+scalars = {name: [[step, row[name]] for step, row in rows if name in row] for name in names}
+pictures = {step: f'{file.parent}/files/' + row[picture + '/path'] for step, row in rows if picture + '/path' in row}
+''')
+
+export = '''
+import sys
+from salviz.core.runs import Run
+Run(sys.argv[1]).export_to(sys.argv[2], sys.argv[3])
+'''
+
+begin = '''
+import json, sys
+from pathlib import Path
+folder = Path(sys.argv[1])
+names, picture = ['train/loss', 'validation/accuracy', 'heads/entropy/3.1'], 'head_grid/probe-0'
+'''
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('to', ['trackio', 'wandb', 'mlflow'])
+def test_a_tracker_reads_what_was_written(to, run, tmp_path):
+    "With the newest version of the package and the versions of other packages that it needs"
+    site, out = tmp_path/'site', tmp_path/'out'
+    subprocess.run([sys.executable, '-m', 'uv', 'pip', 'install', '--quiet', '--python', sys.executable, '--target',
+                    site, to], check=True)
+    paths = [site, Path(__file__).resolve().parents[2]]
+    env = os.environ | dict(PYTHONPATH=':'.join(map(str, paths)), TRACKIO_DIR=f'{tmp_path}/logs')
+    def ran(code, *args):
+        done = subprocess.run([sys.executable, '-c', code, *args], text=True, capture_output=True, cwd=tmp_path,
+                              env=env)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    ran(export, run.path, to, tmp_path/'logs')
+    end = 'Path(sys.argv[2]).write_text(json.dumps(dict(scalars=scalars, pictures=pictures)))'
+    ran(begin + readers[to] + end, tmp_path/'logs', out)
+    found = json.loads(out.read_text())
+    assert found['scalars']['train/loss'] == [[5, .7]] and found['scalars']['validation/accuracy'] == [[10, .8]]
+    assert [[step, round(x, 4)] for step, x in found['scalars']['heads/entropy/3.1']] == [[0, 1.3863], [10, 1.3863]]
+    assert [*found['pictures']] == ['0', '10']
+    for path in found['pictures'].values():
+        assert min(Image.open(io.BytesIO(Path(path).read_bytes())).size) > 100

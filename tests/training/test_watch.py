@@ -572,17 +572,6 @@ def test_watching_a_cross_encoder_changes_nothing(watching, tmp_path, make_tiny_
     assert s.texts == ('the film', 'a film') and {'prediction', 'saliency'} <= set(s.arrays)
 
 
-@pytest.mark.slow
-def test_a_bi_encoder_is_rejected_with_its_reason(tmp_path, make_tiny_bert, tiny_tokenizer):
-    from sentence_transformers import SentenceTransformer
-    make_tiny_bert().bert.save_pretrained(tmp_path/'model')
-    tiny_tokenizer.save_pretrained(tmp_path/'model')
-    model = SentenceTransformer(str(tmp_path/'model'), device='cpu')
-    with pytest.raises(ValueError, match='SentenceTransformer is a bi-encoder: .* watch a CrossEncoder'):
-        watch(model, tiny_tokenizer, [('the film', 'a film')], run_dir=tmp_path/'run')
-    assert not (tmp_path/'run').exists()
-
-
 two = '''
 import sys, torch
 from accelerate import Accelerator
