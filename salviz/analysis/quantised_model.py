@@ -150,8 +150,8 @@ def _piece_order(tokenizer, texts) -> tuple: # (ids that are always included, fu
     rest = sorted({*vocabulary.values()} - first - unused, key=lambda i: (i in rare, i))
     return sorted(first - unused), rest
 
-# bytes of a page by the number of layers, of engine and tokenizer, of one weight (compressed, in base64)
-_goals, _fixed_bytes, _weight_bytes = ((2, 6e6), (float('inf'), 16e6)), .5e6, .93*4/3
+# bytes of a page by the number of layers, of engine and tokenizer, of one weight (compressed, 7 bits per character)
+_goals, _fixed_bytes, _weight_bytes = ((2, 6e6), (float('inf'), 16e6)), .45e6, .915*1.17
 _fewest_pieces, _fewest_tokens = 800, 128
 
 def _chosen_pieces(model, tokenizer, texts, others, count=1) -> list: # of ids, None for all

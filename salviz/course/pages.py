@@ -150,6 +150,8 @@ def _picture(figure):
     return f'<img class="course-figure" alt="{html.escape(words)}" src="data:image/png;base64,{packed}">\n'
 
 # %% ../../nbs/14_course/12_pages.ipynb #pg-17b
+_text_bytes = .15e6 # of a lesson, without its data
+
 class Fragments:
     "A converter from displayed objects to HTML; `parts` {checksum: (type, text)} is the data shared by explorers"
     def __init__(self): self.parts, self.has_engine = {}, False
@@ -161,10 +163,20 @@ class Fragments:
         self.has_engine |= 'salviz-engine' in names
         return names
 
+    def size(self) -> float:
+        "Return the size in bytes of a page with the data that is stored so far; its text is estimated"
+        program = sum(map(len, _program()))
+        return program + sum(len(text.encode()) for _, text in self.parts.values()) + _text_bytes
+
+    def models(self, sources):
+        "Return the function that adds the models of an explorer to a page, which also contains the stored data"
+        add, stored = page_models(sources), self.size() - len(bundle('page.js')) - len(styles())
+        return lambda others, metas: add(others + stored, metas)
+
     def explorer(self, shown):
         "Return the element of an explorer and store its data in `parts`; a model that was passed to it is included"
         sources = shown.view.sources
-        models = page_models(sources) if any(source.model for source in sources) else None
+        models = self.models(sources) if any(source.model for source in sources) else None
         names = self.stored(shown._page(models=models).parts)
         return f'<div class="course-explorer" data-parts="{html.escape(json_text(names))}"></div>\n'
 
@@ -179,7 +191,7 @@ class Fragments:
         "Return the HTML of a displayed object"
         if isinstance(thing, Reveal):
             return fragment(thing.described(), dict(parts=[dict(kind='fragment', html=self.revealed(thing.content))]))
-        if hasattr(thing, 'page_parts'): return thing.page_html(self.stored(thing.page_parts()))
+        if hasattr(thing, 'page_parts'): return thing.page_html(self.stored(thing.page_parts(self.size())))
         if hasattr(thing, 'page_html'): return thing.page_html()
         if hasattr(thing, 'to_html') and hasattr(thing, 'view'): return self.explorer(thing)
         if isinstance(thing, Printed): return f'{_pre}{html.escape(thing)}</pre>\n'

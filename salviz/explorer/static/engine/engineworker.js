@@ -3,11 +3,11 @@ import {Network} from './network.js';
 import {PageAnswers} from './pageanswers.js';
 import {trainingAnswers} from './pagetraining.js';
 import {TextReader} from './textreader.js';
-import {bytesOfBase64, modelKey, unpackWeights} from './weights.js';
+import {bytesOfText, modelKey, unpackWeights} from './weights.js';
 
 // `base`: the first model of the page, from which the file of another one may contain differences.
 async function openedModel(text, Tokenizer, base) {
-  const unpacked = await unpackWeights(bytesOfBase64(text), (await base)?.unpacked),
+  const unpacked = await unpackWeights(bytesOfText(text), (await base)?.unpacked),
     {header, config, weights} = unpacked;
   const model = new PageAnswers(new Network(config, weights), new TextReader(Tokenizer, header.tokenizer, header),
     header);
@@ -15,7 +15,7 @@ async function openedModel(text, Tokenizer, base) {
 }
 
 // `scope`: the worker's global scope; `Tokenizer`: the class of @huggingface/tokenizers. Messages: {load: key, text}
-// with the key of a model and its file in base64, and {ask: question}; each part of an answer is posted as {content,
+// with the key of a model and its file as `text_of_bytes` returns it, and {ask: question}; each part of an answer is posted as {content,
 // frames}.
 export function startEngine(scope, Tokenizer) {
   const models = new Map(), newest = new Map(), modelOf = ({run, choice}) => models.get(modelKey(run, choice));
