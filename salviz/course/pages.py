@@ -9,6 +9,7 @@ __all__ = ['run_cell', 'Printed', 'Fragments', 'lesson_html', 'content_page', 'w
 import ast
 import base64
 import contextlib
+import gzip
 import hashlib
 import html
 import io
@@ -164,8 +165,8 @@ class Fragments:
         return names
 
     def size(self) -> float:
-        "Return the size in bytes of a page with the data that is stored so far; its text is estimated"
-        program = sum(map(len, _program()))
+        "Return the size in bytes of a page with a model and the data that is stored so far; its text is estimated"
+        program = len(''.join(_packed_program())) + len(_program()[1])
         return program + sum(len(text.encode()) for _, text in self.parts.values()) + _text_bytes
 
     def models(self, sources):
@@ -236,15 +237,26 @@ def _program():
     "Return the JavaScript and the style sheets of a page"
     return bundle('coursepage.js', 'lesson.js', read=course_text), styles() + course_styles()
 
+@lru_cache(1)
+def _packed_program():
+    "Return the two scripts of a page with a model, whose JavaScript is compressed because its size is limited"
+    program, _ = _program()
+    packed = base64.b64encode(gzip.compress(program.encode(), 9, mtime=0)).decode()
+    return f'<script type="text/plain" id="course-program">{packed}</script>', course_text('packedprogram.js')
+
+def _scripts(has_engine):
+    "Return the script element with the packed program, or '', and the JavaScript that a page runs"
+    return _packed_program() if has_engine else ('', _program()[0])
+
 def _whole_page(title, body, links, fragments=None, lesson=''):
     "Return the HTML of a whole page; the parts of `fragments` are stored in it"
-    program, sheets = _program()
-    fragments = fragments or Fragments()
+    fragments, (_, sheets) = fragments or Fragments(), _program()
+    packed, program = _scripts(fragments.has_engine)
     data = '\n'.join(f'<script type="{kind}" data-part="{name}">{in_script(text)}</script>'
                      for name, (kind, text) in fragments.parts.items())
     policy = page_policy + '; worker-src blob:'*fragments.has_engine
     return _template.format(policy=policy, title=html.escape(title), styles=sheets, links=links, body=body,
-                            parts=data, lesson=lesson, program=in_script(program))
+                            parts=data + packed, lesson=lesson, program=in_script(program))
 
 # %% ../../nbs/14_course/12_pages.ipynb #pg-23b
 def _rendered(notebook, name, edition, fact) -> tuple: # (HTML of the body, `Fragments`, HTML of the picture)

@@ -1,9 +1,10 @@
 // The worker of a page: unpacks the models and answers questions, of which only the newest of each kind counts.
+import {bytesOfText} from '../lib/packedtext.js';
 import {Network} from './network.js';
 import {PageAnswers} from './pageanswers.js';
 import {trainingAnswers} from './pagetraining.js';
 import {TextReader} from './textreader.js';
-import {bytesOfText, modelKey, unpackWeights} from './weights.js';
+import {modelKey, unpackWeights} from './weights.js';
 
 // `base`: the first model of the page, from which the file of another one may contain differences.
 async function openedModel(text, Tokenizer, base) {
