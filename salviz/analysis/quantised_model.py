@@ -151,17 +151,19 @@ def _piece_order(tokenizer, texts) -> tuple: # (ids that are always included, fu
     return sorted(first - unused), rest
 
 # bytes of a page by the number of layers, of engine and tokenizer, of one weight (compressed, 7 bits per character)
-_goals, _fixed_bytes, _weight_bytes = ((2, 6e6), (float('inf'), 16e6)), .45e6, .915*1.17
+_goals, _fixed_bytes, _weight_bytes = ((2, 6e6), (float('inf'), 16e6)), .42e6, .907*1.17
 _fewest_pieces, _fewest_tokens = 800, 128
 
-def _chosen_pieces(model, tokenizer, texts, others, count=1) -> list: # of ids, None for all
+def _stored(x) -> int: # bytes of an array: a matrix has one byte per weight and a scale per row
+    return x.size + 4*len(x) if x.ndim == 2 else 4*x.size
+
+def _chosen_pieces(weights, layers, tokenizer, texts, others, count=1) -> list: # of ids, None for all
     "Return the ids whose embeddings fit into a page that has `others` bytes without its `count` models"
-    goal = next(size for most, size in _goals if model.config.num_hidden_layers <= most)
-    embeddings = model.get_input_embeddings().weight
-    layers = sum(p.numel() for p in model.parameters()) - embeddings.numel() # and a few positions that are left out
-    budget = (goal - others)/count - _fixed_bytes - layers*_weight_bytes
+    goal = next(size for most, size in _goals if layers <= most)
+    whole = sum(map(_stored, weights.values())) - _stored(weights['word'])
+    budget = (goal - others)/count - _fixed_bytes - whole*_weight_bytes
     first, rest = _piece_order(tokenizer, texts)
-    left = int(max(budget/(embeddings.shape[1] + 4)/_weight_bytes, _fewest_pieces)) - len(first)
+    left = int(max(budget/(weights['word'].shape[1] + 4)/_weight_bytes, _fewest_pieces)) - len(first)
     if left >= len(rest): return None
     return sorted([*first, *rest[:max(left, 0)]])
 
@@ -210,11 +212,12 @@ def quantised_model(
     "Prepare `model` for a page; raise a ValueError for kinds of models that the engine does not support"
     check_page_model(model, tokenizer)
     layout, plain = _layouts[model.config.model_type], [one[0] if len(one) == 1 else tuple(one) for one in texts]
-    weights, pieces = _named_weights(model, layout), _chosen_pieces(model, tokenizer, texts, others, count)
-    if pieces is not None: weights['word'] = weights['word'][pieces]
+    weights = _named_weights(model, layout)
     longest = max(_fewest_tokens, *(len(tokenizer(*text)['input_ids']) for text in texts))
     longest = min(longest_input(model, tokenizer), longest)
     weights['position'] = weights['position'][:layout.first + longest]
+    pieces = _chosen_pieces(weights, model.config.num_hidden_layers, tokenizer, texts, others, count)
+    if pieces is not None: weights['word'] = weights['word'][pieces]
     answer, = explain_alike(model, tokenizer, plain[:1], None)
     names = [str(model.config.id2label.get(i, i)) for i in range(model.config.num_labels)]
     facts = {one: {k: v for k, v in attribution_named(one).in_a_run().items() if k != 'saliency_cite'}

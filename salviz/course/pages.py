@@ -151,7 +151,7 @@ def _picture(figure):
     return f'<img class="course-figure" alt="{html.escape(words)}" src="data:image/png;base64,{packed}">\n'
 
 # %% ../../nbs/14_course/12_pages.ipynb #pg-17b
-_text_bytes = .15e6 # of a lesson, without its data
+_text_bytes = .04e6 # of a lesson, without its data
 
 class Fragments:
     "A converter from displayed objects to HTML; `parts` {checksum: (type, text)} is the data shared by explorers"
