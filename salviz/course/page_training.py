@@ -17,7 +17,7 @@ from ..core.run_files import write_whole
 from ..core.text import find_words
 from ..core.validation import check_choice
 from .marks import mark_set
-from .material import course_sentences, installed_base
+from .material import course_sentences, film_texts, installed_base
 from .pages import content_page
 from .predictions import fragment
 from .recipe import lexicon_marks, stop_word_marks
@@ -68,7 +68,7 @@ def _model_parts(model, tokenizer, texts, others) -> list: # of (type, id, text)
     "Return the parts of a page with `model`, which contains all word pieces of `texts`"
     from salviz.analysis.model_source import ModelSource
     probes = [dict(texts=[text]) for text in texts]
-    return page_models([ModelSource(model=(model, tokenizer))])(others, [dict(probes=probes)])
+    return page_models([ModelSource(model=(model, tokenizer))], frequent=film_texts())(others, [dict(probes=probes)])
 
 
 _no_model = ('This page was written without a model, so nothing can be trained here. Install torch, run `salviz '

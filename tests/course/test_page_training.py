@@ -217,8 +217,11 @@ def played(browser, number, tmp_path, **kw):
     p.wait_for_selector('.course-predict')
     assert p.locator('.tc-part, .sv-own-field').count() == 0, 'nothing is shown before the predictions'
     for card in p.locator('.course-predict').all():
-        card.locator('[role=slider], [role=option], input[type=range], .cr-place input[type=radio]').first.focus()
-        p.keyboard.press('Space' if card.locator('[role=option]').count() else 'ArrowUp')
+        card.locator('[role=slider], [role=option], [role=gridcell], .cr-handle, input[type=range], '
+                     '.cr-place input[type=radio]').first.focus()
+        is_order = card.locator('.cr-handle').count()
+        key = 'Space' if card.locator('[role=option], [role=gridcell]').count() else 'ArrowUp'
+        p.keyboard.press('Alt+ArrowDown' if is_order else key)
         card.get_by_label('I think so').check()
         card.get_by_role('button', name='Commit', exact=True).click()
         card.get_by_role('button', name='Show the answer').click()
