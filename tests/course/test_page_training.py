@@ -257,7 +257,7 @@ def test_a_student_plays_lesson_7(browser, tmp_path, width, scheme):
         settled(p)
         p.wait_for_selector('.sv-own:not([aria-busy])', timeout=600_000)
         assert p.locator('.sv-own .sv-failed').count() == 0
-        return p.locator('.sv-own-table tbody tr').first.locator('td').nth(1).inner_text()
+        return p.locator('.sv-own .sv-own-table tbody tr').first.locator('td').nth(1).inner_text()
     answers = []
     for region in ('high', 'low', 'random'):
         p.select_option('.sv-intervene label:has-text("Drop") select', region)
