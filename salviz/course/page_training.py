@@ -78,7 +78,7 @@ _no_model = ('This page was written without a model, so nothing can be trained h
 class TeachInPage:
     "A panel of a page in which a model learns from marked words"
     def __init__(self,
-        mode:str='reader',    # who marks: 'reader', 'class' (it hands in its marks) or 'saliency' (of the model)
+        mode:str='reader',    # 'reader', 'class' (files and codes with marks) or 'saliency' (of the model)
         marked=None,          # dicts with text and label; None for sentences of the course
         held=None,            # the same, for sentences that nobody marks; None for the 40 of the course
         model=None,           # (model, tokenizer) that `quantised_model` supports; None for those of the course

@@ -179,7 +179,8 @@ def page_of(
     parts = [*texts, *(('text/plain', name, text) for name, text in frames),
              *([('text/plain', 'salviz-plotly', carried)] if carried else [])]
     program = bundle('page.js')
-    if models is not None: parts += models(len(program) + len(styles()) + sum(len(t.encode()) for *_, t in parts), metas)
+    code = len(program) + len(styles())
+    if models is not None: parts += models(code + sum(len(text.encode()) for *_, text in parts), metas)
     size = sum(len(text.encode()) for *_, text in parts)
     if limit is not None and size > limit: raise _too_large(size, 1, limit)
     return Page(title, parts, program, count, len({s for m in metas for _, s in m['recorded']}),

@@ -16,8 +16,8 @@ async function openedModel(text, Tokenizer, base) {
 }
 
 // `scope`: the worker's global scope; `Tokenizer`: the class of @huggingface/tokenizers. Messages: {load: key, text}
-// with the key of a model and its file as `text_of_bytes` returns it, and {ask: question}; each part of an answer is posted as {content,
-// frames}.
+// with the key of a model and its file as `text_of_bytes` returns it, and {ask: question}; each part of an answer is
+// posted as {content, frames}.
 export function startEngine(scope, Tokenizer) {
   const models = new Map(), newest = new Map(), modelOf = ({run, choice}) => models.get(modelKey(run, choice));
   const answer = async question => {
