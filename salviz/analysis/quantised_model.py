@@ -154,7 +154,7 @@ def _piece_order(tokenizer, texts, frequent=()) -> tuple: # (ids always included
     return sorted(first - unused), rest
 
 # bytes of a page by the number of layers, of engine and tokenizer, of one weight (compressed, 7 bits per character)
-_goals, _fixed_bytes, _weight_bytes = ((2, 6e6), (float('inf'), 16e6)), .42e6, .907*1.17
+_goals, _fixed_bytes, _weight_bytes = ((2, 6e6), (float('inf'), 16e6)), .46e6, .907*1.17
 _fewest_pieces, _fewest_tokens = 800, 128
 
 def _stored(x) -> int: # bytes of an array: a matrix has one byte per weight and a scale per row
