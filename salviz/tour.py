@@ -159,6 +159,7 @@ def _write_page(
     path,           # of the HTML file
     table,          # from `_demo_table`
     written:dict,   # from `_write_pictures`
+    link:str,       # HTML of a link to the page with the models, or ''
     settings:dict,  # settings of the training, shown above the table
     note:str,       # what the numbers cannot show, see `_honest`
     knowledge=None, # {name: what the run has learned, see `_knows_words`}
@@ -183,7 +184,7 @@ def _write_page(
         f'<style>{_style}</style><h1>How training with explanations changes attention</h1><p '
         f'class="note">{settings_text}</p><p class="honest">{html.escape(note)}</p>'
         f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
-        f'<p class="note">{html.escape(_columns_note)}</p>{body}</html>', encoding='utf-8')
+        f'<p class="note">{html.escape(_columns_note)}</p>{link}{body}</html>', encoding='utf-8')
 
 # %% ../nbs/13_cli/00_tour.ipynb #020b
 _columns_note = ('Accuracy and macro-F1: with the final weights. '
@@ -195,6 +196,26 @@ _columns_note = ('Accuracy and macro-F1: with the final weights. '
     'Agreement: Spearman correlation between the last layer\'s attention from the pooled row (mean over heads) and the '
     'absolute integrated gradients of the same model, over the non-special tokens of a sentence, '
     'mean over the probe examples at the last recorded step.')
+
+# %% ../nbs/13_cli/00_tour.ipynb #2349260f
+_link = ('<p><a href="explorer.html">Type your own sentence</a>: in this page, the plain model and the model trained '
+         'with SalLM answer side by side. It needs no network.</p>')
+
+def _write_explorer(
+    path,      # of the HTML file
+    runs:list, # of two runs
+) -> str: # a link, or '' if the page cannot run the models
+    "Write the page of two runs with their models"
+    from salviz.analysis.model_source import ModelSource
+    from salviz.explorer.page import page_of, write_page
+    from salviz.explorer.page_model import page_models
+    panels = ['sentence', 'heads', 'map', 'compare', 'own']
+    try: page = page_of(runs, panels=panels, models=page_models([ModelSource(run) for run in runs]))
+    except ValueError as error:
+        print(f'No page with the models: {error}')
+        return ''
+    write_page(page, path)
+    return _link
 
 # %% ../nbs/13_cli/00_tour.ipynb #024
 def demo(
@@ -234,7 +255,8 @@ def demo(
                     data='movie review sentences, positive or negative')
     (out/'table.csv').write_text(csv_text(table, index=True), encoding='utf-8')
     knowledge = {name: _knows_words(run) for name, run in runs.items()}
-    _write_page(out/'index.html', table, _write_pictures(runs, out/'pictures'), settings, note, knowledge)
+    link = _write_explorer(out/'explorer.html', [runs['plain'], runs['sallm']])
+    _write_page(out/'index.html', table, _write_pictures(runs, out/'pictures'), link, settings, note, knowledge)
     print(f'\n{_table_text(table)}\n\nPlain fine-tuning: {runs["plain"].knowledge()[0]}.\n'
           f'{textwrap.fill(note, 100)}\n\nTable and figures: {out/"index.html"}\nRuns: {out/"runs"}')
     return out

@@ -108,13 +108,14 @@ class ModelSource(_ModelChoices):
         others:float, # size of the page without models, see `quantised_model`
         count:float=1,# size of all models in the page, in units of one
         at:int=-1,    # index among the `choices`; the last is the newest
+        frequent=(),  # texts whose word pieces come first, see `quantised_model`
     ) -> tuple: # (`QuantisedModel`, its name)
         "Prepare one of the `choices` for a page"
         from salviz.analysis.quantised_model import quantised_model
         check_faults(self.needs())
         choice, name = self.choices()[at]
         if choice == 'now': name = 'the model in this page'
-        return quantised_model(*self._ready(choice), texts, others, count), name
+        return quantised_model(*self._ready(choice), texts, others, count, frequent), name
 
     def vectors(self,
         text,        # a list of one text or a text pair

@@ -10,7 +10,9 @@ __all__ = ['page_attributions', 'check_page_model', 'quantised_rows', 'dequantis
 import copy
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -138,8 +140,8 @@ def _engine_config(model, layout) -> dict:
                 segments=getattr(config, 'type_vocab_size', 0), pad=config.pad_token_id or 0)
 
 # %% ../../nbs/09_analysis/09_quantised_model.ipynb #pm12a0e7
-def _piece_order(tokenizer, texts) -> tuple: # (ids that are always included, further ids by decreasing frequency)
-    "Sort the ids of the tokenizer: pieces of `texts`, special tokens and characters first, then by frequency"
+def _piece_order(tokenizer, texts, frequent=()) -> tuple: # (ids always included, others by decreasing frequency)
+    "Sort the ids: pieces of `texts`, special tokens and characters first, then by frequency in `frequent`, if any"
     vocabulary, first = tokenizer.get_vocab(), {*tokenizer.added_tokens_decoder}
     for text in texts: first |= {*tokenizer(*text)['input_ids']}
     byte_level = tokenizer.backend_tokenizer.model.__class__.__name__ == 'BPE'
@@ -147,22 +149,25 @@ def _piece_order(tokenizer, texts) -> tuple: # (ids that are always included, fu
     first |= {i for piece, i in vocabulary.items() if is_character(piece)}
     unused = {i for piece, i in vocabulary.items() if re.fullmatch(r'\[unused\d+\]', piece)}
     rare = {i for piece, i in vocabulary.items() if not byte_level and not piece.isascii()}
-    rest = sorted({*vocabulary.values()} - first - unused, key=lambda i: (i in rare, i))
+    counts = Counter(chain.from_iterable(tokenizer(list(frequent))['input_ids'])) if frequent else {}
+    rest = sorted({*vocabulary.values()} - first - unused, key=lambda i: (-counts.get(i, 0), i in rare, i))
     return sorted(first - unused), rest
 
-# bytes of a page by the number of layers, of engine and tokenizer, of one weight (compressed, in base64)
-_goals, _fixed_bytes, _weight_bytes = ((2, 6e6), (float('inf'), 16e6)), .5e6, .93*4/3
+# bytes of a page by the number of layers, of engine and tokenizer, of one weight (compressed, 7 bits per character)
+_goals, _fixed_bytes, _weight_bytes = ((2, 6e6), (float('inf'), 16e6)), .46e6, .907*1.17
 _fewest_pieces, _fewest_tokens = 800, 128
 
-def _chosen_pieces(model, tokenizer, texts, others, count=1) -> list: # of ids, None for all
+def _stored(x) -> int: # bytes of an array: a matrix has one byte per weight and a scale per row
+    return x.size + 4*len(x) if x.ndim == 2 else 4*x.size
+
+def _chosen_pieces(weights, layers, tokenizer, texts, others, count=1, frequent=()) -> list: # of ids, None for all
     """Return the ids of the word pieces whose embeddings fit into a page; `others` is the size of the page without its
     models, in bytes, and `count` the number of models"""
-    goal = next(size for most, size in _goals if model.config.num_hidden_layers <= most)
-    embeddings = model.get_input_embeddings().weight
-    layers = sum(p.numel() for p in model.parameters()) - embeddings.numel() # and a few positions that are left out
-    budget = (goal - others)/count - _fixed_bytes - layers*_weight_bytes
-    first, rest = _piece_order(tokenizer, texts)
-    left = int(max(budget/(embeddings.shape[1] + 4)/_weight_bytes, _fewest_pieces)) - len(first)
+    goal = next(size for most, size in _goals if layers <= most)
+    whole = sum(map(_stored, weights.values())) - _stored(weights['word'])
+    budget = (goal - others)/count - _fixed_bytes - whole*_weight_bytes
+    first, rest = _piece_order(tokenizer, texts, frequent)
+    left = int(max(budget/(weights['word'].shape[1] + 4)/_weight_bytes, _fewest_pieces)) - len(first)
     if left >= len(rest): return None
     return sorted([*first, *rest[:max(left, 0)]])
 
@@ -207,15 +212,18 @@ def quantised_model(
     texts,            # recorded texts: lists of one text or a text pair
     others:float=1e6, # size of the page in bytes without models, which determines the number of word pieces
     count:float=1,    # size of all models in the page, in units of one
+    frequent=(),      # texts whose most frequent word pieces the page contains; (): those of the tokenizer
 ) -> QuantisedModel:
     "Prepare `model` for a page; raise a ValueError for kinds of models that the engine does not support"
     check_page_model(model, tokenizer)
     layout, plain = _layouts[model.config.model_type], [one[0] if len(one) == 1 else tuple(one) for one in texts]
-    weights, pieces = _named_weights(model, layout), _chosen_pieces(model, tokenizer, texts, others, count)
-    if pieces is not None: weights['word'] = weights['word'][pieces]
+    weights = _named_weights(model, layout)
     longest = max(_fewest_tokens, *(len(tokenizer(*text)['input_ids']) for text in texts))
     longest = min(longest_input(model, tokenizer), longest)
     weights['position'] = weights['position'][:layout.first + longest]
+    pieces = _chosen_pieces(weights, model.config.num_hidden_layers, tokenizer, texts, others, count,
+                            frequent)
+    if pieces is not None: weights['word'] = weights['word'][pieces]
     answer, = explain_alike(model, tokenizer, plain[:1], None)
     names = [str(model.config.id2label.get(i, i)) for i in range(model.config.num_labels)]
     facts = {one: {k: v for k, v in attribution_named(one).in_a_run().items() if k != 'saliency_cite'}

@@ -113,14 +113,15 @@ class _Plain:
         return input_saliency(self.model, self.inputs, method, self.target)[0].float().cpu().numpy()
 
     def dropped(self, one:Intervention) -> dict: # {layer: bool [heads, n, n]}
-        "Draw the positions that AD-DROP drops from the region of an intervention"
+        "Draw the positions that AD-DROP drops from the region of an intervention; 'random' ranks random numbers"
         attribution, allowed = attention_attribution(self.model, self.inputs, self.target)
-        drops = {}
+        drops, is_random = {}, one.region == 'random'
         for layer, x in attribution.items():
             x, may = x[0].double().cpu().numpy(), allowed[layer][0].cpu().numpy()
             uniform = keyed_uniform(0, x.shape, one.options.seed, 0, layer)
-            drops[layer] = drop_mask(discard_candidates(x, may, one.options.p, one.region), may,
-                                      one.options.q, uniform)
+            if is_random: x = keyed_uniform(0, x.shape, one.options.seed, 1, layer)
+            candidates = discard_candidates(x, may, one.options.p, 'high' if is_random else one.region)
+            drops[layer] = drop_mask(candidates, may, one.options.q, uniform)
         return drops
 
 # %% ../../nbs/04_attribution/11_applied_interventions.ipynb #0f6815e1

@@ -70,8 +70,9 @@ class Intervention:
     # {(layer, head): pattern}: 'next', 'prev', 'first', 'delim' or 'period' (Deshpande and Narasimhan 2020, section
     # 3.2), or 'saliency', the target of SalLM (Lake 2021) in the row that the classifier reads
     maps:Mapping|Sequence=()
-    # AD-DROP's candidate region, whose positions are dropped at random (Yang et al. 2022, eqs. 6, 7)
-    region:Literal['high', 'low', 'low_released']|None=None
+    # AD-DROP's candidate region, whose positions are dropped at random (Yang et al. 2022, eqs. 6, 7); 'random' draws
+    # the candidates of each row instead, as many as in 'high' (section 2.2)
+    region:Literal['high', 'low', 'low_released', 'random']|None=None
     mask_fraction:_Fraction=0.  # fraction of the words, those with the lowest saliency, that other words replace
     options:InterventionOptions=InterventionOptions()
 
@@ -145,8 +146,8 @@ def _described(one, labels): # generator of str
         if name == 'saliency': what = f"SalLM's target (top fraction {how.top_fraction:g}, {how.saliency})"
         yield f'the map of head {head} of layer {layer} is replaced by {what}'
     if one.region:
-        yield (f"AD-DROP's region {one.region!r} is dropped in all layers (p {how.p:g}, q {how.q:g}, "
-               f'seed {how.seed})')
+        what = 'random positions are' if one.region == 'random' else f"AD-DROP's region {one.region!r} is"
+        yield f'{what} dropped in all layers (p {how.p:g}, q {how.q:g}, seed {how.seed})'
 
 # %% ../../nbs/01_core/24_interventions.ipynb #105c409a
 def model_faults(

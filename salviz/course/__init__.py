@@ -2,7 +2,7 @@
 from salviz import lazy_names
 
 _modules = {
-    'material': 'course_run course_sentences course_base',
+    'material': 'course_run course_sentences course_base installed_base',
     'facts': 'fact truth',
     'bars': 'Bars',
     'pictures': 'ColouredSentence MapPicture',

@@ -9,6 +9,7 @@ __all__ = ['run_cell', 'Printed', 'Fragments', 'lesson_html', 'content_page', 'w
 import ast
 import base64
 import contextlib
+import gzip
 import hashlib
 import html
 import io
@@ -23,6 +24,7 @@ from xml.etree import ElementTree
 from ..core.run_files import write_whole
 from .editions import (
     cell_text, chosen_cells, course_fact, edition_of, first_line, header_of, lesson_files, naming_lesson, read_lesson)
+from .material import film_texts
 from .predictions import Reveal, course_styles, course_text, fragment
 from ..explorer.assets import bundle, styles
 from ..explorer.page import in_script, page_policy
@@ -150,6 +152,8 @@ def _picture(figure):
     return f'<img class="course-figure" alt="{html.escape(words)}" src="data:image/png;base64,{packed}">\n'
 
 # %% ../../nbs/14_course/12_pages.ipynb #pg-17b
+_text_bytes = .04e6 # of a lesson, without its data
+
 class Fragments:
     "A converter from displayed objects to HTML; `parts` {checksum: (type, text)} is the data shared by explorers"
     def __init__(self): self.parts, self.has_engine = {}, False
@@ -161,10 +165,20 @@ class Fragments:
         self.has_engine |= 'salviz-engine' in names
         return names
 
+    def size(self) -> float:
+        "Return the size in bytes of a page with a model and the data that is stored so far; its text is estimated"
+        program = len(''.join(_packed_program())) + len(_program()[1])
+        return program + sum(len(text.encode()) for _, text in self.parts.values()) + _text_bytes
+
+    def models(self, sources):
+        "Return the function that adds the models of an explorer to a page, which also contains the stored data"
+        add, stored = page_models(sources, frequent=film_texts()), self.size() - len(bundle('page.js')) - len(styles())
+        return lambda others, metas: add(others + stored, metas)
+
     def explorer(self, shown):
         "Return the element of an explorer and store its data in `parts`; a model that was passed to it is included"
         sources = shown.view.sources
-        models = page_models(sources) if any(source.model for source in sources) else None
+        models = self.models(sources) if any(source.model for source in sources) else None
         names = self.stored(shown._page(models=models).parts)
         return f'<div class="course-explorer" data-parts="{html.escape(json_text(names))}"></div>\n'
 
@@ -179,7 +193,7 @@ class Fragments:
         "Return the HTML of a displayed object"
         if isinstance(thing, Reveal):
             return fragment(thing.described(), dict(parts=[dict(kind='fragment', html=self.revealed(thing.content))]))
-        if hasattr(thing, 'page_parts'): return thing.page_html(self.stored(thing.page_parts()))
+        if hasattr(thing, 'page_parts'): return thing.page_html(self.stored(thing.page_parts(self.size())))
         if hasattr(thing, 'page_html'): return thing.page_html()
         if hasattr(thing, 'to_html') and hasattr(thing, 'view'): return self.explorer(thing)
         if isinstance(thing, Printed): return f'{_pre}{html.escape(thing)}</pre>\n'
@@ -224,15 +238,26 @@ def _program():
     "Return the JavaScript and the style sheets of a page"
     return bundle('coursepage.js', 'lesson.js', read=course_text), styles() + course_styles()
 
+@lru_cache(1)
+def _packed_program():
+    "Return the two scripts of a page with a model, whose JavaScript is compressed because its size is limited"
+    program, _ = _program()
+    packed = base64.b64encode(gzip.compress(program.encode(), 9, mtime=0)).decode()
+    return f'<script type="text/plain" id="course-program">{packed}</script>', course_text('packedprogram.js')
+
+def _scripts(has_engine):
+    "Return the script element with the packed program, or '', and the JavaScript that a page runs"
+    return _packed_program() if has_engine else ('', _program()[0])
+
 def _whole_page(title, body, links, fragments=None, lesson=''):
     "Return the HTML of a whole page; the parts of `fragments` are stored in it"
-    program, sheets = _program()
-    fragments = fragments or Fragments()
+    fragments, (_, sheets) = fragments or Fragments(), _program()
+    packed, program = _scripts(fragments.has_engine)
     data = '\n'.join(f'<script type="{kind}" data-part="{name}">{in_script(text)}</script>'
                      for name, (kind, text) in fragments.parts.items())
     policy = page_policy + '; worker-src blob:'*fragments.has_engine
     return _template.format(policy=policy, title=html.escape(title), styles=sheets, links=links, body=body,
-                            parts=data, lesson=lesson, program=in_script(program))
+                            parts=data + packed, lesson=lesson, program=in_script(program))
 
 # %% ../../nbs/14_course/12_pages.ipynb #pg-23b
 def _rendered(notebook, name, edition, fact) -> tuple: # (HTML of the body, `Fragments`, HTML of the picture)

@@ -19,7 +19,7 @@ from pathlib import Path
 from ..core.run_files import write_whole
 from ..core.snapshots import Snapshot
 from .assets import bundle, check_panels, needs_plotly, static_text, styles
-from .page_compression import pack_page
+from .page_compression import pack_page, text_of_bytes
 from .payload import pack_frame
 from .quantisation import json_text
 from .run_metadata import (
@@ -69,8 +69,8 @@ class Page:
 
     def sizes(self) -> dict: # bytes
         "Return the size of the page's 'code' (program and plotly) and 'data'"
-        plotly = sum(len(text) for _, name, text in self.parts if name == 'salviz-plotly')
-        every = sum(len(text) for *_, text in self.parts)
+        plotly = sum(len(text.encode()) for _, name, text in self.parts if name == 'salviz-plotly')
+        every = sum(len(text.encode()) for *_, text in self.parts)
         return dict(code=len(self.program) + len(styles()) + plotly, data=every - plotly)
 
     def sentence(self, name='the page') -> str:
@@ -167,7 +167,7 @@ def page_of(
                if left else '')
     carried = ''
     has_curves = front is not None or any(r.metrics for r in runs)
-    if plotly and has_curves and needs_plotly(panels): carried = base64.b64encode(plotly_gz()).decode()
+    if plotly and has_curves and needs_plotly(panels): carried = text_of_bytes(plotly_gz())
     statistics = [HeadRows(run, [p['id'] for p in m['probes']]) for run, m in zip(runs, metas)]
     if panels is None or 'headtime' in panels:
         for rows in statistics: rows.more()
@@ -179,8 +179,9 @@ def page_of(
     parts = [*texts, *(('text/plain', name, text) for name, text in frames),
              *([('text/plain', 'salviz-plotly', carried)] if carried else [])]
     program = bundle('page.js')
-    if models is not None: parts += models(len(program) + len(styles()) + sum(len(t) for *_, t in parts), metas)
-    size = sum(len(text) for *_, text in parts)
+    code = len(program) + len(styles())
+    if models is not None: parts += models(code + sum(len(text.encode()) for *_, text in parts), metas)
+    size = sum(len(text.encode()) for *_, text in parts)
     if limit is not None and size > limit: raise _too_large(size, 1, limit)
     return Page(title, parts, program, count, len({s for m in metas for _, s in m['recorded']}),
                 example_count_text(metas[0]['probes']), weights)

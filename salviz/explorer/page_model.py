@@ -15,6 +15,7 @@ import numpy as np
 
 from ..core.validation import check_faults
 from .assets import bundle, static_text
+from .page_compression import text_of_bytes
 from .payload import pack_frame, split_frame
 from .quantisation import json_text
 from .run_metadata import run_meta
@@ -95,10 +96,10 @@ def model_parts(
     for run, entries in enumerate(models):
         if isinstance(entries, str): continue
         for key, model, name in entries:
-            packed = base64.b64encode(model_bytes(model, f'{name}, with 8-bit weights', base)).decode()
+            packed = text_of_bytes(model_bytes(model, f'{name}, with 8-bit weights', base))
             parts.append(('text/plain', f'salviz-model-{run}-{key}', packed))
             if base is None: base = model
-    size = sum(len(text) for _, _, text in parts)/1e6
+    size = sum(len(text.encode()) for _, _, text in parts)/1e6
     for entries in models:
         if isinstance(entries, str): offers.append(dict(needs=entries, choices=[], attributions=[])); continue
         model = entries[0][1]
@@ -114,16 +115,16 @@ _no_texts = 'The engine of a page runs models of texts; this run has none.'
 # fine-tuning with a learning rate of 2e-5, and more after a longer training
 _difference_size = .2
 
-def _models_of(source, texts, others, count, with_first) -> list: # of (key, `QuantisedModel`, its name)
-    "Prepare the newest model of `source`, and its first checkpoint if `with_first`"
-    models = [('page', *source.quantised(texts, others, count))]
-    if with_first: models.append(('first', *source.quantised(texts, others, count, 0)))
-    return models
+def _models_of(source, with_first, *args) -> list: # of (key, `QuantisedModel`, its name)
+    "Prepare the newest model of `source`, and its first checkpoint if `with_first`; see `ModelSource.quantised`"
+    places = dict(page=-1, first=0) if with_first else dict(page=-1)
+    return [(key, *source.quantised(*args[:-1], at, args[-1])) for key, at in places.items()]
 
 # %% ../../nbs/12_explorer/16_page_model.ipynb #pmae4501
 def page_models(
     sources:list, # for each run, an object with the methods `needs`, `choices` and `quantised` of a `ModelSource`
     with_first=False, # also include the first checkpoint of each run?
+    frequent=(),      # texts whose most frequent word pieces the page contains, see `quantised_model`
 ): # function from (bytes of the page without models, metadata of the runs) to the parts of the page
     "Return the function that adds the models of `sources` to a page; raise a ValueError if there is none"
     missing = [source.needs() for source in sources]
@@ -135,7 +136,8 @@ def page_models(
         texts = [[probe['texts'] for probe in meta['probes'] if probe['texts']] for meta in metas]
         needs = [why or _no_texts*(not listed) for why, listed in zip(missing, texts)]
         count, every = needs.count('')*(1 + with_first), [text for listed in texts for text in listed]
-        models = [why or _models_of(source, every, others, 1 + _difference_size*(count - 1), with_first)
+        size = 1 + _difference_size*(count - 1)
+        models = [why or _models_of(source, with_first, every, others, size, frequent)
                   for source, why in zip(sources, needs)]
         return model_parts(models)
     return parts

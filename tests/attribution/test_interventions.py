@@ -93,15 +93,18 @@ def test_a_slow_pass_with_edited_attention_gives_the_same_logits_and_maps_with_p
         assert np.allclose(got, maps, atol=1e-12, rtol=0)
         assert not captured.stacked()[0, ..., :n, n:].any()
 
-def test_the_region_is_that_of_ad_drop_with_the_numbers_of_the_seed(model):
+@pytest.mark.parametrize('region', ['low', 'random'])
+def test_the_region_is_that_of_ad_drop_with_the_numbers_of_the_seed(model, region):
     batch = batch_of(8)
     inputs = {k: batch[k] for k in ('input_ids', 'attention_mask')}
     attribution, allowed = attention_attribution(model, inputs)
     for seed in (0, 5):
-        one = Intervention(region='low', options=InterventionOptions(p=.5, q=.6, seed=seed))
-        dropped = {l: drop_mask(discard_candidates(x[0].numpy(), allowed[l][0].numpy(), .5, 'low'),
-                                allowed[l][0].numpy(), .6, keyed_uniform(0, x[0].shape, seed, 0, l))
-                   for l, x in attribution.items()}
+        one = Intervention(region=region, options=InterventionOptions(p=.5, q=.6, seed=seed))
+        scores = {l: x[0].numpy() for l, x in attribution.items()}
+        if region == 'random': scores = {l: -keyed_uniform(0, x.shape, seed, 1, l) for l, x in scores.items()}
+        dropped = {l: drop_mask(discard_candidates(x, allowed[l][0].numpy(), .5, 'low'),
+                                allowed[l][0].numpy(), .6, keyed_uniform(0, x.shape, seed, 0, l))
+                   for l, x in scores.items()}
         logits, _ = reference(model, batch['input_ids'][0], Change(one, 8, dropped))
         assert torch.allclose(explain(model, batch, 'gradient_norm', target=2, intervention=one).score[0], logits[2],
                               atol=1e-12, rtol=0)

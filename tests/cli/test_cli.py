@@ -55,6 +55,11 @@ def test_demo_writes_a_page_that_needs_no_network(demo):
     assert page.count('<img ') == 8 and 'do not rank the methods' in page
     assert not re.search(r'https?://|<script|<link|@import|src="(?!data:)', page)
 
+def test_demo_writes_a_page_in_which_two_models_answer(demo):
+    page = demo[0]/'explorer.html'
+    assert 'href="explorer.html"' in (demo[0]/'index.html').read_text() and page.stat().st_size <= 16e6
+    assert re.findall(r'id="(salviz-model-[^"]+)"', page.read_text()) == ['salviz-model-0-page', 'salviz-model-1-page']
+
 @pytest.mark.slow
 def test_a_demo_that_ends_with_a_plain_epoch_has_a_discard_map(demo, tmp_path):
     "With three epochs and cross-tuning, the last epoch is plain fine-tuning: the map comes from the epoch before"

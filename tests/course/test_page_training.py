@@ -1,11 +1,13 @@
 """Teaching a model in a page, opened from disk without a network: a reader marks words, guesses, trains, and compares
 with a vandal; the results are those of `train`."""
+import os
+
 import numpy as np
 import pytest
 import torch
 
 import accessible
-from browser import browser, new_page # noqa: F401 (fixture)
+from browser import browser, new_page, settled # noqa: F401 (fixture)
 from salviz.analysis.quantised_model import quantised_twin
 from salviz.course.classroom import class_marks, teach
 from salviz.course.marks import MarkSheet, mark_set, sheet_code
@@ -165,6 +167,21 @@ def test_a_class_hands_in_codes_and_its_majority_teaches(browser, written):
     assert taught_by == [[0, 0, 0, 1], [0, 1, 0, 0, 0, 0, 0, 0], [0, 0, 0, 1], [0, 1, 0]]
     closed(p, written['class'])
 
+def test_saliency_teaches_as_in_sallm(browser, model, tmp_path):
+    from salviz.attribution.explanations import explain_data
+    path = write_teaching_page(tmp_path/'saliency.html', TeachInPage('saliency', marked, held, model, **settings))
+    p = opened(browser, path)
+    train(p, 'Train 6 steps', 'yours')
+    taught_by = p.evaluate('() => salvizCourse.mounted.find(({view}) => view.watch).view.taught')
+    every = explain_data(model[0], [one['text'] for one in marked], 'integrated_gradients', tokenizer=model[1],
+                         words='sum', steps=5)
+    assert [np.argmax(flags) for flags in taught_by] == [saliency.argmax() for saliency in every]
+    assert [sum(flags) for flags in taught_by] == [1]*len(marked)
+    assert 'salient words in new sentences' in p.inner_text('.tc-notes')
+    assert 'opinion' not in p.inner_text('.tc-watch') + p.inner_text('.tc-results')
+    assert accessible.faults(p) == []
+    closed(p, path)
+
 def test_a_page_without_weights_says_what_is_missing(browser, tmp_path):
     panel = TeachInPage('reader', marked, held, 'a model')
     panel.model = None
@@ -181,6 +198,11 @@ def test_words_of_a_sentence_are_those_of_the_engine():
     assert ''.join(one['words']).replace(' ', '') == "It'snot<b>bad</b>."
     assert len(one['words']) == len(one['spaced']) == len(one['opinion']) == len(one['common'])
 
+def looked(p, name):
+    "Store a screenshot in the folder LOOK, if it is set, and check that the page is accessible"
+    if (out := os.environ.get('LOOK')): p.screenshot(path=f'{out}/{name}.png', full_page=True)
+    assert accessible.faults(p) == []
+
 def played(browser, number, tmp_path, **kw):
     "The page of a lesson, whose predictions are committed and revealed as a student would"
     from salviz.course.editions import lesson_files, read_lesson
@@ -195,8 +217,11 @@ def played(browser, number, tmp_path, **kw):
     p.wait_for_selector('.course-predict')
     assert p.locator('.tc-part, .sv-own-field').count() == 0, 'nothing is shown before the predictions'
     for card in p.locator('.course-predict').all():
-        card.locator('[role=slider], [role=option], input[type=range], .cr-place input[type=radio]').first.focus()
-        p.keyboard.press('Space' if card.locator('[role=option]').count() else 'ArrowUp')
+        card.locator('[role=slider], [role=option], [role=gridcell], .cr-handle, input[type=range], '
+                     '.cr-place input[type=radio]').first.focus()
+        is_order = card.locator('.cr-handle').count()
+        key = 'Space' if card.locator('[role=option], [role=gridcell]').count() else 'ArrowUp'
+        p.keyboard.press('Alt+ArrowDown' if is_order else key)
         card.get_by_label('I think so').check()
         card.get_by_role('button', name='Commit', exact=True).click()
         card.get_by_role('button', name='Show the answer').click()
@@ -218,15 +243,41 @@ def test_a_student_plays_lesson_5(browser, tmp_path, width, scheme):
     assert 'Attention on opinion words in new sentences rose' in notes
     assert 'Attention on common words in new sentences rose' in notes
     assert p.evaluate('() => document.documentElement.scrollWidth <= window.innerWidth')
+    looked(p, f'lesson-5-{width}')
     closed(p, path)
 
 @pytest.mark.slow
-def test_a_student_plays_lesson_1(browser, tmp_path):
-    p, path = played(browser, 1, tmp_path)
+@pytest.mark.parametrize('width,scheme', [(1280, 'dark'), (360, 'light')])
+def test_a_student_plays_lesson_7(browser, tmp_path, width, scheme):
+    p, path = played(browser, 7, tmp_path, viewport=dict(width=width, height=800), color_scheme=scheme)
+    p.wait_for_selector('.sv-own-field')
+    p.locator('.sv-intervene > summary').focus()
+    p.keyboard.press('Enter')
+    def answer(): # of B, after the next answer arrived
+        settled(p)
+        p.wait_for_selector('.sv-own:not([aria-busy])', timeout=600_000)
+        assert p.locator('.sv-own .sv-failed').count() == 0
+        return p.locator('.sv-own .sv-own-table tbody tr').first.locator('td').nth(1).inner_text()
+    answers = []
+    for region in ('high', 'low', 'random'):
+        p.select_option('.sv-intervene label:has-text("Drop") select', region)
+        answers.append(answer())
+    p.click('text=New draw')
+    assert len({*answers, answer()}) > 2
+    assert 'random positions are dropped' in p.inner_text('.sv-intervene-statement')
+    assert p.evaluate('() => document.documentElement.scrollWidth <= window.innerWidth')
+    looked(p, f'lesson-7-{width}')
+    closed(p, path)
+
+@pytest.mark.slow
+@pytest.mark.parametrize('width,scheme', [(1280, 'dark'), (360, 'light')])
+def test_a_student_plays_lesson_1(browser, tmp_path, width, scheme):
+    p, path = played(browser, 1, tmp_path, viewport=dict(width=width, height=800), color_scheme=scheme)
     p.wait_for_selector('.sv-own-field')
     p.fill('.sv-own-field', 'I loved every dull minute of it.')
     p.wait_for_function("() => document.querySelector('.sv-own-answer')?.textContent.includes('Prediction')",
                         timeout=600_000)
     cells = p.eval_on_selector_all('.sv-own-table tbody tr', 'all => all.map(o => Number(o.cells[2].textContent))')
     assert sum(cells) == pytest.approx(1, abs=.01)
+    looked(p, f'lesson-1-{width}')
     closed(p, path)

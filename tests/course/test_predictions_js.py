@@ -15,6 +15,7 @@ from salviz.course.kinds import Query, choice, head, number, order, score, slope
 from salviz.course.predictions import Answers, Predict, Reveal, _course_program, course_styles, course_text
 from salviz.course.session import answer_code, answers_file, answers_of_code, checked_entry, checksum, read_answers
 from salviz.explorer.page import page_of, plotly_gz
+from salviz.explorer.page_compression import text_of_bytes
 from salviz.explorer.assets import _exported, bundle, styles
 from test_js_help import contrast
 from test_predictions import cases, every_kind, film, fresh, hostile, some_answer, some_truth # noqa: F401, a fixture
@@ -300,7 +301,7 @@ def test_an_explorer_is_opened_within_a_reveal_and_only_then(opened, tmp_path):
 def test_curves_in_a_reveal_find_the_plotly_that_the_page_carries_once(opened, tmp_path):
     run = invented.run(tmp_path/'run', probes=(0,), steps=(0, 10))
     seen = Reveal('1.x', page_of(run, panels=['time', 'sentence'], plotly=False))
-    more = f'<script type="text/plain" id="salviz-plotly">{base64.b64encode(plotly_gz()).decode()}</script>'
+    more = f'<script type="text/plain" id="salviz-plotly">{text_of_bytes(plotly_gz())}</script>'
     p = opened(write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film)), seen, more=more))
     p.click('text=Show anyway')
     p.wait_for_selector('.cr-content .js-plotly-plot', timeout=20000)

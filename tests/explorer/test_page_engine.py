@@ -178,7 +178,8 @@ def test_maps_logits_and_gradients_are_those_of_torch(engine, kind):
 
 changes = [dict(positions=[2, 7]), dict(rows=[0, 4]), dict(heads=[[0, 1], [1, 3]]), dict(layers=[0]),
            dict(maps=[[0, 0, 'prev'], [0, 2, 'first'], [1, 0, 'saliency'], [1, 1, 'delim']], top_fraction=.3),
-           dict(region='high', p=.5, q=.5, seed=3), dict(region='low', p=.4, q=.9, seed=1), dict(mask_fraction=.4),
+           dict(region='high', p=.5, q=.5, seed=3), dict(region='low', p=.4, q=.9, seed=1),
+           dict(region='random', p=.4, q=.8, seed=2), dict(mask_fraction=.4),
            dict(positions=[3], rows=[5], heads=[[1, 2]], maps=[[0, 3, 'first']], mask_fraction=.3, region='low',
                 seed=9)]
 

@@ -3,15 +3,13 @@ import {courseBook, CoursePageKeeper} from './book.js';
 import {elementOf} from '../explorer/controls.js';
 import {courseView} from './fragments.js';
 import {openPage} from '../explorer/page.js';
+import {bytesOfText} from '../explorer/packedtext.js';
 import {plotlyLoader} from '../explorer/plotly.js';
 import {watchTheme} from '../explorer/theme.js';
 
 // The page contains plotly once for all explorers.
 function coursePlotly() {
-  return plotlyLoader(async () => {
-    const packed = document.getElementById('salviz-plotly')?.textContent ?? '';
-    return Uint8Array.from(atob(packed), letter => letter.charCodeAt(0));
-  });
+  return plotlyLoader(async () => bytesOfText(document.getElementById('salviz-plotly')?.textContent ?? ''));
 }
 
 function courseExplorer({parts}) {

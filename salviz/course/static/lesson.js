@@ -1,6 +1,7 @@
 // The page of a lesson: opens each explorer when its element appears, at the start or at a reveal. The data is in
 // script elements identified by checksum, so that explorers share it.
 import {openPage} from './page.js';
+import {bytesOfText} from './lib/packedtext.js';
 import {plotlyLoader} from './lib/plotly.js';
 import {watchTheme} from './lib/theme.js';
 
@@ -17,7 +18,7 @@ function lessonSource(parts) {
 async function lessonPlotlyBytes() {
   for (const place of document.querySelectorAll('.course-explorer')) {
     const part = JSON.parse(place.dataset.parts)['salviz-plotly'];
-    if (part) return Uint8Array.from(atob(lessonText(part)), character => character.charCodeAt(0));
+    if (part) return bytesOfText(lessonText(part));
   }
   return null;
 }

@@ -1,4 +1,4 @@
-// The marks from which a model learns in a page: the reader marks words, or a class hands in its marks.
+// The marks from which a model learns in a page: the reader marks words, a class hands in its marks, or saliency marks.
 import {elementOf, setText} from '../explorer/controls.js';
 import {CourseWordList} from './kinds/ask-words.js';
 import {classMerge, classRead} from './classmerge.js';
@@ -108,4 +108,16 @@ export class TeachClassMarks {
   }
 
   lock(on) { for (const part of this.el.querySelectorAll('button, textarea, input')) part.disabled = on; }
+}
+
+// Marks of the model itself: the words with the highest saliency before training.
+export class TeachModelMarks {
+  constructor({texts}, changed) {
+    const count = texts.reduce((sum, {salient}) => sum + salient.filter(Boolean).length, 0);
+    this.el = elementOf('p', '', 'The teacher is the model before training. It marks the words with the highest '
+      + `saliency (integrated gradients): ${count} words in ${texts.length} sentences.`);
+    changed(texts.map(({salient}) => salient));
+  }
+
+  lock() {}
 }

@@ -4,7 +4,7 @@ import {classDrawn} from './classmerge.js';
 import {elementOf, setText} from '../explorer/controls.js';
 import {PageModel} from '../explorer/pagemodel.js';
 import {courseButton, courseId} from './parts.js';
-import {TeachClassMarks, TeachReaderMarks} from './teachmarks.js';
+import {TeachClassMarks, TeachModelMarks, TeachReaderMarks} from './teachmarks.js';
 import {teachRandom, teachVerdict, teachWords} from './teachresult.js';
 import {teachNames, TeachWatch} from './teachwatch.js';
 
@@ -57,6 +57,10 @@ export class TeachPanel {
     if (mode === 'class') {
       this.source = new TeachClassMarks({texts, set}, tell, changed);
       return teachPart('Whose marks?', this.source.el);
+    }
+    if (mode === 'saliency') {
+      this.source = new TeachModelMarks({texts}, changed);
+      return teachPart('The teacher', this.source.el);
     }
     this.source = new TeachReaderMarks({texts, classes, most, key: `salviz-teach ${location.pathname}`}, tell, changed);
     const how = `Which words show you the right answer? Click up to ${most} words in each sentence, or use the arrow `

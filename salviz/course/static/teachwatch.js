@@ -8,9 +8,10 @@ export const teachNames = {yours: 'the marks above', common: 'vandal: common wor
 const teachShown = 3, teachMoved = .05;   // new sentences in view; a smaller change of attention counts as none
 
 export class TeachWatch {
-  // `marked` and `held`: sentences {words, spaced, label, opinion, common}; `classes`: names of the answers.
-  constructor({marked, held, classes, settings}) {
-    Object.assign(this, {marked, held, classes, steps: settings.steps, runs: {}, first: 0});
+  // `marked` and `held`: sentences {words, spaced, label, common} with the flags `target` ('opinion' or 'salient');
+  // `classes`: names of the answers.
+  constructor({marked, held, classes, settings, target}) {
+    Object.assign(this, {marked, held, classes, target, steps: settings.steps, runs: {}, first: 0});
     this.labels = held.map(({label}) => label);
     this.which = elementOf('select');
     this.which.addEventListener('change', () => this.show(this.which.value, this.steps));
@@ -59,17 +60,20 @@ export class TeachWatch {
 
   flags(kind) { return this.held.map(of => of[kind]); }
 
+  // The words that a training is about, in new sentences.
+  kind(name) { return name === 'common' ? 'common' : this.target; }
+
   draw() {
     const {steps} = this.runs[this.name], now = steps[this.step], count = this.held.length;
-    const lines = [['opinion words', 'opinion'], ['common words', 'common']].map(([name, kind]) => ({name, kind,
+    const lines = [this.target, 'common'].map(kind => ({name: `${kind} words`, kind,
       values: steps.map(({held}) => teachOn(held, this.flags(kind))), chance: teachChance(this.flags(kind))}));
-    const [opinion, common] = lines.map(({values}) => teachPercent(values[this.step]));
+    const [target, common] = lines.map(({values}) => teachPercent(values[this.step]));
     const right = `${teachRight(now.held, this.labels)} of ${count} answers are right.`;
-    setText(this.line, `Step ${this.step} of ${this.steps}. In ${count} new sentences, ${opinion} of the attention is `
-      + `on opinion words and ${common} on common words. ${right}`);
+    setText(this.line, `Step ${this.step} of ${this.steps}. In ${count} new sentences, ${target} of the attention is `
+      + `on ${this.target} words and ${common} on common words. ${right}`);
     this.chart.replaceChildren(teachChart(lines, this.steps, this.step));
     const shown = Array.from({length: Math.min(teachShown, count)}, (_, i) => (this.first + i) % count);
-    const kind = this.name === 'common' ? 'common' : 'opinion', at = this.runs[this.name].marks.findIndex(Boolean);
+    const kind = this.kind(this.name), at = this.runs[this.name].marks.findIndex(Boolean);
     this.sentences.replaceChildren(elementOf('p', 'tc-legend', 'Colour and number: the fraction of attention. '
       + 'Underlined: marked words in the training sentence, ', `${kind} words in new sentences.`),
     this.sentence('A training sentence', this.marked[at], this.runs[this.name].marks[at], 'marked', at),
@@ -89,17 +93,17 @@ export class TeachWatch {
   drawResults() {
     const runs = this.finished(), start = runs[0][1].steps[0], count = this.held.length;
     const on = (held, kind) => teachPercent(teachOn(held, this.flags(kind)));
-    const row = (name, marked, held) => [name, marked, on(held, 'opinion'), on(held, 'common'),
+    const row = (name, marked, held) => [name, marked, on(held, this.target), on(held, 'common'),
       `${teachRight(held, this.labels)}\u00a0of\u00a0${count}`];
     const rows = runs.map(([name, {steps, marks}]) => {
       const [was, is] = [steps[0], steps.at(-1)].map(({marked}) => teachPercent(teachOn(marked, marks)));
       return row(teachNames[name], `${was} before, ${is} after`, steps.at(-1).held);
     });
-    const chance = ['if all words were equal', '–', ...['opinion', 'common'].map(kind =>
+    const chance = ['if all words were equal', '–', ...[this.target, 'common'].map(kind =>
       teachPercent(teachChance(this.flags(kind)))), '–'];
     this.results.replaceChildren(
       elementOf('div', 'cr-table-area', teachTable(['trained with', 'attention on the marked words, training sentences',
-        'on opinion words, new sentences', 'on common words, new sentences', 'right answers, new sentences'],
+        `on ${this.target} words, new sentences`, 'on common words, new sentences', 'right answers, new sentences'],
       [row('before training', '–', start.held), ...rows, chance])),
       elementOf('ul', 'tc-notes', ...runs.map(([name, run]) => elementOf('li', '',
         elementOf('strong', '', `Trained with ${teachNames[name]}. `), this.notes(name, run).join(' ')))));
@@ -107,7 +111,7 @@ export class TeachWatch {
 
   // Sentences that say what the numbers show, and what may be chance.
   notes(name, {steps, marks}) {
-    const [start, end] = [steps[0], steps.at(-1)], kind = name === 'common' ? 'common' : 'opinion';
+    const [start, end] = [steps[0], steps.at(-1)], kind = this.kind(name);
     const [was, is] = [start, end].map(({held}) => teachOn(held, this.flags(kind)));
     const [old, now] = [start, end].map(({marked}) => teachOn(marked, marks));
     const change = `from ${teachPercent(was)} to ${teachPercent(is)}`, words = `${kind} words in new sentences`;

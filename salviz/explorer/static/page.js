@@ -3,6 +3,7 @@
 import {mountApp} from './app.js';
 import {PageModel} from './engine/pagemodel.js';
 import {unpackPage} from './state/codec.js';
+import {bytesOfBase64, bytesOfText} from './lib/packedtext.js';
 import {plotlyLoader} from './lib/plotly.js';
 import {stateOfLink} from './state/link.js';
 import {State} from './state/state.js';
@@ -14,11 +15,7 @@ function pageText(source, id) { return source.querySelector(`#${id}`)?.textConte
 
 function pageJson(source, id) { return JSON.parse(pageText(source, id) || 'null'); }
 
-function pageBytes(source, id) {
-  const binary = atob(pageText(source, id)), bytes = new Uint8Array(binary.length);
-  for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
-  return bytes;
-}
+function pageBytes(source, id) { return bytesOfBase64(pageText(source, id)); }
 
 // Element ids of the sentence in view in all runs: a comparison needs both sides.
 function pageSame(store, {run, probe}) {
@@ -95,7 +92,7 @@ function pageNumbered(el) {
 
 // A standalone page has an address that encodes the view; a copy within a notebook has none.
 export async function openPage(el, {source = document,
-  plotly = plotlyLoader(async () => pageBytes(source, 'salviz-plotly'))} = {}) {
+  plotly = plotlyLoader(async () => bytesOfText(pageText(source, 'salviz-plotly')))} = {}) {
   const store = new Store(), options = pageJson(source, 'salviz-options') ?? {}, frames = new PageFrames(store, source),
     isPage = source === document;
   store.load(pageJson(source, 'salviz-meta'));

@@ -1,13 +1,14 @@
 // The worker of a page: unpacks the models and answers questions, of which only the newest of each kind counts.
+import {bytesOfText} from '../lib/packedtext.js';
 import {Network} from './network.js';
 import {PageAnswers} from './pageanswers.js';
 import {trainingAnswers} from './pagetraining.js';
 import {TextReader} from './textreader.js';
-import {bytesOfBase64, modelKey, unpackWeights} from './weights.js';
+import {modelKey, unpackWeights} from './weights.js';
 
 // `base`: the first model of the page, from which the file of another one may contain differences.
 async function openedModel(text, Tokenizer, base) {
-  const unpacked = await unpackWeights(bytesOfBase64(text), (await base)?.unpacked),
+  const unpacked = await unpackWeights(bytesOfText(text), (await base)?.unpacked),
     {header, config, weights} = unpacked;
   const model = new PageAnswers(new Network(config, weights), new TextReader(Tokenizer, header.tokenizer, header),
     header);
@@ -15,8 +16,8 @@ async function openedModel(text, Tokenizer, base) {
 }
 
 // `scope`: the worker's global scope; `Tokenizer`: the class of @huggingface/tokenizers. Messages: {load: key, text}
-// with the key of a model and its file in base64, and {ask: question}; each part of an answer is posted as {content,
-// frames}.
+// with the key of a model and its file as `text_of_bytes` returns it, and {ask: question}; each part of an answer is
+// posted as {content, frames}.
 export function startEngine(scope, Tokenizer) {
   const models = new Map(), newest = new Map(), modelOf = ({run, choice}) => models.get(modelKey(run, choice));
   const answer = async question => {

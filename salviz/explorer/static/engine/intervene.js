@@ -44,8 +44,11 @@ export class EngineIntervention {
     if (!one.region) return out;
     const allowed = Uint8Array.from({length: n * n}, (_, k) => Number(isAllowed(config.causal, Math.floor(k / n),
       k % n)));
-    const candidates = discardCandidates(tape.layers[layer].attention.dMaps[head], allowed, n, one.p, one.region);
-    const uniform = keyedUniform(0, config.heads, n, one.seed, 0, layer);
+    const uniform = keyedUniform(0, config.heads, n, one.seed, 0, layer), isRandom = one.region === 'random',
+      other = keyedUniform(0, config.heads, n, one.seed, 1, layer);
+    const score = isRandom ? Float32Array.from(allowed, (_, k) => other(head, Math.floor(k / n), k % n))
+      : tape.layers[layer].attention.dMaps[head];
+    const candidates = discardCandidates(score, allowed, n, one.p, isRandom ? 'high' : one.region);
     dropMask(candidates, allowed, n, one.q, (q, k) => uniform(head, q, k)).forEach((drop, k) => { out[k] |= drop; });
     return out;
   }

@@ -1,5 +1,6 @@
 // The models of a page, with the interface of a kernel: `offers` lists them, `ask` sends a question to the worker.
-import {bytesOfBase64, modelKey} from './weights.js';
+import {bytesOfBase64} from '../lib/packedtext.js';
+import {modelKey} from './weights.js';
 
 export class PageModel {
   // `models`: for each run {about, choices, attributions, needs}; `textOf(name)`: the text of a part of the page.

@@ -9,12 +9,6 @@ async function weightsInflate(bytes) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-export function bytesOfBase64(text) {
-  const binary = atob(text), bytes = new Uint8Array(binary.length);
-  for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
-  return bytes;
-}
-
 function floatRows({codes, scale, width}) {
   const out = new Float32Array(codes.length);
   for (let row = 0, k = 0; row < scale.length; row++)

@@ -5,7 +5,7 @@ export const noIntervention = {positions: [], rows: [], heads: [], layers: [], m
   seed: 0, mask_fraction: 0, top_fraction: .1, saliency: 'input_x_gradient'};
 
 export const mapPatterns = ['next', 'prev', 'first', 'delim', 'period', 'saliency'];
-export const dropRegions = ['high', 'low', 'low_released'];
+export const dropRegions = ['high', 'low', 'low_released', 'random'];
 
 const isPlace = x => Number.isInteger(x) && x >= 0, isFraction = x => Number.isFinite(x) && x >= 0 && x <= 1;
 const areAll = (list, test) => Array.isArray(list) && list.every(test);
@@ -41,7 +41,10 @@ export function interventionChanges(intervention, labels = []) {
     const what = name === 'saliency' ? `SalLM’s target (top fraction ${top}, ${saliency})` : `the pattern ‘${name}’`;
     out.push(`the map of head ${head} of layer ${layer} is replaced by ${what}`);
   }
-  if (region) out.push(`AD-DROP’s region ‘${region}’ is dropped in all layers (p ${p}, q ${q}, seed ${seed})`);
+  if (region) {
+    const what = region === 'random' ? 'random positions are' : `AD-DROP’s region ‘${region}’ is`;
+    out.push(`${what} dropped in all layers (p ${p}, q ${q}, seed ${seed})`);
+  }
   return out;
 }
 

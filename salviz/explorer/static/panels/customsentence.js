@@ -67,6 +67,9 @@ class CustomSentence {
     this.colour = choiceOf(customColours, () => this.show());
     this.about = elementOf('p', 'sv-note');
     this.line = elementOf('div', 'sv-line sv-own-pair');
+    this.line.tabIndex = 0;   // it scrolls
+    this.line.setAttribute('role', 'group');
+    this.line.setAttribute('aria-label', 'words of A and B');
     this.scale = elementOf('div', 'sv-own-scales');
     this.outcome = elementOf('div', 'sv-own-outcome');
     this.maps = new SentenceMaps(this.ctx.announce);

@@ -9,7 +9,7 @@ const tokenModes = [['positions', 'no token attends to it'], ['rows', 'its own a
 const mapModes = [['', 'keep it'], ['next', 'next token'], ['prev', 'previous token'], ['first', 'first token'],
   ['delim', 'delimiters'], ['period', 'full stops'], ['saliency', 'SalLM’s target']];
 const regionModes = [['', 'none'], ['high', 'highest attributions'], ['low', 'lowest attributions'],
-  ['low_released', 'lowest (as many as in the released code)']];
+  ['low_released', 'lowest (as many as in the released code)'], ['random', 'random positions']];
 
 const toggled = (list, item) => {
   const text = JSON.stringify(item), rest = list.filter(one => JSON.stringify(one) !== text);

@@ -1,0 +1,7 @@
+// Unpacks the program of a page, which is gzipped in base64, and runs it as a module.
+const packed = document.getElementById('course-program').textContent;
+const bytes = Uint8Array.from(atob(packed), letter => letter.charCodeAt(0));
+const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'));
+const script = Object.assign(document.createElement('script'), {type: 'module'});
+script.textContent = await new Response(stream).text();
+document.head.append(script);
