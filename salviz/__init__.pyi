@@ -40,7 +40,8 @@ from .metrics.methods_text import model_card as model_card
 from .metrics.robustness import (calibration_error as calibration_error, consistency as consistency,
                                  group_scores as group_scores)
 from .metrics.localisation import (pointing_game as pointing_game,
-                                   energy_inside as energy_inside, box_mask as box_mask)
+                                   energy_inside as energy_inside, box_mask as box_mask,
+                                   rationale_mask as rationale_mask)
 from .analysis.faithfulness import faithfulness_table as faithfulness_table, accuracy_drop as accuracy_drop
 from .analysis.rationales import plausibility_table as plausibility_table
 from .analysis.corpus import head_table as head_table, gradient_sizes as gradient_sizes

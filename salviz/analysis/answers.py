@@ -17,6 +17,7 @@ import torch
 from ..core.image_layout import ImageLayout, pixel_map
 from ..core.snapshots import Snapshot
 from ..core.validation import PositiveInt, check_choice, check_faults
+from ..models.answer_inputs import as_image, prompted
 from ..models.attention import check_observable, observe, unwrapped
 from ..models.image_tokens import image_layout, image_positions, patch_order, vision_parts
 from ..models.loading import device_of, model_name, undisturbed
@@ -146,27 +147,9 @@ def answer_map(
     return pixel_map(explanation.patches, explanation.patch_weights[method][token])
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an21
-def _image_array(image) -> np.ndarray: # uint8 [height, width, 3]
-    "Convert `image`, a PIL image or an array, to an array"
-    if hasattr(image, 'convert'): image = image.convert('RGB')
-    x = np.asarray(image)
-    is_valid = x.ndim == 3 and x.shape[-1] == 3 and x.dtype == np.uint8 and min(x.shape) > 0
-    check_faults('' if is_valid else
-                 'image must be a PIL image or a uint8 array [height, width, 3], got '
-                 f'{type(image).__name__ if x.ndim == 0 else f"{x.dtype} {list(x.shape)}"}', 'explain_answer: ')
-    return x
-
-def _prompted(processor, prompt) -> str:
-    "Return `prompt` with an image token"
-    token = processor.image_token
-    if token in prompt: return prompt
-    if not getattr(processor, 'chat_template', None): return f'{token} {prompt}'
-    content = [dict(type='image'), dict(type='text', text=prompt)]
-    return processor.apply_chat_template([dict(role='user', content=content)], add_generation_prompt=True)
-
 def _inputs(model, processor, image, prompt) -> dict:
     "Return the inputs of `model` for one image and its prompt, on its device"
-    inputs = processor(images=[image], text=[_prompted(processor, prompt)], return_tensors='pt')
+    inputs = processor(images=[image], text=[prompted(processor, prompt)], return_tensors='pt')
     kind, device = next(model.parameters()).dtype, device_of(model)
     return {k: x.to(device, kind if x.is_floating_point() else None) for k, x in inputs.items()}
 
@@ -272,7 +255,7 @@ def explain_answer(
     'attention' is the mean over layers and heads, 'rollout' is from Abnar and Zuidema (2020), and
     'gradient_x_attention' is the relevance of Chefer, Gur and Wolf (2021)."""
     for name in methods: check_choice('explain_answer: methods', name, tuple(_methods))
-    inner, image = unwrapped(model), _image_array(image)
+    inner, image = unwrapped(model), as_image(image, 'explain_answer: ')
     parts = vision_parts(inner)
     check_observable(parts.language)
     problem = _tower_problem(inner, parts)

@@ -36,7 +36,10 @@ def _without_videos(processor_class):
     "Return a subclass of `processor_class` that accepts no video processor"
     def check(self, name, argument):
         if name != 'video_processor': return processor_class.check_argument_for_proper_class(self, name, argument)
-    return type(processor_class.__name__, (processor_class,), dict(check_argument_for_proper_class=check))
+    def save(self, folder, **kwargs):
+        for part in (self.tokenizer, self.image_processor): part.save_pretrained(folder)
+    return type(processor_class.__name__, (processor_class,),
+                dict(check_argument_for_proper_class=check, save_pretrained=save))
 
 # %% ../../nbs/03_models/15_small_vision_language.ipynb #sv10
 def _llava(text, vision, tokenizer, patch):
