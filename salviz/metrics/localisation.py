@@ -33,18 +33,37 @@ def box_mask(
     return mask
 
 # %% ../../nbs/08_metrics/10_localisation.ipynb #0ba17d1f
+def _inside_outline(outline, height, width) -> np.ndarray: # bool [height, width]
+    "Return the pixels whose centres are inside the closed line through the points `outline` = (y, x, y, x, ...)"
+    points, mask = np.reshape(outline, (-1, 2)), np.zeros((height, width), bool)
+    down, across = np.arange(height) + .5, np.arange(width) + .5
+    for (y0, x0), (y1, x1) in zip(points, np.roll(points, -1, 0)):
+        rows = (y0 <= down) != (y1 <= down)
+        if rows.any(): mask[rows] ^= (x0 + (down[rows] - y0)/(y1 - y0)*(x1 - x0))[:, None] <= across
+    return mask
+
+def _is_mark(x) -> bool:
+    "Return whether `x` has the numbers of a box or of an outline"
+    numbers = isinstance(x, (Sequence, np.ndarray)) and all(isinstance(v, (int, float, np.number)) for v in x)
+    return bool(numbers) and (len(x) == 4 or len(x) >= 6 and len(x) % 2 == 0)
+
+# %% ../../nbs/08_metrics/10_localisation.ipynb #506f60b4
 def rationale_mask(
-    rationale,              # boxes, see `box_mask`; or a mask [height, width], whose marked pixels are not 0
-    height:int, width:int,  # of the image, in pixels
+    # marks: boxes (top, left, bottom, right) or outlines (y, x, y, x, ...) in pixels; or a mask [height, width], whose
+    # marked pixels are not 0
+    rationale,
+    height:int, width:int, # of the image, in pixels
 ) -> np.ndarray: # bool [height, width]
     "Return the pixels that `rationale` marks; an empty list marks none"
-    if isinstance(rationale, Sequence) and not len(rationale): return np.zeros((height, width), bool)
-    x = np.asarray(rationale)
-    if x.shape == (height, width): return x != 0
-    check_faults('' if x.shape[-1:] == (4,) else
-                 f'a rationale must be boxes (top, left, bottom, right), or a mask of {height} × {width} pixels, got '
-                 f'an array of shape {x.shape}', 'rationale_mask: ')
-    return box_mask(x.tolist(), height, width)
+    lengths = {len(row) if hasattr(row, '__len__') else 0 for row in rationale}
+    if len(rationale) == height and lengths == {width}: return np.asarray(rationale) != 0
+    mask = np.zeros((height, width), bool)
+    for mark in rationale:
+        check_faults('' if _is_mark(mark) else
+                     'a rationale must be boxes (top, left, bottom, right), outlines (y, x, y, x, ...) or a mask of '
+                     f'{height} × {width} pixels, got {mark!r:.80}', 'rationale_mask: ')
+        mask |= box_mask(mark, height, width) if len(mark) == 4 else _inside_outline(mark, height, width)
+    return mask
 
 # %% ../../nbs/08_metrics/10_localisation.ipynb #lo09
 def _checked(values, mask) -> tuple: # (values, mask)

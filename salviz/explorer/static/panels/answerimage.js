@@ -2,9 +2,10 @@
 import {colourScaleOf, paintScale, percent, scaleColour, shortNumber} from '../lib/colour.js';
 import {chipText, numberWords, paintToken, quoted, scaleBar} from '../lib/words.js';
 import {choiceOf, elementOf, fillChoice, labelled, setText, tickBox} from '../lib/controls.js';
+import {MarkEditor, markedPixels, measuresInside} from './answermarks.js';
 import {writtenAt} from './continuation.js';
 
-const answerKeys = ['frames', 'meta', 'run', 'probe', 'step', 'row', 'palette', 'theme', 'size'];
+const answerKeys = ['frames', 'meta', 'run', 'probe', 'step', 'row', 'palette', 'theme', 'size', 'marks'];
 const answerGrey = .4;
 const answerMethods = {attention: 'Attention, mean of layers and heads', rollout: 'Attention rollout',
   gradient_x_attention: 'Gradient x attention'};
@@ -66,7 +67,8 @@ class AnswerPanel {
     this.line.setAttribute('aria-orientation', 'horizontal');
     this.line.setAttribute('aria-label', 'generated tokens: choose one to see what it rests on');
     this.about = elementOf('p', 'sv-reading');
-    this.images = elementOf('div', 'sv-imageanswer-images', this.image, this.map);
+    this.editor = new MarkEditor(ctx, this.map);
+    this.images = elementOf('div', 'sv-imageanswer-images', this.image, this.editor.el);
     this.reading = elementOf('p', 'sv-reading');
     this.mapScale = elementOf('div', 'sv-sentence-scale');
     this.text = elementOf('div', 'sv-line');
@@ -76,7 +78,7 @@ class AnswerPanel {
       labelled('Through the vision tower', this.towerBox, 'sv-check'),
       labelled('Overlay on the image', this.overBox, 'sv-check'));
     this.el = elementOf('section', 'sv-panel sv-imageanswer', this.head, this.warning, this.line, this.about,
-      this.images, this.mapScale, this.reading,
+      this.images, this.mapScale, this.reading, this.editor.bar, this.editor.words,
       elementOf('h4', 'sv-imageanswer-title', 'Text before the token'), this.text, this.textScale, this.legend);
     this.el.setAttribute('aria-label', 'Answer');
     this.image.setAttribute('role', 'img');
@@ -101,8 +103,8 @@ class AnswerPanel {
       e.preventDefault();
       e.stopPropagation();
     });
-    this.map.addEventListener('mousemove', e => this.readPoint(e));
-    this.map.addEventListener('mouseleave', () => this.read(null));
+    this.editor.el.addEventListener('mousemove', e => this.readPoint(e));
+    this.editor.el.addEventListener('mouseleave', () => this.read(null));
     this.map.addEventListener('keydown', e => {
       const across = this.layout.crops[0][5];
       const step = {ArrowRight: 1, ArrowLeft: -1, ArrowDown: across, ArrowUp: -across};
@@ -161,6 +163,14 @@ class AnswerPanel {
     this.draw();
     this.showText(g);
     this.say(g);
+    this.showMarks();
+  }
+
+  // The measures use all pixels of the image, of which the page may store fewer.
+  showMarks() {
+    const {height, width} = this.layout, {marks} = this.editor.show(this.ctx.state.probe, height, width);
+    const map = marks.length ? pixelDensity(this.layout, this.values, height, width) : null;
+    this.editor.measure(map && measuresInside(map, markedPixels(marks, height, width)));
   }
 
   showAnswer(g) {
@@ -256,7 +266,8 @@ export const answerPanel = {
   help: {says: [
     'An answer about an image: the pixels and the words on which the chosen token rests.',
     'Weights stop at image tokens, or follow the vision tower to its patches.'],
-  keys: [['← →', 'previous or next generated token'], ['← ↑ ↓ →', 'on the map: move between image tokens']]},
+  keys: [['← →', 'previous or next generated token'], ['← ↑ ↓ →', 'on the map: move between image tokens'],
+    ['← ↑ ↓ →', 'on a mark: move it; with Shift: change its size'], ['Delete', 'remove the mark']]},
   fits: frame => Boolean(answerOf(frame)), absent: 'This run contains no answer about an image.',
   view: AnswerPanel,
 };
