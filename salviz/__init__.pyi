@@ -48,6 +48,7 @@ from .analysis.corpus import head_table as head_table, gradient_sizes as gradien
 from .analysis.answers import (explain_answer as explain_answer, AnswerExplanation as AnswerExplanation,
                                answer_map as answer_map, answer_words as answer_words,
                                image_fraction as image_fraction)
+from .analysis.transcripts import explain_transcript as explain_transcript
 from .analysis.antecedents import antecedent_accuracy as antecedent_accuracy, antecedent_report as antecedent_report
 from .analysis.empirical_explainer import (EmpiricalExplainer as EmpiricalExplainer,
                                            fit_explainer as fit_explainer)

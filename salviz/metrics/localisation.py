@@ -49,12 +49,13 @@ def _is_mark(x) -> bool:
 
 # %% ../../nbs/08_metrics/10_localisation.ipynb #506f60b4
 def rationale_mask(
-    # marks: boxes (top, left, bottom, right) or outlines (y, x, y, x, ...) in pixels; or a mask [height, width], whose
-    # marked pixels are not 0
+    # marks: boxes (top, left, bottom, right) or outlines (y, x, y, x, ...) in pixels; or a mask [height, width] or a PIL
+    # image, whose marked pixels are not 0
     rationale,
     height:int, width:int, # of the image, in pixels
 ) -> np.ndarray: # bool [height, width]
     "Return the pixels that `rationale` marks; an empty list marks none"
+    if hasattr(rationale, 'convert'): rationale = np.asarray(rationale.convert('L'))
     lengths = {len(row) if hasattr(row, '__len__') else 0 for row in rationale}
     if len(rationale) == height and lengths == {width}: return np.asarray(rationale) != 0
     mask = np.zeros((height, width), bool)

@@ -202,6 +202,7 @@ class AnswerPanel {
     }
     for (const [canvas, values] of [[this.image, plain], [this.map, colours]]) {
       Object.assign(canvas, {width: columns, height: rows});
+      canvas.classList.toggle('sv-imageanswer-audio', Boolean(this.answer.seconds));
       canvas.getContext('2d').putImageData(new ImageData(new Uint8ClampedArray(values.buffer), columns, rows), 0, 0);
     }
     this.map.salviz = {density: this.density};
@@ -231,11 +232,11 @@ class AnswerPanel {
     this.warning.hidden = !notes.length;
     setText(this.warning, notes.join(' '));
     setText(this.about, `${label}: probability ${numberWords(answer.probability[g], 2)}`
-      + `${others ? `. Alternatives: ${others}` : ''}. ${percent(this.onImage)} of its weight is on the image.`);
-    this.image.setAttribute('aria-label', 'the image');
+      + `${others ? `. Alternatives: ${others}` : ''}. ${percent(this.onImage)} of its weight is on the ${this.source()}.`);
+    this.image.setAttribute('aria-label', `the ${answer.seconds ? 'spectrogram' : 'image'}`);
     this.map.setAttribute('aria-label', `Heat map for ${label}. The strongest: ${this.nameOf(strongest)}. `
-      + 'Arrow keys move between image tokens.');
-    setText(this.legend, 'Colours are scaled to this token. The weights of image and text sum to 1. '
+      + `Arrow keys move between ${answer.seconds ? 'moments' : 'image tokens'}.`);
+    setText(this.legend, `Colours are scaled to this token. The weights of ${this.source()} and text sum to 1. `
       + 'Framed words were generated.'
       + (this.over ? ' The colours on the image are blended with it, so they look different from the scale.' : ''));
     if (this.speak) this.ctx.announce(this.about.textContent);
@@ -244,8 +245,13 @@ class AnswerPanel {
     this.read(null);
   }
 
+  source() { return this.answer.seconds ? 'audio' : 'image'; }
+
   nameOf(token) {
-    return `${this.tower ? 'patch' : 'image token'} ${token}, weight ${shortNumber(this.values[token])}`;
+    const weight = `weight ${shortNumber(this.values[token])}`, {seconds} = this.answer;
+    if (!seconds) return `${this.tower ? 'patch' : 'image token'} ${token}, ${weight}`;
+    const [, left, , wide, , c] = this.layout.crops[0], at = i => shortNumber((left + i * wide / c) * seconds);
+    return `${at(token)} to ${at(token + 1)} s, ${weight}`;
   }
 
   readPoint(e) {
@@ -255,7 +261,8 @@ class AnswerPanel {
   }
 
   read(tokens) {
-    const what = tokens === null ? 'Point at the map to read the weights of image tokens.'
+    const {seconds} = this.answer, what = tokens === null
+      ? `Point at the map to read ${seconds ? 'times and weights' : 'the weights of image tokens'}.`
       : tokens.map(token => this.nameOf(token)).join('; ') || 'No image token covers this pixel.';
     setText(this.reading, what);
   }
