@@ -47,8 +47,9 @@ def _check_text_args(model, tokenizer, image_args):
 
 # %% ../nbs/12_explorer/14_model_explorer.ipynb #3f597319
 def _explored_answer(model, processor, source, prompt, generate, not_used, kwargs) -> Explorer:
-    """Return the explorer of an answer about `source`, {'image' or 'audio': value}; `not_used` are the arguments that must
-    be None"""
+    """Return the explorer of an answer about `source`, {'image' or 'audio': value}
+
+    `not_used` are the arguments that must be None."""
     from salviz.analysis.answers import answer_snapshot, explain_answer
     from salviz.analysis.transcripts import explain_transcript
     from salviz.models.encoder_inputs import reads_with_encoder
@@ -105,7 +106,8 @@ def explore(
     labels:'Sequence|np.ndarray|torch.Tensor|str|int|None'=None,
     classes:Sequence[str]|None=None, # class names for images; None: those of the model or else of the rows
     image:'np.ndarray|Image|None'=None, # for a vision-language model: a PIL image or a uint8 array [height, width, 3]
-    prompt:str|None=None,            # question about the `image`; for an encoder-decoder, the first tokens of its decoder
+    # question about the `image`; for an encoder-decoder such as Donut, the first tokens of its decoder
+    prompt:str|None=None,
     audio:'np.ndarray|None'=None,    # for Whisper: floats [samples] at the sampling rate of the processor
     **kwargs,                        # arguments of `Explorer`
     # an `Explorer` with attention [layers, heads, query, key], saliency [tokens] or [height, width] and attribution
@@ -121,8 +123,8 @@ def explore(
     `explore(model, tokenizer, ['a charming film', 'a dull film'], target='positive')`,
     `explore(language_model, tokenizer, 'a charming', generate=8)`,
     `explore(vision_transformer, images=data['test'].select(range(4)))`. An answer about an image:
-    `explore(vision_language_model, processor, image=photo, prompt='What colour is the car?', generate=8)`. A transcript:
-    `explore(whisper, processor, audio=samples, generate=32)`"""
+    `explore(vision_language_model, processor, image=photo, prompt='What colour is the car?', generate=8)`.
+    A transcript: `explore(whisper, processor, audio=samples, generate=32)`"""
     text_args = dict(texts=texts, position=position, max_length=max_length)
     if image is not None or prompt is not None or audio is not None:
         not_used = text_args | dict(target=target, steps=steps, images=images, labels=labels, classes=classes)

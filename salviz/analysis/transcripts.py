@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from .answers import AnswerExplanation, AnswerMethod, scaled_to, through_tower, token_facts, untrained_note
+from .answers import (
+    AnswerExplanation, AnswerMethod, scaled_to, through_tower, token_facts, untrained_note)
 from ..core.validation import PositiveInt, check_choice
 from ..models.attention import unwrapped
 from ..models.encoder_inputs import encoder_input
@@ -97,7 +98,8 @@ class _DecoderPass:
         "Return the gradients of `score` with respect to the attention of all parts"
         flat = [A for part in self._parts for A in part]
         found = torch.autograd.grad(score, flat, retain_graph=True, allow_unused=True)
-        found = iter([torch.zeros(A.shape[1:]).double() if G is None else G[0].double().cpu() for A, G in zip(flat, found)])
+        found = iter([torch.zeros(A.shape[1:]).double() if G is None else G[0].double().cpu()
+                      for A, G in zip(flat, found)])
         return [[next(found) for _ in part] for part in self._parts]
 
 def _weights_of(method, read, ids, start, found) -> tuple:
@@ -131,8 +133,9 @@ def explain_transcript(
     generate:PositiveInt=16,      # maximum number of tokens in the answer
     methods:Sequence[AnswerMethod]=('attention', 'rollout', 'gradient_x_attention'),
 ) -> AnswerExplanation: # for audio, `image` is its spectrogram, and `seconds` the duration of a column
-    """Generate an answer and find the pixels or moments and the words on which each of its tokens rests; the model is not
-    changed"""
+    """Generate an answer and find the pixels or moments and the words on which each of its tokens rests
+
+    The model is not changed. See `explain_answer` for the methods."""
     for name in methods: check_choice('explain_transcript: methods', name, AnswerMethod.__args__)
     model = unwrapped(model)
     found, input_name = encoder_input(model, processor, source, 'explain_transcript'), model.main_input_name
@@ -154,10 +157,11 @@ def _explanation(model, processor, found, read, ids, start, weights) -> AnswerEx
     is_image = np.zeros(outputs + len(ids), bool)
     is_image[found.special:outputs] = True
     notes = [untrained_note(model)]
-    if not found.has_maps: notes.append('The weights stop at the outputs of the encoder, whose layers attend within windows '
-                                        'that merge and move.')
+    if not found.has_maps:
+        notes.append('The weights stop at the outputs of the encoder, whose layers attend within windows that merge '
+                     'and move.')
     return AnswerExplanation(
-        found.picture, _labels(processor, ids, found), is_image, outputs + start, probability, alternatives, found.layout,
-        found.layout, {name: rows for name, (rows, _) in weights.items()},
+        found.picture, _labels(processor, ids, found), is_image, outputs + start, probability, alternatives,
+        found.layout, found.layout, {name: rows for name, (rows, _) in weights.items()},
         {name: patches for name, (_, patches) in weights.items()} if found.has_maps else {},
         [note for note in notes if note], model_name(model), found.seconds)

@@ -370,7 +370,8 @@ class Method(_Described):
         reads_both = answers_images(model)
         self.require(self.reads_images_and_text or not reads_both,
                      'does not support vision-language models; FineTuning and RationaleGuided do')
-        self.require(task in here or reads_both, f'does not support {task}; supported tasks: {", ".join(here)}{why and f". {why}"}')
+        self.require(task in here or reads_both,
+                     f'does not support {task}; supported tasks: {", ".join(here)}{why and f". {why}"}')
         self.require(getattr(self, 'layers', None) not in ([], ()),
                      'layers must contain at least one layer, or be None for all')
 

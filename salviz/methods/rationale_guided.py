@@ -322,8 +322,9 @@ class _Marked(Method):
         return {l: tuple(heads) for l in check_layers(model, self.layers)}
 
     def counted(self, batch:dict) -> torch.Tensor: # bool [batch, n]
-        """Return a mask of the tokens that are compared: tokens of words, or all real tokens if `specials` is set; image
-        tokens for an answer about an image"""
+        """Return a mask of the tokens that are compared: tokens of words, or all real tokens if `specials` is set
+
+        For an answer about an image, these are the image tokens."""
         if 'is_image' in batch: return batch['is_image']
         real = batch['attention_mask'].bool()
         if self.variant.specials: return real

@@ -49,8 +49,8 @@ def _is_mark(x) -> bool:
 
 # %% ../../nbs/08_metrics/10_localisation.ipynb #506f60b4
 def rationale_mask(
-    # marks: boxes (top, left, bottom, right) or outlines (y, x, y, x, ...) in pixels; or a mask [height, width] or a PIL
-    # image, whose marked pixels are not 0
+    # marks: boxes (top, left, bottom, right) or outlines (y, x, y, x, ...) in pixels; or a mask [height, width] or a
+    # PIL image, whose marked pixels are not 0
     rationale,
     height:int, width:int, # of the image, in pixels
 ) -> np.ndarray: # bool [height, width]

@@ -63,7 +63,8 @@ def _image_input(model, processor, image, name) -> EncoderInput:
     is_swin, turns = config.model_type in _swin, getattr(reader, 'do_align_long_axis', False)
     block = int(np.max(config.patch_size))*(2**(len(config.depths) - 1) if is_swin else 1)
     faults = ['its image processor may rotate the image (do_align_long_axis)']*bool(turns)
-    if any(n % block for n in shape): faults.append(f'its encoder pads {shape[0]} × {shape[1]} pixels to blocks of {block}')
+    if any(n % block for n in shape):
+        faults.append(f'its encoder pads {shape[0]} × {shape[1]} pixels to blocks of {block}')
     check_faults(faults, f'{name}: outputs of the encoder cannot be mapped to pixels, because ')
     layout = ImageLayout(height, width, (_whole_crop(reader, height, width, shape, block),))
     special = dict(vit=1, deit=2).get(config.model_type, 0)
@@ -76,8 +77,8 @@ def _audio_input(model, processor, audio, name) -> EncoderInput:
     longest = reader.n_samples
     is_valid = audio.ndim == 1 and audio.dtype.kind == 'f' and 0 < len(audio) <= longest
     check_faults('' if is_valid else
-                 f'audio must be floats [samples] at {reader.sampling_rate} Hz, at most {longest/reader.sampling_rate:g} s, '
-                 f'got {audio.dtype} {list(audio.shape)}', f'{name}: ')
+                 f'audio must be floats [samples] at {reader.sampling_rate} Hz, at most '
+                 f'{longest/reader.sampling_rate:g} s, got {audio.dtype} {list(audio.shape)}', f'{name}: ')
     values = reader(audio, sampling_rate=reader.sampling_rate, return_tensors='pt')['input_features']
     columns, outputs = -(-len(audio)//reader.hop_length), model.config.max_source_positions
     shown = values[0, :, :columns].flip(0).numpy()
@@ -106,7 +107,8 @@ def encoder_input(
     encoder = getattr(getattr(model.config, 'encoder', None), 'model_type', kind)
     is_known = kind == 'vision-encoder-decoder' and encoder in ('vit', 'deit', *_swin)
     check_faults('' if is_known else
-                 f'{type(model).__name__} is not supported, because how the outputs of its encoder ({encoder}) map to its '
-                 'input is not implemented; supported: VisionEncoderDecoderModel with ViT, DeiT or Swin, and Whisper',
+                 f'{type(model).__name__} is not supported, because how the outputs of its encoder ({encoder}) map to '
+                 'its input is not implemented; supported: VisionEncoderDecoderModel with ViT, DeiT or Swin, and '
+                 'Whisper',
                  f'{name}: ')
     return _image_input(model, processor, source, name)

@@ -48,8 +48,8 @@ def _run_passes(
     plan,       # from `Method.plan`
 ) -> tuple: # ({'main': outputs, name of a further pass: its outputs}, maps of the main pass or None)
     "Run the main pass and the further passes of `plan`"
-    observing = (observe(observed_model(net), list(plan.layers), plan.drop, plan.scale, plan.after_dropout, rows=plan.rows)
-                 if plan.observed else contextlib.nullcontext())
+    observing = (observe(observed_model(net), list(plan.layers), plan.drop, plan.scale, plan.after_dropout,
+                         rows=plan.rows) if plan.observed else contextlib.nullcontext())
     with observing as maps, captured_input(net, model_inputs(batch, net), plan.main_embeddings) as (inputs, captured):
         main = model(**inputs)
     if captured: main.salviz_input = captured[0]

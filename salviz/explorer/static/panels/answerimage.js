@@ -68,15 +68,17 @@ class AnswerPanel {
     this.line.setAttribute('aria-label', 'generated tokens: choose one to see what it rests on');
     this.about = elementOf('p', 'sv-reading');
     this.editor = new MarkEditor(ctx, this.map);
-    this.images = elementOf('div', 'sv-imageanswer-images', this.image, this.editor.el);
+    this.times = [0, 1].map(() => elementOf('div', 'sv-imageanswer-times'));
+    this.images = elementOf('div', 'sv-imageanswer-images', elementOf('div', '', this.image, this.times[0]),
+      elementOf('div', '', this.editor.el, this.times[1]));
     this.reading = elementOf('p', 'sv-reading');
     this.mapScale = elementOf('div', 'sv-sentence-scale');
     this.text = elementOf('div', 'sv-line');
     this.textScale = elementOf('div', 'sv-sentence-scale');
     this.legend = elementOf('p', 'sv-note');
     this.head = elementOf('div', 'sv-head', elementOf('h3', 'sv-title', 'Answer'), labelled('Weights', this.methods),
-      labelled('Through the vision tower', this.towerBox, 'sv-check'),
-      labelled('Overlay on the image', this.overBox, 'sv-check'));
+      labelled('Through the encoder', this.towerBox, 'sv-check'),
+      labelled('Overlay', this.overBox, 'sv-check'));
     this.el = elementOf('section', 'sv-panel sv-imageanswer', this.head, this.warning, this.line, this.about,
       this.images, this.mapScale, this.reading, this.editor.bar, this.editor.words,
       elementOf('h4', 'sv-imageanswer-title', 'Text before the token'), this.text, this.textScale, this.legend);
@@ -206,7 +208,18 @@ class AnswerPanel {
       canvas.getContext('2d').putImageData(new ImageData(new Uint8ClampedArray(values.buffer), columns, rows), 0, 0);
     }
     this.map.salviz = {density: this.density};
+    this.showTimes();
     this.mapScale.replaceChildren(scaleBar(scale, 'of weight density (1: even spread)'));
+  }
+
+  // The time axis of audio, below both pictures.
+  showTimes() {
+    const {seconds, layout} = this.answer, parts = [0, 1, 2, 3, 4];
+    for (const axis of this.times) {
+      axis.hidden = !seconds;
+      const words = parts.map(i => `${shortNumber(i / 4 * layout.width * (seconds ?? 0))}${i === 4 ? ' s' : ''}`);
+      axis.replaceChildren(...words.map(word => elementOf('span', '', word)));
+    }
   }
 
   // The text before the token; image tokens are left out.
@@ -232,13 +245,15 @@ class AnswerPanel {
     this.warning.hidden = !notes.length;
     setText(this.warning, notes.join(' '));
     setText(this.about, `${label}: probability ${numberWords(answer.probability[g], 2)}`
-      + `${others ? `. Alternatives: ${others}` : ''}. ${percent(this.onImage)} of its weight is on the ${this.source()}.`);
+      + `${others ? `. Alternatives: ${others}` : ''}. `
+      + `${percent(this.onImage)} of its weight is on the ${this.source()}.`);
     this.image.setAttribute('aria-label', `the ${answer.seconds ? 'spectrogram' : 'image'}`);
     this.map.setAttribute('aria-label', `Heat map for ${label}. The strongest: ${this.nameOf(strongest)}. `
       + `Arrow keys move between ${answer.seconds ? 'moments' : 'image tokens'}.`);
+    const picture = answer.seconds ? 'spectrogram' : 'image';
     setText(this.legend, `Colours are scaled to this token. The weights of ${this.source()} and text sum to 1. `
       + 'Framed words were generated.'
-      + (this.over ? ' The colours on the image are blended with it, so they look different from the scale.' : ''));
+      + (this.over ? ` The colours are blended with the ${picture}, so they look different from the scale.` : ''));
     if (this.speak) this.ctx.announce(this.about.textContent);
     this.speak = false;
     this.cursor = null;
@@ -272,7 +287,7 @@ export const answerPanel = {
   name: 'answer', title: 'Answer', order: 61, shows: 'text', image: 'answer_heat_map', page: 'below',
   help: {says: [
     'An answer about an image: the pixels and the words on which the chosen token rests.',
-    'Weights stop at image tokens, or follow the vision tower to its patches.'],
+    'Weights stop at image tokens, or follow the encoder of images or audio to its patches or moments.'],
   keys: [['← →', 'previous or next generated token'], ['← ↑ ↓ →', 'on the map: move between image tokens'],
     ['← ↑ ↓ →', 'on a mark: move it; with Shift: change its size'], ['Delete', 'remove the mark']]},
   fits: frame => Boolean(answerOf(frame)), absent: 'This run contains no answer about an image.',
