@@ -17,8 +17,8 @@ from ..data.columns import collated, column_kinds, further_columns, with_columns
 from ..data.signals import SignalCollator, encode_signals, signal_info
 from ..data.texts import Collator, align_answers, encode, encode_texts
 from ..metrics.tasks import modalities
-from ..models.answer_inputs import answer_batch, encoded_answers
 from ..models.agreement import check_classes, check_tokens
+from ..models.answer_inputs import answer_batch, encoded_answers
 from ..models.corruption import corruptions
 from ..models.loading import decoder_start, is_bidirectional, longest_input
 from ..models.patches import check_images, reads_patches, special_tokens

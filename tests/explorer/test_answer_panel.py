@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import traitlets
 
+from accessible import faults
 from browser import browser, load, new_page, page, send, settled, spoken  # noqa: F401, fixtures
 from every_kind import answered
 from salviz.core.image_layout import Crop, ImageLayout, pixel_map
@@ -61,9 +62,11 @@ def test_arrow_keys_choose_tokens_and_read_the_map(page):
     chips = panel.locator('.sv-line').first.locator('.sv-chip')
     chips.first.click()
     page.keyboard.press('ArrowRight')
+    settled(page)
     assert chips.nth(1).get_attribute('aria-selected') == 'true'
     panel.locator('canvas').nth(1).focus()
     page.keyboard.press('ArrowRight')
+    settled(page)
     assert 'image token 0, weight' in panel.inner_text()
 
 def test_hostile_tokens_are_shown_as_text(page):
@@ -157,6 +160,24 @@ def test_marks_of_a_saved_view_are_checked(page):
     page.set_content(page_text([answered(['what', 'is', 'it', '?', 'a', 'cat'])], panels=['answer'], state=state))
     settled(page)
     assert marks_of(page) == ['2,1 4,1 4,3 2,3']
+
+def test_audio_is_read_in_seconds(page):
+    snapshot = answered(['<s>', 'a', 'red', 'cat'])
+    snapshot.info['answer']['seconds'] = .01
+    panel = shown(page, snapshot)
+    assert 'of its weight is on the audio' in panel.inner_text()
+    words = panel.locator('.sv-imageanswer-times').first.inner_text().split()
+    assert words == ['0', '0.075', '0.15', '0.225', '0.3', 's']
+    panel.locator('canvas').nth(1).focus()
+    for _ in range(2): page.keyboard.press('ArrowRight')
+    settled(page)
+    assert '0.1 to 0.2 s, weight' in panel.inner_text()
+
+def test_marks_are_accessible(page):
+    snapshot = answered(['what', 'is', 'it', '?', 'a', 'cat'])
+    page.set_content(page_text([snapshot], panels=['answer'], state=dict(marks={'0': [[1, 2, 8, 9]]})))
+    settled(page)
+    assert marks_of(page) and faults(page) == []
 
 def test_marks_arrive_in_python_and_are_shown_from_there():
     explorer = Explorer([answered(['what', 'is', 'it', '?', 'a', 'cat'])], panels=['answer'])

@@ -217,7 +217,7 @@ class AnswerPanel {
     const {seconds, layout} = this.answer, parts = [0, 1, 2, 3, 4];
     for (const axis of this.times) {
       axis.hidden = !seconds;
-      const words = parts.map(i => `${shortNumber(i / 4 * layout.width * (seconds ?? 0))}${i === 4 ? ' s' : ''}`);
+      const words = parts.map(i => `${numberWords(i / 4 * layout.width * (seconds ?? 0))}${i === 4 ? ' s' : ''}`);
       axis.replaceChildren(...words.map(word => elementOf('span', '', word)));
     }
   }
