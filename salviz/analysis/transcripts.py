@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 # %% ../../nbs/09_analysis/14_transcripts.ipynb #tr06
 def _mean_positive(A, G): return (A*G).clamp(min=0).mean(0)
 
-def _through_decoder(method, selfs, crosses, gradients, position) -> tuple: # (u [outputs], v [tokens]); sum 1
+def _through_decoder(method, inner, crosses, gradients, position) -> tuple: # (u [outputs], v [tokens]); sum 1
     """Return the weights of the encoder's outputs and of the decoder's tokens for the prediction at `position`
 
-    `selfs` and `crosses` are maps [heads, query, key] of the layers, `gradients` the same of both, or None."""
-    v = torch.zeros(selfs[0].shape[-1], dtype=torch.float64)
+    `inner` and `crosses` are maps [heads, query, key] of the layers, `gradients` the same of both, or None."""
+    v = torch.zeros(inner[0].shape[-1], dtype=torch.float64)
     v[position], u = 1, torch.zeros(crosses[0].shape[-1], dtype=torch.float64)
     if method == 'attention':
-        rows = [torch.stack([A[:, position].mean(0) for A in maps]).mean(0) for maps in (crosses, selfs)]
+        rows = [torch.stack([A[:, position].mean(0) for A in maps]).mean(0) for maps in (crosses, inner)]
         return rows[0]/2, rows[1]/2
     start = v.clone()
-    for l in reversed(range(len(selfs))):
+    for l in reversed(range(len(inner))):
         if method == 'rollout':
             u, v = u + .5*(v @ crosses[l].mean(0)), .5*v
-            v = .5*v + .5*(v @ selfs[l].mean(0))
+            v = .5*v + .5*(v @ inner[l].mean(0))
         else:
             u = u + v @ _mean_positive(crosses[l], gradients[1][l])
-            v = v + v @ _mean_positive(selfs[l], gradients[0][l])
+            v = v + v @ _mean_positive(inner[l], gradients[0][l])
     if method == 'gradient_x_attention': v = v - start
     both = scaled_to(torch.cat([u, v])[None], 1.)[0]
     return both[:len(u)], both[len(u):]
@@ -105,11 +105,11 @@ class _DecoderPass:
 def _weights_of(method, read, ids, start, found) -> tuple:
     """Return the weights [generated, outputs + tokens] and, through the encoder, [generated, outputs without special
     ones] (None if the encoder has no maps)"""
-    (selfs, crosses, encoder), rows, patches = read.maps(), [], []
+    (inner, crosses, encoder), rows, patches = read.maps(), [], []
     for at in range(start, len(ids)):
         gradients = None
         if method == 'gradient_x_attention': gradients = read.gradients(read.logits[at - 1, ids[at]])
-        u, v = _through_decoder(method, selfs, crosses, gradients, at - 1)
+        u, v = _through_decoder(method, inner, crosses, gradients, at - 1)
         rows.append(torch.cat([u, v]))
         if not found.has_maps: continue
         layers = [None if gradients is None else [G[None] for G in gradients[2]], [A[None] for A in encoder]]
@@ -158,8 +158,8 @@ def _explanation(model, processor, found, read, ids, start, weights) -> AnswerEx
     is_image[found.special:outputs] = True
     notes = [untrained_note(model)]
     if not found.has_maps:
-        notes.append('The weights stop at the outputs of the encoder, whose layers attend within windows that merge '
-                     'and move.')
+        notes.append('The weights stop at the outputs of the encoder, '
+                     'whose layers attend within windows that merge and move.')
     return AnswerExplanation(
         found.picture, _labels(processor, ids, found), is_image, outputs + start, probability, alternatives,
         found.layout, found.layout, {name: rows for name, (rows, _) in weights.items()},

@@ -15,6 +15,7 @@ from ..core.validation import check_faults, validated
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+    from PIL.Image import Image
 
 # %% ../../nbs/08_metrics/10_localisation.ipynb #lo06
 @validated
@@ -51,7 +52,7 @@ def _is_mark(x) -> bool:
 def rationale_mask(
     # marks: boxes (top, left, bottom, right) or outlines (y, x, y, x, ...) in pixels; or a mask [height, width] or a
     # PIL image, whose marked pixels are not 0
-    rationale,
+    rationale:'Sequence|np.ndarray|Image',
     height:int, width:int, # of the image, in pixels
 ) -> np.ndarray: # bool [height, width]
     "Return the pixels that `rationale` marks; an empty list marks none"

@@ -105,10 +105,10 @@ def encoder_input(
     kind = getattr(model.config, 'model_type', '')
     if kind == 'whisper': return _audio_input(model, processor, source, name)
     encoder = getattr(getattr(model.config, 'encoder', None), 'model_type', kind)
-    is_known = kind == 'vision-encoder-decoder' and encoder in ('vit', 'deit', *_swin)
-    check_faults('' if is_known else
+    is_supported = kind == 'vision-encoder-decoder' and encoder in ('vit', 'deit', *_swin)
+    check_faults('' if is_supported else
                  f'{type(model).__name__} is not supported, because how the outputs of its encoder ({encoder}) map to '
-                 'its input is not implemented; supported: VisionEncoderDecoderModel with ViT, DeiT or Swin, and '
-                 'Whisper',
+                 'its input is not implemented; supported: Whisper, and VisionEncoderDecoderModel with a ViT, DeiT '
+                 'or Swin encoder',
                  f'{name}: ')
     return _image_input(model, processor, source, name)
