@@ -118,9 +118,8 @@ def explore(
 
     Example: `explore()`, `explore(texts='a charming film')`,
     `explore(model, tokenizer, ['a charming film', 'a dull film'], target='positive')`,
-    `explore(language_model, tokenizer, 'a charming', generate=8)`,
-    `explore(vision_transformer, images=data['test'].select(range(4)))`. About audio and images:
-    `explore(whisper, processor, audio=samples)`,
+    `explore(language_model, tokenizer, 'a charming', generate=8)`. Images and audio:
+    `explore(vision_transformer, images=data['test'].select(range(4)))`, `explore(whisper, processor, audio=samples)`,
     `explore(vision_language_model, processor, image=photo, prompt='What colour is the car?', generate=8)`"""
     text_args = dict(texts=texts, position=position, max_length=max_length)
     if image is not None or prompt is not None or audio is not None:
