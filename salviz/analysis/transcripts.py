@@ -58,24 +58,39 @@ def _eager(model):
     finally:
         for key, config in configs.items(): config._attn_implementation = before[key]
 
-def _prompt_ids(model, processor, prompt) -> list:
+def _whisper_prompt(model, values, start) -> list:
+    "Return the tokens with which Whisper transcribes in the language of the audio, without times; [] if it has none"
+    settings, ids = model.generation_config, []
+    languages = getattr(settings, 'lang_to_id', None)
+    if languages:
+        with torch.no_grad():
+            first = torch.tensor([[start]], device=values.device)
+            logits = model(input_features=values, decoder_input_ids=first).logits[0, -1]
+        ids = [max(languages.values(), key=lambda i: float(logits[i])), settings.task_to_id['transcribe']]
+    without_times = getattr(settings, 'no_timestamps_token_id', None)
+    return ids + [without_times]*(without_times is not None)
+
+def _prompt_ids(model, processor, values, prompt) -> list:
     "Return the first tokens of the decoder: its start token and those of `prompt`"
     start = model.config.decoder_start_token_id
     if start is None: start = model.generation_config.decoder_start_token_id
+    if not prompt and model.main_input_name == 'input_features': return [start, *_whisper_prompt(model, values, start)]
     ids = processor.tokenizer(prompt, add_special_tokens=False)['input_ids'] if prompt else []
     return ids if ids[:1] == [start] else [start, *ids]
 
+# %% ../../nbs/09_analysis/14_transcripts.ipynb #900ddb96
 def _generated(model, name, values, ids, count) -> list:
     "Return `ids` with at most `count` more tokens, generated greedily"
-    suppressed, end = list(model.generation_config.suppress_tokens or []), model.generation_config.eos_token_id
-    ends = end if isinstance(end, list) else [end]
+    settings = model.generation_config
+    suppressed, at_first = list(settings.suppress_tokens or []), list(settings.begin_suppress_tokens or [])
+    ends = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
     with torch.no_grad():
         states = model(**{name: values}, decoder_input_ids=torch.tensor([ids], device=values.device))
         encoded = (states.encoder_last_hidden_state,)
-        for _ in range(count):
+        for k in range(count):
             read = torch.tensor([ids], device=values.device)
             logits = model(encoder_outputs=encoded, decoder_input_ids=read).logits[0, -1]
-            logits[suppressed] = -torch.inf
+            logits[suppressed + at_first*(k == 0)] = -torch.inf
             ids = [*ids, int(logits.argmax())]
             if ids[-1] in ends: break
     return ids
@@ -129,7 +144,9 @@ def explain_transcript(
     model:'PreTrainedModel',      # TrOCR, Donut (`VisionEncoderDecoderModel` with ViT, DeiT or Swin), or Whisper
     processor:'ProcessorMixin',   # its processor
     source:object,                # a PIL image or a uint8 array [height, width, 3]; or audio: floats [samples]
-    prompt:str='',                # first tokens of the decoder after its start token, such as a task of Donut
+    # first tokens of the decoder after its start token, such as a task of Donut; '' for Whisper: transcribe in the
+    # language of the audio, without times
+    prompt:str='',
     generate:PositiveInt=16,      # maximum number of tokens in the answer
     methods:Sequence[AnswerMethod]=('attention', 'rollout', 'gradient_x_attention'),
 ) -> AnswerExplanation: # for audio, `image` is its spectrogram, and `seconds` the duration of a column
@@ -142,7 +159,7 @@ def explain_transcript(
     values = found.values.to(device_of(model), next(model.parameters()).dtype)
     with undisturbed(model):
         for p in model.parameters(): p.requires_grad_(True) # so that all attention has a gradient
-        ids = _prompt_ids(model, processor, prompt)
+        ids = _prompt_ids(model, processor, values, prompt)
         start, ids = len(ids), _generated(model, input_name, values, ids, generate)
         needs_gradient = 'gradient_x_attention' in methods
         read = _DecoderPass(model, input_name, values, ids, needs_gradient)

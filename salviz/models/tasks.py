@@ -327,11 +327,10 @@ def _of_texts(fits, config={}):
 
 def _reads_both(kind, config):
     "Return whether a model generates text about an image, by the name of its class and its config"
-    return ('ConditionalGeneration' in kind and hasattr(config, 'vision_config')
-            and not getattr(config, 'is_encoder_decoder', False))
+    return 'ConditionalGeneration' in kind and hasattr(config, 'vision_config')
 
 def _translates(kind, config):
-    return (getattr(config, 'is_encoder_decoder', False)
+    return (getattr(config, 'is_encoder_decoder', False) and not _reads_both(kind, config)
             and ('ConditionalGeneration' in kind or 'MTModel' in kind))
 
 # %% ../../nbs/03_models/02_tasks.ipynb #026b

@@ -19,6 +19,7 @@ from ..data.texts import Collator, align_answers, encode, encode_texts
 from ..metrics.tasks import modalities
 from ..models.agreement import check_classes, check_tokens
 from ..models.answer_inputs import answer_batch, encoded_answers
+from ..models.image_tokens import vision_parts
 from ..models.corruption import corruptions
 from ..models.loading import decoder_start, is_bidirectional, longest_input
 from ..models.patches import check_images, reads_patches, special_tokens
@@ -289,6 +290,7 @@ class AnswerFeed(Feed):
                   f'got {type(processor).__name__}']*lacks_processor
         if max_length is not None: faults.append('max_length does not apply to prompts with images; set it to None')
         check_faults(faults, 'train: ')
+        vision_parts(model) # raises the reason if the family is not supported
 
     def learn(self, data):
         "Store the kinds of all further columns in `data` {split: Dataset} that are not stored yet"

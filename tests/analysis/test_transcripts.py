@@ -152,6 +152,19 @@ def test_the_answer_is_that_of_generate_and_the_model_is_not_changed():
     assert model.training and model.encoder.config._attn_implementation == before
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
 
+def test_whisper_begins_with_the_most_probable_language():
+    model, processor = small_encoder_decoder('whisper')
+    audio, settings = tone(.5), model.generation_config
+    settings.lang_to_id, settings.task_to_id = {'<|en|>': 60, '<|de|>': 61}, dict(transcribe=70)
+    settings.no_timestamps_token_id, settings.begin_suppress_tokens = 71, [5]
+    model.proj_out.weight.data[5] = 100*model.proj_out.weight.data[5]
+    values = encoder_input(model, processor, audio).values
+    with torch.no_grad(): logits = model(input_features=values, decoder_input_ids=torch.tensor([[1]])).logits[0, 0]
+    e = explain_transcript(model, processor, audio, generate=2)
+    language = 60 + int(logits[61] > logits[60])
+    assert e.tokens[100:104] == [processor.tokenizer.decode([i]) for i in (1, language, 70, 71)] and e.start == 104
+    assert e.answer[0] != processor.tokenizer.decode([5])
+
 def test_the_explorer_takes_images_without_a_prompt_and_audio():
     for family, source in (('donut', dict(image=picture(20, 30))), ('whisper', dict(audio=tone(.5)))):
         snapshot = explore(*small_encoder_decoder(family), generate=2, **source).selected().snapshot

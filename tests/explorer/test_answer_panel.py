@@ -173,6 +173,15 @@ def test_audio_is_read_in_seconds(page):
     settled(page)
     assert '0.1 to 0.2 s, weight' in panel.inner_text()
 
+def test_saved_marks_can_be_read_as_rationales(page):
+    snapshot = answered(['what', 'is', 'it', '?', 'a', 'cat'])
+    page.set_content(page_text([snapshot], panels=['answer'], state=dict(marks={'0': [[1, 2, 8, 9]]})))
+    settled(page)
+    with page.expect_download() as download: page.locator('button', has_text='Save marks').click()
+    assert download.value.suggested_filename == 'salviz-marks-0.json'
+    marks = json.loads(open(download.value.path()).read())
+    assert rationale_mask(marks['0'], 20, 30).sum() == 49
+
 def test_marks_are_accessible(page):
     snapshot = answered(['what', 'is', 'it', '?', 'a', 'cat'])
     page.set_content(page_text([snapshot], panels=['answer'], state=dict(marks={'0': [[1, 2, 8, 9]]})))

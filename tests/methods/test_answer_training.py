@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from torch.nn.functional import cross_entropy
+from transformers import Blip2Config, Blip2ForConditionalGeneration, OPTConfig
 
 from salviz.core.image_layout import ImageLayout
 from salviz.methods.answer_attention import answer_attention
@@ -169,6 +170,16 @@ def test_what_cannot_be_trained_is_rejected_before_a_run_starts(tmp_path):
     reject('heads must be between 0 and 1', method=RationaleGuided(heads=[2]))
     reject('max_length does not apply', max_length=64)
     reject('a rationale must be boxes', splits(rationales=[[[0, 1], [1, 0]], None]))
+
+def test_an_unsupported_family_is_rejected_with_the_reason():
+    tiny = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    model = Blip2ForConditionalGeneration(Blip2Config(
+        vision_config=dict(tiny, image_size=28, patch_size=14),
+        qformer_config=dict(tiny, encoder_hidden_size=16, vocab_size=30),
+        text_config=OPTConfig(hidden_size=16, ffn_dim=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=30,
+                              word_embed_proj_dim=16).to_dict()))
+    with pytest.raises(ValueError, match='because its image tokens are the outputs of learned queries'):
+        feed_for(model, small_vision_language('llava')[1])
 
 def test_plain_fine_tuning_lowers_the_loss(tmp_path):
     model, processor = small_vision_language('internvl')
