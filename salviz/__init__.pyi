@@ -40,13 +40,15 @@ from .metrics.methods_text import model_card as model_card
 from .metrics.robustness import (calibration_error as calibration_error, consistency as consistency,
                                  group_scores as group_scores)
 from .metrics.localisation import (pointing_game as pointing_game,
-                                   energy_inside as energy_inside, box_mask as box_mask)
+                                   energy_inside as energy_inside, box_mask as box_mask,
+                                   rationale_mask as rationale_mask)
 from .analysis.faithfulness import faithfulness_table as faithfulness_table, accuracy_drop as accuracy_drop
 from .analysis.rationales import plausibility_table as plausibility_table
 from .analysis.corpus import head_table as head_table, gradient_sizes as gradient_sizes
 from .analysis.answers import (explain_answer as explain_answer, AnswerExplanation as AnswerExplanation,
                                answer_map as answer_map, answer_words as answer_words,
                                image_fraction as image_fraction)
+from .analysis.transcripts import explain_transcript as explain_transcript
 from .analysis.antecedents import antecedent_accuracy as antecedent_accuracy, antecedent_report as antecedent_report
 from .analysis.empirical_explainer import (EmpiricalExplainer as EmpiricalExplainer,
                                            fit_explainer as fit_explainer)

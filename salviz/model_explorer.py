@@ -47,17 +47,23 @@ def _check_text_args(model, tokenizer, image_args):
         if is_wrong: raise ValueError(f'explore: {problem}')
 
 # %% ../nbs/12_explorer/14_model_explorer.ipynb #3f597319
-def _explored_answer(model, processor, image, prompt, generate, not_used, kwargs) -> Explorer:
-    "Return the explorer of an answer about `image`; `not_used` are the arguments that must be None"
-    missing = [name for name, value in dict(model=model, tokenizer=processor, image=image, prompt=prompt).items()
-               if value is None]
+def _explored_answer(model, processor, image, audio, prompt, generate, not_used, kwargs) -> Explorer:
+    "Return the explorer of an answer about `image` or `audio`; `not_used` are the arguments that must be None"
+    from salviz.analysis.answers import answer_snapshot, explain_answer
+    from salviz.analysis.transcripts import explain_transcript
+    from salviz.models.encoder_inputs import reads_with_encoder
+    has_encoder, source = reads_with_encoder(model), dict(image=image)
+    if audio is not None: source, not_used = dict(audio=audio), not_used | source
+    needed = dict(model=model, tokenizer=processor, **source) | ({} if has_encoder else dict(prompt=prompt))
+    missing = [name for name, value in needed.items() if value is None]
     extra = [name for name, value in not_used.items() if value is not None]
-    problem = f'{", ".join(extra)} cannot be combined with image= and prompt='
+    problem = f'{", ".join(extra)} cannot be combined with {" and ".join(f"{name}=" for name in source)} and prompt='
     if missing: problem = ('an answer about an image needs the model, its processor (second argument), image= and '
                            f'prompt=; missing: {", ".join(missing)}')
     if missing or extra: raise ValueError(f'explore: {problem}')
-    from salviz.analysis.answers import answer_snapshot, explain_answer
-    explanation = explain_answer(model, processor, image, prompt, generate or 16)
+    about, = source.values()
+    if has_encoder: explanation = explain_transcript(model, processor, about, prompt or '', generate or 16)
+    else: explanation = explain_answer(model, processor, about, prompt, generate or 16)
     return Explorer([answer_snapshot(explanation)], **dict(panels=['answer']) | kwargs)
 
 
@@ -96,11 +102,11 @@ def explore(
     # for a vision transformer, instead of tokenizer and texts: normalised values [n, channels, height, width], one
     # image, or rows from `load_images`
     images:'torch.Tensor|np.ndarray|Dataset|Sequence|None'=None,
-    # class of each image, by name or number; None: the labels of the rows
-    labels:'Sequence|np.ndarray|torch.Tensor|str|int|None'=None,
+    labels:'Sequence|np.ndarray|torch.Tensor|str|int|None'=None, # classes of the images; None: the labels of the rows
     classes:Sequence[str]|None=None, # class names for images; None: those of the model or else of the rows
     image:'np.ndarray|Image|None'=None, # for a vision-language model: a PIL image or a uint8 array [height, width, 3]
-    prompt:str|None=None,            # question about the `image`
+    prompt:str|None=None,            # question about the `image`, or the first tokens of a decoder such as Donut's
+    audio:'np.ndarray|None'=None,    # for Whisper: floats [samples] at the sampling rate of the processor
     **kwargs,                        # arguments of `Explorer`
     # an `Explorer` with attention [layers, heads, query, key], saliency [tokens] or [height, width] and attribution
     # of each text or image
@@ -113,13 +119,13 @@ def explore(
 
     Example: `explore()`, `explore(texts='a charming film')`,
     `explore(model, tokenizer, ['a charming film', 'a dull film'], target='positive')`,
-    `explore(language_model, tokenizer, 'a charming', generate=8)`,
-    `explore(vision_transformer, images=data['test'].select(range(4)))`. An answer about an image:
+    `explore(language_model, tokenizer, 'a charming', generate=8)`. Images and audio:
+    `explore(vision_transformer, images=data['test'].select(range(4)))`, `explore(whisper, processor, audio=samples)`,
     `explore(vision_language_model, processor, image=photo, prompt='What colour is the car?', generate=8)`"""
     text_args = dict(texts=texts, position=position, max_length=max_length)
-    if image is not None or prompt is not None:
+    if image is not None or prompt is not None or audio is not None:
         not_used = text_args | dict(target=target, steps=steps, images=images, labels=labels, classes=classes)
-        return _explored_answer(model, tokenizer, image, prompt, generate, not_used, kwargs)
+        return _explored_answer(model, tokenizer, image, audio, prompt, generate, not_used, kwargs)
     from salviz.analysis.model_maps import capture_images, capture_texts
     if images is not None:
         text_args |= dict(tokenizer=tokenizer, generate=generate)

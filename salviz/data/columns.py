@@ -14,7 +14,7 @@ from ..core.text import find_words, rationale_flags, spaced_words, touched_words
 
 # %% ../../nbs/02_data/03_columns.ipynb #006
 _reserved = ('input_ids', 'attention_mask', 'token_type_ids', 'decoder_input_ids', 'decoder_attention_mask',
-            'pixel_values',
+            'pixel_values', 'pixel_attention_mask', 'image_grid_thw', 'mm_token_type_ids', 'is_image', 'is_answer',
             'values', 'labels', 'example_id', 'length', 'word_ids', 'segments', 'special_tokens_mask', 'is_special',
             'has_rationale')
 

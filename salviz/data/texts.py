@@ -1472,7 +1472,7 @@ class Collator:
 
 # %% ../../nbs/02_data/00_texts.ipynb #106
 _forward_names = ('input_ids', 'attention_mask', 'token_type_ids', 'decoder_input_ids', 'decoder_attention_mask',
-                  'pixel_values', 'values')
+                  'pixel_values', 'values', 'pixel_attention_mask', 'image_grid_thw', 'mm_token_type_ids')
 
 # models such as GPT-2 look up token types in their word embeddings
 _types_are_words = frozenset('codegen ctrl flaubert gpt2 gpt_bigcode gpt_neo gptj openai-gpt xlm'.split())

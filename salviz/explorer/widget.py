@@ -579,8 +579,41 @@ class _WithSelection(_Export):
         if _place_of(state, meta) == place: return
         self._send_state({k: v for k, v in state.items() if k not in _passing} | _state_of(place))
 
+# %% ../../nbs/12_explorer/09_widget.ipynb #df7ba6a9
+class _WithMarks(_WithSelection):
+    "The boxes and outlines that were drawn on images"
+    # {example: marks}: boxes [top, left, bottom, right] and outlines [y, x, y, x, ...] in pixels; can be set
+    marks = T.Dict(T.List(T.List(T.CFloat())), key_trait=T.CInt())
+
+    @T.validate('marks')
+    def _checked_marks(self, proposal):
+        "Raise a TraitError for a mark that is not a box or an outline"
+        counts = {len(mark) for marks in proposal['value'].values() for mark in marks}
+        if bad := [n for n in counts if n < 4 or n % 2]:
+            raise T.TraitError('marks must be boxes [top, left, bottom, right] or outlines [y, x, y, x, ...], got a '
+                               f'mark of {bad[0]} numbers')
+        return proposal['value']
+
+    def _follow_selection(self):
+        "Keep the traits and the browser's choices in sync"
+        super()._follow_selection()
+        self._read_marks()
+        self.view.observe(lambda _: self._read_marks(), 'ui')
+        self.observe(lambda change: self._write_marks(change.new), 'marks')
+
+    def _read_marks(self):
+        "Set the trait to the marks in the browser"
+        drawn = {int(probe): marks for probe, marks in (self._state().get('marks') or {}).items() if marks}
+        if drawn != self.marks: self.marks = drawn
+
+    def _write_marks(self, marks):
+        "Show `marks` in the browser"
+        shown = {str(probe): listed for probe, listed in marks.items()}
+        if (self._state().get('marks') or {}) == shown: return
+        self._send_state({k: v for k, v in self._state().items() if k not in _passing} | dict(marks=shown))
+
 # %% ../../nbs/12_explorer/09_widget.ipynb #79e358a4
-class _Intervening(_WithSelection):
+class _Intervening(_WithMarks):
     "Experiments with the model of the explorer"
     @validated
     def intervene(self,

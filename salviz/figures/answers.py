@@ -58,15 +58,16 @@ def _draw_text(sheet, view, part, x, y, space, size):
 def _panels(view, width):
     "Return the rows of panels by name, their positions, the size of an image, and the total height of the rows"
     left, gap, count = 10, 10, 1 + len(view.maps)
-    names = [' '.join(parts) for parts in zip(panel_letters(count), ('the image', *view.names))]
+    picture = 'the spectrogram' if view.seconds else 'the image'
+    names = [' '.join(parts) for parts in zip(panel_letters(count), (picture, *view.names))]
     across = min(count, 4 if width >= 5 else 2)
-    shape = view.image.shape[0]/view.image.shape[1]
+    shape = .4 if view.seconds else view.image.shape[0]/view.image.shape[1]
     wide = min((width*72 - left - 8 - gap*(across - 1))/across, 170/shape)
     lines, places, y = [wrapped(name, max(wide, 60), 7, 'bold') for name in names], [], 0
     for row in range(0, count, across):
         y += 4 + 9*max(map(len, lines[row:row + across]))
         places += [(left + k*(max(wide, 60) + gap), y) for k in range(len(lines[row:row + across]))]
-        y += wide*shape + 8
+        y += wide*shape + (16 if view.seconds else 8)
     return lines, places, wide, wide*shape, y
 
 @figure_kind('answer_heat_map', answer_heat_map, "attention of an answer's tokens to the image and to the text",
@@ -84,11 +85,15 @@ def _answer_heat_map(view, width):
         for i, (text, (x, top)) in enumerate(zip(lines, places)):
             for k, line in enumerate(text): sheet.text(x, top - 4 - 9*(len(text) - 1 - k), line, **panel_title)
             _draw_image(sheet, view, i, x, top, wide, high)
+            if not view.seconds: continue
+            sheet.text(x, top + high + 5, '0', fontsize=6.5, va='center_baseline')
+            sheet.text(x + wide, top + high + 5, f'{view.seconds:.3g} s', fontsize=6.5, ha='right',
+                       va='center_baseline')
         colour_bar(sheet, Sheet.margin + 10, y + 2, length, 6, *_scale(view.limit), '\n'.join(label))
         colour_bar(sheet, Sheet.margin + 30 + length, y + 2, length, 6, *_scale(view.word_limit),
                    '\n'.join(wrapped('weight of a word (square-root scale)', length, 6.5)))
         for k, (part, top) in enumerate(zip(parts, tops)):
-            name = fitted(f'before {view.labels[k]}', space, 6.5)
+            name = fitted(f'before “{view.labels[k]}”', space, 6.5)
             sheet.text(left, top + 4, name, fontsize=6.5, va='center_baseline')
             if part[3]: _draw_text(sheet, view, part, left, top + 11, space, size)
     return Body(float(tops[-1]), draw)

@@ -10,16 +10,9 @@ from typing import Literal
 
 import torch
 
-from .rationale_guided import normalised, rationale_loss
+from .rationale_guided import image_attention, predicting_weights, rationale_loss
 
 # %% ../../nbs/05_methods/15_answer_attention.ipynb #aa06
-def _predicting(is_answer, rows) -> torch.Tensor: # [batch, n], each row sums to 1, or to 0 without an answer
-    "Return the weights of the positions that predict the answer: the position before each of its tokens"
-    at = torch.zeros_like(is_answer)
-    at[:, :-1] = is_answer[:, 1:]
-    if rows == 'last': at &= at.flip(1).cumsum(1).flip(1) == 1
-    return at / at.sum(1, keepdim=True).clamp(min=1)
-
 def answer_attention(
     maps:list,                  # attention [batch, heads, n, n] of each layer to train, as `observe` captures it
     is_image:torch.Tensor,      # bool [batch, n]: image tokens
@@ -27,9 +20,8 @@ def answer_attention(
     rows:Literal['last', 'all']='last', # answer tokens that count
 ) -> torch.Tensor: # [batch, layers, n]; 0 where there is no image token
     "Return the distribution of the answer's attention over image tokens, for each layer"
-    weights, image = _predicting(is_answer, rows), is_image[:, None].expand(-1, maps[0].shape[1], -1)
-    each = [normalised(torch.einsum('bq,bhqk->bhk', weights.to(A), A), image).mean(1) for A in maps]
-    return torch.stack(each, 1)
+    weights = predicting_weights(is_answer, rows)
+    return torch.stack([image_attention(torch.einsum('bq,bhqk->bhk', weights.to(A), A), is_image) for A in maps], 1)
 
 # %% ../../nbs/05_methods/15_answer_attention.ipynb #aa08
 def answer_attention_loss(

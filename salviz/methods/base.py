@@ -26,7 +26,7 @@ import torch
 from ..core.bibliography import cited
 from ..core.renamed import RENAMED
 from ..core.validation import check_faults, shown
-from ..models.tasks import task_of, tasks
+from ..models.tasks import answers_images, task_of, tasks
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -346,6 +346,7 @@ class Method(_Described):
     cite = None   # the paper: a BibTeX entry as text, a key of `salviz.core.bibliography`, or a list of these
     supported_tasks:ClassVar[tuple|None] = None # names of the supported tasks; None: all
     unsupported_tasks:ClassVar[dict] = {} # {task: why it is not supported}, for errors
+    reads_images_and_text:ClassVar[bool] = False # whether it supports vision-language models
     task_weight = 1. # weight of the task loss; smaller in a method that replaces this loss
     # {setting of the method or of `train`: values that are worth searching}; `compare` gives every method equally many
     # trials among them
@@ -368,7 +369,11 @@ class Method(_Described):
         the number of `epochs`; called before training starts"""
         task, here = task_of(model), self.task_names()
         why = _reason_against(self, task)
-        self.require(task in here, f'does not support {task}; supported tasks: {", ".join(here)}{why and f". {why}"}')
+        reads_both = answers_images(model)
+        self.require(self.reads_images_and_text or not reads_both,
+                     'does not support vision-language models; FineTuning and RationaleGuided do')
+        self.require(task in here or reads_both,
+                     f'does not support {task}; supported tasks: {", ".join(here)}{why and f". {why}"}')
         self.require(getattr(self, 'layers', None) not in ([], ()),
                      'layers must contain at least one layer, or be None for all')
 
@@ -399,6 +404,7 @@ class Method(_Described):
 class FineTuning(Method):
     "Plain fine-tuning with the task loss alone and an empty plan: the baseline for all methods"
     method_group = 'plain'
+    reads_images_and_text = True
     search_space = dict(learning_rate=learning_rates, weight_decay=(.01, .1, 0.))
 
 # %% ../../nbs/05_methods/00_base.ipynb #039

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['nodes_at_once', 'normalised', 'rationale_loss', 'retained_alone', 'as_many_of_the_rest', 'explaining_row',
-           'explaining_attention', 'rolled_out', 'teachable', 'twice_differentiable', 'taught_saliency',
-           'check_explaining_attention', 'RationaleGuidedVariant', 'check_trainable', 'RationaleGuided']
+           'explaining_attention', 'rolled_out', 'predicting_weights', 'image_attention', 'teachable',
+           'twice_differentiable', 'taught_saliency', 'check_explaining_attention', 'RationaleGuidedVariant',
+           'check_trainable', 'RationaleGuided']
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-002
 import warnings
@@ -29,7 +30,7 @@ from .base import (
 from ..models.attention import check_layers, check_observable, head_count
 from ..models.loading import full_precision, pooled_rows, undisturbed
 from ..models.random import keyed_uniform
-from ..models.tasks import attribution_target, example_mean, task_of
+from ..models.tasks import answers_images, attribution_target, example_mean, observed_model, task_of
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -218,6 +219,29 @@ def rolled_out(
         out = A if out is None else A @ out
     return out[:, None]
 
+# %% ../../nbs/05_methods/06_rationale_guided.ipynb #f6581773
+def predicting_weights(
+    is_answer:torch.Tensor, # bool [batch, n]: tokens of the answer
+    rows='last',            # answer tokens that count: 'last' or 'all'
+) -> torch.Tensor: # [batch, n], each row sums to 1, or to 0 without an answer
+    "Return the weights of the positions that predict the answer: the position before each of its tokens"
+    at = torch.zeros_like(is_answer)
+    at[:, :-1] = is_answer[:, 1:]
+    if rows == 'last': at &= at.flip(1).cumsum(1).flip(1) == 1
+    return at / at.sum(1, keepdim=True).clamp(min=1)
+
+def image_attention(
+    A:torch.Tensor,        # attention of one position or a mean of several [batch, heads, n]
+    is_image:torch.Tensor, # bool [batch, n]: image tokens
+) -> torch.Tensor: # [batch, n]; 0 where there is no image token
+    "Normalise the attention of each head over image tokens, and return the mean over heads"
+    return normalised(A, is_image[:, None].expand_as(A)).mean(1)
+
+def _row_of(model, batch, rows) -> torch.Tensor|None: # int64 [batch]; None: several rows
+    "Return the row that is compared with the rationale: the one that predicts the answer's last token, for an image"
+    if 'is_image' not in batch: return explaining_row(model, batch, rows)
+    return None if rows == 'mean' else predicting_weights(batch['is_answer']).argmax(1)
+
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-044
 def teachable(
     name='input_ids', # input of the model: 'input_ids', 'pixel_values' or 'values'; None: any
@@ -293,11 +317,15 @@ class _Marked(Method):
 
     def prescribes(self, model:torch.nn.Module) -> dict:
         if self.loss == 'contrastive' or self.explanation != 'attention': return {}
+        model = observed_model(model)
         heads = range(head_count(model)) if self.heads is None else self.heads
         return {l: tuple(heads) for l in check_layers(model, self.layers)}
 
     def counted(self, batch:dict) -> torch.Tensor: # bool [batch, n]
-        "Return a mask of the tokens that are compared: tokens of words, or all real tokens if `specials` is set"
+        """Return a mask of the tokens that are compared: tokens of words, or all real tokens if `specials` is set
+
+        For an answer about an image, these are the image tokens."""
+        if 'is_image' in batch: return batch['is_image']
         real = batch['attention_mask'].bool()
         if self.variant.specials: return real
         return real & (batch['word_ids'] >= 0)
@@ -316,8 +344,8 @@ class _Marked(Method):
         plan.axes['explanation'] = 'token',
         if self.explanation == 'rollout': plan.layers = check_layers(model)
         if self.explanation != 'attention': return plan
-        plan.layers = check_layers(model, self.layers)
-        row = explaining_row(model, batch, self.variant.rows)
+        plan.layers = check_layers(observed_model(model), self.layers)
+        row = _row_of(model, batch, self.variant.rows)
         if row is not None: plan.rows = dict.fromkeys(plan.layers, row[:, None])
         return plan
 
@@ -354,11 +382,20 @@ class _Comparing(_Marked):
             values = taught_saliency(model, batch, self.explanation, target, torch.is_grad_enabled(), self.steps)
             if self.variant.ranking == 'magnitude': values = values.abs()
             return values[:, None], counts[:, None]
+        if 'is_image' in batch: return self._answer_attention(maps, plan, batch, counts)
         rollout = self.explanation == 'rollout'
         layers = None if rollout else self.layers
         values, seen = explaining_attention(maps, model, batch, layers, rollout, self.variant.rows,
                                        self.heads, self.variant.per_head)
         return values, seen & counts[:, None]
+
+    def _answer_attention(self, maps, plan, batch, counts) -> tuple: # as `explained`
+        "Return the distribution of the answer's attention over image tokens, for each layer"
+        row, weights = _row_of(None, batch, self.variant.rows), predicting_weights(batch['is_answer'], 'all')
+        if row is None: found = [torch.einsum('bq,bhqk->bhk', weights.to(maps[l]), maps[l]) for l in plan.layers]
+        else: found = [maps.rows(l, row)[:, :, 0] for l in plan.layers]
+        if self.heads is not None: found = [A[:, list(self.heads)] for A in found]
+        return torch.stack([image_attention(A, counts) for A in found], 1), counts[:, None].expand(-1, len(found), -1)
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
         "Return the loss `rationale`: the distance between explanations and rationales, or 0 without a rationale"
@@ -413,6 +450,14 @@ class _Checking(_Comparing):
                       f"as a plain step; steps=3 takes about 7 times as long, and explanation='input_x_gradient' about "
                       '3 times as long', stacklevel=2)
 
+    def _check_answers(self, model):
+        "Raise an error unless the options apply to answers about images"
+        is_possible = self.explanation == 'attention' and self.variant.rows in ('pooled', 'mean')
+        self.require(is_possible and not self.variant.per_head,
+                     "for answers about images, use explanation='attention' and rows='pooled' (the last token of the "
+                     "answer) or rows='mean' (all of its tokens), and leave out per_head")
+        check_explaining_attention(self, observed_model(model), self.layers, self.heads, 'mean')
+
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict',
               epochs:int) -> None:
         "Raise an error if the data has no rationales, or if `model` does not support the explanation"
@@ -432,6 +477,7 @@ class _Checking(_Comparing):
             self.require(getattr(model.config, 'pad_token_id', None) is not None,
                          "loss='contrastive' shortens texts, which requires a pad token; "
                          'set model.config.pad_token_id')
+        elif answers_images(model): self._check_answers(model)
         elif self.of_attention: check_explaining_attention(self, model, self.layers, self.heads, self.variant.rows)
         self.require(self.target == 'gold' or task_of(model) == 'classification',
                      f"target='predicted' only applies to classification, got {task_of(model)}; use target='gold'")
@@ -492,6 +538,7 @@ class RationaleGuided(_Checking):
 
     The losses are from Joshi et al. 2022, Chan et al. 2022 and Resck et al. 2024."""
     cite = 'joshi2022ertest'
+    reads_images_and_text = True
     search_space = dict(learning_rate=learning_rates, weight=(1., .1, 10.))
     supported_tasks = ('classification', 'regression', 'question_answering')
     unsupported_tasks = dict(

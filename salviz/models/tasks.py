@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['example_mean', 'Head', 'full', 'Task', 'MultiLabel', 'Regression', 'TokenTask', 'Tagging', 'Detection', 'Translation',
            'last_queried', 'Words', 'NextTokens', 'best_span', 'Spans', 'task_heads', 'head_of', 'task_of',
-           'is_multi_label', 'class_probabilities', 'attribution_target']
+           'answers_images', 'observed_model', 'is_multi_label', 'class_probabilities', 'attribution_target']
 
 # %% ../../nbs/03_models/02_tasks.ipynb #t03
 import warnings
@@ -324,8 +324,12 @@ def _of_texts(fits, config={}):
                 MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
                 lambda kind, config: kind == 'ForSequenceClassification' and fits(config), config)
 
+def _reads_both(kind, config):
+    "Return whether a model generates text about an image, by the name of its class and its config"
+    return 'ConditionalGeneration' in kind and hasattr(config, 'vision_config')
+
 def _translates(kind, config):
-    return (getattr(config, 'is_encoder_decoder', False)
+    return (getattr(config, 'is_encoder_decoder', False) and not _reads_both(kind, config)
             and ('ConditionalGeneration' in kind or 'MTModel' in kind))
 
 # %% ../../nbs/03_models/02_tasks.ipynb #026b
@@ -352,7 +356,8 @@ _computing = dict(
                                MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, _translates, small='marian')),
     causal_lm=(NextTokens, Head(
         'causal language-modelling head', ('ForCausalLM', 'LMHeadModel'), AutoModelForCausalLM,
-        MODEL_FOR_CAUSAL_LM_MAPPING, lambda kind, config: kind in ('ForCausalLM', 'LMHeadModel'), small='gpt2')),
+        MODEL_FOR_CAUSAL_LM_MAPPING,
+        lambda kind, config: kind in ('ForCausalLM', 'LMHeadModel') or _reads_both(kind, config), small='gpt2')),
     question_answering=(Spans, Head(
         'question answering head', 'ForQuestionAnswering', AutoModelForQuestionAnswering,
         MODEL_FOR_QUESTION_ANSWERING_MAPPING, lambda kind, config: kind == 'ForQuestionAnswering',
@@ -405,6 +410,18 @@ def task_of(model) -> str:
         problem = (f'no head for a task that can be trained; available: {", ".join(tasks)}; '
                    'load the model with load_classifier(name, num_labels=...) or load_model_for(task, name)')
     raise ValueError(f'{name} has {problem}')
+
+# %% ../../nbs/03_models/02_tasks.ipynb #e031880a
+def answers_images(model) -> bool:
+    "Return whether `model` generates text about an image"
+    model = unwrapped(model)
+    return _reads_both(type(model).__name__, getattr(model, 'config', None))
+
+def observed_model(model):
+    "Return the part of `model` whose attention methods use: the language model of a vision-language model, or `model`"
+    if not answers_images(model): return model
+    from salviz.models.image_tokens import vision_parts
+    return vision_parts(model).language
 
 # %% ../../nbs/03_models/02_tasks.ipynb #ml05
 def is_multi_label(model) -> bool:

@@ -16,7 +16,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import datasets
@@ -342,6 +342,7 @@ def open_job(
     classes = check_data(model, data)
     check_faults(_column_faults(data, settings), 'train: ')
     feed = feed_for(model, tokenizer, settings.max_length, settings.mlm_probability)
+    if not feed.has_snapshots: settings = replace(settings, snapshots=0)
     if settings.snapshots: observes(model)
     args = _place(run_dir, resume, method, settings, feed.task)
     chosen, texts = feed.probes(data, probes, settings.seed)

@@ -14,7 +14,7 @@ from ..methods.base import Method, Progress, Term, plan_of, terms_of
 from ..models.attention import eager_passes, observe
 from ..models.hidden import cut_hidden
 from ..models.loading import full_precision
-from ..models.tasks import tasks
+from ..models.tasks import observed_model, tasks
 
 # %% ../../nbs/06_training/02_step.ipynb #006
 @contextlib.contextmanager
@@ -48,8 +48,8 @@ def _run_passes(
     plan,       # from `Method.plan`
 ) -> tuple: # ({'main': outputs, name of a further pass: its outputs}, maps of the main pass or None)
     "Run the main pass and the further passes of `plan`"
-    observing = (observe(net, list(plan.layers), plan.drop, plan.scale, plan.after_dropout, rows=plan.rows)
-                 if plan.observed else contextlib.nullcontext())
+    observing = (observe(observed_model(net), list(plan.layers), plan.drop, plan.scale, plan.after_dropout,
+                         rows=plan.rows) if plan.observed else contextlib.nullcontext())
     with observing as maps, captured_input(net, model_inputs(batch, net), plan.main_embeddings) as (inputs, captured):
         main = model(**inputs)
     if captured: main.salviz_input = captured[0]

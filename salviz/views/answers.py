@@ -32,6 +32,7 @@ class AnswerHeatMap(View):
     word_limit:float      # weight at the end of the colour scale of words
     unit:str              # of the maps
     on_image:bool         # are the colours blended with the image?
+    seconds:float=0.      # duration of the audio, if the image is its spectrogram
 
 # %% ../../nbs/10_views/10_answers.ipynb #va07
 def explained_layout(
@@ -95,18 +96,20 @@ def answer_heat_map(
     before = [np.flatnonzero(is_text[:start + g]) for g in chosen]
     on_picture = [weights[index, g][~is_text].sum() for g in chosen]
     labels, how = [snapshot.labels[start + g] for g in chosen], _method_words[answer['methods'][index]]
-    names = [f'{cut_name(label)}   {fraction:.0%} on the image' for label, fraction in zip(labels, on_picture)]
+    seconds = answer.get('seconds', 0)*answer['layout']['width']
+    source, picture = ('audio', 'spectrogram') if seconds else ('image', 'image')
+    names = [f'“{cut_name(label)}”   {fraction:.0%} on {source}' for label, fraction in zip(labels, on_picture)]
     letters = [x.strip('()') for x in panel_letters(len(chosen) + 1)[1:]]
     listed = ', '.join(f'({letter}) “{cut_name(label)}”' for letter, label in zip(letters, labels))
     values = np.concatenate([weights[index, g, at] for g, at in zip(chosen, before)])
     return AnswerHeatMap(
         title=title_of(snapshot, how), subtitle=f'model {snapshot.info.get("model", "")}',
-        caption=f'(a) The image. Weights of generated tokens: {listed}. {how.capitalize()} of the language model'
-                + ', followed through the vision tower'*through_tower
+        caption=f'(a) The {picture}. Weights of generated tokens: {listed}. {how.capitalize()} of the language model'
+                + ', followed through the encoder'*through_tower
                 + '; 1 is the density of the whole weight, spread evenly over the image.'
-                + ' Colours are blended with the image.'*on_image
+                + f' Colours are blended with the {picture}.'*on_image
                 + ' Below: the text before each token, coloured by its weight; generated tokens are framed. '
-                'The weights of image and text sum to 1.',
+                f'The weights of {source} and text sum to 1.', seconds=float(seconds),
         labels=tuple(labels), image=fixed(image/255), maps=fixed(maps), names=tuple(names),
         limit=float(limit or max(np.max(maps, initial=0.), 1e-9)), weights=fixed(values),
         words=tuple(cut_name(snapshot.labels[i]) for at in before for i in at),

@@ -1,12 +1,18 @@
 """The panel of an answer about an image: it shows the numbers that `explain_answer` computes, says that a random model
 is random, and shows hostile tokens as text."""
+import json
+
 import numpy as np
 import pytest
+import traitlets
 
-from browser import browser, load, page, send, settled  # noqa: F401, fixtures
+from accessible import faults
+from browser import browser, load, new_page, page, send, settled, spoken  # noqa: F401, fixtures
 from every_kind import answered
 from salviz.core.image_layout import Crop, ImageLayout, pixel_map
 from salviz.explorer.page import page as page_text
+from salviz.explorer.widget import Explorer
+from salviz.metrics.localisation import energy_inside, pointing_game, rationale_mask
 from salviz.model_explorer import explore
 from salviz.models.small_vision_language import small_vision_language
 from salviz.views.answers import answer_heat_map
@@ -41,7 +47,7 @@ def test_choosing_a_token_a_method_and_the_tower_shows_their_map(page, family):
     assert 'all weights that are shown are random' in panel.inner_text()
     for token, method, tower in ((0, 0, False), (2, 1, False), (1, 2, True)):
         panel.locator('.sv-line').first.locator('.sv-chip').nth(token).click()
-        panel.locator('select').select_option(str(method))
+        panel.locator('select').first.select_option(str(method))
         panel.locator('input[type=checkbox]').first.set_checked(tower)
         view = answer_heat_map(s, [token], s.info['answer']['methods'][method], tower)
         # patches are stored in one byte: an error of up to 1/127 of the largest weight
@@ -56,9 +62,11 @@ def test_arrow_keys_choose_tokens_and_read_the_map(page):
     chips = panel.locator('.sv-line').first.locator('.sv-chip')
     chips.first.click()
     page.keyboard.press('ArrowRight')
+    settled(page)
     assert chips.nth(1).get_attribute('aria-selected') == 'true'
     panel.locator('canvas').nth(1).focus()
     page.keyboard.press('ArrowRight')
+    settled(page)
     assert 'image token 0, weight' in panel.inner_text()
 
 def test_hostile_tokens_are_shown_as_text(page):
@@ -79,3 +87,114 @@ def test_arguments_of_other_inputs_are_rejected_and_missing_ones_are_named():
         explore(model, processor, 'a film', image=image, prompt=prompt, labels=[0])
     with pytest.raises(ValueError, match='missing: prompt'): explore(model, processor, image=image)
     with pytest.raises(ValueError, match='missing: model, tokenizer, image'): explore(prompt='what ?')
+
+def test_measures_equal_those_of_python(page):
+    g = np.random.default_rng(2)
+    marks = [[2, 3, 9, 8], [4., 1., 11.5, 3.25, 6., 14.2, 1., 7.], *g.uniform(0, 12, (3, 10)).tolist()]
+    heat = g.random((12, 15))
+    heat[3:5, 3:6] = heat.max()
+    load(page, 'answermarks.js')
+    send(page, marks=marks, heat=heat.ravel().tolist())
+    for k in range(1, len(marks) + 1):
+        mask = rationale_mask(marks[:k], 12, 15)
+        found = page.evaluate(f'Array.from(sv.markedPixels(marks.slice(0, {k}), 12, 15))')
+        assert np.array_equal(np.reshape(found, (12, 15)), mask)
+        measures = page.evaluate(f'sv.measuresInside(heat, sv.markedPixels(marks.slice(0, {k}), 12, 15))')
+        assert measures == pytest.approx(dict(pointing=pointing_game(heat, mask), energy=energy_inside(heat, mask),
+                                              area=mask.mean()))
+
+def marks_of(page):
+    return page.evaluate("[...document.querySelectorAll('.sv-mark')].map(x => x.getAttribute('points'))")
+
+def test_a_box_is_drawn_with_the_mouse_and_measured(page):
+    snapshot = answered(['what', 'is', 'it', '?', 'a', 'cat'])
+    panel = shown(page, snapshot)
+    assert 'Draw boxes or outlines' in panel.inner_text()
+    panel.locator('.sv-marks-bar select').select_option('box')
+    box = panel.locator('.sv-marks').bounding_box()
+    def at(y, x): return box['x'] + x/30*box['width'], box['y'] + y/20*box['height']
+    page.mouse.move(*at(10, 20))
+    page.mouse.down()
+    page.mouse.move(*at(4, 6), steps=3)
+    page.mouse.up()
+    settled(page)
+    assert marks_of(page) == ['6,4 20,4 20,10 6,10']
+    spoken(page, 'Mark added. Inside 1 mark: energy')
+    heat, mask = answer_heat_map(snapshot, [0]).maps[0], rationale_mask([[4, 6, 10, 20]], 20, 30)
+    assert f'energy {energy_inside(heat, mask):.0%}'.replace('%', ' %') in panel.inner_text()
+    assert 'An even map scores 14 % in both' in panel.inner_text()
+
+def test_an_outline_is_drawn_with_a_finger(browser):
+    page = new_page(browser, has_touch=True)
+    panel = shown(page, answered(['what', 'is', 'it', '?', 'a', 'cat']))
+    panel.locator('.sv-marks-bar select').select_option('outline')
+    box = panel.locator('.sv-marks').bounding_box()
+    touch = page.context.new_cdp_session(page)
+    moves = ('touchStart', [(2, 2)]), ('touchMove', [(18, 2)]), ('touchMove', [(18, 28)]), ('touchEnd', [])
+    for kind, places in moves:
+        points = [dict(x=box['x'] + x/30*box['width'], y=box['y'] + y/20*box['height']) for y, x in places]
+        touch.send('Input.dispatchTouchEvent', dict(type=kind, touchPoints=points))
+    settled(page)
+    assert marks_of(page) == ['2,2 2,18 28,18'] and page.errors == []
+    page.close()
+
+def test_a_box_is_added_moved_and_removed_with_the_keyboard(page):
+    panel = shown(page, answered(['what', 'is', 'it', '?', 'a', 'cat']))
+    panel.locator('button', has_text='Add box').press('Enter')
+    settled(page)
+    assert marks_of(page) == ['11,7 19,7 19,12 11,12']
+    for key in ('ArrowRight', 'ArrowDown', 'Shift+ArrowRight', 'Shift+ArrowUp'):
+        page.keyboard.press(key)
+        settled(page)
+    assert marks_of(page) == ['12,8 21,8 21,12 12,12']
+    spoken(page, 'Box 1: rows 8 to 12, columns 12 to 21')
+    for _ in range(15): page.keyboard.press('ArrowLeft')
+    settled(page)
+    assert marks_of(page)[0].startswith('0,8 ')
+    page.keyboard.press('Delete')
+    settled(page)
+    assert marks_of(page) == []
+
+def test_marks_of_a_saved_view_are_checked(page):
+    state = dict(marks={'0': [[1, 2, 3, 4], [3, 2, 1, 4], ['<b>', 1, 2, 3], [1, 2, 3, 4, 5], 'x', None]})
+    page.set_content(page_text([answered(['what', 'is', 'it', '?', 'a', 'cat'])], panels=['answer'], state=state))
+    settled(page)
+    assert marks_of(page) == ['2,1 4,1 4,3 2,3']
+
+def test_audio_is_read_in_seconds(page):
+    snapshot = answered(['<s>', 'a', 'red', 'cat'])
+    snapshot.info['answer']['seconds'] = .01
+    panel = shown(page, snapshot)
+    assert 'of its weight is on the audio' in panel.inner_text()
+    words = panel.locator('.sv-imageanswer-times').first.inner_text().split()
+    assert words == ['0', '0.075', '0.15', '0.225', '0.3', 's']
+    panel.locator('canvas').nth(1).focus()
+    for _ in range(2): page.keyboard.press('ArrowRight')
+    settled(page)
+    assert '0.1 to 0.2 s, weight' in panel.inner_text()
+
+def test_saved_marks_can_be_read_as_rationales(page):
+    snapshot = answered(['what', 'is', 'it', '?', 'a', 'cat'])
+    page.set_content(page_text([snapshot], panels=['answer'], state=dict(marks={'0': [[1, 2, 8, 9]]})))
+    settled(page)
+    with page.expect_download() as download: page.locator('button', has_text='Save marks').click()
+    assert download.value.suggested_filename == 'salviz-marks-0.json'
+    marks = json.loads(open(download.value.path()).read())
+    assert rationale_mask(marks['0'], 20, 30).sum() == 49
+
+def test_marks_are_accessible(page):
+    snapshot = answered(['what', 'is', 'it', '?', 'a', 'cat'])
+    page.set_content(page_text([snapshot], panels=['answer'], state=dict(marks={'0': [[1, 2, 8, 9]]})))
+    settled(page)
+    assert marks_of(page) and faults(page) == []
+
+def test_marks_arrive_in_python_and_are_shown_from_there():
+    explorer = Explorer([answered(['what', 'is', 'it', '?', 'a', 'cat'])], panels=['answer'])
+    seen = []
+    explorer.observe(lambda change: seen.append(change.new), 'marks')
+    explorer.view.ui = json.dumps(explorer._state() | dict(marks={'0': [[1, 2, 3, 4]]}))
+    assert explorer.marks == {0: [[1, 2, 3, 4]]} == seen[-1]
+    explorer.marks = {0: [[1, 2, 3, 4], [0, 0, 9, 0, 9, 9]]}
+    assert json.loads(explorer.view.ui)['marks'] == {'0': explorer.marks[0]}
+    assert rationale_mask(explorer.marks[0], 20, 30).sum() == 4 + 36
+    with pytest.raises(traitlets.TraitError, match='got a mark of 3 numbers'): explorer.marks = {0: [[1, 2, 3]]}

@@ -2,9 +2,10 @@
 import {colourScaleOf, paintScale, percent, scaleColour, shortNumber} from '../lib/colour.js';
 import {chipText, numberWords, paintToken, quoted, scaleBar} from '../lib/words.js';
 import {choiceOf, elementOf, fillChoice, labelled, setText, tickBox} from '../lib/controls.js';
+import {MarkEditor, markedPixels, measuresInside} from './answermarks.js';
 import {writtenAt} from './continuation.js';
 
-const answerKeys = ['frames', 'meta', 'run', 'probe', 'step', 'row', 'palette', 'theme', 'size'];
+const answerKeys = ['frames', 'meta', 'run', 'probe', 'step', 'row', 'palette', 'theme', 'size', 'marks'];
 const answerGrey = .4;
 const answerMethods = {attention: 'Attention, mean of layers and heads', rollout: 'Attention rollout',
   gradient_x_attention: 'Gradient x attention'};
@@ -66,17 +67,20 @@ class AnswerPanel {
     this.line.setAttribute('aria-orientation', 'horizontal');
     this.line.setAttribute('aria-label', 'generated tokens: choose one to see what it depends on');
     this.about = elementOf('p', 'sv-reading');
-    this.images = elementOf('div', 'sv-imageanswer-images', this.image, this.map);
+    this.editor = new MarkEditor(ctx, this.map);
+    this.times = [0, 1].map(() => elementOf('div', 'sv-imageanswer-times'));
+    this.images = elementOf('div', 'sv-imageanswer-images', elementOf('div', '', this.image, this.times[0]),
+      elementOf('div', '', this.editor.el, this.times[1]));
     this.reading = elementOf('p', 'sv-reading');
     this.mapScale = elementOf('div', 'sv-sentence-scale');
     this.text = elementOf('div', 'sv-line');
     this.textScale = elementOf('div', 'sv-sentence-scale');
     this.legend = elementOf('p', 'sv-note');
     this.head = elementOf('div', 'sv-head', elementOf('h3', 'sv-title', 'Answer'), labelled('Weights', this.methods),
-      labelled('Through the vision tower', this.towerBox, 'sv-check'),
-      labelled('Overlay on the image', this.overBox, 'sv-check'));
+      labelled('Through the encoder', this.towerBox, 'sv-check'),
+      labelled('Overlay', this.overBox, 'sv-check'));
     this.el = elementOf('section', 'sv-panel sv-imageanswer', this.head, this.warning, this.line, this.about,
-      this.images, this.mapScale, this.reading,
+      this.images, this.mapScale, this.reading, this.editor.bar, this.editor.words,
       elementOf('h4', 'sv-imageanswer-title', 'Text before the token'), this.text, this.textScale, this.legend);
     this.el.setAttribute('aria-label', 'Answer');
     this.image.setAttribute('role', 'img');
@@ -101,8 +105,8 @@ class AnswerPanel {
       e.preventDefault();
       e.stopPropagation();
     });
-    this.map.addEventListener('mousemove', e => this.readPoint(e));
-    this.map.addEventListener('mouseleave', () => this.read(null));
+    this.editor.el.addEventListener('mousemove', e => this.readPoint(e));
+    this.editor.el.addEventListener('mouseleave', () => this.read(null));
     this.map.addEventListener('keydown', e => {
       const across = this.layout.crops[0][5];
       const step = {ArrowRight: 1, ArrowLeft: -1, ArrowDown: across, ArrowUp: -across};
@@ -161,6 +165,14 @@ class AnswerPanel {
     this.draw();
     this.showText(g);
     this.say(g);
+    this.showMarks();
+  }
+
+  // The measures use all pixels of the image, of which the page may store fewer.
+  showMarks() {
+    const {height, width} = this.layout, {marks} = this.editor.show(this.ctx.state.probe, height, width);
+    const map = marks.length ? pixelDensity(this.layout, this.values, height, width) : null;
+    this.editor.measure(map && measuresInside(map, markedPixels(marks, height, width)));
   }
 
   showAnswer(g) {
@@ -192,10 +204,22 @@ class AnswerPanel {
     }
     for (const [canvas, values] of [[this.image, plain], [this.map, colours]]) {
       Object.assign(canvas, {width: columns, height: rows});
+      canvas.classList.toggle('sv-imageanswer-audio', Boolean(this.answer.seconds));
       canvas.getContext('2d').putImageData(new ImageData(new Uint8ClampedArray(values.buffer), columns, rows), 0, 0);
     }
     this.map.salviz = {density: this.density};
+    this.showTimes();
     this.mapScale.replaceChildren(scaleBar(scale, 'of weight density (1: even spread)'));
+  }
+
+  // The time axis of audio, below both pictures.
+  showTimes() {
+    const {seconds, layout} = this.answer, parts = [0, 1, 2, 3, 4];
+    for (const axis of this.times) {
+      axis.hidden = !seconds;
+      const words = parts.map(i => `${numberWords(i / 4 * layout.width * (seconds ?? 0))}${i === 4 ? ' s' : ''}`);
+      axis.replaceChildren(...words.map(word => elementOf('span', '', word)));
+    }
   }
 
   // The text before the token; image tokens are left out.
@@ -221,21 +245,28 @@ class AnswerPanel {
     this.warning.hidden = !notes.length;
     setText(this.warning, notes.join(' '));
     setText(this.about, `${label}: probability ${numberWords(answer.probability[g], 2)}`
-      + `${others ? `. Alternatives: ${others}` : ''}. ${percent(this.onImage)} of its weight is on the image.`);
-    this.image.setAttribute('aria-label', 'the image');
+      + `${others ? `. Alternatives: ${others}` : ''}. `
+      + `${percent(this.onImage)} of its weight is on the ${this.source()}.`);
+    this.image.setAttribute('aria-label', `the ${answer.seconds ? 'spectrogram' : 'image'}`);
     this.map.setAttribute('aria-label', `Heat map for ${label}. The strongest: ${this.nameOf(strongest)}. `
-      + 'Arrow keys move between image tokens.');
-    setText(this.legend, 'Colours are scaled to this token. The weights of image and text sum to 1. '
+      + `Arrow keys move between ${answer.seconds ? 'moments' : 'image tokens'}.`);
+    const picture = answer.seconds ? 'spectrogram' : 'image';
+    setText(this.legend, `Colours are scaled to this token. The weights of ${this.source()} and text sum to 1. `
       + 'Framed words were generated.'
-      + (this.over ? ' The colours on the image are blended with it, so they look different from the scale.' : ''));
+      + (this.over ? ` The colours are blended with the ${picture}, so they look different from the scale.` : ''));
     if (this.speak) this.ctx.announce(this.about.textContent);
     this.speak = false;
     this.cursor = null;
     this.read(null);
   }
 
+  source() { return this.answer.seconds ? 'audio' : 'image'; }
+
   nameOf(token) {
-    return `${this.tower ? 'patch' : 'image token'} ${token}, weight ${shortNumber(this.values[token])}`;
+    const weight = `weight ${shortNumber(this.values[token])}`, {seconds} = this.answer;
+    if (!seconds) return `${this.tower ? 'patch' : 'image token'} ${token}, ${weight}`;
+    const [, left, , wide, , c] = this.layout.crops[0], at = i => shortNumber((left + i * wide / c) * seconds);
+    return `${at(token)} to ${at(token + 1)} s, ${weight}`;
   }
 
   readPoint(e) {
@@ -245,7 +276,8 @@ class AnswerPanel {
   }
 
   read(tokens) {
-    const what = tokens === null ? 'Point at the map to read the weights of image tokens.'
+    const {seconds} = this.answer, what = tokens === null
+      ? `Point at the map to read ${seconds ? 'times and weights' : 'the weights of image tokens'}.`
       : tokens.map(token => this.nameOf(token)).join('; ') || 'No image token covers this pixel.';
     setText(this.reading, what);
   }
@@ -255,8 +287,9 @@ export const answerPanel = {
   name: 'answer', title: 'Answer', order: 61, shows: 'text', image: 'answer_heat_map', page: 'below',
   help: {says: [
     'An answer about an image: the pixels and the words on which the chosen token depends.',
-    'Weights stop at image tokens, or follow the vision tower to its patches.'],
-  keys: [['← →', 'previous or next generated token'], ['← ↑ ↓ →', 'on the map: move between image tokens']]},
+    'Weights stop at image tokens, or follow the encoder of images or audio to its patches or moments.'],
+  keys: [['← →', 'previous or next generated token'], ['← ↑ ↓ →', 'on the map: move between image tokens'],
+    ['← ↑ ↓ →', 'on a mark: move it; with Shift: change its size'], ['Delete', 'remove the mark']]},
   fits: frame => Boolean(answerOf(frame)), absent: 'This run contains no answer about an image.',
   view: AnswerPanel,
 };

@@ -11,7 +11,8 @@ export const firstState = {
   // whatIf: {p, q, region, protect, pattern, boundary, multiple, topShare, binarised, maskedShare, ranking, first,
   // threshold}
   // intervention: see lib/interventions.js
-  compare: null, whatIf: null, intervention: null,
+  // marks: {example: [mark]}, see panels/answermarks.js
+  compare: null, whatIf: null, intervention: null, marks: {},
   playing: false, speed: 4, tab: 'map', theme: 'light',
 };
 
