@@ -348,8 +348,7 @@ class Method(_Described):
     unsupported_tasks:ClassVar[dict] = {} # {task: why it is not supported}, for errors
     reads_images_and_text:ClassVar[bool] = False # whether it supports vision-language models
     task_weight = 1. # weight of the task loss; smaller in a method that replaces this loss
-    # {setting of the method or of `train`: values that are worth searching}; `compare` gives every method equally many
-    # trials among them
+    # {setting of the method or of `train`: values worth tuning}; in `compare`, every method has equally many trials
     search_space:ClassVar[dict] = dict(learning_rate=learning_rates)
     method_group:ClassVar[str] = 'baselines' # its name in `compare`: 'papers' or 'baselines'
 

@@ -19,8 +19,8 @@ from ..data.texts import Collator, align_answers, encode, encode_texts
 from ..metrics.tasks import modalities
 from ..models.agreement import check_classes, check_tokens
 from ..models.answer_inputs import answer_batch, encoded_answers
-from ..models.image_tokens import vision_parts
 from ..models.corruption import corruptions
+from ..models.image_tokens import vision_parts
 from ..models.loading import decoder_start, is_bidirectional, longest_input
 from ..models.patches import check_images, reads_patches, special_tokens
 from ..models.sentence_pairs import SentencePairs, aligned_pairs, check_preprocessing
