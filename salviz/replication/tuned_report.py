@@ -268,7 +268,7 @@ def effects_frame(findings) -> pd.DataFrame: # one row per effect
                         finished=bool(s and s.finished),
                         paper_effect=f.effect.paper_effect, below_paper=bool(s and s.below_paper),
                         heterogeneity=s.heterogeneity if s else math.nan, left_out=', '.join(f.left_out),
-                        by_domain='; '.join(f'{k}: {x.word}' for k, x in s.by_task.items()) if s else ''))
+                        by_domain='; '.join(f'{task}: {x.word}' for task, x in f.verdicts.items() if task)))
     return pd.DataFrame(out)
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #cf2f8c3e
