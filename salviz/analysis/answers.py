@@ -308,7 +308,7 @@ def _layout_info(layout) -> dict:
 
 def answer_snapshot(
     explanation:AnswerExplanation,
-    number:int=0,                   # of the snapshot
+    number:int=0,                   # number of the snapshot
 ) -> Snapshot:
     "Return the explanation as a snapshot of step 0"
     e = explanation

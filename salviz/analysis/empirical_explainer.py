@@ -93,7 +93,7 @@ def fit_explainer(
     epochs:PositiveInt=5,
     learning_rate:PositiveFloat=5e-5,
     batch_size:PositiveInt=16,
-    seed:Seed=0,                           # of the head and of the order of the texts
+    seed:Seed=0,                           # seed of the head's initial weights and of the order of the texts
     **options,                             # options of the method, such as steps
 ) -> EmpiricalExplainer: # with `error`, in eval mode
     "Train a model that predicts attributions in one pass, and measure its error on held-out texts"

@@ -164,7 +164,7 @@ def long_attention(
     model:torch.nn.Module, # in eval mode; a transformers model, or a module around one
     inputs:dict,           # arguments of its forward for one text, without padding
     is_special:np.ndarray|None=None, # bool [tokens]: special tokens, which the statistics omit; None: there are none
-    part:Literal['encoder', 'decoder']|None=None, # of an encoder-decoder; None: the encoder
+    part:Literal['encoder', 'decoder']|None=None, # part of an encoder-decoder; None: the encoder
 ) -> LongAttention:
     "Run `model` once on one text and return its attention, which is computed when it is needed"
     calls = {}

@@ -612,8 +612,8 @@ def explain_generated(
     *,
     max_new_tokens:PositiveInt=10,
     baseline:int|None=None,     # id of the token that replaces another; None: padding, or else the end token
-    seed:Seed=0,                # of random methods
-    **options,                  # of the attribution, such as n_samples
+    seed:Seed=0,                # seed of random methods
+    **options,                  # options of the attribution, such as n_samples
 ) -> pd.DataFrame: # rows: tokens of the continuation; columns: tokens of the prompt
     """Attribute the log-probability of each token in a continuation to the tokens of its prompt, with Captum
 

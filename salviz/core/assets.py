@@ -220,7 +220,7 @@ def fetch(
 
 # %% ../../nbs/01_core/02_assets.ipynb #043
 def hub_silence(
-    name:str,         # of a repository on the Hub
+    name:str,         # name of a repository on the Hub
     kind:str,         # model or dataset
     revision=None,    # a branch, tag or commit of the repository
     timeout:float=10, # seconds to wait for an answer

@@ -22,7 +22,7 @@ _RENAMED_TITLES = { # {title of an effect in the registry of salviz 0.1: title s
 # %% ../../nbs/01_core/10_renamed.ipynb #rn-07
 def renamed_settings(
     method:str,    # name of the method, or of several: 'A + B'
-    settings:dict, # as recorded
+    settings:dict, # settings as recorded
 ) -> dict:
     "Return the recorded `settings` of `method` under the names used since 0.2"
     if ' + ' in method:

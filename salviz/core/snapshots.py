@@ -50,7 +50,7 @@ def _check_storable(name, x, kinds):
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #019c
 def _shrink(
-    name:str,     # of the array; names that end in one of `_whole` stay float32
+    name:str,     # name of the array; arrays whose names end in one of `_whole` stay float32
     x:np.ndarray, # bool, integer or floating point
 ) -> tuple: # (array as stored, {} or {'bits': shape} or {'exponent': e})
     "Return `x` in a compact form, and the arguments that `_grow` needs to restore it"

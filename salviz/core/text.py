@@ -95,7 +95,7 @@ _bytes = {chr(b): b for b in _printable} | {chr(256 + i): b for i, b in enumerat
 # %% ../../nbs/01_core/07_text.ipynb #019b
 def _decode(
     spelling:_Spelling,
-    token:str,  # as spelled by the tokenizer
+    token:str,  # token as spelled by the tokenizer
     id:int,
 ): # str, or None if the token is part of a character
     "Return the text of one token, spaces included"
@@ -332,7 +332,7 @@ def readable(
 def continued(
     tokenizer, # a fast tokenizer
     text,      # the `TokenText` of a single text
-    ids,       # of the generated tokens
+    ids,       # ids of the generated tokens
 ) -> TokenText:
     "Append the tokens `ids` to `text` as its second text"
     if len(text.texts) != 1: raise ValueError('continued: text must be a single text, got a pair')

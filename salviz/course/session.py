@@ -36,7 +36,7 @@ def checksum(text:str) -> str:
 # %% ../../nbs/14_course/04_session.ipynb #se06b
 def new_entry(
     query:Query,
-    id:str='',   # of the question, to recognise answers to another one
+    id:str='',   # id of the question, to recognise answers to another one
 ) -> dict:
     "Return the entry of an unanswered prediction"
     return dict(id=id, kind=query.kind, state='open', first=None, second=None, revealed=None, skipped=False)
@@ -82,8 +82,8 @@ def _checked_answer(query, answer):
 # %% ../../nbs/14_course/04_session.ipynb #se09b
 def checked_entry(
     query:Query,
-    entry,       # from a page or a file
-    id='',       # of the question
+    entry,       # entry from a page or a file
+    id='',       # id of the question
 ) -> dict:
     "Return `entry` in the form of `commit`, `discuss` and `reveal`; raise a ValueError if it is not valid"
     if not isinstance(entry, dict) or entry.get('state') not in states or entry.get('kind') != query.kind:
@@ -421,7 +421,7 @@ def _class_problem(of_class):
 # %% ../../nbs/14_course/04_session.ipynb #se23-2c
 def _write_class_answers(
     files,       # as for `class_answers`
-    path,        # of the file that students open in a page
+    path,        # path of the file that students open in a page
 ) -> Path:
     "Write the answers of a class to a file without names"
     content = dict(salviz='class-answers', version=1, entries=class_answers(files))

@@ -328,7 +328,7 @@ def _values_problem(values) -> str:
 
 # %% ../../nbs/02_data/01_signals.ipynb #037
 def _read_ts(
-    path, # of a .ts file with series of equal length
+    path, # path of a .ts file with series of equal length
 ): # (values float [N, T, F], labels list of N strings, class names in the order of the header)
     "Read the labelled series in a .ts file"
     path = checked_file(path)

@@ -28,7 +28,7 @@ from ..views.maps import telling_entry
 
 # %% ../../nbs/12_explorer/06_page.ipynb #006
 def chosen(
-    run,          # with the attributes of a `Run`
+    run,          # object with the attributes of a `Run`
     probes, steps,# requested examples and steps, None: all
     first=True,   # is `run` the first run, or the run to compare with?
 ) -> tuple: # (probes, steps) to read from this run

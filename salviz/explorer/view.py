@@ -186,7 +186,7 @@ class _Rows(_PackedFrames):
 
 # %% ../../nbs/12_explorer/08_view.ipynb #030
 class _Delivery(_Rows):
-    "The rounds of the sender"
+    "Pack frames and send them to the browser in rounds"
     def _fill(self, state, seconds, most=8e6):
         "Pack frames into `state` within limits of time and bytes; return True if frames remain"
         start, total, wanted = time.monotonic(), 0, self._wanted()

@@ -177,7 +177,7 @@ def signed_map(): return _look.get().signed or signed
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #b1a30998
 def series_colours(
-    names,    # of lines, boxes or bars; a name may have parts, such as 'AD-DROP, gradient'
+    names,    # names of lines, boxes or bars; a name may have parts, such as 'AD-DROP, gradient'
     defaults, # colour of each without choices
 ) -> list: # of colours
     "Return the colour of each of `names` in the current `Look`"
@@ -709,7 +709,7 @@ def rows_of_sheets(sheets, columns):
     return rows, [max(sheet.height for sheet in row) for row in rows]
 
 def page_of_sheets(
-    sheets,    # from left to right, then from top to bottom
+    sheets,    # sheets from left to right, then from top to bottom
     columns=1, # sheets per row
 ):
     "Return a figure of `sheets` of equal width"
@@ -830,7 +830,7 @@ def colour_bar(
     norm, cmap,
     ticks,                      # values to print
     label:str,
-    extend='neither',           # where values exceed the scale: 'neither', 'both', 'max' or 'min'
+    extend='neither',           # end at which values exceed the scale: 'neither', 'both', 'max' or 'min'
 ):
     "Draw a colour bar with numbers and a label; it is horizontal if it is wider than high"
     texts, unit = _numbered(ticks)
@@ -1100,7 +1100,7 @@ def _save_pgf(fig, path):
 # %% ../../nbs/11_figures/00_drawing.ipynb #056
 def caption_files(
     fig, path,
-    length='short', # of the caption; 'long': with the notes
+    length='short', # length of the caption; 'long': with the notes
 ) -> dict: # {file: its text, or '' if the file is not needed}
     "Return the files that `save_figure(fig, path, caption=length)` writes in addition to the figure"
     path, caption, notes = Path(path), getattr(fig, 'caption', ''), ' '.join(getattr(fig, 'notes', ()))

@@ -98,7 +98,7 @@ def alpha_at(
 _choices = .1, 1, 10, 100
 
 def comparable_alpha(
-    task_loss:float,        # in the first step
+    task_loss:float,        # task loss in the first step
     guidance:float,         # guidance loss in the first step, with weight 1
     choices:Sequence[float]=_choices,
     task_fraction:float=.1, # desired ratio of the weighted guidance loss to the task loss
@@ -497,7 +497,7 @@ class AttentionGuidance(_Checking):
         self._check_patterns()
 
     def args(self) -> dict:
-        "Return the hyperparameters as files record them, with custom patterns as text"
+        "Return the hyperparameters in the form in which they are saved, with custom patterns as text"
         def as_text(pattern):
             if callable(pattern): return getattr(pattern, '__name__', type(pattern).__name__)
             P = as_pattern(pattern)

@@ -1008,7 +1008,7 @@ def result_table(
     p_values:bool=False,                # whether each compared column is followed by a column of adjusted p-values
     average:bool=False,                 # whether to add a column with the mean over the setting, seed by seed
     change:bool=False,                  # print the mean of `compare_to` before each other mean, as in 2.99 → 7.74
-    family:Literal['column', 'table']='column', # which comparisons are corrected together if columns are metrics
+    family:Literal['column', 'table']='column', # set of comparisons that are corrected together if columns are metrics
     untested:str|Sequence[str]=(),      # metrics that are not compared with the baseline, such as the cost
     about:str|None=None,                # sentences for the caption: model, data, settings; None: `frame.attrs['about']`
 ) -> ResultTable:

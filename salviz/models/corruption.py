@@ -282,7 +282,7 @@ class MaskTokens:
     @renamed_arguments(share='fraction')
     @validated
     def __init__(self,
-        tokenizer:'PreTrainedTokenizerBase', # with a mask token
+        tokenizer:'PreTrainedTokenizerBase', # tokenizer with a mask token
         fraction:_PositiveFraction=.15,      # fraction of the tokens of each sentence to predict
         masked:_Fraction=.8,                 # fraction of these tokens that become the mask token
         replaced:_Fraction=.1,               # fraction of these that become a random token; the rest stay unchanged

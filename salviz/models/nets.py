@@ -512,7 +512,7 @@ def small_net(
     name:str|type[PreTrainedModel], # one of `nets`, by name or class
     data:'Dataset|dict|None'=None,  # images or series, which determine shape and classes
     *,
-    shape:Sequence[int]|None=None,  # of an example: (channels, height, width) or (steps, features)
+    shape:Sequence[int]|None=None,  # shape of an example: (channels, height, width) or (steps, features)
     num_labels:Count|None=None,     # number of classes; None: the number of `labels`, else 2
     labels:Sequence[str]|None=None, # names of the classes
     # for 'text-lstm': determines the size of the vocabulary and the padding token

@@ -138,7 +138,7 @@ def _text_lstm_for(
     load,           # function(task) -> DatasetDict
     data=None,      # {task: DatasetDict}
     base='minilm',  # model with the initial word vectors
-    hidden_size=64, # in each direction
+    hidden_size=64, # hidden units in each direction
     dropout=.1,
 ): # function(seed, task) -> (net, tokenizer)
     "Return a function that creates a bidirectional LSTM with the word vectors of `base` (GloVe in the paper)"

@@ -647,7 +647,7 @@ def bare(rows:pd.DataFrame) -> pd.DataFrame:
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-23b
 def rows_where(
-    rows:pd.DataFrame, # of one budget
+    rows:pd.DataFrame, # rows of one budget
     study, condition,
     where,             # (setting, value) pairs, see `EffectTerm`
 ) -> pd.DataFrame:
@@ -755,7 +755,7 @@ def gated(
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-28
 def judged(
-    rows:pd.DataFrame, # of one budget, see `salviz.replication.rows.read_rows`
+    rows:pd.DataFrame, # rows of one budget, see `salviz.replication.rows.read_rows`
     first=False,       # use the rules before the first row, without gates that were added later
 ) -> dict: # {name of the effect: `Verdict`}
     "Return the verdicts of all effects"

@@ -404,7 +404,7 @@ def _printed(unit, numbers, sides):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-20ab
 def _dumbbells(
-    pairs, # of (label, baseline, its deviation or None, method, its deviation or None)
+    pairs, # tuples (label, baseline, its deviation or None, method, its deviation or None)
     what,
     sides=('baseline', 'method'),
 ) -> Markup:
@@ -576,7 +576,7 @@ def _curve_panels(effect, runs): # rows of its study -> panels
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-24c
 def _curves(
-    findings, # of one claim
+    findings, # findings of one claim
     rows,
 ) -> Markup:
     "Draw the mean curves of the conditions of a claim about losses, one panel per task; '' if there are no curves"
@@ -816,7 +816,7 @@ def _p_words(p): return '< 0.001' if p < .001 else _number(p)
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-27bd
 def _section(
-    findings, # of one claim
+    findings, # findings of one claim
     rows,     # rows of one budget
 ) -> Markup:
     "Return the section of one claim"

@@ -68,7 +68,7 @@ def read_rows(
 # %% ../../nbs/15_replication/07_rows.ipynb #rw-6e
 def row_entries(
     file,
-    budget:str, # of the rows
+    budget:str, # budget of the rows
 ) -> list: # of dicts with study, method, settings, seed, measures
     "Return the rows of a budget as they are stored"
     return [e for e in file_entries(Path(file)) if e['kind'] == 'row' and e['budget'] == budget]

@@ -142,7 +142,7 @@ undecidable = { # {effect: why no affordable number of runs decides it}
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-18
 def learned(
     study:str, condition:str,
-    rows:pd.DataFrame, # of one condition, with one task
+    rows:pd.DataFrame, # rows of one condition and one task
 ) -> GateCheck:
     "Check that a condition beats a constant prediction"
     metric, better, constant = tuned_studies[study].learns
@@ -166,7 +166,7 @@ def _gates(effect, rows) -> tuple: # (tasks to leave out, checks of all conditio
 
 def tested_pairs(
     effect:TunedEffect,
-    rows:pd.DataFrame, # of the tuned budget
+    rows:pd.DataFrame, # rows of the tuned budget
     seeds:int,         # number of seeds, from `first_seed`
 ) -> tuple: # (pairs as for `verdict`, gate, names of tasks that are left out)
     "Return the pairs that the test at an interim look includes"
@@ -220,7 +220,7 @@ def tuned_verdict(
     return found
 
 def tuned_verdicts(
-    file, # of rows
+    file, # file of rows
 ) -> dict: # {name of the effect: `SequentialVerdict` or None}
     "Return the verdicts of all effects of the tuned protocol"
     rows, done = read_rows(file, 'tuned'), recorded_cells(file)
@@ -315,7 +315,7 @@ class TunedProtocol(_TunedWorker):
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-33
 def tuned_table(
-    file, # of rows
+    file, # file of rows
 ) -> pd.DataFrame: # one row per effect
     "Return the verdicts of the tuned protocol, and the effects that it does not decide"
     out = []

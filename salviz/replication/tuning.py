@@ -355,8 +355,8 @@ def _score(values, better) -> float:
 
 def choice_of(
     study:TunedStudy, condition:str,
-    candidates:list, # of dicts, see `TunedStudy.candidates`
-    rows:list,       # of dicts, the tuning rows of this condition
+    candidates:list, # dicts, see `TunedStudy.candidates`
+    rows:list,       # dicts, the tuning rows of this condition
 ) -> dict: # study, condition, settings, metric, score, scores, rows, fingerprint
     "Return the candidate with the best mean of the target over seeds and tasks; the first one if several are equal"
     metric, better = study.target
@@ -394,8 +394,8 @@ def freeze(
 class TunedTrials:
     "Train single trials of tuned studies and write their rows"
     def __init__(self,
-        folder,     # of the studies
-        file,       # of rows
+        folder,     # folder of the studies
+        file,       # file of rows
         seeds:dict, # {study: seeds of test runs}
         tuning_seeds=(0, 1),
         studies:dict=None, # {name: `TunedStudy`}; None: `tuned_studies`

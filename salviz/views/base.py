@@ -727,7 +727,7 @@ def chosen_by(fractions, rule:str) -> str:
 def telling_head(
     attribution,     # [layers, heads, query, key]
     words=None,      # bool [n]: rows and columns that count; None: all
-    fractions=None,  # of attention on words [layers, heads], see `word_fractions`; None: all heads are eligible
+    fractions=None,  # attention on words [layers, heads], see `word_fractions`; None: all heads are eligible
 ) -> tuple: # row and head
     """Return the eligible head with the largest median row sum of magnitudes; if all medians are 0,
     the head with the largest total"""
