@@ -261,6 +261,6 @@ def reproduce(
         if missing:
             ended = [f'a worker exited with code {w.exitcode}' for w in workers if w.exitcode]
             why = '; '.join([*_errors(folder, wanted), *ended][:3])
-            raise RuntimeError(f'reproduce: {len(missing)} of {len(cells)} trials have no result: {why}. Call '
-                               'reproduce again to resume')
+            raise RuntimeError(f'reproduce: {len(missing)} of {len(cells)} trials have no result: {why}. '
+                               'Call reproduce again to resume')
     return read_rows(file, budget)
