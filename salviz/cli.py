@@ -46,7 +46,7 @@ def _refuse_unknown(
     settings:dict, # from `_parse_settings`
     *takers,       # functions that take the settings
     apart=(),      # their arguments that cannot be set
-    who='--set',   # named in the error
+    who='--set',   # name in the error
 ):
     "Raise an error for settings that are not arguments of any of `takers`"
     import inspect

@@ -89,7 +89,7 @@ def fit_explainer(
     method:str='integrated_gradients',     # attribution to predict, see `explain`
     target:str|int|tuple='predicted',      # score to explain, see `explain`
     *,
-    held_out:Annotated[float, Gt(0), Lt(1)]=.2, # fraction of the texts, the last ones, that measure the error
+    held_out:Annotated[float, Gt(0), Lt(1)]=.2, # last fraction of the texts, on which the error is measured
     epochs:PositiveInt=5,
     learning_rate:PositiveFloat=5e-5,
     batch_size:PositiveInt=16,

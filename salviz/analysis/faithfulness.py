@@ -189,7 +189,7 @@ def _perturbed(
     model,
     batch:dict,            # as returned by `Collator`
     replacement='removal', # 'removal', 'mask' or 'mean_embedding'
-    mask_token_id=None,    # for replacement='mask'
+    mask_token_id=None,    # id of the mask token, for replacement='mask'
     mean=None,             # [dim], for replacement='mean_embedding'; None: see `_mean_embedding`
     batch_size=32,         # rows in a forward pass
     # function (rows int64 [r], keep bool [r, n]) -> probabilities, float64 [r, classes]; NaN where removal leaves
@@ -302,7 +302,7 @@ def faithfulness(
     replacement='removal', # or 'mask', 'mean_embedding'
     unit='token',          # or 'word'
     aopc='bins',           # mean over the bins (ERASER's code), or 'paper' to include the empty bin
-    tokenizer=None,        # for texts, and for its mask token
+    tokenizer=None,        # tokenizer for texts, and for its mask token
     mask_token_id=None,    # None: the tokenizer's mask token
     mean=None,             # [dim] for 'mean_embedding'; None: mean of the embedding table
     batch_size=32,         # rows in a forward pass

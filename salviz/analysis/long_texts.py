@@ -54,7 +54,7 @@ def _row_statistics(
     return torch.stack([x.double() for x in (h, relative, A.amax(-1), A[..., 0], later, distance)])
 
 # %% ../../nbs/09_analysis/11_long_texts.ipynb #lt011
-_chunk_bytes = 2**26 # of the weights that exist at the same time
+_chunk_bytes = 2**26 # bytes of the weights that exist at the same time
 
 class Overview(NamedTuple):
     "A layer at reduced resolution: one entry for each level, from the finest to the coarsest"
@@ -143,7 +143,7 @@ class LongAttention(_Statistics):
     def overview(self,
         layer:int,
         heads:list|None=None, # None: all
-        side:int=256,         # most cells in each direction at the finest level
+        side:int=256,         # maximum number of cells in each direction at the finest level
     ) -> Overview:
         "Pool the maps of a layer to the finest level with at most `side` cells in each direction, and to coarser ones"
         cell, parts = 1, []

@@ -637,7 +637,7 @@ def explain_generated(
     return pd.DataFrame(rows.float().cpu().numpy(), index, pd.Index(result.input_tokens, name='prompt'))
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #081
-_without_gradients = 'occlusion', 'attention', 'rollout', 'random' # of the attributions of this library
+_without_gradients = 'occlusion', 'attention', 'rollout', 'random' # attributions of this library
 _kinds_of_inputs = dict(input_ids='text', pixel_values='image', values='series')
 _papers = dict(
     simonyan2013deep='Simonyan et al. 2014', sundararajan2017axiomatic='Sundararajan et al. 2017',

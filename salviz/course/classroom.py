@@ -33,7 +33,7 @@ from ..explorer.quantisation import json_text
 from ..metrics.plausibility import auprc, hard_rationale, lexical_prior, random_auprc, rationale_size, token_f1
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl06
-_most_codes = 500 # in one file or message
+_most_codes = 500 # maximum number of codes in one file or message
 
 def _files(path) -> list: # of paths
     "Return the files for `path`: itself, those in a folder, or those matching a pattern such as 'in/*.json'"

@@ -167,7 +167,7 @@ def _wrong_predictions(notebook, number):
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-23d
 def _wrong_order(notebook):
-    "Return faults in the order of stubs and solutions"
+    "Return the errors in the order of stubs and solutions"
     after = [*notebook.cells[1:], None]
     return [f'cell {cell.id}: the cell after a stub must be its solution'
             for cell, following in zip(notebook.cells, after)
@@ -175,7 +175,7 @@ def _wrong_order(notebook):
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-24
 def _wrong_text(notebook):
-    "Return faults in headings and numbers"
+    "Return the errors in headings and numbers"
     faults, depth = [], 0
     for cell in notebook.cells:
         if cell.cell_type != 'markdown': continue

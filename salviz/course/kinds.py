@@ -102,7 +102,7 @@ def _scale_problem(low, high, step) -> str:
 def number(
     low:_Finite,       # smallest answer
     high:_Finite,      # largest answer
-    step:_Finite=None, # between answers; None for a hundredth of the range
+    step:_Finite=None, # distance between answers; None for a hundredth of the range
     unit:str='',       # such as '%'
     near:_Finite=None, # distance from the truth that scores 1; None for 5% of the range
     far:_Finite=None,  # distance that scores .5; None for 15%
@@ -123,7 +123,7 @@ def slope(
     start:_Finite,     # start of the line
     low:_Finite=0,     # smallest end
     high:_Finite=1,    # largest end
-    step:_Finite=None, # between answers; None for a hundredth of the range
+    step:_Finite=None, # distance between answers; None for a hundredth of the range
     unit:str='',       # such as '%'
     ends:tuple=('before', 'after'), # labels of the ends
     near:_Finite=None, # distance from the true end that scores 1 if the direction is right; None for 10% of the range

@@ -113,7 +113,7 @@ def follows(
     return is_forward and not is_closed and all(before[name] in (None, after[name]) for name in ('first', 'second'))
 
 # %% ../../nbs/14_course/04_session.ipynb #se27
-_most_entries, _most_answers = 1000, 2000 # per file, and per question of a class
+_most_entries, _most_answers = 1000, 2000 # limits per file, and per question of a class
 
 def _is_text(x): return isinstance(x, str) and not re.search('[\ud800-\udfff]', x) # unpaired surrogates
 def _is_whole(x): return type(x) is int and 0 <= x < 10_000
@@ -121,7 +121,7 @@ def _are_wholes(x): return isinstance(x, list) and len(x) <= 100 and all(map(_is
 def _is_number(x): return type(x) in (int, float) and abs(x) < 1e15
 
 _shapes = dict(words=_are_wholes, head=_are_wholes, order=_are_wholes, choice=_is_whole, number=_is_number,
-               slope=_is_number) # of answers to each kind of prediction
+               slope=_is_number) # validity of answers to each kind of prediction
 
 def _is_prediction(entry:dict) -> bool:
     "Return whether `entry` belongs to a prediction, not to a record"
@@ -151,7 +151,7 @@ def _entry_problem(entry) -> str: # '' if there is none
     return '; '.join(f'{name} {problem}' for name, problem in problems.items() if problem)
 
 # %% ../../nbs/14_course/04_session.ipynb #se12
-entries = {}    # of this session, by name
+entries = {}    # entries of this session, by name
 _listeners = [] # called with the name of a changed entry
 
 def tell_of(listener) -> None:
@@ -341,7 +341,7 @@ def answer_code(
 # %% ../../nbs/14_course/04_session.ipynb #se20d
 def answers_of_code(
     code:str,
-) -> dict: # as from `answers_file`
+) -> dict: # in the form that `answers_file` returns
     "Return the answers file, without reasons and times, from `code`; the inverse of `answer_code`"
     if not isinstance(code, str) or len(code) > largest:
         raise ValueError(f'code must be a string of at most {largest:,} characters, got {shown(code)}')

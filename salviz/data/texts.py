@@ -629,7 +629,7 @@ def load_text(
     label:str|list[str]|None='label',
     config:str|None=None,               # configuration of a data set on the Hub, such as 'sst2' of 'nyu-mll/glue'
     splits:Splits=(.8, .1, .1),         # fractions of train, validation and test, for cutting missing splits
-    seed:Seed=0,                        # for cutting splits
+    seed:Seed=0,                        # seed for cutting splits
     labels:abc.Sequence[str]|None=None, # class names in order; None = as stored in the data, else sorted
     revision:str|None=None,             # revision of a data set on the Hub
     # 'classification', 'multi_label_classification' or 'regression'; None = regression if a label of train has a
@@ -802,7 +802,7 @@ def load_tokens(
     tags:str|int='tags', # column with the lists of tags, such as 'ner_tags'; for a .conll or .txt file also its number
     config:str|None=None,               # configuration of a data set on the Hub
     splits:Splits=(.8, .1, .1),         # fractions of train, validation and test, for cutting missing splits
-    seed:Seed=0,                        # for cutting splits, which are random
+    seed:Seed=0,                        # seed for cutting splits, which are random
     labels:abc.Sequence[str]|None=None, # tag names in order; None = as stored in the data, else sorted
     revision:str|None=None,             # revision of a data set on the Hub
 ) -> DatasetDict: # train, validation, test with the columns words and tags
@@ -905,7 +905,7 @@ def load_pairs(
     target_text:str='target_text', # column with the targets
     config:str|None=None,          # configuration of a data set on the Hub
     splits:Splits=(.8, .1, .1),    # fractions of train, validation and test, for cutting missing splits
-    seed:Seed=0,                   # for cutting splits, which are random
+    seed:Seed=0,                   # seed for cutting splits, which are random
     revision:str|None=None,        # revision of a data set on the Hub
 ) -> DatasetDict: # train, validation, test with the columns text and target_text
     "Load texts with target texts, such as translations, in three splits"
@@ -1009,7 +1009,7 @@ def load_questions(
     answer:str|None=None,
     config:str|None=None,       # configuration of a data set on the Hub
     splits:Splits=(.8, .1, .1), # fractions of train, validation and test, for cutting missing splits
-    seed:Seed=0,                # for cutting splits, which are random
+    seed:Seed=0,                # seed for cutting splits, which are random
     revision:str|None=None,     # revision of a data set on the Hub
 ) -> DatasetDict: # train, validation, test with the columns text, text_pair and answer, [start, end] in characters
     "Load questions with their contexts and the spans that answer them, in three splits"

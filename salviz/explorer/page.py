@@ -274,7 +274,7 @@ _output = '''<div class="salviz-place-{place}">{picture}<p>{words}</p></div>
 
 # %% ../../nbs/12_explorer/06_page.ipynb #pg27b
 def output_html(
-    place,   # model id of the live view, by which it finds its place
+    place,   # model id of the live view, used to find its place
     picture, # a PNG in base64; '' for no image
     words,   # text below the image, shown until the page or the live view replaces both
     copy=None, # a `Page` to include; None: only the image

@@ -128,7 +128,7 @@ class Controls(W.VBox):
         self._worker.flush(timeout)
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #047b
-_Numbers = int|Annotated[Sequence[int], MinLen(1)] # of examples or steps
+_Numbers = int|Annotated[Sequence[int], MinLen(1)] # numbers of examples or steps
 
 def _state_names() -> list:
     "Return the keys of the explorer's state, read from salviz/explorer/static/state/state.js"
@@ -641,7 +641,7 @@ def _model_sources(runs, model, training) -> list:
 @dataclass(frozen=True)
 class ExplorerOptions:
     "Height and memory of an `Explorer`"
-    height:Annotated[float, Ge(100), Le(10_000)]|None=None # in pixels; None: as high as needed
+    height:Annotated[float, Ge(100), Le(10_000)]|None=None # height in pixels; None: as high as needed
     budget:Annotated[float, Gt(0)]=256e6 # maximum bytes of frames in the kernel and in the browser
 
     def __post_init__(self): check_arguments(type(self).__init__, vars(self))

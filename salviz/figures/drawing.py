@@ -155,8 +155,8 @@ class Look:
     "The user's choices of colours and axes, for the drawing functions"
     colours:dict = field(default_factory=dict)  # {name of a line, box or bar: colour}
     cycle:tuple = ()                            # colours of the others, in order; (): those of the library
-    sequential:Colormap = None                  # for fractions; None: that of the library
-    signed:Colormap = None                      # for values of both signs; None: that of the library
+    sequential:Colormap = None                  # colour map for fractions; None: the library's own
+    signed:Colormap = None                      # colour map for values of both signs; None: the library's own
     limits:dict = field(default_factory=dict)   # {'x' or 'y': (lowest, highest)}
 
 _look = ContextVar('look', default=Look())
@@ -1212,7 +1212,7 @@ class Kind(namedtuple('Kind', 'name about needs make takes cites lists further a
 
     @property
     def choices(self) -> tuple:
-        "Names of those arguments of `figure` for names, colours and axes that affect figures of this kind"
+        "Names of the arguments of `figure` for names, colours and axes that affect figures of this kind"
         return of_view(followed, _view_class_of(self.make)) or ()
 
     @property
@@ -1322,7 +1322,7 @@ def figure_kind(
     asks=None,       # option of `make` whose value is taken from runs: one of `_run_options`
     least=2.,        # minimum width of its body in inches
     dense=None,      # arguments for a denser body, for full pages
-    example=None,    # options for an example
+    example=None,    # options for the example call
 ):
     "Register a kind of figure; the decorated function takes (view, width) and returns a `Body`"
     _check_kind(name, make, takes, asks, cites)

@@ -46,7 +46,7 @@ def guidance_loss(
     attention:torch.Tensor, # [batch, heads of one pattern, query, key]
     target:torch.Tensor,    # pattern for these heads [batch, query, key]
     real:torch.Tensor,      # bool [batch, tokens]
-    reduction='mean',       # over heads and real entries: 'mean' (the authors' code) or 'sum' (eq. 2 and 3)
+    reduction='mean',       # reduction over heads and real entries: 'mean' (the authors' code) or 'sum' (eq. 2 and 3)
     dropped=None,           # bool, broadcastable to `attention`: entries that were dropped in this pass
     queries=None,           # bool [batch, tokens]: queries that count; None: all real queries
 ) -> torch.Tensor: # [batch]
@@ -306,7 +306,7 @@ def by_name(
     return patterns, custom or None
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #046
-_outweighs = 10. # times the task loss
+_outweighs = 10. # multiple of the task loss
 
 class _Weighting(_Guiding):
     "The part of the method that chooses the initial weight"

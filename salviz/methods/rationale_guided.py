@@ -380,7 +380,7 @@ class _Comparing(_Marked):
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-056a
 def check_explaining_attention(
-    method:Method, # named in errors
+    method:Method, # method to name in errors
     model, layers, heads, rows, # see `explaining_attention`
 ):
     "Raise an error if the `layers`, `heads` or `rows` do not exist in `model`"

@@ -342,7 +342,7 @@ def explain_batches(
     examples,      # encoded examples, with or without labels
     collate,       # list of examples -> batch, see `Collator`
     steps=20,      # m: nodes of integrated gradients
-    batch_size=32, # examples at a time
+    batch_size=32, # number of examples at a time
     saliency='integrated_gradients', target='gold', # see `token_saliency`
     skip=0,        # number of examples to skip, in order of length
     positions=60,  # target='all_released' only, see `standardised`

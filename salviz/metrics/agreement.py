@@ -192,7 +192,7 @@ def compare_attributions(
     a, b,             # one attribution per example: arrays [batch, ...], or lists of arrays of any shape
     counts=None,      # bool of the same shapes: tokens, pixels or entries that count; None: all
     sign='magnitude', # 'magnitude', 'positive' or 'signed', see `likeness`
-    top_fraction=.2,  # fraction of what counts, for the top overlap
+    top_fraction=.2,  # fraction of the values that count, for the top overlap
     kendall=False,    # whether to compute Kendall's tau as well
 ) -> pd.DataFrame: # example, count, spearman, kl (of `a` from `b`), top_overlap[, kendall]
     "Return the similarity of the attributions `a` and `b` of each example"
@@ -245,7 +245,7 @@ def _check_same(a, b, what):
 @renamed_arguments(top_share='top_fraction')
 def compare_snapshots(
     a, b,             # snapshots of one sentence
-    what='attention', # an array of both: 'attention', 'attention_attribution', 'saliency', …
+    what='attention', # an array that both have: 'attention', 'attention_attribution', 'saliency', …
     rows='ordinary',  # query rows to compare, see `_query_rows`
     keys='all',       # keys that count: 'all' keys that some head of the layer attends to, or 'ordinary' ones only
     sign='magnitude', # see `likeness`

@@ -161,7 +161,7 @@ class Spread:
     mean:float     # ln(deviation of the first values/deviation of the second); positive: the first values vary more
     low:float      # ends of the confidence interval, NaN if undefined
     high:float
-    p:float        # two-sided p-value of the hypothesis of equal deviations
+    p:float        # two-sided p-value for the null hypothesis of equal deviations
     pairs:int
     tasks:int
     r:float        # correlation of the pairs

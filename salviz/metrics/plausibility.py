@@ -188,7 +188,7 @@ def iou_f1(
 def plausibility(
     values,           # one array per example
     rationales,       # flags of each example, or None
-    k=None, # number (int) or fraction (float) of tokens to select; None: average human rationale, see `rationale_size`
+    k=None, # number (int) or fraction (float) of tokens; None: average size of human rationales, see `rationale_size`
     ranking='signed', # or 'magnitude'
     threshold=.5,     # see `iou_f1`
     area='trapezoid', # see `auprc`

@@ -167,7 +167,7 @@ class Comparison:
     difference:float  # mean of first minus second
     low:float         # ends of the confidence interval of the difference, NaN if undefined
     high:float
-    p:float           # two-sided p-value of no difference; NaN if undefined
+    p:float           # two-sided p-value for the null hypothesis of no difference; NaN if undefined
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #021b
 def _differences(a, b):

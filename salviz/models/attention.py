@@ -348,7 +348,7 @@ def _probabilities(
     return A
 
 # %% ../../nbs/03_models/01_attention.ipynb #83e1fd84
-_most_scores = 2**22 # scores of a layer that are computed at a time
+_most_scores = 2**22 # number of scores of a layer that are computed at a time
 
 def _largest_logits(query, key, keep=None, scaling=None, bias=None) -> torch.Tensor: # [batch, heads, query]
     """Return the largest score of each query among the keys in `keep`, in float32 or better, computed for a few queries
@@ -984,7 +984,7 @@ def observe(
     # query rows to capture in place of whole maps, before dropout: an int, a list of int, or a tensor [batch] or
     # [batch, rows], for all `layers`; or {layer: rows} for some layers
     rows:int|Sequence[int]|torch.Tensor|dict[int, torch.Tensor]|None=None,
-    heads:Sequence[int]|None=None, # heads of which rows are captured; None: all
+    heads:Sequence[int]|None=None, # heads whose rows are captured; None: all
     # True: also set `largest_logits` of the result, {layer: [batch, heads, query]}: the largest score (input of the
     # softmax) of each query among its allowed keys; {} for DeBERTa, whose scores are not accessible
     logits:bool=False,

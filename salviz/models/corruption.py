@@ -371,4 +371,4 @@ class ReplaceTokens:
         return {**batch, 'input_ids': now, 'labels': torch.where(special, -100, (now != ids).long())}
 
 # %% ../../nbs/03_models/06_corruption.ipynb #040b
-corruptions = {kind.task: kind for kind in (MaskTokens, ReplaceTokens)} # by self-supervised task
+corruptions = {kind.task: kind for kind in (MaskTokens, ReplaceTokens)} # classes by self-supervised task

@@ -121,7 +121,7 @@ class _ComparedRows:
     methods:list      # names of all methods, in the order of the call
     left_out:dict = field(default_factory=dict) # {method: why it was not trained}
     tuning:dict = field(default_factory=dict)   # {method: {'trials', 'space', 'chosen', 'score'}}
-    sentences:list = field(default_factory=list) # on budget and data, for the caption
+    sentences:list = field(default_factory=list) # sentences on budget and data, for the caption
     texts:dict = field(default_factory=dict)    # {form: methods text}
 
     @classmethod

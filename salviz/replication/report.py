@@ -64,8 +64,8 @@ class Finding:
     d:pd.DataFrame # the differences that count
     word:str       # a key of `groups`
     p_holm:float = math.nan # p-value after Holm's correction over all primary effects
-    first:str = '' # verdict by the rules before the first row, if it differs
-    confidence:float = .95 # of the interval
+    first:str = '' # verdict under the rules from before the first result, if it differs
+    confidence:float = .95 # confidence level of the interval
 
     @property
     def has_interval(self): # may it be interpreted?

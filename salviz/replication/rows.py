@@ -124,7 +124,7 @@ def unfolded(
     return out
 
 # %% ../../nbs/15_replication/07_rows.ipynb #rw-8
-# columns of every row
+# columns that every row has
 _common_columns = {'study', 'budget', 'method', 'seed', 'seconds', 'machine', 'processor', 'threads'}
 
 def _short(x, digits=7):
@@ -134,7 +134,7 @@ def _short(x, digits=7):
 # %% ../../nbs/15_replication/07_rows.ipynb #rw-8b
 def row_of(
     study,       # a `Study`
-    cell,        # one of its trials, finished
+    cell,        # one of its finished trials
     name:str,    # name of its plan
     budget:str,
 ) -> tuple: # (row, machine)

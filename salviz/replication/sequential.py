@@ -82,7 +82,7 @@ decided = ('supported', 'contradicted', 'not supported')
 @dataclass(frozen=True)
 class SequentialVerdict:
     "The verdict of a group-sequential test, with the look at which it was reached"
-    whole:Verdict        # over all domains, with the interval of this look
+    whole:Verdict        # verdict over all domains, with the interval of this look
     by_task:dict         # {task: `Verdict`} if the domains differ, else {}
     look:int             # from 1
     looks:int

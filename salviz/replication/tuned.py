@@ -26,7 +26,7 @@ from .verdicts import GateCheck, gain_check, least_gain
 class TunedEffect(Effect):
     "An effect of the tuned protocol"
     paper_effect:float|None = None # mean effect in the paper, in the units of the effect; None: no comparable number
-    seeds:int = 12                 # planned, a multiple of 4
+    seeds:int = 12                 # planned number of seeds, a multiple of 4
     why:str = ''                   # the reason for the value of `smallest`
 
 first_seed = 200
@@ -167,7 +167,7 @@ def _gates(effect, rows) -> tuple: # (tasks to leave out, checks of all conditio
 def tested_pairs(
     effect:TunedEffect,
     rows:pd.DataFrame, # rows of the tuned budget
-    seeds:int,         # number of seeds, from `first_seed`
+    seeds:int,         # number of seeds, starting with `first_seed`
 ) -> tuple: # (pairs as for `verdict`, gate, names of tasks that are left out)
     "Return the pairs that the test at an interim look includes"
     rows = bare(rows)[rows.seed < first_seed + seeds]

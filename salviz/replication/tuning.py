@@ -50,7 +50,7 @@ class TunedStudy:
     # (metric, 'higher' or 'lower', constant): what a condition must beat; the constant is a column of the rows or a
     # number
     learns:tuple
-    minutes:float           # of a test run on one core
+    minutes:float           # minutes of a test run on one core
 
     @property
     def baseline(self) -> str: return next(iter(self.conditions))

@@ -45,7 +45,7 @@ def _word_of(
     return 'inconclusive'
 
 # %% ../../nbs/15_replication/00_verdicts.ipynb #ve-8b
-_weakest = ('not run', 'no verdict', 'not testable', 'inconclusive') # from the weakest
+_weakest = ('not run', 'no verdict', 'not testable', 'inconclusive') # weakest first
 
 def word_of_claim(
     words, # verdicts of all primary effects of the claim
@@ -65,15 +65,15 @@ _fewest = 4 # pairs
 class GateCheck:
     "A condition that must be met before a claim is tested, with the value that was reached"
     name:str     # what is measured, such as 'accuracy of fine-tuning'
-    value:float  # value that was reached
-    least:float  # value that is needed
+    value:float  # value that the runs reached
+    least:float  # required value
 
     @property
     def passed(self) -> bool: return self.value >= self.least - 1e-12 # .1 + .05 is more than .15
 
     def __str__(self): return f'{self.name} is {self.value:.4g}, but must be at least {self.least:.4g}'
 
-least_gain = .05 # over a constant answer
+least_gain = .05 # smallest gain over a constant answer
 
 def gain_check(
     name:str,        # name of the check, such as 'gain of SGT over a constant answer'

@@ -140,7 +140,7 @@ evaluation_draw = 2**32 - 1 # step number of the random numbers for evaluation a
 # %% ../../nbs/06_training/00_feed.ipynb #017b
 class Feed:
     "Base class of feeds: encodes the data for the task of `model`, and makes batches"
-    _align = None # for text: function of (texts, pairs) -> `TokenText`s
+    _align = None # texts only: function of (texts, pairs) -> `TokenText`s
     def __init__(self, model, tokenizer):
         self.task, self.model, self.tokenizer, self.kinds = tasks[task_of(model)], model, tokenizer, {}
 
