@@ -175,7 +175,7 @@ class _Rows(_PackedFrames):
         return 0
 
     def _resend(self, state) -> float: # seconds until it is due, 0 if there is nothing to do
-        "Add the frames again that were sent while a page requested the whole state"
+        "Resend the frames that were sent while a page requested the whole state"
         if self._resend_after is None: return 0
         wait = self._resend_after + 1.5 - time.monotonic()
         if wait > 0: return wait

@@ -437,7 +437,7 @@ _passing = 'theme', 'playing' # not part of an exported state
 class _Export(_TrainingEnd):
     "Export of the view as a state, as arrays or as a figure"
     def _view_state(self):
-        "Return the current state, with explicit numbers for example, step and head if there are recordings"
+        "Return the current state, with explicit numbers for the example, step and head if there are recordings"
         state, selection = {k: v for k, v in self._state().items() if k not in _passing}, self.selected()
         if selection is None: return state
         at = next(i for i, run in enumerate(self.runs) if run is selection.run)

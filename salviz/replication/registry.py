@@ -816,14 +816,14 @@ _pools = { # fractions of train, validation and test from which seeds draw
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-31
 def _plain(effect) -> dict:
-    "Return an effect as a dict; fields of gates that were added after the first row are omitted if they are unused"
+    "Return an effect as a dict; fields of gates that were added after the first result are omitted if unused"
     later = dict(below=None, after_run='')
     def used(gate): return {k: x for k, x in asdict(gate).items() if k not in later or x != later[k]}
     return {**asdict(effect), 'title': first_title(effect.title), 'gates': list(map(used, effect.gates))}
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-31b
 def _first_arguments(kind, how) -> dict:
-    """Return settings in the form that they had in the first row, when attention guidance had no argument
+    """Return settings in the form that they had in the first result, when attention guidance had no argument
     `task_fraction`"""
     return first_settings(kind, {name: x for name, x in how.items() if name != 'task_fraction'})
 

@@ -362,7 +362,7 @@ def choice_of(
     metric, better = study.target
     values = [[r['measures'][metric] for r in rows if _of_candidate(r, study) == candidate] for candidate in candidates]
     if not all(values):
-        raise ValueError(f'{study.name}: no tuning rows of {condition} with {candidates[values.index([])]}')
+        raise ValueError(f'{study.name}: no tuning results for {condition} with {candidates[values.index([])]}')
     scores = [_score(x, better) for x in values]
     best = scores.index(min(scores) if better == 'lower' else max(scores))
     evidence = sorted([identity(r), r['measures'][metric]] for r in rows)

@@ -456,7 +456,7 @@ def _sources(
     tokens, masked_tokens,# [n] before and after masking
     is_replaced,          # bool [units]
     groups,               # int [units]: number of the text, -1 for special tokens
-) -> np.ndarray: # int [units]: the unit that replaces it; itself if kept, -1 if no word does
+) -> np.ndarray: # int [units]: number of the replacing unit; a unit's own number if unchanged, -1 without replacement
     "Return the index of the word that replaces each masked word"
     sources = np.arange(len(units))
     for i in np.flatnonzero(is_replaced):
