@@ -46,7 +46,7 @@ def _refuse_unknown(
     settings:dict, # from `_parse_settings`
     *takers,       # functions that take the settings
     apart=(),      # their arguments that cannot be set
-    who='--set',   # named in the error
+    who='--set',   # name in the error
 ):
     "Raise an error for settings that are not arguments of any of `takers`"
     import inspect
@@ -455,7 +455,7 @@ def _run_reproduce(a):
     if not (a.report or a.archive): reproduce(folder, a.claims, a.budget, a.processes, file)
     elif not a.rows and not Path(file).is_file(): file = shipped_rows(a.budget)
     if not Path(file).is_file():
-        raise ValueError(f'reproduce: no rows of the budget {a.budget!r} yet; run it without --report first')
+        raise ValueError(f'reproduce: no results for the budget {a.budget!r} yet; run it without --report first')
     print(write_budget_report(folder, file, a.budget))
     if a.archive: print(write_archive(f'{folder}/replication-{a.budget}.zip', file, a.budget))
 

@@ -15,7 +15,7 @@ from .core.runs import Run
 
 # %% ../nbs/13_cli/03_recipes.ipynb #mk-6
 def _make_classifier(
-    folder,      # where the run and movie-minilm.safetensors (learned difference from 'minilm') are written
+    folder,      # folder for the run and movie-minilm.safetensors (learned difference from 'minilm')
     epochs:int=3,
     train_size='full',
 ) -> Run:
@@ -55,7 +55,7 @@ def _example_methods(): # {name: function that constructs the method}
 # %% ../nbs/13_cli/03_recipes.ipynb #mk-10b
 def _make_run(
     name:str,          # one of `salviz.core.examples.example_names`
-    folder,            # where the run is written; its run 'plain' is SalLM's teacher
+    folder,            # folder for the run; its run 'plain' is SalLM's teacher
     train_size=640,
     test_size='full',
 ) -> Run:

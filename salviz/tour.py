@@ -107,7 +107,7 @@ _pictures = {'sallm': attention_beside_saliency, 'saliency-guided': masked_sente
 # %% ../nbs/13_cli/00_tour.ipynb #017b
 def _write_pictures(
     runs:dict, # {name: Run}
-    folder,    # where NAME-PROBE.pdf and .png are written
+    folder,    # folder for NAME-PROBE.pdf and .png
     probes=(0, 1),
 ) -> dict: # {name: [(path of the PNG, caption)]}
     "Write each method's characteristic figure for `probes`"
@@ -156,7 +156,7 @@ figcaption, .note { color: #444; font-size: .9rem }
 
 # %% ../nbs/13_cli/00_tour.ipynb #020
 def _write_page(
-    path,           # of the HTML file
+    path,           # path of the HTML file
     table,          # from `_demo_table`
     written:dict,   # from `_write_pictures`
     link:str,       # HTML of a link to the page with the models, or ''

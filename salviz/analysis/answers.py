@@ -97,7 +97,7 @@ class AnswerExplanation:
     is_image:np.ndarray      # bool [n]: image tokens
     start:int                # position of the answer's first token
     probability:np.ndarray   # [generated]
-    alternatives:list        # of each generated token: [[token, probability]]
+    alternatives:list        # alternatives of each generated token: [[token, probability]]
     layout:ImageLayout       # pixels of each image token
     patches:ImageLayout      # pixels of each patch of the vision tower
     weights:dict             # {method: float32 [generated, n]}; each row sums to 1
@@ -302,7 +302,7 @@ def _layout_info(layout) -> dict:
 
 def answer_snapshot(
     explanation:AnswerExplanation,
-    number:int=0,                   # of the snapshot
+    number:int=0,                   # number of the snapshot
 ) -> Snapshot:
     "Return the explanation as a snapshot of step 0"
     e = explanation

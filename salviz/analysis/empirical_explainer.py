@@ -89,11 +89,11 @@ def fit_explainer(
     method:str='integrated_gradients',     # attribution to predict, see `explain`
     target:str|int|tuple='predicted',      # score to explain, see `explain`
     *,
-    held_out:Annotated[float, Gt(0), Lt(1)]=.2, # fraction of the texts, the last ones, that measure the error
+    held_out:Annotated[float, Gt(0), Lt(1)]=.2, # last fraction of the texts, on which the error is measured
     epochs:PositiveInt=5,
     learning_rate:PositiveFloat=5e-5,
     batch_size:PositiveInt=16,
-    seed:Seed=0,                           # of the head and of the order of the texts
+    seed:Seed=0,                           # seed of the head's initial weights and of the order of the texts
     **options,                             # options of the method, such as steps
 ) -> EmpiricalExplainer: # with `error`, in eval mode
     "Train a model that predicts attributions in one pass, and measure its error on held-out texts"

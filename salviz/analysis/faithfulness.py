@@ -189,7 +189,7 @@ def _perturbed(
     model,
     batch:dict,            # as returned by `Collator`
     replacement='removal', # 'removal', 'mask' or 'mean_embedding'
-    mask_token_id=None,    # for replacement='mask'
+    mask_token_id=None,    # id of the mask token, for replacement='mask'
     mean=None,             # [dim], for replacement='mean_embedding'; None: see `_mean_embedding`
     batch_size=32,         # rows in a forward pass
     # function (rows int64 [r], keep bool [r, n]) -> probabilities, float64 [r, classes]; NaN where removal leaves
@@ -302,7 +302,7 @@ def faithfulness(
     replacement='removal', # or 'mask', 'mean_embedding'
     unit='token',          # or 'word'
     aopc='bins',           # mean over the bins (ERASER's code), or 'paper' to include the empty bin
-    tokenizer=None,        # for texts, and for its mask token
+    tokenizer=None,        # tokenizer for texts, and for its mask token
     mask_token_id=None,    # None: the tokenizer's mask token
     mean=None,             # [dim] for 'mean_embedding'; None: mean of the embedding table
     batch_size=32,         # rows in a forward pass
@@ -532,7 +532,7 @@ def background_of(data) -> np.ndarray: # broadcastable to an example
 def replace_top(
     x:torch.Tensor, # [batch, channels, height, width], or [batch, time, features]
     saliency,       # [batch, height, width], or [batch, time, features]
-    fraction:float, # from 0 to 1, rounded up
+    fraction:float, # fraction of the tokens to replace, from 0 to 1, rounded up
     background=0.,  # broadcastable to an example
 ) -> torch.Tensor: # like `x`
     """Return `x` with the most salient fraction of its pixels (all channels) or cells replaced; of equally salient

@@ -75,7 +75,7 @@ def _row_statistics(
     return torch.stack([x.double() for x in (h, relative, A.amax(-1), A[..., 0], later, distance)])
 
 # %% ../../nbs/09_analysis/11_long_texts.ipynb #lt011
-_chunk_bytes = 2**22 # of the weights that exist at the same time
+_chunk_bytes = 2**22 # bytes of the weights that exist at the same time
 
 class Overview(NamedTuple):
     "A layer at reduced resolution: one entry for each level, from the finest to the coarsest"
@@ -270,7 +270,7 @@ class LongAttention(_Statistics):
     def overviews(self,
         layer:int,
         heads:list|None=None, # None: all
-        side:int=256,         # most cells in each direction at the finest level
+        side:int=256,         # maximum number of cells in each direction at the finest level
         units:tuple=(None,),  # bounds of the units of each overview; None: tokens
         before:tuple=(),      # overviews of the same heads and units before a causal model continued the text
     ) -> list: # of `Overview`, one entry for each of `units`
@@ -293,7 +293,7 @@ def long_attention(
     model:torch.nn.Module, # in eval mode; a transformers model, or a module around one
     inputs:dict,           # arguments of its forward for one text, without padding
     is_special:np.ndarray|None=None, # bool [tokens]: special tokens, which the statistics omit; None: there are none
-    part:Literal['encoder', 'decoder']|None=None, # of an encoder-decoder; None: the encoder
+    part:Literal['encoder', 'decoder']|None=None, # part of an encoder-decoder; None: the encoder
 ) -> LongAttention:
     "Run `model` once on one text and return its attention, which is computed when it is needed"
     calls = {}

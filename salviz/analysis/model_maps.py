@@ -414,8 +414,8 @@ class Capture:
     questions:list     # inputs, score and start of the continuation for each; None: nothing is explained
     requested:_Requested
     kind:str='text'    # or 'image'
-    pair:tuple=()      # of texts: (model, tokenizer) as passed, or the bundled ones
-    applied:tuple=()   # of texts: the `AppliedIntervention` of each
+    pair:tuple=()      # texts only: (model, tokenizer) as passed, or the bundled ones
+    applied:tuple=()   # texts only: the `AppliedIntervention` of each
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0322b
 def _check_targets(captured, targets):
@@ -527,7 +527,7 @@ def _captured_under(model, applied, is_read):
     with applied.on(model) as inputs: return _capture(model, inputs, is_read)
 
 def _tokens_read(text, source) -> dict: # fields of a `Snapshot`
-    "Return the tokens of `text` and their words after masking, which takes each token from its position in `source`"
+    "Return the tokens of `text` after masking, and their words; `source` has the position each token is taken from"
     read, n = {k: getattr(text, k) for k in _of_text}, len(source)
     if (source == np.arange(n)).all(): return read
     tokens, labels = ([values[at] for at in source] for values in (text.tokens, text.labels))
@@ -613,7 +613,7 @@ def _explain_texts(
     position=None, # token whose output is explained, if the head has an output for each; or a list, one per text
     saliency='integrated_gradients', # name of an attribution, see `registered_attributions`, or None
     steps:int|None=None,             # steps of integrated gradients; None: see `_path_steps`
-    attribution:bool=True,           # also attribute to attention
+    attribution:bool=True,           # also compute the attention attribution
     # number of tokens that a causal language model generates after each text, greedily, or a dict of arguments of
     # model.generate; each of them is explained
     generate=None,
@@ -741,7 +741,7 @@ def _read_images(
     "Convert `images` to the form that `model` reads; raise a `ValueError` if they are invalid"
     x, labels, names = _columns_of(images)
     if hasattr(x, '__len__') and len(x) > _most_images and np.ndim(x[0]) in (0, 3):
-        raise ValueError(f'{len(x)} images at once are too many, because each needs the maps of all heads; pass at '
+        raise ValueError(f'{len(x)} images at once is too many, because each needs the maps of all heads; pass at '
                          f'most {_most_images}, such as images[:8] or dataset.select(range(8))')
     if isinstance(x, (list, tuple)): x = list(map(_array, x))
     if isinstance(x, list) and len({one.shape for one in x}) > 1:
@@ -844,7 +844,7 @@ def _explain_images(
     target=None, # class to explain, or a function of (outputs, rows); or a list, one per image; None: the predicted one
     saliency='integrated_gradients', # name of an attribution, see `registered_attributions`, or None
     steps:int|None=None,             # steps of integrated gradients; None: see `_path_steps`
-    attribution:bool=True,           # also attribute to attention
+    attribution:bool=True,           # also compute the attention attribution
 ) -> list: # of `Snapshot`, one per image, all of step 0
     "Explain the predictions of `model` for `images` and record its attention; the model is not changed"
     return _explained(capture_images(model, images, labels, classes, target, saliency, steps, attribution))

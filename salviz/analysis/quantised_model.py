@@ -198,7 +198,7 @@ class QuantisedModel:
     "A classifier prepared for the engine"
     weights:dict = field(repr=False) # {name in the engine: vector, or the codes and scales of `quantised_rows`}
     header:dict = field(repr=False)  # config, tokenizer, pieces, longest, vocabulary, padding, explains, attributions
-    answer:Snapshot = field(repr=False) # for the first text, as a kernel computes it
+    answer:Snapshot = field(repr=False) # snapshot of the first text, as a kernel computes it
     moved:dict                       # sentences, most, changed
 
 def _padding(config, tokenizer) -> str:

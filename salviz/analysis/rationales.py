@@ -51,7 +51,7 @@ def plausibility_table(
     rationales:Sequence|None=None,
     *,
     model:torch.nn.Module|None=None,        # the classifier whose predictions the methods explain
-    data:'Sequence|Dataset|None'=None,      # with `model`: texts, pairs, or a split that is not encoded
+    data:'Sequence|Dataset|None'=None,      # texts, pairs, or a split that is not encoded; with `model` only
     tokenizer:'PreTrainedTokenizerBase|None'=None,
     target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted', # class to explain, as in `explain_data`
     words:Literal['sum', 'mean', 'max', 'first']='sum', # how the values of a word's tokens are combined

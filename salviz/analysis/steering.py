@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/09_analysis/12_steering.ipynb #st-6
 def _factor(marked, heads, alpha):
-    "Return the function from the attention of a layer [batch, heads, query, key] to the factor of each weight"
+    "Return a function that maps the attention of a layer [batch, heads, query, key] to a factor for each weight"
     def factor(A):
         weights = A.new_ones(len(A), 1, 1, A.shape[-1])
         n = min(A.shape[-1], marked.shape[1])

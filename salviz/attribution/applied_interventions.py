@@ -47,7 +47,7 @@ def masked_source(
     word_ids,       # int [n], -1 for special tokens
     fraction:float, # fraction of the words that is masked
 ) -> np.ndarray: # int64 [n]
-    "Return the position from which each token is taken after the words with the lowest saliency were masked"
+    "Mask the words with the lowest saliency; return the position from which each token of the masked text is copied"
     words, source = _words_of(word_ids, saliency), np.arange(len(word_ids))
     order = sorted(range(len(words)), key=lambda w: words[w]['saliency'])
     low = {*order[:int(np.floor(len(words)*fraction + 1e-6))]}
@@ -126,7 +126,7 @@ class _Plain:
 
 # %% ../../nbs/04_attribution/11_applied_interventions.ipynb #0f6815e1
 def _pattern_rows(one, name, batch, plain, allowed, saliency, tokenizer) -> np.ndarray: # [n, n], NaN: not replaced
-    "Return the rows that replace those of a head by the pattern called `name`"
+    "Return the rows of the pattern called `name` that replace those of a head"
     real, n = real_tokens(batch)[0].cpu().numpy(), batch['input_ids'].shape[1]
     if name == 'next' and not np.triu(allowed, 1).any():
         raise ValueError("Intervention: the pattern 'next' attends to later tokens, which a causal model cannot; "

@@ -612,8 +612,8 @@ def explain_generated(
     *,
     max_new_tokens:PositiveInt=10,
     baseline:int|None=None,     # id of the token that replaces another; None: padding, or else the end token
-    seed:Seed=0,                # of random methods
-    **options,                  # of the attribution, such as n_samples
+    seed:Seed=0,                # seed of random methods
+    **options,                  # options of the attribution, such as n_samples
 ) -> pd.DataFrame: # rows: tokens of the continuation; columns: tokens of the prompt
     """Attribute the log-probability of each token in a continuation to the tokens of its prompt, with Captum
 
@@ -637,7 +637,7 @@ def explain_generated(
     return pd.DataFrame(rows.float().cpu().numpy(), index, pd.Index(result.input_tokens, name='prompt'))
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #081
-_without_gradients = 'occlusion', 'attention', 'rollout', 'random' # of the attributions of this library
+_without_gradients = 'occlusion', 'attention', 'rollout', 'random' # attributions of this library
 _kinds_of_inputs = dict(input_ids='text', pixel_values='image', values='series')
 _papers = dict(
     simonyan2013deep='Simonyan et al. 2014', sundararajan2017axiomatic='Sundararajan et al. 2017',

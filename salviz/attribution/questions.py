@@ -144,7 +144,7 @@ def _index_of(model, task, x, tokenizer) -> tuple: # (index or None, fault)
 def contrast_pair(
     model,
     target,         # any target; a pair contains classes or, for causal language models, tokens, by name or index
-    tokenizer=None, # for names of tokens
+    tokenizer=None, # tokenizer for the names of tokens
 ):
     "Replace the names in a contrastive target (P, Q) by indices; return any other target unchanged"
     if not isinstance(target, tuple): return target

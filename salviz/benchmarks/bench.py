@@ -142,8 +142,8 @@ _llama_sizes = dict(hidden_size=1024, num_hidden_layers=28, num_attention_heads=
 # %% ../../nbs/13_cli/01_bench.ipynb #gp02b
 def _llama_classifier(
     tokenizer,
-    dropout=0.,  # of attention
-    rank=8,      # of the adapters in the projections of queries and values
+    dropout=0.,  # attention dropout
+    rank=8,      # rank of the adapters in the projections of queries and values
     **sizes,     # settings of `LlamaConfig` that replace those of half a billion parameters
 ) -> LlamaForSequenceClassification:
     "Return a Llama classifier with random weights, whose LoRA adapters and head are trained"
@@ -223,7 +223,7 @@ def _method_of(name, model, precision='fp32'):
 def _steps_of(
     names,            # names in `_rows`
     model, tokenizer, data, tokens,
-    folder,           # for their runs
+    folder,           # folder for the runs of the steps
     device='cpu',
     precision='fp32', # 'bf16': run every step under autocast, including attributions
 ) -> dict: # {name: Step}
@@ -359,7 +359,7 @@ def _peaks_on_card(steps:dict, device='cuda') -> dict: # {name: megabytes}, None
 # %% ../../nbs/13_cli/01_bench.ipynb #034
 def _measure_steps(
     names, shape='minilm', tokens=32,
-    dropout=0.,       # of attention
+    dropout=0.,       # attention dropout
     device='cpu', precision='fp32', rounds=7, clock=None, say=print,
 ) -> dict:
     "Measure FLOPs and time of the steps with these `names`, absolute and relative to plain fine-tuning"
@@ -491,7 +491,7 @@ def _recording_fraction(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #044b
 def _measure_recording(name='plain', steps=24, probes=8, taken=6, recordings=20, device='cpu', say=print) -> dict:
-    "Return the cost of `recordings` of `probes` per epoch, extrapolated from a short run with `taken` recordings"
+    "Estimate the cost of `recordings` recordings of `probes` probes per epoch from a short run with `taken` recordings"
     say(f'recording: {steps} steps of {_rows[name].title} with {probes} probe examples and {taken} recordings')
     data = load_text('movie-sentences')
     part = subset(data, steps * _batch_size, validation_size=16, test_size=16)

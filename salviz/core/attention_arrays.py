@@ -134,7 +134,7 @@ def _sentences(tokens, batch, n) -> list: # of (list of tokens, start of the sec
     return [(list(one), None) if _is_tokens(one) else ([*one[0], *one[1]], len(one[0])) for one in listed]
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa017
-_tolerance = .01 # of the sum of a row; bfloat16 has three significant digits
+_tolerance = .01 # tolerance for the sum of a row; bfloat16 has three significant digits
 
 def _value_faults(values, layers):
     "Yield error messages if `values` [layers, heads, query, key] are not attention weights"

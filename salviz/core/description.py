@@ -83,7 +83,7 @@ _most_values = 5 # maximum number of listed values of an argument that differs b
 
 # %% ../../nbs/01_core/20_description.ipynb #de-8b
 def _arguments_words(
-    name:str,  # of a method
+    name:str,  # name of a method
     *several,  # {argument: value} of each run
     skip=(),   # arguments that are named elsewhere
 ) -> str:
@@ -130,8 +130,8 @@ def _parts_of(name, several):
 
 # %% ../../nbs/01_core/20_description.ipynb #de-11mb
 def method_fact(
-    *configs,   # of runs with one method
-    name=None,  # of the method; None: as recorded by the first run
+    *configs,   # configurations of runs with one method
+    name=None,  # name of the method; None: as recorded by the first run
     skip=(),    # arguments that are named elsewhere
 ) -> _Fact: # None without a method
     "Describe the method of several runs, with arguments that differ from its defaults or between the runs"

@@ -15,7 +15,7 @@ _axis_names = 'layer', 'head', 'query', 'key', 'token', 'class', 'row'
 
 # %% ../../nbs/01_core/16_evidence.ipynb #006b
 def guessed_axes(
-    shape,        # of the evidence of one example and layer
+    shape,        # shape of the evidence array of one example and layer
     tokens,       # number of tokens in the text of the example; 0 if it has no text
     heads=None,   # number of heads of the model, if known
     classes=None, # number of classes that the model predicts, if known
@@ -33,9 +33,9 @@ def guessed_axes(
 
 # %% ../../nbs/01_core/16_evidence.ipynb #006c
 def check_axes(
-    name,  # of the evidence
-    axes,  # as stated by the method
-    shape, # of the evidence of one example and layer
+    name,  # name of the evidence
+    axes,  # axes that the method declares
+    shape, # shape of the evidence array of one example and layer
 ) -> tuple:
     "Return `axes` as a tuple; raise a `ValueError` if they do not match `shape`"
     named = (axes,) if isinstance(axes, str) else axes

@@ -31,7 +31,7 @@ def checked_file(path) -> Path:
 # %% ../../nbs/01_core/01_files.ipynb #006b
 def _text_fault(
     data:bytes, # content of a file
-    name,       # of the file
+    name,       # name of the file
 ) -> str: # '' if there is none
     "Return the reason why `data` is not UTF-8 text"
     if not data.strip(): return ' is empty'

@@ -32,7 +32,7 @@ class Crop:
 
 # %% ../../nbs/01_core/23_image_layout.ipynb #il08
 def _overlaps(
-    start, length, # of the crop along one axis, in pixels
+    start, length, # start and length of the crop along one axis, in pixels
     count,         # number of intervals of equal length in the crop
     size,          # number of pixels along the axis
 ) -> np.ndarray: # float64 [count, size], from 0 to 1

@@ -42,7 +42,7 @@ def holder(file) -> dict: # {} if the file is unreadable
 
 # %% ../../nbs/01_core/14_leases.ipynb #le05c
 def is_held(
-    file,         # of a lease
+    file,         # path of a lease file
     who:dict,     # its `holder`
     now,          # see `server_time`
     seconds=120., # age after which the holder counts as dead, unless the lease records a different age
@@ -62,7 +62,7 @@ def _clocks(): return time.time(), time.monotonic() if _sleepless is None else t
 class _LeaseFile:
     "The file of a lease, with its holder and the time of its last renewal"
     def __init__(self,
-        path,         # of the lease file without its number, in an existing folder
+        path,         # path of the lease file without its number, in an existing folder
         seconds=120., # time without renewal after which a holder on another host or in another container counts as dead
         covers=(),    # folders and files that this process writes only while it has the lease
     ):

@@ -18,7 +18,7 @@ from .validation import check_choice
 
 # %% ../../nbs/01_core/06_maths.ipynb #006
 def _counted(
-    name:str,  # of the argument, for the error message
+    name:str,  # name of the argument, for the error message
     x,         # numbers [..., n]
     counts,    # bool, broadcastable to `x`: positions to include; None = all
 ):
@@ -131,7 +131,7 @@ def patch_pattern_names(first:int) -> tuple:
 # %% ../../nbs/01_core/06_maths.ipynb #mpat2c
 def patch_pattern(
     name:str,      # one of `patch_pattern_names`
-    rows:int, columns:int, # of the grid
+    rows:int, columns:int, # size of the grid in patches
     first:int=0,   # tokens before the patches
 ): # [n, n] float64, n = first + rows * columns; a row of zeros has no target and does not count
     "Return the matrix of the pattern called `name` on patches, in which each patch attends equally to all of its keys"
@@ -415,11 +415,11 @@ def _keyed(example_id, shape, seed, step, stream, convert, dtype):
 
 # %% ../../nbs/01_core/06_maths.ipynb #071c
 def keyed_uniform(
-    example_id,   # of the example; or of several, int [batch]
+    example_id,   # id of the example, or ids of several, int [batch]
     # shape of the result; an int array [batch, n] instead of a number selects n positions along that axis for each
     # example
     shape:tuple,
-    seed:int,     # of the run
+    seed:int,     # seed of the run
     step:int,     # optimiser step
     stream:int=0, # distinguishes the random numbers of one step, for example by layer
 ) -> np.ndarray: # float32 `shape` in [0, 1); [batch, *shape] for several examples
@@ -442,8 +442,8 @@ def keyed_order(
     example_id, shape:tuple, seed:int, step:int, stream:int=0,
     # int32 (int64 for rows of more than 128), shapes as in `keyed_uniform`
 ) -> np.ndarray:
-    """Return integers in the order of `keyed_uniform`, all different within a row: the 24 bits of each number, followed
-    by 7 (38) bits for the position in the row"""
+    """Return integers that sort like the values of `keyed_uniform`, without ties within a row: the 24 bits of each
+    value, followed by 7 (38) bits for the position in the row"""
     n = np.shape(shape[-1])[-1] if np.ndim(shape[-1]) else shape[-1]
     dtype, places = (np.int32, 7) if n <= 128 else (np.int64, 38)
     return _keyed(example_id, shape, seed, step, stream,

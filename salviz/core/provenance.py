@@ -163,7 +163,7 @@ def _unique(values):
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-12b
 def study_facts(
-    folder,        # of the study
+    folder,        # folder of the study
     manifest:dict, # content of its `study.json`
 ) -> dict:
     "Return the entries that identify a study and its model, data and versions; 'folder' is its current location"
@@ -354,7 +354,7 @@ def _placed(x, base):
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-23c
 def stamp(
     recipe:dict, # how a file was made
-    path,        # of the file
+    path,        # path of the file
 ) -> str:
     "Return `recipe` as the line of metadata for the file at `path`"
     placed = _placed(recipe, Path(path).absolute().parent)
@@ -408,7 +408,7 @@ def _recipe_in(line) -> tuple: # (dict, '') or (None, reason)
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-26b
 def read_stamp(
-    path, # of a .pdf, .svg or .png file
+    path, # path of a .pdf, .svg or .png file
 ) -> dict:
     "Return the record of the creation of the file at `path`, which is stored in its metadata"
     path = checked_file(path)

@@ -22,7 +22,7 @@ _RENAMED_TITLES = { # {title of an effect in the registry of salviz 0.1: title s
 # %% ../../nbs/01_core/10_renamed.ipynb #rn-07
 def renamed_settings(
     method:str,    # name of the method, or of several: 'A + B'
-    settings:dict, # as recorded
+    settings:dict, # settings as recorded
 ) -> dict:
     "Return the recorded `settings` of `method` under the names used since 0.2"
     if ' + ' in method:
@@ -34,7 +34,7 @@ def renamed_settings(
 # %% ../../nbs/01_core/10_renamed.ipynb #rn-07b
 def first_settings(
     method:str,    # name of one method
-    settings:dict, # under the names since 0.2
+    settings:dict, # settings under the names used since 0.2
 ) -> dict:
     "Return the `settings` of `method` under the names used in 0.1, because fingerprints are computed from these names"
     names = {new: old for old, new in RENAMED.get(method, {}).items()}

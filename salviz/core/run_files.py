@@ -225,7 +225,7 @@ def _file_checksum(path) -> int:
 
 # %% ../../nbs/01_core/11_run_files.ipynb #rf12b
 def write_manifest(
-    folder,     # of a checkpoint whose other files are complete
+    folder,     # folder of a checkpoint whose other files are complete
     rows:int=0, # number of metrics rows at its step
 ):
     "Write the manifest that marks a checkpoint as complete"
@@ -245,7 +245,7 @@ def read_manifest(folder) -> dict:
 
 # %% ../../nbs/01_core/11_run_files.ipynb #rf12d
 def checkpoint_damage(
-    folder,         # of a checkpoint with a manifest
+    folder,         # folder of a checkpoint with a manifest
     contents=False, # whether to compare checksums in addition to lengths
     but=(),         # patterns of file names to ignore
 ) -> list: # of `Damage`, with names within `folder`
@@ -290,7 +290,7 @@ def slim_checkpoint(folder):
 
 # %% ../../nbs/01_core/11_run_files.ipynb #rf15c
 def outdated(
-    steps,     # of all checkpoints
+    steps,     # steps of all checkpoints
     count:int, # number of checkpoints to keep, including the last and the best
     best=None, # step of the best checkpoint
 ) -> list: # of steps

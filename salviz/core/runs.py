@@ -162,7 +162,7 @@ class _RunValues(_RunFolder):
 
     @property
     def summary(self) -> dict:
-        "The results passed to `finish`, the number of metrics 'rows' and the time it 'ended'; {} before `finish`"
+        "The results passed to `finish`, the number of 'rows' and the time when the run 'ended'; {} before `finish`"
         return self._object('summary.json')
 
     @property
@@ -336,8 +336,8 @@ class _RunReading(_RunSnapshots):
 
     def snapshots(
         self,
-        probe:int=None, # only of this probe
-        step:int=None,  # only of this step; negative as in `snapshot`
+        probe:int=None, # only snapshots of this probe
+        step:int=None,  # only snapshots of this step; negative steps as in `snapshot`
     ) -> list:
         "Return all readable snapshots, sorted by step and probe; warn about and skip damaged files"
         paths, out = self._scan()[0], []

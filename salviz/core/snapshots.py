@@ -50,7 +50,7 @@ def _check_storable(name, x, kinds):
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #019c
 def _shrink(
-    name:str,     # of the array; names that end in one of `_whole` stay float32
+    name:str,     # name of the array; arrays whose names end in one of `_whole` stay float32
     x:np.ndarray, # bool, integer or floating point
 ) -> tuple: # (array as stored, {} or {'bits': shape} or {'exponent': e})
     "Return `x` in a compact form, and the arguments that `_grow` needs to restore it"
@@ -238,7 +238,7 @@ def _header_checksum(header:bytes, seal): # `seal`: a match of `_seal_in_header`
 # %% ../../nbs/01_core/12_snapshots.ipynb #036b
 def encode_arrays(
     arrays:dict, # {name: array in native memory order}
-    key:str,     # header entry for `meta`
+    key:str,     # name of the header entry that contains `meta`
     meta:dict,
 ) -> bytes:
     "Return a safetensors file with checksums of the arrays and the header"
@@ -283,7 +283,7 @@ def _parse_header(f, size:int, key:str) -> tuple: # (entry or None, '') or (None
 def read_header(
     f,        # binary file at its beginning
     size:int, # its length in bytes
-    key:str,  # header entry that salviz wrote
+    key:str,  # name of the header entry that salviz wrote
 ):
     """Return the entry `key` in the header of a safetensors file, or None; raise a `ValueError` with the reason if the
     header is damaged"""

@@ -69,8 +69,8 @@ class _Spelling:
     byte_level:bool    # whether each byte of the text is written as a printable character (GPT-2)
     byte_fallback:bool # whether bytes without a token are written as <0xF0> (Llama)
     space:str          # character that represents a space, or ''
-    prefix:str         # of tokens that continue a word, or ''
-    suffix:str         # of tokens that end a word, or ''
+    prefix:str         # prefix of tokens that continue a word, or ''
+    suffix:str         # suffix of tokens that end a word, or ''
     added:frozenset    # ids of tokens that are written verbatim
 
 # %% ../../nbs/01_core/07_text.ipynb #016b
@@ -95,7 +95,7 @@ _bytes = {chr(b): b for b in _printable} | {chr(256 + i): b for i, b in enumerat
 # %% ../../nbs/01_core/07_text.ipynb #019b
 def _decode(
     spelling:_Spelling,
-    token:str,  # as spelled by the tokenizer
+    token:str,  # token as spelled by the tokenizer
     id:int,
 ): # str, or None if the token is part of a character
     "Return the text of one token, spaces included"
@@ -332,7 +332,7 @@ def readable(
 def continued(
     tokenizer, # a fast tokenizer
     text,      # the `TokenText` of a single text
-    ids,       # of the generated tokens
+    ids,       # ids of the generated tokens
 ) -> TokenText:
     "Append the tokens `ids` to `text` as its second text"
     if len(text.texts) != 1: raise ValueError('continued: text must be a single text, got a pair')

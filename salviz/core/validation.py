@@ -225,7 +225,7 @@ def shown(x, most=60) -> str:
 
 # %% ../../nbs/01_core/05_validation.ipynb #a11b
 def check_choice(
-    name:str,          # of the argument, optionally preceded by its function: 'figure: heading'
+    name:str,          # name of the argument, optionally preceded by its function: 'figure: heading'
     x,
     choices:Collection,# a tuple, or a dict with these keys
 ):
@@ -237,7 +237,7 @@ def check_choice(
 # %% ../../nbs/01_core/05_validation.ipynb #9d40245c
 def check_faults(
     faults:str|Iterable[str]|None, # one fault, an iterable of faults, or nothing
-    prefix:object='',              # of the error, such as 'train: ' or the path of a file
+    prefix:object='',              # prefix of the error, such as 'train: ' or the path of a file
 ):
     "Raise a `ValueError` with the first of the `faults`, if there is one"
     first = faults if isinstance(faults, str) else next(iter(faults or ()), '')

@@ -75,7 +75,7 @@ def _kind(value):
 def _answer_of(
     value,    # returned by the student's function
     truth,    # the right answer
-    name:str, # of the function
+    name:str, # name of the function
 ):
     "Return `value` in the form of `truth`, or raise `_Unfit`"
     if value is None: raise _Unfit(f'`{name}` returns None. Have you written it? Does it end with a return?')
@@ -91,7 +91,7 @@ def _answer_of(
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-13
 def _off(
-    value, truth,    # of one shape
+    value, truth,    # arrays of the same shape
     tolerance:float, # see `Case`
 ) -> np.ndarray: # bool, of their shape
     "Return a mask of the entries in which `value` differs from `truth`"
@@ -159,7 +159,7 @@ def _matching_mistake(
     return _common_mistake(value, case.truth)
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-19
-_seconds_allowed = 20. # for all cases together; the solutions take less than one second
+_seconds_allowed = 20. # seconds for all cases together; the solutions take less than one second
 
 class _TooSlow(BaseException): pass
 
@@ -453,9 +453,9 @@ def _with_code(text): return re.sub('`([^`]+)`', r'<code>\1</code>', _text(text)
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-34b
 def framed(
-    title:str, is_good:bool, paragraphs, # of plain text
+    title:str, is_good:bool, paragraphs, # paragraphs of plain text
     body='',                             # HTML
-    mark=None,                           # before the title; None: by `is_good`
+    mark=None,                           # mark before the title; None: chosen by `is_good`
 ) -> str:
     "Return a box with a coloured edge around the paragraphs"
     edge = '22, 163, 74' if is_good else _amber

@@ -33,7 +33,7 @@ from ..explorer.quantisation import json_text
 from ..metrics.plausibility import auprc, hard_rationale, lexical_prior, random_auprc, rationale_size, token_f1
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl06
-_most_codes = 500 # in one file or message
+_most_codes = 500 # maximum number of codes in one file or message
 
 def _files(path) -> list: # of paths
     "Return the files for `path`: itself, those in a folder, or those matching a pattern such as 'in/*.json'"
@@ -262,7 +262,7 @@ class ClassMarks(_MergedMarks):
         return out
 
     def write(self,
-        path, # of a .jsonl file
+        path, # path of the .jsonl file to write
     ) -> Path:
         "Write the marks to a file for `load_rationales`, and return its path"
         rows = self.rows()
@@ -280,7 +280,7 @@ class ClassMarks(_MergedMarks):
 
     def bars(self,
         sentence=0,    # index of the sentence
-        nickname=None, # of a student, for the first row
+        nickname=None, # nickname of the student whose answers are in the first row
         **rows,        # further rows by name: for each sentence one number per word
     ) -> 'WordBars':
         "Draw the majority and the votes of a sentence, with further rows"
@@ -586,7 +586,7 @@ def lesson_questions(
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl49
 def class_page(
-    path,           # of the .html file
+    path,           # path of the .html file to write
     sentences=None, # see `mark_set`
     most=4,
     rows=None,      # {name: for each sentence one number per word}, such as attention, shown below the marks

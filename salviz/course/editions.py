@@ -27,7 +27,7 @@ _tags = 'notebook page picture stub solution train teacher facts'.split()
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-06b
 def cell_tag(
-    cell, # of a notebook
+    cell, # cell of a notebook
 ) -> str:
     "Return the tag of `cell`, or '' if it has none"
     cell_tags = cell.get('metadata', {}).get('tags', [])
@@ -40,7 +40,7 @@ def cell_tag(
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-06c
 def cell_text(
-    cell, # of a notebook
+    cell, # cell of a notebook
 ) -> str:
     "Return the source of `cell`"
     return ''.join(cell.get('source', ''))
@@ -49,13 +49,13 @@ def first_line(text): return next((line.strip() for line in text.splitlines() if
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-10
 def read_lesson(
-    path, # of a notebook
+    path, # path of a notebook
 ):
     "Return the notebook at `path`"
     import nbformat
     text = read_utf8(path)
     try: notebook = nbformat.reads(text, as_version=4)
-    except Exception as error: # nbformat raises what its validators raise
+    except Exception as error: # nbformat passes on any exception of its validators
         raise ValueError(f'{path} is not a valid notebook: {first_line(str(error))[:200]}') from None
     return notebook
 
@@ -136,7 +136,7 @@ _teacher_parts = 'Minute plan', 'Misconceptions', 'What this picture cannot show
 # %% ../../nbs/14_course/11_editions.ipynb #ed-23b
 def called(
     notebook, # a source
-    *names,   # of functions
+    *names,   # names of functions
 ):
     "Yield (function, its string arguments, cell) for each call of one of `names`"
     for cell in notebook.cells:
@@ -151,7 +151,7 @@ def called(
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-23c
 def _wrong_predictions(notebook, number):
-    "Return faults in the names of predictions and reveals"
+    "Return the errors in the names of predictions and reveals"
     predicted, revealed, faults = [], [], []
     for function, words, cell in called(notebook, 'Predict', 'Reveal'):
         if function == 'Reveal':
@@ -167,7 +167,7 @@ def _wrong_predictions(notebook, number):
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-23d
 def _wrong_order(notebook):
-    "Return faults in the order of stubs and solutions"
+    "Return the errors in the order of stubs and solutions"
     after = [*notebook.cells[1:], None]
     return [f'cell {cell.id}: the cell after a stub must be its solution'
             for cell, following in zip(notebook.cells, after)
@@ -175,7 +175,7 @@ def _wrong_order(notebook):
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-24
 def _wrong_text(notebook):
-    "Return faults in headings and numbers"
+    "Return the errors in headings and numbers"
     faults, depth = [], 0
     for cell in notebook.cells:
         if cell.cell_type != 'markdown': continue

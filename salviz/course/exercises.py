@@ -791,7 +791,7 @@ def _exercise_named(name) -> Exercise:
 
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-91b
 def check(
-    name:str, # of the exercise, such as 'region'
+    name:str, # name of the exercise, such as 'region'
     answer,   # the function that you wrote
 ) -> CheckResult:
     "Check your function on a small example and on a recorded run, and show the first difference"
@@ -817,7 +817,7 @@ class Hint:
 
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-92b
 def hint(
-    name:str, # of the exercise
+    name:str, # name of the exercise
 ) -> Hint:
     "Return the first hint, then the second, and after two failed checks the solution"
     exercise, entry = _exercise_named(name), _entry(name)

@@ -75,7 +75,7 @@ def _first_answers(file):
 
 # %% ../../nbs/14_course/14_grading.ipynb #gr-09b
 def _handed_in(
-    folder, # with answers-*.json
+    folder, # folder with answers-*.json
 ) -> _Handed:
     "Read the answers files in `folder`"
     folder, handed, seen = Path(folder), _Handed(), {}
@@ -199,7 +199,7 @@ class Grades:
 
 # %% ../../nbs/14_course/14_grading.ipynb #gr-20b
 def _graded(
-    folder,       # with answers-*.json
+    folder,       # folder with answers-*.json
     lessons=None, # folder of sources; None for the packaged ones
     numbers=None, # numbers of the lessons to grade; None for all
 ) -> Grades:
@@ -211,7 +211,7 @@ def _graded(
 
 # %% ../../nbs/14_course/14_grading.ipynb #gr-20c
 def grade(
-    folder,       # with answers-*.json
+    folder,       # folder with answers-*.json
     out=None,     # CSV file to write
     lessons=None, # folder of sources; None for the packaged ones
     numbers=None, # numbers of the lessons to grade; None for all

@@ -162,7 +162,7 @@ _stick = '''Tell a model where to look: a USB stick for a room without a network
 
 # %% ../../nbs/14_course/13_handout.ipynb #ho-12b
 def _fill_stick(
-    folder:Path, # with the notebooks and pages
+    folder:Path, # folder with the notebooks and pages
     say=print,   # function that receives progress messages
     pip=None,    # see `_collect_wheels`
     platforms=(),
@@ -214,7 +214,7 @@ def hand_out(
 
 # %% ../../nbs/14_course/13_handout.ipynb #ho-15b
 def open_lab(
-    path, # of a notebook
+    path, # path of a notebook
 ) -> None:
     "Start JupyterLab on the notebook at `path`"
     if not find_spec('jupyterlab'):
@@ -247,7 +247,7 @@ def _open_reveal(reveal, where):
 
 # %% ../../nbs/14_course/13_handout.ipynb #ho-21b
 def _rehearse_lesson(
-    path,             # of a source
+    path,             # path of a source notebook
     fact=course_fact, # function(name) -> printed fact
     names=None,       # additional names for its cells
 ) -> str: # summary

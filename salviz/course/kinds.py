@@ -102,7 +102,7 @@ def _scale_problem(low, high, step) -> str:
 def number(
     low:_Finite,       # smallest answer
     high:_Finite,      # largest answer
-    step:_Finite=None, # between answers; None for a hundredth of the range
+    step:_Finite=None, # distance between answers; None for a hundredth of the range
     unit:str='',       # such as '%'
     near:_Finite=None, # distance from the truth that scores 1; None for 5% of the range
     far:_Finite=None,  # distance that scores .5; None for 15%
@@ -123,7 +123,7 @@ def slope(
     start:_Finite,     # start of the line
     low:_Finite=0,     # smallest end
     high:_Finite=1,    # largest end
-    step:_Finite=None, # between answers; None for a hundredth of the range
+    step:_Finite=None, # distance between answers; None for a hundredth of the range
     unit:str='',       # such as '%'
     ends:tuple=('before', 'after'), # labels of the ends
     near:_Finite=None, # distance from the true end that scores 1 if the direction is right; None for 10% of the range
@@ -171,7 +171,7 @@ _allowed = dict(
 # %% ../../nbs/14_course/03_kinds.ipynb #kd14c
 def checked_value(
     query:Query,
-    value,       # from JSON
+    value,       # value from JSON
 ):
     "Return `value` as plain JSON if it is a valid answer; otherwise raise a ValueError"
     if not _fits[query.kind](value, **query.options):
@@ -308,8 +308,8 @@ _scores = dict(words=_score_words, head=_score_head, choice=lambda value, truth,
 # %% ../../nbs/14_course/03_kinds.ipynb #kd22e
 def score(
     query:Query,
-    value,       # of `checked_value`
-    truth,       # of `truth_of`
+    value,       # value returned by `checked_value`
+    truth,       # value returned by `truth_of`
 ) -> float: # None if all items are tied
     "Return the score of an answer"
     return _scores[query.kind](value, truth, **query.options)
@@ -340,7 +340,7 @@ _value_texts = dict(
 # %% ../../nbs/14_course/03_kinds.ipynb #kd25c
 def value_text(
     query:Query,
-    value,       # of `checked_value`
+    value,       # value returned by `checked_value`
 ) -> str:
     "Return an answer as a line of text"
     return _value_texts[query.kind](value, **query.options)
@@ -364,7 +364,7 @@ _truth_texts = _value_texts | dict(
 
 def truth_text(
     query:Query,
-    truth,       # of `truth_of`
+    truth,       # value returned by `truth_of`
 ) -> str:
     "Return the true answer as a line of text"
     return _truth_texts[query.kind](truth, **query.options)

@@ -26,7 +26,7 @@ from ..core.validation import check_faults, shown
 from .predictions import CourseWidget, fragment
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma06
-_signs = '0123456789ABCDEFGHJKMNPQRSTVWXYZ' # of ids and codes: digits and letters, without I, L, O and U
+_signs = '0123456789ABCDEFGHJKMNPQRSTVWXYZ' # characters of ids and codes: digits and letters, without I, L, O and U
 
 def _in_signs(number:int, length:int) -> str:
     "Encode `number` as a string of `length` characters, the most significant one first"
@@ -140,7 +140,7 @@ def checked_sheet(
     return MarkSheet(name, tuple(_flags(i, *x, of.most) for i, x in enumerate(zip(marks, of.words))), source)
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma15
-_version = 1 # of files and codes
+_version = 1 # version of files and codes
 
 def _sheet_json(of:MarkSet, sheet:MarkSheet) -> str:
     "Return the file of a `sheet` as text"
@@ -197,7 +197,7 @@ def _flags_of(digit, n, most):
     return flags
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma18c
-def _states(of): # of each sentence
+def _states(of): # number of possible marks of each sentence
     return [1 + sum(_place_sizes(len(words), of.most)) for words in of.words]
 
 def _payload_length(of) -> int: # signs

@@ -86,7 +86,7 @@ class TeachInPage:
         most:int=4,           # maximum number of marks per sentence
         steps:int=20,
         learning_rate:float=1e-3, # peak rate of AdamW, decreasing linearly to 0
-        weight:float=1.,      # weight of the marks in the loss, beside the cross-entropy
+        weight:float=1.,      # weight of the marks in the loss, relative to the cross-entropy
     ):
         check_choice('TeachInPage: mode', mode, ('reader', 'class', 'saliency'))
         self.mode, self.most, self.model = mode, most, model or installed_base()

@@ -265,7 +265,7 @@ def _rendered(notebook, name, edition, fact) -> tuple: # (HTML of the body, `Fra
     with naming_lesson(name): cells = edition_of(notebook, edition, fact).cells
     tags = [tag for _, tag in chosen_cells(notebook, edition)]
     fragments, names, body, picture = Fragments(), {'__name__': '__main__'}, [], ''
-    with tempfile.TemporaryDirectory() as apart, contextlib.chdir(apart): # for files that a cell writes
+    with tempfile.TemporaryDirectory() as apart, contextlib.chdir(apart): # folder for files that a cell writes
         for cell, tag in zip(cells, tags):
             where, is_code = f'lesson {name}, cell {cell.id}', cell.cell_type == 'code'
             displayed = run_cell(cell_text(cell), names, where) if is_code else []

@@ -43,7 +43,7 @@ def _figure(inner, caption):
 class ColouredSentence:
     "A sentence with one line per row of numbers or flags"
     def __init__(self,
-        words:list, # of texts
+        words:list, # words of the sentence
         rows:dict,  # {label: one number or flag per word}
         caption:str='',
     ):
@@ -62,7 +62,7 @@ class ColouredSentence:
 
 # %% ../../nbs/14_course/16_pictures.ipynb #pi10
 def word_values(
-    snapshot, # of a run
+    snapshot, # snapshot of a run
     values,   # [tokens]
 ) -> tuple: # (words, one number per word)
     "Return the words of `snapshot` and, for each word, the sum of `values` over its pieces"
@@ -72,7 +72,7 @@ def word_values(
 
 # %% ../../nbs/14_course/16_pictures.ipynb #pi10b
 def read_by_cls(
-    snapshot, # of a run of a classifier
+    snapshot, # snapshot from a classifier run
 ) -> tuple: # (words, one fraction per word)
     "Return the words of `snapshot` and the fraction of attention that [CLS] in the last layer gives to each word"
     words, sums = word_values(snapshot, snapshot.at('attention').mean(0)[snapshot.info['pooled_row']])
@@ -104,7 +104,7 @@ class MapPicture:
     "One or several attention maps side by side"
     def __init__(self,
         maps:dict,     # {title: numbers [query, key]}
-        tokens:list,   # of texts, for rows and columns
+        tokens:list,   # tokens of the rows and columns
         caption:str='',
         outlined=None, # flags [query, key] of the cells that get a frame
     ):

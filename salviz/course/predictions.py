@@ -270,7 +270,7 @@ def _reveal_fault(names, content) -> str: # '' if there is none
 class Reveal(W.VBox):
     "Content that is shown after its predictions are committed"
     def __init__(self,
-        *names,       # of predictions, such as '1.words'; the last argument may be the content
+        *names,       # names of predictions, such as '1.words'; the last argument may be the content
         content=None, # an `Explorer`, a figure, a text, a list of these, or a function that returns one
         title='',     # heading of the card, such as 'What the classifier attends to'
     ):

@@ -36,7 +36,7 @@ def checksum(text:str) -> str:
 # %% ../../nbs/14_course/04_session.ipynb #se06b
 def new_entry(
     query:Query,
-    id:str='',   # of the question, to recognise answers to another one
+    id:str='',   # id of the question, to recognise answers to another one
 ) -> dict:
     "Return the entry of an unanswered prediction"
     return dict(id=id, kind=query.kind, state='open', first=None, second=None, revealed=None, skipped=False)
@@ -82,8 +82,8 @@ def _checked_answer(query, answer):
 # %% ../../nbs/14_course/04_session.ipynb #se09b
 def checked_entry(
     query:Query,
-    entry,       # from a page or a file
-    id='',       # of the question
+    entry,       # entry from a page or a file
+    id='',       # id of the question
 ) -> dict:
     "Return `entry` in the form of `commit`, `discuss` and `reveal`; raise a ValueError if it is not valid"
     if not isinstance(entry, dict) or entry.get('state') not in states or entry.get('kind') != query.kind:
@@ -113,7 +113,7 @@ def follows(
     return is_forward and not is_closed and all(before[name] in (None, after[name]) for name in ('first', 'second'))
 
 # %% ../../nbs/14_course/04_session.ipynb #se27
-_most_entries, _most_answers = 1000, 2000 # per file, and per question of a class
+_most_entries, _most_answers = 1000, 2000 # limits per file, and per question of a class
 
 def _is_text(x): return isinstance(x, str) and not re.search('[\ud800-\udfff]', x) # unpaired surrogates
 def _is_whole(x): return type(x) is int and 0 <= x < 10_000
@@ -121,7 +121,7 @@ def _are_wholes(x): return isinstance(x, list) and len(x) <= 100 and all(map(_is
 def _is_number(x): return type(x) in (int, float) and abs(x) < 1e15
 
 _shapes = dict(words=_are_wholes, head=_are_wholes, order=_are_wholes, choice=_is_whole, number=_is_number,
-               slope=_is_number) # of answers to each kind of prediction
+               slope=_is_number) # validity of answers to each kind of prediction
 
 def _is_prediction(entry:dict) -> bool:
     "Return whether `entry` belongs to a prediction, not to a record"
@@ -151,7 +151,7 @@ def _entry_problem(entry) -> str: # '' if there is none
     return '; '.join(f'{name} {problem}' for name, problem in problems.items() if problem)
 
 # %% ../../nbs/14_course/04_session.ipynb #se12
-entries = {}    # of this session, by name
+entries = {}    # entries of this session, by name
 _listeners = [] # called with the name of a changed entry
 
 def tell_of(listener) -> None:
@@ -341,7 +341,7 @@ def answer_code(
 # %% ../../nbs/14_course/04_session.ipynb #se20d
 def answers_of_code(
     code:str,
-) -> dict: # as from `answers_file`
+) -> dict: # in the form that `answers_file` returns
     "Return the answers file, without reasons and times, from `code`; the inverse of `answer_code`"
     if not isinstance(code, str) or len(code) > largest:
         raise ValueError(f'code must be a string of at most {largest:,} characters, got {shown(code)}')
@@ -421,7 +421,7 @@ def _class_problem(of_class):
 # %% ../../nbs/14_course/04_session.ipynb #se23-2c
 def _write_class_answers(
     files,       # as for `class_answers`
-    path,        # of the file that students open in a page
+    path,        # path of the file that students open in a page
 ) -> Path:
     "Write the answers of a class to a file without names"
     content = dict(salviz='class-answers', version=1, entries=class_answers(files))

@@ -129,7 +129,7 @@ def token_rationales(
 def token_values(
     texts,  # `TokenText`s
     values, # for each text: a number per word (`unmerged_spans`), or per word separated by spaces
-    name,   # of the column
+    name,   # name of the column
     where,  # source of the rows, for errors
     over_several=np.mean, # function that combines the numbers of several words that one token covers
 ) -> list: # of lists, one number per token; 0 for tokens without a word
@@ -235,7 +235,7 @@ def _plain_value(x):
 
 # %% ../../nbs/02_data/03_columns.ipynb #021
 def collated(
-    rows,     # of encoded examples
+    rows,     # encoded examples
     kinds,    # see `column_kinds`
     tokens=0, # length of the padded batch
 ) -> dict:

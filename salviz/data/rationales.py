@@ -524,9 +524,9 @@ def load_rationales(
     annotators:Literal['any', 'majority', 'share']='any',
     span_labels:abc.Sequence[str]|None=None, # names of the spans of an export that are the rationale; None: all
     config:str|None=None,               # configuration of a data set on the Hub
-    revision:str|None=None,             # of a data set on the Hub
+    revision:str|None=None,             # revision of a data set on the Hub
     splits:Splits=(.8, .1, .1),         # fractions of train, validation and test, for cutting missing splits
-    seed:Seed=0,                        # for cutting splits
+    seed:Seed=0,                        # seed for cutting splits
     labels:abc.Sequence[str]|None=None, # class names in order
 ) -> DatasetDict: # train, validation, test with text, [text_pair], label, rationale
     """Load texts with a class and a human rationale: character spans [start, end] ([segment, start, end] in pairs) or,

@@ -34,7 +34,7 @@ def shifted_splits(
     # names of packaged data sets or other sources for `load_text`; or {name: source, Dataset or DatasetDict}
     ood:Sequence[str]|dict,
     rows:int|float|Literal['full']='full', # rows of each set: a number, a fraction (float) or 'full'
-    seed:Seed=0,                           # of the random choice of rows
+    seed:Seed=0,                           # seed of the random choice of rows
 ) -> DatasetDict: # `data` with one further split for each set
     "Add test sets from other domains as further splits of `data`, with the classes of `data`"
     sources, out = ood if isinstance(ood, dict) else {name: name for name in ood}, dict(data)

@@ -277,7 +277,7 @@ def load_images(
     column:str='image',         # column of images, for a Dataset
     label:str='label',          # column of classes, for a Dataset
     splits:Splits=(.8, .1, .1), # fractions of train, validation and test, for cutting missing splits
-    seed:Seed=0,                # for cutting splits
+    seed:Seed=0,                # seed for cutting splits
 ) -> DatasetDict: # train, validation, test with pixel_values [C, H, W] and label
     "Load labelled images in three splits and normalise them"
     named = dict(digits=_digits, fashion=_fashion)
@@ -328,7 +328,7 @@ def _values_problem(values) -> str:
 
 # %% ../../nbs/02_data/01_signals.ipynb #037
 def _read_ts(
-    path, # of a .ts file with series of equal length
+    path, # path of a .ts file with series of equal length
 ): # (values float [N, T, F], labels list of N strings, class names in the order of the header)
     "Read the labelled series in a .ts file"
     path = checked_file(path)
@@ -372,7 +372,7 @@ def load_series(
     column:str='values',                   # column of series [T, F], for a Dataset
     label:str='label',                     # column of classes, for a Dataset
     splits:Splits=(.8, .1, .1),            # fractions of train, validation and test, for cutting missing splits
-    seed:Seed=0,                           # for cutting splits
+    seed:Seed=0,                           # seed for cutting splits
 ) -> DatasetDict: # train, validation, test with values [T, F] and label
     "Load labelled multivariate series of equal length in three splits and normalise them"
     name, class_names = type(source).__name__, None
@@ -402,7 +402,7 @@ class Layout:
     time_start:int=None    # first step; None = random
     feature_start:int=None # first channel; None = random
     places:str=None        # 'time' or 'feature': the offset along this axis is the class; None = the class is mu's sign
-    offsets:tuple=(29, 1)  # of class 0 and of class 1 along `places`
+    offsets:tuple=(29, 1)  # offsets of class 0 and class 1 along `places`
 
 # %% ../../nbs/02_data/01_signals.ipynb #044b
 _layouts = {

@@ -544,10 +544,10 @@ def checked_fractions(fractions) -> dict: # {split: fraction}
 
 # %% ../../nbs/02_data/00_texts.ipynb #037b
 def cut_rows(
-    order,     # of the rows of train
+    order,     # order of the rows of train
     cuts,      # positions of the cuts in `order`
-    names,     # of the new splits
-    fractions, # as requested, for the error message
+    names,     # names of the new splits
+    fractions, # fractions as requested, for the error message
 ) -> dict: # {split: rows}
     "Cut `order` into pieces; raise a `ValueError` if one is empty"
     rows_of = dict(zip(names, np.split(order, cuts)))
@@ -629,9 +629,9 @@ def load_text(
     label:str|list[str]|None='label',
     config:str|None=None,               # configuration of a data set on the Hub, such as 'sst2' of 'nyu-mll/glue'
     splits:Splits=(.8, .1, .1),         # fractions of train, validation and test, for cutting missing splits
-    seed:Seed=0,                        # for cutting splits
+    seed:Seed=0,                        # seed for cutting splits
     labels:abc.Sequence[str]|None=None, # class names in order; None = as stored in the data, else sorted
-    revision:str|None=None,             # of a data set on the Hub
+    revision:str|None=None,             # revision of a data set on the Hub
     # 'classification', 'multi_label_classification' or 'regression'; None = regression if a label of train has a
     # fraction, multi-label if its labels are lists, else classification
     task:Literal['classification', 'multi_label_classification', 'regression']|None=None,
@@ -802,9 +802,9 @@ def load_tokens(
     tags:str|int='tags', # column with the lists of tags, such as 'ner_tags'; for a .conll or .txt file also its number
     config:str|None=None,               # configuration of a data set on the Hub
     splits:Splits=(.8, .1, .1),         # fractions of train, validation and test, for cutting missing splits
-    seed:Seed=0,                        # for cutting splits, which are random
+    seed:Seed=0,                        # seed for cutting splits, which are random
     labels:abc.Sequence[str]|None=None, # tag names in order; None = as stored in the data, else sorted
-    revision:str|None=None,             # of a data set on the Hub
+    revision:str|None=None,             # revision of a data set on the Hub
 ) -> DatasetDict: # train, validation, test with the columns words and tags
     "Load sentences as lists of words with one tag per word, in three splits"
     kind = _token_sources
@@ -839,7 +839,7 @@ def _phrase(pick, chance):
 # %% ../../nbs/02_data/00_texts.ipynb #066c
 def copy_reorder(
     size:int, # number of pairs, all with different sources
-    seed=0,   # of the random choice
+    seed=0,   # seed of the random choice
 ) -> Dataset: # columns text and target_text
     "Generate pairs of sentences in the copy-and-reorder language"
     rng, pairs = np.random.default_rng(seed), {}
@@ -905,8 +905,8 @@ def load_pairs(
     target_text:str='target_text', # column with the targets
     config:str|None=None,          # configuration of a data set on the Hub
     splits:Splits=(.8, .1, .1),    # fractions of train, validation and test, for cutting missing splits
-    seed:Seed=0,                   # for cutting splits, which are random
-    revision:str|None=None,        # of a data set on the Hub
+    seed:Seed=0,                   # seed for cutting splits, which are random
+    revision:str|None=None,        # revision of a data set on the Hub
 ) -> DatasetDict: # train, validation, test with the columns text and target_text
     "Load texts with target texts, such as translations, in three splits"
     language = isinstance(source, str) and re.fullmatch(r'help-en-([\w-]+)', source)
@@ -935,8 +935,8 @@ def _fact(pick, chance, verb):
 # %% ../../nbs/02_data/00_texts.ipynb #qa02b
 def _synthetic_questions(
     size:int,    # number of questions, all about different contexts
-    seed=0,      # of the random choice
-    sentences=2, # per context, 1 to 7; they have different verbs
+    seed=0,      # seed of the random choice
+    sentences=2, # sentences per context, 1 to 7; they have different verbs
 ) -> Dataset: # columns question, context and answer, [start, end] in characters
     "Generate synthetic questions about who does what where"
     rng, rows = np.random.default_rng(seed), {}
@@ -1009,8 +1009,8 @@ def load_questions(
     answer:str|None=None,
     config:str|None=None,       # configuration of a data set on the Hub
     splits:Splits=(.8, .1, .1), # fractions of train, validation and test, for cutting missing splits
-    seed:Seed=0,                # for cutting splits, which are random
-    revision:str|None=None,     # of a data set on the Hub
+    seed:Seed=0,                # seed for cutting splits, which are random
+    revision:str|None=None,     # revision of a data set on the Hub
 ) -> DatasetDict: # train, validation, test with the columns text, text_pair and answer, [start, end] in characters
     "Load questions with their contexts and the spans that answer them, in three splits"
     tables, parts = _drop_unusable(_tables(source, config, revision, _question_sources), None), {}
@@ -1034,14 +1034,14 @@ def _rows_wanted(size, n, name):
     ok = isinstance(size, (int, float)) and not isinstance(size, bool)
     if ok and isinstance(size, float) and 0 < size <= 1: return max(1, round(size*n))
     if ok and isinstance(size, int) and 1 <= size <= n: return size
-    raise ValueError(f"{name} must be a number of rows (1 to {n}), a fraction above 0 and up to 1., or 'full', "
-                     f"got {size!r}")
+    raise ValueError(f"{name} must be a number of rows (1 to {n}), a float in (0, 1] (fraction of the rows), "
+                     f"or 'full', got {size!r}")
 
 # %% ../../nbs/02_data/00_texts.ipynb #076b
 def subset(
     data:DatasetDict,                            # from `load_text`, `load_tokens` or `load_pairs`
     train_size:int|float|Literal['full']='full', # rows of train: a number, a fraction (float) or 'full'
-    seed:Seed=0,                                 # of the random choice
+    seed:Seed=0,                                 # seed of the random choice
     validation_size:int|float|Literal['full']='full',
     test_size:int|float|Literal['full']='full',
 ) -> DatasetDict:

@@ -35,8 +35,8 @@ def _snapshot(source, step, probe):
     if isinstance(source, Snapshot): return source
     if hasattr(source, 'selection'):
         if step is None and probe is None: return source.recorded_selection().snapshot
-        raise ValueError('an Explorer determines the step and the sentence itself; '
-                         'leave out step= and probe=, or pass its run')
+        raise ValueError('an Explorer supplies the step and the sentence; '
+                         'omit step= and probe=, or pass its run')
     if isinstance(source, (str, Path)): source = Run(source)
     return source.snapshot(step=-1 if step is None else step, probe=probe or 0)
 

@@ -28,7 +28,7 @@ from ..views.maps import telling_entry
 
 # %% ../../nbs/12_explorer/06_page.ipynb #006
 def chosen(
-    run,          # with the attributes of a `Run`
+    run,          # object with the attributes of a `Run`
     probes, steps,# requested examples and steps, None: all
     first=True,   # is `run` the first run, or the run to compare with?
 ) -> tuple: # (probes, steps) to read from this run
@@ -275,7 +275,7 @@ _output = '''<div class="salviz-place-{place}">{picture}<p>{words}</p></div>
 
 # %% ../../nbs/12_explorer/06_page.ipynb #pg27b
 def output_html(
-    place,   # model id of the live view, by which it finds its place
+    place,   # model id of the live view, used to find its place
     picture, # a PNG in base64; '' for no image
     words,   # text below the image, shown until the page or the live view replaces both
     copy=None, # a `Page` to include; None: only the image

@@ -112,7 +112,7 @@ def example_count_text(probes:list) -> str:
 def choose(
     have,           # available numbers, ascending
     wanted,         # one of them or a list; None: all
-    what,           # what they number, such as 'steps', for the error
+    what,           # what the numbers count, such as 'steps', for the error
     from_end=False, # count negative numbers from the end
 ) -> list:
     "Return `wanted` in ascending order; raise a ValueError if a number is not available"

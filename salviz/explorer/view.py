@@ -175,7 +175,7 @@ class _Rows(_PackedFrames):
         return 0
 
     def _resend(self, state) -> float: # seconds until it is due, 0 if there is nothing to do
-        "Add the frames again that were sent while a page requested the whole state"
+        "Resend the frames that were sent while a page requested the whole state"
         if self._resend_after is None: return 0
         wait = self._resend_after + 1.5 - time.monotonic()
         if wait > 0: return wait
@@ -186,7 +186,7 @@ class _Rows(_PackedFrames):
 
 # %% ../../nbs/12_explorer/08_view.ipynb #030
 class _Delivery(_Rows):
-    "The rounds of the sender"
+    "Pack frames and send them to the browser in rounds"
     def _fill(self, state, seconds, most=8e6):
         "Pack frames into `state` within limits of time and bytes; return True if frames remain"
         start, total, wanted = time.monotonic(), 0, self._wanted()

@@ -80,7 +80,7 @@ def _place(selection, kind, figure_kind, options) -> dict: # layer and head, or 
     place = entry_place(selection.entry)
     if 'mean_of' in place and {'layer', 'head'} & {*options}: return {}
     if 'mean_of' in place and 'head' in figure_kind.options and 'mean_of' not in figure_kind.options:
-        raise ValueError(f'figure: {kind} does not support the mean over chosen heads, which is in view; choose one '
+        raise ValueError(f'figure: {kind} does not support the mean over chosen heads, which is shown; choose one '
                          'head in the explorer, or pass layer= and head=')
     return place
 
@@ -90,7 +90,7 @@ def _patch_in_view(snapshot, row, kind): # (row, column), or None
     rows, columns, first = (snapshot.info['patches'][name] for name in ('rows', 'columns', 'first'))
     if row is None or row >= first + rows*columns: return None # as in the panel
     if 0 < row < first:
-        raise ValueError(f'figure: {kind} needs [CLS] or a patch, but extra token {row} is in view; choose another '
+        raise ValueError(f'figure: {kind} needs [CLS] or a patch, but extra token {row} is selected; choose another '
                          'token in the explorer, or pass patch=')
     if row < first: return None
     return divmod(row - first, columns)

@@ -128,7 +128,7 @@ class Controls(W.VBox):
         self._worker.flush(timeout)
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #047b
-_Numbers = int|Annotated[Sequence[int], MinLen(1)] # of examples or steps
+_Numbers = int|Annotated[Sequence[int], MinLen(1)] # numbers of examples or steps
 
 def _state_names() -> list:
     "Return the keys of the explorer's state, read from salviz/explorer/static/state/state.js"
@@ -437,7 +437,7 @@ _passing = 'theme', 'playing' # not part of an exported state
 class _Export(_TrainingEnd):
     "Export of the view as a state, as arrays or as a figure"
     def _view_state(self):
-        "Return the current state, with explicit numbers for example, step and head if there are recordings"
+        "Return the current state, with explicit numbers for the example, step and head if there are recordings"
         state, selection = {k: v for k, v in self._state().items() if k not in _passing}, self.selected()
         if selection is None: return state
         at = next(i for i, run in enumerate(self.runs) if run is selection.run)
@@ -674,7 +674,7 @@ def _model_sources(runs, model, training) -> list:
 @dataclass(frozen=True)
 class ExplorerOptions:
     "Height and memory of an `Explorer`"
-    height:Annotated[float, Ge(100), Le(10_000)]|None=None # in pixels; None: as high as needed
+    height:Annotated[float, Ge(100), Le(10_000)]|None=None # height in pixels; None: as high as needed
     budget:Annotated[float, Gt(0)]=256e6 # maximum bytes of frames in the kernel and in the browser
 
     def __post_init__(self): check_arguments(type(self).__init__, vars(self))

@@ -142,7 +142,7 @@ _ordering = {Curves: _ordered_series, Boxes: _ordered_series, Pairs: _ordered_se
 # %% ../../nbs/11_figures/10_arranging.ipynb #7b33cba6
 def ordered(
     view,
-    order, # names in the figure, those that come first
+    order, # names in the figure that come first
 ):
     "Return `view` with lines, boxes, rows or columns in another order"
     existing = _names_in(view)

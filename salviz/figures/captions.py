@@ -31,7 +31,7 @@ _of_ties = r'no ranks|ranks cannot|\bties?\b|\btied\b|equal to the baseline|are 
 _of_seeds = ('one value|one seed|without a band|no deviation|no band|interpolated|biased|not imply|caution|too few|'
              'no marks|does not mean|too often|without correction|distinguished from')
 _of_choices = 'does not choose|chosen by the displayed|numbers that are shown|no head is marked|on other texts'
-_of_axes = 'decoder tokens|query tokens' # of maps whose rows and columns are different tokens
+_of_axes = 'decoder tokens|query tokens' # axes of maps whose rows and columns are different tokens
 _of_gaps = 'not normalised|not measured|left out|not counted|undefined|non-finite|are missing|are skipped|no value'
 _warnings = re.compile('|'.join((_of_scales, _of_models, _of_ties, _of_seeds, _of_choices, _of_axes, _of_gaps)), re.I)
 
@@ -40,12 +40,12 @@ def is_warning(sentence:str) -> bool:
     return bool(_warnings.search(sentence))
 
 # %% ../../nbs/11_figures/12_captions.ipynb #f06c715e
-_mark = re.compile(r'\((?:[a-z]{1,2}|[ivx]+)\) ') # of a panel: (a) or (ii)
+_mark = re.compile(r'\((?:[a-z]{1,2}|[ivx]+)\) ') # mark of a panel: (a) or (ii)
 
 def short_caption(
-    text:str,           # the whole caption
-    retained:Iterable=(),   # sentences that stay
-    most:int=3,         # sentences besides these and the warnings
+    text:str,             # the whole caption
+    retained:Iterable=(), # sentences to keep
+    most:int=3,           # sentences besides these and the warnings
 ) -> tuple: # (caption, tuple of the other sentences)
     "Split a caption into a short caption, which includes all warnings, and notes"
     sentences, retained = list(dict.fromkeys(sentences_of(text))), set(retained)

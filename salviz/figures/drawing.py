@@ -155,8 +155,8 @@ class Look:
     "The user's choices of colours and axes, for the drawing functions"
     colours:dict = field(default_factory=dict)  # {name of a line, box or bar: colour}
     cycle:tuple = ()                            # colours of the others, in order; (): those of the library
-    sequential:Colormap = None                  # for fractions; None: that of the library
-    signed:Colormap = None                      # for values of both signs; None: that of the library
+    sequential:Colormap = None                  # colour map for fractions; None: the library's own
+    signed:Colormap = None                      # colour map for values of both signs; None: the library's own
     limits:dict = field(default_factory=dict)   # {'x' or 'y': (lowest, highest)}
 
 _look = ContextVar('look', default=Look())
@@ -177,7 +177,7 @@ def signed_map(): return _look.get().signed or signed
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #b1a30998
 def series_colours(
-    names,    # of lines, boxes or bars; a name may have parts, such as 'AD-DROP, gradient'
+    names,    # names of lines, boxes or bars; a name may have parts, such as 'AD-DROP, gradient'
     defaults, # colour of each without choices
 ) -> list: # of colours
     "Return the colour of each of `names` in the current `Look`"
@@ -709,7 +709,7 @@ def rows_of_sheets(sheets, columns):
     return rows, [max(sheet.height for sheet in row) for row in rows]
 
 def page_of_sheets(
-    sheets,    # from left to right, then from top to bottom
+    sheets,    # sheets from left to right, then from top to bottom
     columns=1, # sheets per row
 ):
     "Return a figure of `sheets` of equal width"
@@ -830,7 +830,7 @@ def colour_bar(
     norm, cmap,
     ticks,                      # values to print
     label:str,
-    extend='neither',           # where values exceed the scale: 'neither', 'both', 'max' or 'min'
+    extend='neither',           # end at which values exceed the scale: 'neither', 'both', 'max' or 'min'
 ):
     "Draw a colour bar with numbers and a label; it is horizontal if it is wider than high"
     texts, unit = _numbered(ticks)
@@ -1100,7 +1100,7 @@ def _save_pgf(fig, path):
 # %% ../../nbs/11_figures/00_drawing.ipynb #056
 def caption_files(
     fig, path,
-    length='short', # of the caption; 'long': with the notes
+    length='short', # length of the caption; 'long': with the notes
 ) -> dict: # {file: its text, or '' if the file is not needed}
     "Return the files that `save_figure(fig, path, caption=length)` writes in addition to the figure"
     path, caption, notes = Path(path), getattr(fig, 'caption', ''), ' '.join(getattr(fig, 'notes', ()))
@@ -1212,7 +1212,7 @@ class Kind(namedtuple('Kind', 'name about needs make takes cites lists further a
 
     @property
     def choices(self) -> tuple:
-        "Names of those arguments of `figure` for names, colours and axes that affect figures of this kind"
+        "Names of the arguments of `figure` for names, colours and axes that affect figures of this kind"
         return of_view(followed, _view_class_of(self.make)) or ()
 
     @property
@@ -1322,7 +1322,7 @@ def figure_kind(
     asks=None,       # option of `make` whose value is taken from runs: one of `_run_options`
     least=2.,        # minimum width of its body in inches
     dense=None,      # arguments for a denser body, for full pages
-    example=None,    # options for an example
+    example=None,    # options for the example call
 ):
     "Register a kind of figure; the decorated function takes (view, width) and returns a `Body`"
     _check_kind(name, make, takes, asks, cites)

@@ -155,7 +155,7 @@ def _grid(view):
 
 # %% ../../nbs/11_figures/06_interactive.ipynb #015
 def _boxes(view):
-    "Draw boxes from their quartiles; the hover text at the mean has the other numbers"
+    "Draw box plots from quartiles; hovering over the mean shows all statistics"
     f, at = view.frame, list(range(len(view.names)))
     boxes = go.Box(y=at, q1=_plain(f.q1), median=_plain(f['median']), q3=_plain(f.q3), lowerfence=_plain(f.low),
                    upperfence=_plain(f.high), orientation='h', line=dict(color=blue, width=1.5),

@@ -103,7 +103,7 @@ def _each(options, kind) -> list: # of dicts
     return [options | dict(zip(several, values)) for values in product(*map(options.get, several))]
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #019
-Seen = namedtuple('Seen', 'snapshot run') # run: None if only a snapshot was given
+Seen = namedtuple('Seen', 'snapshot run') # run: None if only a snapshot was passed
 
 def _is_study(source): return all(hasattr(source, k) for k in ('runs', 'results', 'table'))
 

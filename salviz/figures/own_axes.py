@@ -329,7 +329,7 @@ def _finished_texts(axes, existing):
 
 def _draw_in_axes(
     axes, views,
-    titles, # of the views; '': none
+    titles, # titles of the views; '': none
 ) -> list: # entries of the legend of their marks
     "Draw `views` into `axes`"
     entries, axes = [], list(axes)

@@ -1071,7 +1071,7 @@ def draw_figure(
         raise ValueError(f'figure: page_height must be between 2 and 40 inches, got {page_height!r}')
     scale = scales[-1]
     if width/scale < _least(views) - 1e-9:
-        raise ValueError(f'figure: {width:g} inches are too narrow for {type(views[0]).__name__} '
+        raise ValueError(f'figure: {width:g} inches is too narrow for {type(views[0]).__name__} '
                          f'at {7*scale:g} points; choose at most {7*width/_least(views):.1f} points, '
                          f'or at least {scale*_least(views):.2f} inches')
     if share: views = _on_one_scale(views)

@@ -149,7 +149,7 @@ _trackers = dict(tensorboard=_TensorBoard, trackio=_Trackio, wandb=_Wandb, mlflo
 def export_run(
     run:Run,
     to:Literal['tensorboard', 'trackio', 'wandb', 'mlflow'],
-    folder:str|os.PathLike|None=None, # where to write; None: the folder NAME-TRACKER beside the run
+    folder:str|os.PathLike|None=None, # output folder; None: NAME-TRACKER beside the run; Trackio has its own folder
     *,
     picture_steps:Sequence[int]|None=None, # recorded steps with pictures; None: all; (): no pictures
     probes:Sequence[int]|None=None,        # probe examples with pictures; None: all

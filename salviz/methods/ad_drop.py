@@ -396,7 +396,7 @@ def _sight(
 def attendable(
     model,
     batch:dict, # from `Collator`
-    layers,     # of `model`
+    layers,     # layers of `model`
 ) -> dict: # {layer: bool [batch, 1, query, key]}
     "Return a mask of the keys that each query may attend to, without a forward pass"
     real, causal = real_tokens(batch), _looks_back(check_part(model)[1])
@@ -406,7 +406,7 @@ def attendable(
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #028
 def check_sight(
     model,
-    layers=None, # of `model`; None: all
+    layers=None, # layers of `model`; None: all
     n:int=12,    # tokens per test text
 ):
     "Raise an error if the attention of `model` differs from the result of `attendable` on two short texts"

@@ -46,7 +46,7 @@ def guidance_loss(
     attention:torch.Tensor, # [batch, heads of one pattern, query, key]
     target:torch.Tensor,    # pattern for these heads [batch, query, key]
     real:torch.Tensor,      # bool [batch, tokens]
-    reduction='mean',       # over heads and real entries: 'mean' (the authors' code) or 'sum' (eq. 2 and 3)
+    reduction='mean',       # reduction over heads and real entries: 'mean' (the authors' code) or 'sum' (eq. 2 and 3)
     dropped=None,           # bool, broadcastable to `attention`: entries that were dropped in this pass
     queries=None,           # bool [batch, tokens]: queries that count; None: all real queries
 ) -> torch.Tensor: # [batch]
@@ -98,7 +98,7 @@ def alpha_at(
 _choices = .1, 1, 10, 100
 
 def comparable_alpha(
-    task_loss:float,        # in the first step
+    task_loss:float,        # task loss in the first step
     guidance:float,         # guidance loss in the first step, with weight 1
     choices:Sequence[float]=_choices,
     task_fraction:float=.1, # desired ratio of the weighted guidance loss to the task loss
@@ -306,7 +306,7 @@ def by_name(
     return patterns, custom or None
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #046
-_outweighs = 10. # times the task loss
+_outweighs = 10. # multiple of the task loss
 
 class _Weighting(_Guiding):
     "The part of the method that chooses the initial weight"
@@ -497,7 +497,7 @@ class AttentionGuidance(_Checking):
         self._check_patterns()
 
     def args(self) -> dict:
-        "Return the hyperparameters as files record them, with custom patterns as text"
+        "Return the hyperparameters in the form in which they are saved, with custom patterns as text"
         def as_text(pattern):
             if callable(pattern): return getattr(pattern, '__name__', type(pattern).__name__)
             P = as_pattern(pattern)

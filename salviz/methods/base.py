@@ -265,7 +265,7 @@ class _WithOptions:
 
     @classmethod
     def options(cls) -> dict: # {name: default, or `inspect.Parameter.empty` if it is required}
-        "Return the arguments of the constructor and the options of its variant, as files record them"
+        "Return the arguments of the constructor and the options of its variant, in the form in which they are saved"
         parameters = cls._parameters()
         kind = _variant_class(parameters)
         return {**{name: p.default for name, p in parameters.items() if not (kind and name == 'variant')},
@@ -289,7 +289,7 @@ class _WithOptions:
         return values
 
     def args(self) -> dict:
-        "Return the hyperparameters as files record them, including the options of the variant"
+        "Return the hyperparameters in the form in which they are saved, including the options of the variant"
         return {name: getattr(self, name) for name in self.options()}
 
     @classmethod

@@ -155,7 +155,7 @@ class _Explaining(_Observing):
         model:torch.nn.Module, maps:'Maps|None', batch:dict,
         layers:tuple,        # layers of `maps`
         answer:torch.Tensor, # answer to explain, in the form of labels
-        create_graph:bool=False, # keep the graph of a saliency
+        create_graph:bool=False, # keep the autograd graph of the saliency
     ) -> torch.Tensor: # [batch, n]; [batch, height, width]; [batch, time, features]
         "Return the explanation of `answer` by `model`"
         if self.of_attention:
@@ -420,7 +420,7 @@ class Distillation(_Preparing):
                      f'or the name of a model, got {teacher!r}')
 
     def args(self) -> dict:
-        "Return the hyperparameters as files record them, with the teacher as a path, name or class name"
+        "Return the hyperparameters in the form in which they are saved, with the teacher as a path, name or class name"
         x = self.teacher
         named = type(x).__name__ if isinstance(x, torch.nn.Module) else str(getattr(x, 'path', x))
         return {**super().args(), 'teacher': named}

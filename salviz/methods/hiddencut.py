@@ -68,7 +68,7 @@ class HiddenCut(Method):
     unsupported_tasks = dict.fromkeys(tasks.keys() - {'classification'}, 'It compares two predictions for each text')
 
     def __init__(self,
-        strategy:Literal['attention', 'gradient', 'random']='attention', # what the score of a token is
+        strategy:Literal['attention', 'gradient', 'random']='attention', # meaning of a token's score
         fraction:float=.1,      # α: fraction of the tokens in a span
         top_fraction:float=.4,  # β: fraction of the tokens where a span may start, unless the strategy is random
         cut_weight:float=1.,    # γ: weight of the task loss of the cut pass

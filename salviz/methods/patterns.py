@@ -178,7 +178,7 @@ def check_pattern(
 # %% ../../nbs/05_methods/01_patterns.ipynb #pch05
 def _on_patches(
     name,       # one of `_patterns_of(grid)`, a matrix, or a function(grid) -> [n, n]
-    batch:dict, # with pixel_values
+    batch:dict, # batch with pixel_values
     grid,       # `PatchGrid`
 ) -> tuple: # (target [batch, tokens, tokens], the same for all images; guided bool [batch])
     "Return the pattern called `name` for the patches of every image in `batch`"

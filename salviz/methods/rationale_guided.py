@@ -417,7 +417,7 @@ class _Comparing(_Marked):
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-056a
 def check_explaining_attention(
-    method:Method, # named in errors
+    method:Method, # method to name in errors
     model, layers, heads, rows, # see `explaining_attention`
 ):
     "Raise an error if the `layers`, `heads` or `rows` do not exist in `model`"
@@ -521,7 +521,7 @@ def _is_heads(x) -> bool:
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-052b
 def check_trainable(
-    method:Method, # with an argument `explanation`
+    method:Method, # method with an argument `explanation`
     reads,         # input of the models, see `teachable`; None: any
 ):
     "Raise an error if a loss cannot train the `explanation` of `method`"
@@ -571,7 +571,7 @@ class RationaleGuided(_Checking):
         elif loss == 'margin': self.cite = ['joshi2022ertest', 'chan2022unirex']
 
     def args(self) -> dict:
-        "Return the hyperparameters as files record them, including the scale of 'bce' on attention"
+        "Return the hyperparameters in the form in which they are saved, including the scale of 'bce' on attention"
         args = super().args()
         if self.loss == 'bce' and self.of_attention: return {**args, 'normalise': self.scale}
         return args

@@ -264,7 +264,7 @@ _word_stream = 0x7a66 # separates these random numbers from those of steps
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-5b
 def query_rows(
     model,
-    batch:dict, # with labels if `model` makes a prediction at every token
+    batch:dict, # batch, with labels if `model` makes a prediction at every token
 ) -> torch.Tensor: # int64 [batch]
     "Return the query row that predicts the class or score, the tag of one word, or the first token of an answer"
     task = tasks[task_of(model)]
@@ -342,7 +342,7 @@ def explain_batches(
     examples,      # encoded examples, with or without labels
     collate,       # list of examples -> batch, see `Collator`
     steps=20,      # m: nodes of integrated gradients
-    batch_size=32, # examples at a time
+    batch_size=32, # number of examples at a time
     saliency='integrated_gradients', target='gold', # see `token_saliency`
     skip=0,        # number of examples to skip, in order of length
     positions=60,  # target='all_released' only, see `standardised`
@@ -1116,7 +1116,7 @@ class SalLM(_Checking):
         return super().completed(recorded_settings('SalLM', args))
 
     def args(self) -> dict:
-        "Return the hyperparameters as files record them, with the teacher as a path or class name"
+        "Return the hyperparameters in the form in which they are saved, with the teacher as a path or class name"
         def named(x):
             return (x if x is None or x is False else type(x).__name__ if isinstance(x, torch.nn.Module)
                     else str(getattr(x, 'path', x)))

@@ -137,7 +137,7 @@ def _entropies(maps, seen) -> dict:
 # %% ../../nbs/08_metrics/02_agreement.ipynb #023b
 @renamed_arguments(top_share='top_fraction')
 def agreement_table(
-    snapshot:'Snapshot',                               # with attention and saliency
+    snapshot:'Snapshot',                               # snapshot with attention and saliency
     rows:Literal['auto', 'pooled', 'ordinary']='auto', # query rows that represent a map, see `_query_rows`
     # array to compare attention with: 'saliency', 'method_saliency', 'rationale', …; None: entropies only
     saliency:str|None='saliency',
@@ -192,7 +192,7 @@ def compare_attributions(
     a, b,             # one attribution per example: arrays [batch, ...], or lists of arrays of any shape
     counts=None,      # bool of the same shapes: tokens, pixels or entries that count; None: all
     sign='magnitude', # 'magnitude', 'positive' or 'signed', see `likeness`
-    top_fraction=.2,  # fraction of what counts, for the top overlap
+    top_fraction=.2,  # fraction of the values that count, for the top overlap
     kendall=False,    # whether to compute Kendall's tau as well
 ) -> pd.DataFrame: # example, count, spearman, kl (of `a` from `b`), top_overlap[, kendall]
     "Return the similarity of the attributions `a` and `b` of each example"
@@ -245,12 +245,12 @@ def _check_same(a, b, what):
 @renamed_arguments(top_share='top_fraction')
 def compare_snapshots(
     a, b,             # snapshots of one sentence
-    what='attention', # an array of both: 'attention', 'attention_attribution', 'saliency', …
+    what='attention', # an array that both have: 'attention', 'attention_attribution', 'saliency', …
     rows='ordinary',  # query rows to compare, see `_query_rows`
     keys='all',       # keys that count: 'all' keys that some head of the layer attends to, or 'ordinary' ones only
     sign='magnitude', # see `likeness`
     top_fraction=.2,  # fraction of the keys that count, for the top overlap
-    level='head',     # of maps: 'head', 'layer', 'mean' or 'all'
+    level='head',     # level of maps: 'head', 'layer', 'mean' or 'all'
     kendall=False,    # whether to compute Kendall's tau as well
     # layer, head, spearman, kl (of `a` from `b`), top_overlap[, kendall]; a single row for arrays with one number per
     # token, which are compared over ordinary tokens
@@ -357,8 +357,8 @@ def pattern_table(
     snapshot,
     # names, {name: [n, n]}, or None: the patterns that the run of this snapshot guides its heads towards
     patterns=('next', 'prev', 'first', 'delim', 'period'),
-    boundary='uniform', # of 'next' and 'prev', see `pattern_matrix`
-    multiple='uniform', # of 'delim' and 'period', see `pattern_matrix`
+    boundary='uniform', # boundary of 'next' and 'prev', see `pattern_matrix`
+    multiple='uniform', # multiple for 'delim' and 'period', see `pattern_matrix`
 ) -> pd.DataFrame: # layer, head, [pattern], squared, mean_squared, share
     "Return the distance of each head of `snapshot` from `patterns`"
     index, maps, _ = _maps_of(snapshot, 'attention', 'head')

@@ -24,7 +24,7 @@ class Estimate:
     mean:float     # mean of the task means
     low:float      # ends of the confidence interval, NaN if undefined
     high:float
-    p:float        # two-sided p-value of no effect; NaN if undefined
+    p:float        # two-sided p-value for the null hypothesis of no effect; NaN if undefined
     pairs:int      # number of finite pairs
     tasks:int      # number of tasks with at least one finite pair
     s:float        # standard deviation of the differences within tasks
@@ -161,7 +161,7 @@ class Spread:
     mean:float     # ln(deviation of the first values/deviation of the second); positive: the first values vary more
     low:float      # ends of the confidence interval, NaN if undefined
     high:float
-    p:float        # two-sided p-value of the hypothesis of equal deviations
+    p:float        # two-sided p-value for the null hypothesis of equal deviations
     pairs:int
     tasks:int
     r:float        # correlation of the pairs

@@ -355,7 +355,7 @@ def _standing_sentences(front) -> list:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr023s
 def _knee_sentence(front) -> str:
-    "Return the sentence on the knee and the values that are not distinguished from it"
+    "Describe the knee and the values that cannot be distinguished from it"
     if front.knee is None:
         return 'There is no knee: the front has fewer than three points, does not bend outwards, or has two knees.'
     row = int(np.flatnonzero(front.frame['is_knee'])[0])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @validated
 def box_mask(
     boxes:Sequence,         # (top, left, bottom, right) in pixels, or a list of several boxes
-    height:int, width:int,  # of the image, in pixels
+    height:int, width:int,  # size of the image, in pixels
 ) -> np.ndarray: # bool [height, width]
     "Return the pixels inside at least one of `boxes`"
     listed, mask = np.atleast_2d(np.asarray(boxes, float)), np.zeros((height, width), bool)

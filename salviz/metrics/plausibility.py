@@ -125,7 +125,7 @@ def hard_rationale(
     if isinstance(k, np.floating): k = float(str(k)) # .3 in single precision counts as .3
     if not (whole and k >= 1 or isinstance(k, float) and 0 < k <= 1):
         raise ValueError('k must be a positive integer (number of tokens) '
-                         f'or a fraction (float) above 0 and up to 1., got {k!r}')
+                         f'or a float in (0, 1] (fraction of the tokens), got {k!r}')
     count = k
     if not whole: count = int(np.ceil(k*len(values) - 1e-9))
     out = np.zeros(len(values), bool)
@@ -188,7 +188,7 @@ def iou_f1(
 def plausibility(
     values,           # one array per example
     rationales,       # flags of each example, or None
-    k=None, # number (int) or fraction (float) of tokens to select; None: average human rationale, see `rationale_size`
+    k=None, # number (int) or fraction (float) of tokens; None: average size of human rationales, see `rationale_size`
     ranking='signed', # or 'magnitude'
     threshold=.5,     # see `iou_f1`
     area='trapezoid', # see `auprc`

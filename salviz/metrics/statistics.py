@@ -167,7 +167,7 @@ class Comparison:
     difference:float  # mean of first minus second
     low:float         # ends of the confidence interval of the difference, NaN if undefined
     high:float
-    p:float           # two-sided p-value of no difference; NaN if undefined
+    p:float           # two-sided p-value for the null hypothesis of no difference; NaN if undefined
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #021b
 def _differences(a, b):
@@ -1008,7 +1008,7 @@ def result_table(
     p_values:bool=False,                # whether each compared column is followed by a column of adjusted p-values
     average:bool=False,                 # whether to add a column with the mean over the setting, seed by seed
     change:bool=False,                  # print the mean of `compare_to` before each other mean, as in 2.99 → 7.74
-    family:Literal['column', 'table']='column', # which comparisons are corrected together if columns are metrics
+    family:Literal['column', 'table']='column', # set of comparisons that are corrected together if columns are metrics
     untested:str|Sequence[str]=(),      # metrics that are not compared with the baseline, such as the cost
     about:str|None=None,                # sentences for the caption: model, data, settings; None: `frame.attrs['about']`
 ) -> ResultTable:

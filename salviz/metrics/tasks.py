@@ -117,7 +117,7 @@ class _TaskFields:
     name:str                     # as returned by `task_of`
     columns:tuple=('text', 'label')  # required columns of the data, the labels last
     loader:str='load_text'       # name of the function that loads such data
-    modality:str='text'          # of the input: a key of `modalities`
+    modality:str='text'          # modality of the input: a key of `modalities`
     per_token:bool=False         # whether each token has a label
     has_classes:bool=True        # whether the head chooses among classes named in the data
     several:bool=False           # whether an example may have several classes

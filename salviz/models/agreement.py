@@ -169,7 +169,8 @@ def check_classes(
         listed = _names_in(part, column)
         if listed not in (None, order):
             raise ValueError(f'train: the {split} split lists the classes {", ".join(listed)}, but the expected '
-                             f'order is {", ".join(order)}; use agreed_data to bring model and splits into one order')
+                             f'order is {", ".join(order)}; use agreed_data to give the model and all splits the '
+                             'same order of classes')
     return order
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm17
@@ -294,7 +295,7 @@ def padding_for(
 # %% ../../nbs/03_models/10_agreement.ipynb #agm24b1
 def agreed_pads(
     model,
-    batch:dict, # of tensors
+    batch:dict, # batch of tensors
 ) -> dict:
     "Pad `batch` with the padding token of `model` if its head uses this token to find the last real token"
     ids, mask, model_pad = batch.get('input_ids'), batch.get('attention_mask'), _model_pad_id(model)

@@ -358,7 +358,7 @@ def _probabilities(module, query, *args):
     return A
 
 # %% ../../nbs/03_models/01_attention.ipynb #83e1fd84
-_most_scores = 2**22 # scores of a layer that are computed at a time
+_most_scores = 2**22 # number of scores of a layer that are computed at a time
 
 def _largest_logits(query, key, keep=None, scaling=None, bias=None) -> torch.Tensor: # [batch, heads, query]
     """Return the largest score of each query among the keys in `keep`, in float32 or better, computed for a few queries
@@ -897,7 +897,7 @@ def check_observable(model, part=None):
 # %% ../../nbs/03_models/01_attention.ipynb #023
 def attention_layers(
     model,     # transformers model, or a module around one
-    part=None, # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
+    part=None, # part of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
 ) -> tuple: # of int, in the order of a pass
     """Return the indices (from 0, among all layers) of the layers with attention in `part` of `model`. Raise a
     ValueError if the part cannot be observed"""
@@ -930,7 +930,7 @@ def check_layers(
     model,         # transformers model, or a module around one
     layers=None,   # None for all layers with attention, an int, or a list of int; negative counts from the last
     name='layers', # name of the argument in error messages
-    part=None,     # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
+    part=None,     # part of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
 ) -> tuple: # of int, sorted, without duplicates
     "Return the indices of `layers` of `model` from 0. Raise a ValueError for a layer without attention"
     numbers = attention_layers(model, part)
@@ -1006,7 +1006,7 @@ def observe(
     # query rows to capture in place of whole maps, before dropout: an int, a list of int, or a tensor [batch] or
     # [batch, rows], for all `layers`; or {layer: rows} for some layers
     rows:int|Sequence[int]|torch.Tensor|dict[int, torch.Tensor]|None=None,
-    heads:Sequence[int]|None=None, # heads of which rows are captured; None: all
+    heads:Sequence[int]|None=None, # heads whose rows are captured; None: all
     # True: also set `largest_logits` of the result, {layer: [batch, heads, query]}: the largest score (input of the
     # softmax) of each query among its allowed keys; {} for DeBERTa, whose scores are not accessible
     logits:bool=False,
@@ -1069,11 +1069,11 @@ def _check_eval_mode(model, who):
                      'call model.eval() first')
 
 def query_key(
-    model,       # in eval mode; a transformers model, or a module around one
+    model,       # model in eval mode; a transformers model, or a module around one
     inputs:dict, # arguments of its forward
     layer:int,   # index of the layer; negative counts from the last
     head:int,    # index among the query heads
-    part=None,   # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross' (query: target, key: source)
+    part=None,   # part of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross' (query: target, key: source)
 ) -> QueryKey:
     "Return the queries and keys of one attention head of `model`, just before they are multiplied"
     _check_eval_mode(model, 'query_key')
@@ -1096,10 +1096,10 @@ def query_key(
 
 # %% ../../nbs/03_models/01_attention.ipynb #e010270c
 def attention_calls(
-    model,       # in eval mode; a transformers model, or a module around one
+    model,       # model in eval mode; a transformers model, or a module around one
     inputs:dict, # arguments of its forward
     use,         # function of (layer, `AttentionCall`), called in the order of layers
-    part=None,   # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
+    part=None,   # part of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
 ) -> object:
     "Run `model` once with the fused kernel and pass each attention call to `use`; return the outputs"
     _check_eval_mode(model, 'attention_calls')
@@ -1254,10 +1254,10 @@ def _encoder_below(model, part) -> tuple: # (layers, number of their attention c
 # %% ../../nbs/03_models/01_attention.ipynb #106b
 @contextmanager
 def cached_layers(
-    model,       # in eval mode, since with dropout the cached outputs would not equal those of another pass
+    model,       # model in eval mode, since with dropout the cached outputs would not equal those of another pass
     # arguments of its forward; passes in the block use the same examples, possibly repeated (`Tensor.repeat`)
     inputs:dict,
-    part=None,   # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
+    part=None,   # part of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
 ):
     "Start forward passes inside the block at a later layer; yields a function that selects the layer by its number"
     _check_eval_mode(model, 'cached_layers')

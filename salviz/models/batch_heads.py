@@ -85,7 +85,7 @@ def batch_fault(inputs:dict) -> str: # '' if there is none
 
 # %% ../../nbs/03_models/12_batch_heads.ipynb #bh22
 def first_rows(
-    inputs:dict,          # of a training pass: `input_ids` [rows, tokens], `attention_mask` and others
+    inputs:dict,          # inputs of a training pass: `input_ids` [rows, tokens], `attention_mask` and others
     rows:int=4,           # number of texts
     max_length:int=128,   # number of tokens of each text
 ) -> dict: # {name: tensor [rows, tokens]}, with `attention_mask`

@@ -282,7 +282,7 @@ class MaskTokens:
     @renamed_arguments(share='fraction')
     @validated
     def __init__(self,
-        tokenizer:'PreTrainedTokenizerBase', # with a mask token
+        tokenizer:'PreTrainedTokenizerBase', # tokenizer with a mask token
         fraction:_PositiveFraction=.15,      # fraction of the tokens of each sentence to predict
         masked:_Fraction=.8,                 # fraction of these tokens that become the mask token
         replaced:_Fraction=.1,               # fraction of these that become a random token; the rest stay unchanged
@@ -371,4 +371,4 @@ class ReplaceTokens:
         return {**batch, 'input_ids': now, 'labels': torch.where(special, -100, (now != ids).long())}
 
 # %% ../../nbs/03_models/06_corruption.ipynb #040b
-corruptions = {kind.task: kind for kind in (MaskTokens, ReplaceTokens)} # by self-supervised task
+corruptions = {kind.task: kind for kind in (MaskTokens, ReplaceTokens)} # classes by self-supervised task

@@ -151,7 +151,7 @@ def _pooled_of_images(model, pixels):
 # %% ../../nbs/03_models/03_loading.ipynb #018b
 def pooled_rows(
     model,      # a transformers sequence or image classifier
-    batch:dict, # with input_ids [batch, n] as `Collator` returns them, or pixel_values
+    batch:dict, # batch with input_ids [batch, n] as `Collator` returns them, or pixel_values
 ) -> torch.Tensor: # long [batch]
     "Return the query row of the last layer that the head of `model` uses, for each example"
     model = unwrapped(model)

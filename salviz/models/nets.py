@@ -57,10 +57,10 @@ class SmallNet(PreTrainedModel):
 class DigitCNNConfig(PreTrainedConfig):
     "The config of `DigitCNN`"
     model_type = 'salviz-digit-cnn'
-    shape:tuple = (1, 28, 28)    # of an image: channels, height, width
+    shape:tuple = (1, 28, 28)    # shape of an image: channels, height, width
     filters:tuple = (32, 64)     # numbers of filters in the two convolutions
     hidden_size:int = 128
-    dropouts:tuple = (.25, .5)   # before the first and before the second linear layer
+    dropouts:tuple = (.25, .5)   # dropout before the first and the second linear layer
 
 # %% ../../nbs/03_models/04_nets.ipynb #008b
 class DigitCNN(SmallNet):
@@ -100,7 +100,7 @@ class _ResidualBlock(nn.Module):
 class ResNet18Config(PreTrainedConfig):
     "The config of `ResNet18`"
     model_type = 'salviz-resnet18'
-    shape:tuple = (3, 32, 32)            # of an image: channels, height, width
+    shape:tuple = (3, 32, 32)            # shape of an image: channels, height, width
     filters:tuple = (64, 128, 256, 512)  # numbers of filters in the four stages
 
 # %% ../../nbs/03_models/04_nets.ipynb #014b
@@ -169,9 +169,9 @@ class _Recurrence(nn.Module):
 class SeriesLSTMConfig(PreTrainedConfig):
     "The config of `SeriesLSTM`"
     model_type = 'salviz-series-lstm'
-    shape:tuple = (50, 50)  # of a series: steps, features
+    shape:tuple = (50, 50)  # shape of a series: steps, features
     hidden_size:int = 5
-    dropout:float = .1      # on the input and on the states
+    dropout:float = .1      # dropout on the input and on the states
     cell:str = 'fused'      # or 'modules', for DeepLIFT
     # initial bias of the forget gate, the sum of torch's two biases; None: torch's initialisation
     forget_bias:float|None = None
@@ -251,7 +251,7 @@ class _TemporalBlock(nn.Module):
 class TCNConfig(PreTrainedConfig):
     "The config of `TCN`"
     model_type = 'salviz-tcn'
-    shape:tuple = (50, 50)       # of a series: steps, features
+    shape:tuple = (50, 50)       # shape of a series: steps, features
     channels:tuple = (5, 5, 50)  # numbers of channels in the levels
     kernel_size:int = 4
     dropout:float = .1
@@ -327,7 +327,7 @@ def _sinusoids(steps, width, like):
 class SeriesTransformerConfig(PreTrainedConfig):
     "The config of `SeriesTransformer`"
     model_type = 'salviz-series-transformer'
-    shape:tuple = (50, 50)          # of a series: steps, features
+    shape:tuple = (50, 50)          # shape of a series: steps, features
     num_hidden_layers:int = 6
     num_attention_heads:int = 5
     hidden_size:int|None = None     # None: the number of features, or the next multiple of the number of heads
@@ -380,8 +380,8 @@ class TextLSTMConfig(PreTrainedConfig):
     pad_token_id:int|None = 0
     embedding_size:int = 100
     embeddings_from:str|None = None # source of the word vectors, in words; None: random initialisation
-    hidden_size:int = 64     # of each direction
-    dropout:float = .1       # on the embeddings and on the final states
+    hidden_size:int = 64     # hidden units in each direction
+    dropout:float = .1       # dropout on the embeddings and on the final states
 
 # %% ../../nbs/03_models/04_nets.ipynb #041
 class TextLSTM(SmallNet):
@@ -512,7 +512,7 @@ def small_net(
     name:str|type[PreTrainedModel], # one of `nets`, by name or class
     data:'Dataset|dict|None'=None,  # images or series, which determine shape and classes
     *,
-    shape:Sequence[int]|None=None,  # of an example: (channels, height, width) or (steps, features)
+    shape:Sequence[int]|None=None,  # shape of an example: (channels, height, width) or (steps, features)
     num_labels:Count|None=None,     # number of classes; None: the number of `labels`, else 2
     labels:Sequence[str]|None=None, # names of the classes
     # for 'text-lstm': determines the size of the vocabulary and the padding token

@@ -71,7 +71,7 @@ def _shape_fault(config, shape) -> str: # '' if there is none
             'create the model with a patch_size that divides its image_size')
 
 def check_patches(
-    model, # from transformers
+    model, # model from transformers
     shape, # shape of an image: (channels, height, width)
 ):
     "Raise an error if a vision transformer cannot be observed or does not accept images of `shape`"

@@ -61,5 +61,5 @@ def _keyed_order(example_id, shape, seed, step, stream):
 def keyed_order(
     example_id, shape, seed, step, stream=0,
 ) -> torch.Tensor: # int32 or int64 [batch, *shape], see `maths.keyed_order`
-    "Return integers in the order of `keyed_uniform`, all different within a row"
+    "Return integers that sort like the values of `keyed_uniform`, without ties within a row"
     return on_processor(maths.keyed_order, _keyed_order, example_id, shape, seed, step, stream)

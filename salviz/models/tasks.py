@@ -441,7 +441,7 @@ def class_probabilities(
 # %% ../../nbs/03_models/02_tasks.ipynb #032
 def attribution_target(
     task,               # a `Task` or its name
-    batch:dict,         # with labels
+    batch:dict,         # batch with labels
     # labels to score: 'predicted' in the same pass (gold labels if the task has no pseudo labels), or labels in the
     # form
     # of the task

@@ -25,8 +25,8 @@ from .tuning import frozen
 
 # %% ../../nbs/15_replication/14_archive.ipynb #93188722
 def write_budget_report(
-    folder, # in which to write the report
-    file,   # of rows
+    folder, # folder for the report
+    file,   # file of rows
     budget:str,
 ) -> Path: # path of the page
     "Write the report of a budget and return the path of the page"
@@ -58,7 +58,7 @@ def _records(frame:pd.DataFrame) -> list: # of dicts
     return json.loads(frame.to_json(orient='records'))
 
 def verdicts_of(
-    file, # of rows
+    file, # file of rows
     budget:str,
 ) -> dict: # budget, headline, fingerprint, effects and claims
     "Return all verdicts of a budget and the numbers that they are based on, as JSON values"
@@ -115,7 +115,7 @@ def _crate(names, verdicts, now) -> dict:
 # %% ../../nbs/15_replication/14_archive.ipynb #1a42c527
 def write_archive(
     to,   # path of the archive, a .zip file
-    file, # of rows
+    file, # file of rows
     budget:str='small',
 ) -> Path: # path of the archive
     "Write everything that a report was computed from, and the report, into one archive; an existing one is replaced"

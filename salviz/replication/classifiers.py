@@ -97,7 +97,7 @@ def _drawn(
     load,        # function(task) -> DatasetDict
     sizes,       # numbers of rows of train, validation and test, or 'full'
     data=None,   # {task: DatasetDict}: custom pools
-    smaller=None,  # fraction to draw of a pool that has too few rows; None: raise an error
+    smaller=None,  # fraction of a pool to draw if it has too few rows; None: raise an error
 ): # function(seed, task) -> DatasetDict
     "Return a function that draws the rows of a trial from the pools of its task"
     def rows(seed, task):
@@ -138,7 +138,7 @@ def _text_lstm_for(
     load,           # function(task) -> DatasetDict
     data=None,      # {task: DatasetDict}
     base='minilm',  # model with the initial word vectors
-    hidden_size=64, # in each direction
+    hidden_size=64, # hidden units in each direction
     dropout=.1,
 ): # function(seed, task) -> (net, tokenizer)
     "Return a function that creates a bidirectional LSTM with the word vectors of `base` (GloVe in the paper)"

@@ -123,7 +123,7 @@ class _ComparedRows:
     methods:list      # names of all methods, in the order of the call
     left_out:dict = field(default_factory=dict) # {method: why it was not trained}
     tuning:dict = field(default_factory=dict)   # {method: {'trials', 'space', 'chosen', 'score'}}
-    sentences:list = field(default_factory=list) # on budget and data, for the caption
+    sentences:list = field(default_factory=list) # sentences on budget and data, for the caption
     texts:dict = field(default_factory=dict)    # {form: methods text}
 
     @classmethod
@@ -190,7 +190,7 @@ class MethodComparison(_Ranked):
     "Results of `compare`: a table, a figure, LaTeX and the methods text of a paper"
     def results(self,
         columns:Sequence[str]|None=None, # metrics; None: see `columns`
-        **options,              # of `result_table`, such as digits, percent, titles
+        **options,              # options of `result_table`, such as digits, percent, titles
     ) -> ResultTable:
         "Return the means of the methods that learned, with paired comparisons with plain fine-tuning"
         ranked = self.ranked()
@@ -216,7 +216,7 @@ class MethodComparison(_Ranked):
 
     def to_latex(self,
         label:str|None=None, # label of the table, for \ref
-        **options,           # of `results`
+        **options,           # options of `results`
     ) -> str:
         "Return the table in LaTeX, with its caption; the document requires the package booktabs"
         return self.results(**options).latex(label, small='footnotesize', wide=True)
@@ -394,7 +394,7 @@ def compare(
     group:str|None=None,                   # column with the group of each example
     contrast:str|None=None,                # column with the contrast set of each example
     explained:int=50,       # rows of each split whose explanations are measured; 0: none
-    epochs:PositiveInt=4,   # of every run
+    epochs:PositiveInt=4,   # epochs of every run
     batch_size:PositiveInt=16,
     say:Callable=print,     # receives the lines with the estimate
     processes:PositiveInt|None=None, # workers on this machine, which share its cores; None: this process

@@ -62,7 +62,7 @@ def space_of(spec) -> dict: # {setting: values}
 def search_points(
     space:dict, # {setting: values}, the learning rate first
     n:int,
-    seed:int=0, # of the order of combinations
+    seed:int=0, # seed of the order of combinations
 ) -> list: # of {setting: value}, distinct; at most as many as there are combinations
     "Return `n` points of a grid"
     first, *others = space

@@ -19,7 +19,7 @@ plans = {} # {name: StudyPlan}, in the order in which they are trained
 @dataclass(frozen=True)
 class StudyPlan:
     "A study that claims can refer to"
-    name:str          # used by claims, such as 'AD'
+    name:str          # name that claims use, such as 'AD'
     title:str         # a few words
     make:object       # function(folder, after, **sizes) -> `Study` that has not run; `after`: {name: folder}
     sizes:dict        # {budget: arguments of `make`}; without an entry, the study is not part of that budget

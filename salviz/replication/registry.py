@@ -58,7 +58,7 @@ class Gate:
     where:tuple = ()           # of (setting, value or {budget: value})
     # for a loss: it must be .05 below that of a constant prediction, a column of the rows or {budget: number}
     below:object = None
-    after_run:str = ''         # why it was added after the first row; '' if it existed before
+    after_run:str = ''         # why it was added after the first result; '' if it existed before
 
     @property
     def says(self) -> str:
@@ -647,7 +647,7 @@ def bare(rows:pd.DataFrame) -> pd.DataFrame:
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-23b
 def rows_where(
-    rows:pd.DataFrame, # of one budget
+    rows:pd.DataFrame, # rows of one budget
     study, condition,
     where,             # (setting, value) pairs, see `EffectTerm`
 ) -> pd.DataFrame:
@@ -755,8 +755,8 @@ def gated(
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-28
 def judged(
-    rows:pd.DataFrame, # of one budget, see `salviz.replication.rows.read_rows`
-    first=False,       # use the rules before the first row, without gates that were added later
+    rows:pd.DataFrame, # rows of one budget, see `salviz.replication.rows.read_rows`
+    first=False,       # use the rules from before the first result, without gates that were added later
 ) -> dict: # {name of the effect: `Verdict`}
     "Return the verdicts of all effects"
     out, rows = {}, bare(rows)
@@ -816,14 +816,14 @@ _pools = { # fractions of train, validation and test from which seeds draw
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-31
 def _plain(effect) -> dict:
-    "Return an effect as a dict; fields of gates that were added after the first row are omitted if they are unused"
+    "Return an effect as a dict; fields of gates that were added after the first result are omitted if unused"
     later = dict(below=None, after_run='')
     def used(gate): return {k: x for k, x in asdict(gate).items() if k not in later or x != later[k]}
     return {**asdict(effect), 'title': first_title(effect.title), 'gates': list(map(used, effect.gates))}
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-31b
 def _first_arguments(kind, how) -> dict:
-    """Return settings in the form that they had in the first row, when attention guidance had no argument
+    """Return settings in the form that they had in the first result, when attention guidance had no argument
     `task_fraction`"""
     return first_settings(kind, {name: x for name, x in how.items() if name != 'task_fraction'})
 
@@ -836,7 +836,7 @@ def as_json(x): # equal values, with lists for sequences
 def registry_description(
     budget:str='small',
 ) -> dict:
-    "Return everything that determines the verdicts, as JSON values under the names of the first row"
+    "Return everything that determines the verdicts, as JSON values under the names used in the first recorded result"
     if budget in other_budgets: return other_budgets[budget](budget)
     effects = {e.name: _plain(e) for c in claims.values() for e in c.effects}
     sizes = {name: p.sizes.get(budget) for name, p in plans.items() if budget in p.sizes}
@@ -864,7 +864,7 @@ def _registry_changes(
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-31e
 def unannounced(
-    was:dict, # the `registry_description` at the first row
+    was:dict, # the `registry_description` at the first result
     now:dict,
 ) -> list: # of phrases
     "Return the differences between two registries, except later gates with a reason and the settings of conditions"

@@ -64,8 +64,8 @@ class Finding:
     d:pd.DataFrame # the differences that count
     word:str       # a key of `groups`
     p_holm:float = math.nan # p-value after Holm's correction over all primary effects
-    first:str = '' # verdict by the rules before the first row, if it differs
-    confidence:float = .95 # of the interval
+    first:str = '' # verdict under the rules from before the first result, if it differs
+    confidence:float = .95 # confidence level of the interval
 
     @property
     def has_interval(self): # may it be interpreted?
@@ -187,7 +187,7 @@ def _ratio_words(v):
     return mean
 
 def _first_words(finding) -> str:
-    "Return the verdict by the rules before the first row and why it changed; '' if it did not change"
+    "Return the verdict under the rules from before the first result, and why it changed; '' if it did not change"
     if not finding.first: return ''
     why = '; '.join(dict.fromkeys(g.after_run for g in finding.effect.gates if g.after_run))
     return f'By the original rules: {finding.first}. The gate was added after the run because {why}.'
@@ -404,7 +404,7 @@ def _printed(unit, numbers, sides):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-20ab
 def _dumbbells(
-    pairs, # of (label, baseline, its deviation or None, method, its deviation or None)
+    pairs, # tuples (label, baseline, its deviation or None, method, its deviation or None)
     what,
     sides=('baseline', 'method'),
 ) -> Markup:
@@ -576,7 +576,7 @@ def _curve_panels(effect, runs): # rows of its study -> panels
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-24c
 def _curves(
-    findings, # of one claim
+    findings, # findings of one claim
     rows,
 ) -> Markup:
     "Draw the mean curves of the conditions of a claim about losses, one panel per task; '' if there are no curves"
@@ -816,7 +816,7 @@ def _p_words(p): return '< 0.001' if p < .001 else _number(p)
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-27bd
 def _section(
-    findings, # of one claim
+    findings, # findings of one claim
     rows,     # rows of one budget
 ) -> Markup:
     "Return the section of one claim"
@@ -1077,7 +1077,7 @@ def _registry_part(budget, first, findings=()):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-41b
 def _changed_later(findings) -> list:
-    "Return the gates that were added after the first row, and the verdicts that they change"
+    "Return the gates that were added after the first result, and the verdicts that they change"
     out = []
     for f in findings:
         later = dict.fromkeys(_in_words(g.says) for g in f.effect.gates if g.after_run)
@@ -1182,7 +1182,8 @@ def write_report(
     frame = rows if isinstance(rows, pd.DataFrame) else read_rows(rows, budget)
     budgets = list(dict.fromkeys(frame.budget)) if len(frame) else ['small']
     if budget is None and len(budgets) > 1:
-        raise ValueError(f'write_report: the rows have several budgets, {", ".join(budgets)}; choose one with budget=')
+        raise ValueError(f'write_report: the results have several budgets, {", ".join(budgets)}; '
+                         'choose one with budget=')
     budget, attrs = budget or budgets[0], frame.attrs
     frame = frame[frame.budget == budget].reset_index(drop=True)
     frame.attrs, to = attrs, Path(folder if to is None else to)

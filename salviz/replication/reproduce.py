@@ -61,7 +61,7 @@ def selected_claims(
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-7b
 def _selected_plans(
-    chosen:list, # of `Claim`
+    chosen:list, # list of `Claim`
     budget='small',
 ) -> list: # names, in the order in which they are trained
     "Return the budget's studies that claims test or show, and the studies from whose runs they start"
@@ -97,7 +97,7 @@ def list_claims(
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-10
 class _Worker:
-    "Train the trials of the studies `names` that have no row"
+    "Train the trials of the studies `names` that have no recorded result"
     def __init__(self, folder, budget, names, file):
         self.folder, self.budget, self.names, self.file = Path(folder), budget, names, file
         self.studies, self.failed = {}, set()
@@ -231,7 +231,7 @@ def _reproduce_tuned(folder, names, processes, file, progress) -> pd.DataFrame:
     wanted = [e.name for name in names for e in tuned_effects[name]]
     if left := [name for name in wanted if not table.finished[name]]:
         raise RuntimeError(f'reproduce: {len(left)} of {len(wanted)} effects are not decided ({", ".join(left[:5])}): '
-                           f'a run failed, see the error files under {folder}. Repeat the call to resume')
+                           f'a run failed, see the error files under {folder}. Call reproduce again to resume')
     return read_rows(file, 'tuned')
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-13b
@@ -244,7 +244,7 @@ def reproduce(
     progress=True,   # show a progress bar
     modules=(),      # further modules that register plans and claims, for replications of your own
 ) -> pd.DataFrame: # the rows, see `read_rows`
-    "Train all trials that the claims need and that have no row yet, and return the rows"
+    "Train all trials that the claims need and that have no result yet, and return the results"
     if type(processes) is not int or processes < 1:
         raise ValueError(f'processes must be a positive integer, got {processes!r}')
     registered(modules)
@@ -261,6 +261,6 @@ def reproduce(
         if missing:
             ended = [f'a worker exited with code {w.exitcode}' for w in workers if w.exitcode]
             why = '; '.join([*_errors(folder, wanted), *ended][:3])
-            raise RuntimeError(f'reproduce: {len(missing)} of {len(cells)} trials have no row: {why}. Repeat the '
-                               'call to resume')
+            raise RuntimeError(f'reproduce: {len(missing)} of {len(cells)} trials have no result: {why}. '
+                               'Call reproduce again to resume')
     return read_rows(file, budget)

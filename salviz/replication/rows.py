@@ -68,7 +68,7 @@ def read_rows(
 # %% ../../nbs/15_replication/07_rows.ipynb #rw-6e
 def row_entries(
     file,
-    budget:str, # of the rows
+    budget:str, # budget of the rows
 ) -> list: # of dicts with study, method, settings, seed, measures
     "Return the rows of a budget as they are stored"
     return [e for e in file_entries(Path(file)) if e['kind'] == 'row' and e['budget'] == budget]
@@ -88,14 +88,14 @@ def study_table(
 ) -> pd.DataFrame: # columns method, settings, seed, metrics; attrs['about'] for captions
     "Return the rows of a study, without empty columns"
     studies = list(dict.fromkeys(rows.study))
-    if study not in studies: raise ValueError(f'study_table: no rows of {study!r}; available: {", ".join(studies)}')
+    if study not in studies: raise ValueError(f'study_table: no results for {study!r}; available: {", ".join(studies)}')
     runs = rows[rows.study == study].dropna(axis=1, how='all')
     for name, value in where.items():
         if name not in runs: raise ValueError(f'study_table: {study} has no setting {name!r}')
         runs = runs[runs[name] == value]
     conditions = {k: k for k in dict.fromkeys(runs.method)} if conditions is None else dict(conditions)
     if unknown := [k for k in conditions if k not in set(runs.method)]:
-        raise ValueError(f'study_table: {study} has no rows of {unknown[0]!r}; available: '
+        raise ValueError(f'study_table: {study} has no results for {unknown[0]!r}; available: '
                          f'{", ".join(dict.fromkeys(runs.method)) or "none with these settings"}')
     parts = [runs[runs.method == condition].sort_values('seed', kind='stable').assign(method=name)
              for condition, name in conditions.items()]
@@ -124,7 +124,7 @@ def unfolded(
     return out
 
 # %% ../../nbs/15_replication/07_rows.ipynb #rw-8
-# columns of every row
+# columns that every row has
 _common_columns = {'study', 'budget', 'method', 'seed', 'seconds', 'machine', 'processor', 'threads'}
 
 def _short(x, digits=7):
@@ -134,7 +134,7 @@ def _short(x, digits=7):
 # %% ../../nbs/15_replication/07_rows.ipynb #rw-8b
 def row_of(
     study,       # a `Study`
-    cell,        # one of its trials, finished
+    cell,        # one of its finished trials
     name:str,    # name of its plan
     budget:str,
 ) -> tuple: # (row, machine)

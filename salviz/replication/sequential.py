@@ -20,7 +20,7 @@ from .verdicts import Verdict, verdict, word_of_claim
 look_fractions = (.25, .5, .75, 1.)
 
 def spent(
-    fraction:float, # of the planned data, above 0 and at most 1
+    fraction:float, # fraction of the planned data, above 0 and at most 1
     alpha:float=.05,
 ) -> float:
     "Return the error probability that may be spent up to `fraction` (Lan and DeMets 1983, O'Brien-Fleming type)"
@@ -43,7 +43,7 @@ def _inside(limit, step, grid, density, points=801) -> tuple: # (grid, density)
 # %% ../../nbs/15_replication/10_sequential.ipynb #sq-9
 @cache
 def look_levels(
-    fractions:tuple=look_fractions, # of the planned data, ascending
+    fractions:tuple=look_fractions, # fractions of the planned data, ascending
     alpha:float=.05,                # probability of a false positive at any look
 ) -> tuple: # two-sided p-value that each look needs
     "Return the thresholds of all looks for the spending function `spent`"
@@ -82,7 +82,7 @@ decided = ('supported', 'contradicted', 'not supported')
 @dataclass(frozen=True)
 class SequentialVerdict:
     "The verdict of a group-sequential test, with the look at which it was reached"
-    whole:Verdict        # over all domains, with the interval of this look
+    whole:Verdict        # verdict over all domains, with the interval of this look
     by_task:dict         # {task: `Verdict`} if the domains differ, else {}
     look:int             # from 1
     looks:int
@@ -111,7 +111,7 @@ class SequentialVerdict:
 # %% ../../nbs/15_replication/10_sequential.ipynb #sq-19
 def verdict_at(
     frame:pd.DataFrame,  # pairs of all seeds up to this look, see `verdict`
-    look:int,            # from 1
+    look:int,            # number of the look, from 1
     rule:str='better',   # see `verdict`
     smallest:float=None, # see `verdict`
     gate=None,           # see `verdict`

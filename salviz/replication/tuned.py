@@ -26,7 +26,7 @@ from .verdicts import GateCheck, gain_check, least_gain
 class TunedEffect(Effect):
     "An effect of the tuned protocol"
     paper_effect:float|None = None # mean effect in the paper, in the units of the effect; None: no comparable number
-    seeds:int = 12                 # planned, a multiple of 4
+    seeds:int = 12                 # planned number of seeds, a multiple of 4
     why:str = ''                   # the reason for the value of `smallest`
 
 first_seed = 200
@@ -142,7 +142,7 @@ undecidable = { # {effect: why no affordable number of runs decides it}
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-18
 def learned(
     study:str, condition:str,
-    rows:pd.DataFrame, # of one condition, with one task
+    rows:pd.DataFrame, # rows of one condition and one task
 ) -> GateCheck:
     "Check that a condition beats a constant prediction"
     metric, better, constant = tuned_studies[study].learns
@@ -166,8 +166,8 @@ def _gates(effect, rows) -> tuple: # (tasks to leave out, checks of all conditio
 
 def tested_pairs(
     effect:TunedEffect,
-    rows:pd.DataFrame, # of the tuned budget
-    seeds:int,         # number of seeds, from `first_seed`
+    rows:pd.DataFrame, # rows of the tuned budget
+    seeds:int,         # number of seeds, starting with `first_seed`
 ) -> tuple: # (pairs as for `verdict`, gate, names of tasks that are left out)
     "Return the pairs that the test at an interim look includes"
     rows = bare(rows)[rows.seed < first_seed + seeds]
@@ -220,7 +220,7 @@ def tuned_verdict(
     return found
 
 def tuned_verdicts(
-    file, # of rows
+    file, # file of rows
 ) -> dict: # {name of the effect: `SequentialVerdict` or None}
     "Return the verdicts of all effects of the tuned protocol"
     rows, done = read_rows(file, 'tuned'), recorded_cells(file)
@@ -315,7 +315,7 @@ class TunedProtocol(_TunedWorker):
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-33
 def tuned_table(
-    file, # of rows
+    file, # file of rows
 ) -> pd.DataFrame: # one row per effect
     "Return the verdicts of the tuned protocol, and the effects that it does not decide"
     out = []

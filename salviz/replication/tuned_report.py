@@ -59,7 +59,7 @@ def _found(claim, effect, rows, done) -> TunedFinding:
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #b2e7474c
 def find_tuned(
-    file, # of rows
+    file, # file of rows
 ) -> list: # of `TunedFinding`, in the order in which the effects are tested
     "Return the findings for all effects of the tuned protocol"
     rows, done = read_rows(file, 'tuned'), recorded_cells(file)
@@ -143,7 +143,7 @@ def _seconds_per_step(rows, study, condition):
     return (runs.set_index(by).seconds/runs.set_index(by).steps).astype(float)
 
 def cost_of(
-    rows:pd.DataFrame, # of the tuned budget
+    rows:pd.DataFrame, # rows of the tuned budget
     study:str, baseline:str, condition:str,
 ) -> tuple: # (median ratio, lowest, highest, number of pairs); NaN without pairs
     "Return the training time per step of a condition relative to its baseline"
@@ -273,7 +273,7 @@ def effects_frame(findings) -> pd.DataFrame: # one row per effect
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #cf2f8c3e
 def _choices_frame(
-    file, # of rows
+    file, # file of rows
 ) -> pd.DataFrame: # study, condition, settings, metric, score, tried, time
     "Return the settings chosen on validation data, in the order in which they were frozen"
     out = []
@@ -316,7 +316,7 @@ def _section(findings, rows) -> Markup:
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #393be646
 def tuned_report_html(
-    file,          # of rows
+    file,          # file of rows
     findings=None, # see `find_tuned`; None: computed from `file`
 ) -> str:
     "Return the report of the tuned budget as one HTML page"
@@ -355,7 +355,7 @@ def _fixed_before(at_start) -> dict:
 
 def write_tuned_report(
     to,   # folder
-    file, # of rows
+    file, # file of rows
 ) -> Path: # path of the page
     "Write report.html, effects.csv, rows.csv, choices.csv and forest.pdf, and return the path of the page"
     to, findings = Path(to), find_tuned(file)

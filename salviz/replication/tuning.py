@@ -50,7 +50,7 @@ class TunedStudy:
     # (metric, 'higher' or 'lower', constant): what a condition must beat; the constant is a column of the rows or a
     # number
     learns:tuple
-    minutes:float           # of a test run on one core
+    minutes:float           # minutes of a test run on one core
 
     @property
     def baseline(self) -> str: return next(iter(self.conditions))
@@ -355,14 +355,14 @@ def _score(values, better) -> float:
 
 def choice_of(
     study:TunedStudy, condition:str,
-    candidates:list, # of dicts, see `TunedStudy.candidates`
-    rows:list,       # of dicts, the tuning rows of this condition
+    candidates:list, # dicts, see `TunedStudy.candidates`
+    rows:list,       # dicts, the tuning rows of this condition
 ) -> dict: # study, condition, settings, metric, score, scores, rows, fingerprint
     "Return the candidate with the best mean of the target over seeds and tasks; the first one if several are equal"
     metric, better = study.target
     values = [[r['measures'][metric] for r in rows if _of_candidate(r, study) == candidate] for candidate in candidates]
     if not all(values):
-        raise ValueError(f'{study.name}: no tuning rows of {condition} with {candidates[values.index([])]}')
+        raise ValueError(f'{study.name}: no tuning results for {condition} with {candidates[values.index([])]}')
     scores = [_score(x, better) for x in values]
     best = scores.index(min(scores) if better == 'lower' else max(scores))
     evidence = sorted([identity(r), r['measures'][metric]] for r in rows)
@@ -394,8 +394,8 @@ def freeze(
 class TunedTrials:
     "Train single trials of tuned studies and write their rows"
     def __init__(self,
-        folder,     # of the studies
-        file,       # of rows
+        folder,     # folder of the studies
+        file,       # file of rows
         seeds:dict, # {study: seeds of test runs}
         tuning_seeds=(0, 1),
         studies:dict=None, # {name: `TunedStudy`}; None: `tuned_studies`

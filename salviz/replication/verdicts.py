@@ -45,7 +45,7 @@ def _word_of(
     return 'inconclusive'
 
 # %% ../../nbs/15_replication/00_verdicts.ipynb #ve-8b
-_weakest = ('not run', 'no verdict', 'not testable', 'inconclusive') # from the weakest
+_weakest = ('not run', 'no verdict', 'not testable', 'inconclusive') # weakest first
 
 def word_of_claim(
     words, # verdicts of all primary effects of the claim
@@ -65,18 +65,18 @@ _fewest = 4 # pairs
 class GateCheck:
     "A condition that must be met before a claim is tested, with the value that was reached"
     name:str     # what is measured, such as 'accuracy of fine-tuning'
-    value:float  # value that was reached
-    least:float  # value that is needed
+    value:float  # value that the runs reached
+    least:float  # required value
 
     @property
     def passed(self) -> bool: return self.value >= self.least - 1e-12 # .1 + .05 is more than .15
 
     def __str__(self): return f'{self.name} is {self.value:.4g}, but must be at least {self.least:.4g}'
 
-least_gain = .05 # over a constant answer
+least_gain = .05 # smallest gain over a constant answer
 
 def gain_check(
-    name:str,        # of the check, such as 'gain of SGT over a constant answer'
+    name:str,        # name of the check, such as 'gain of SGT over a constant answer'
     scores,          # a pandas Series with one score per run
     constant,        # score of a constant answer: a number, or one per run
     better='higher', # or 'lower'
@@ -117,7 +117,7 @@ class Verdict:
     mean:float        # the effect; positive: in the direction of the claim; for 'spread' a logarithm
     low:float         # ends of its 95 % interval
     high:float
-    p:float           # two-sided p-value of no effect; for 'no harm' of a harm as large as the margin
+    p:float           # two-sided p-value for no effect, or, under 'no harm', for a harm as large as the margin
     pairs:int         # pairs that count
     tasks:int
     dropped:int       # pairs that do not count
@@ -183,7 +183,7 @@ def verdict(
     smallest:float=None,   # smallest effect of interest; for 'no harm' the margin
     gate=None,             # `GateCheck` or a list of them, or True, False; None: no gate
     dropped:int=0,         # pairs that were dropped before and are not in the frame
-    confidence:float=.95,  # of the interval
+    confidence:float=.95,  # confidence level of the interval
     pooled:bool=True,      # one variance for all tasks, see `over_tasks`
 ) -> Verdict:
     "Return the verdict on paired differences and the numbers that it is based on"

@@ -270,7 +270,7 @@ class _Sent:
     "A trial that has been sent to a worker"
     cell:Trial
     tries:int          # number of tries before it was sent
-    pool:object        # executor that received it
+    pool:object        # executor that received the trial
     held:ExitStack     # contains the lease if the sender holds it
     lease:object=None
     job:object=None

@@ -55,7 +55,7 @@ class _PointStudy(Study):
     "A study that trains the points of a search, instead of all combinations of settings"
     space:dict  # {setting: distribution of Optuna}
     points:list # {setting: value} of each point
-    by:str      # measure by which points are compared
+    by:str      # metric used to compare points
 
     def _take_in(self, grown):
         "Create the trials of all points, point by point"
@@ -217,7 +217,7 @@ class Search(_RunningSearch):
         # {argument: [choices], (low, high) or (low, high, 'log')}
         space:Annotated[dict, MinLen(1), 'a dict with at least one setting'],
         trials:PositiveInt=20,    # total number of points; not part of the design, so you can increase it later
-        by='validation_accuracy', # measure on the validation split by which points are compared
+        by='validation_accuracy', # validation metric used to compare points
         options:SearchOptions=SearchOptions(), # start, seeds, measures, Optuna's storage and sampler
         **train,                  # arguments of `train` for all trials
     ):

@@ -334,7 +334,7 @@ class _Design(_TrialParts):
         return self.settings
 
     def _described_method(self, name, spec, cell) -> dict:
-        "Return a method as plain values; one that builds on a run, which may not exist yet, as its function"
+        "Return a method as plain values; if it needs a run, which may not exist yet, describe its function instead"
         facts = {}
         if not (callable(spec) and 'run_of' in arguments_of(spec)):
             m = self._method(cell)

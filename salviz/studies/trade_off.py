@@ -180,8 +180,8 @@ def _trained(study):
 @validated
 def pareto(
     study:Study,                    # study with `setting` among its settings; new values are added to it
-    x:str='validation_accuracy',    # measure of the front
-    y:str='plausibility_validation_token_f1', # measure of the front
+    x:str='validation_accuracy',    # metric of the front
+    y:str='plausibility_validation_token_f1', # metric of the front
     setting:str='weight',           # an argument of the study's method, or of `train`
     # number of evenly spaced values, including both ends; on a log scale 0 does not count
     start:Annotated[int, Ge(2), 'an integer of at least 2']=5,

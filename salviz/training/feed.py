@@ -144,7 +144,7 @@ evaluation_draw = 2**32 - 1 # step number of the random numbers for evaluation a
 class Feed:
     "Base class of feeds: encodes the data for the task of `model`, and makes batches"
     has_snapshots = True # whether runs record probe examples
-    _align = None # for text: function of (texts, pairs) -> `TokenText`s
+    _align = None # texts only: function of (texts, pairs) -> `TokenText`s
     def __init__(self, model, tokenizer):
         self.task, self.model, self.tokenizer, self.kinds = tasks[task_of(model)], model, tokenizer, {}
 

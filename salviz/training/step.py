@@ -44,7 +44,7 @@ def captured_input(net, inputs:dict, wanted=True):
 def _run_passes(
     model,      # the model to call, or its distributed wrapper
     net,        # the unwrapped model, whose attention is observed
-    batch:dict, # from the feed's `collate`
+    batch:dict, # batch from the feed's `collate`
     plan,       # from `Method.plan`
 ) -> tuple: # ({'main': outputs, name of a further pass: its outputs}, maps of the main pass or None)
     "Run the main pass and the further passes of `plan`"

@@ -128,7 +128,7 @@ def _losses_by(trainer, name, batch, dtype=None):
         torch.autograd.grad(losses.sum(), weights, allow_unused=True)
     return losses.detach()
 
-_clearly = .9 # maximum time relative to the model's own kernel, so that timing noise does not decide
+_clearly = .9 # maximum time relative to the model's own kernel, so that timing noise does not determine the choice
 
 # %% ../../nbs/06_training/08_trainer.ipynb #065lb
 def _measured_kernel(trainer) -> str: # None: the model has only one kernel

@@ -78,7 +78,7 @@ def _chosen_maps(snapshot, answer, index, tokens, through_tower):
 
 # %% ../../nbs/10_views/10_answers.ipynb #va09
 def answer_heat_map(
-    snapshot:Snapshot,              # of an answer about an image, see `explore` with image=
+    snapshot:Snapshot,              # snapshot of an answer about an image, see `explore` with image=
     tokens:Sequence[int]|None=None, # indices of the generated tokens, from 0; None: the first three
     method:str|None=None,           # 'attention', 'rollout' or 'gradient_x_attention'; None: the first one computed
     through_tower:bool=False,       # follow the weights through the vision tower, to its patches?

@@ -456,7 +456,7 @@ def _sources(
     tokens, masked_tokens,# [n] before and after masking
     is_replaced,          # bool [units]
     groups,               # int [units]: number of the text, -1 for special tokens
-) -> np.ndarray: # int [units]: the unit that replaces it; itself if kept, -1 if no word does
+) -> np.ndarray: # int [units]: number of the replacing unit; a unit's own number if unchanged, -1 without replacement
     "Return the index of the word that replaces each masked word"
     sources = np.arange(len(units))
     for i in np.flatnonzero(is_replaced):
@@ -718,7 +718,7 @@ def best_head(fractions, *scores) -> tuple: # row and head
     return tuple(int(i) for i in np.unravel_index(np.argmax(score), score.shape))
 
 def chosen_by(fractions, rule:str) -> str:
-    "Describe the choice of `best_head` among heads with `fractions` on words, where `rule` ranks the eligible heads"
+    "Describe how `best_head` chose, given the `fractions` of attention on words and the `rule` for ranking heads"
     if (fractions >= _least_on_words).any():
         return f'{rule}, of the heads that send at least two thirds of the attention of words to words'
     return 'the largest fraction of the attention of words on words, since it is below two thirds in every head'
@@ -727,7 +727,7 @@ def chosen_by(fractions, rule:str) -> str:
 def telling_head(
     attribution,     # [layers, heads, query, key]
     words=None,      # bool [n]: rows and columns that count; None: all
-    fractions=None,  # of attention on words [layers, heads], see `word_fractions`; None: all heads are eligible
+    fractions=None,  # attention on words [layers, heads], see `word_fractions`; None: all heads are eligible
 ) -> tuple: # row and head
     """Return the eligible head with the largest median row sum of magnitudes; if all medians are 0,
     the head with the largest total"""
@@ -771,7 +771,7 @@ def ties_note(tied) -> tuple: # of sentences
 def discard_region(
     snapshot:Snapshot,
     layer:int|None=None, # layer of the model; None: see `head`
-    head:int|None=None,  # None: the head (of `layer`, if given) that `telling_head` chooses
+    head:int|None=None,  # None: the head (of `layer`, if it is set) that `telling_head` chooses
 ) -> DiscardRegion:
     "Return the attribution map of one head with its candidate discard region and discarded positions (AD-DROP)"
     name = 'discard_region'
@@ -1001,7 +1001,7 @@ class SignalView(_Answered):
     span:tuple                      # lower and upper end of the input's scale
     saliency:np.ndarray             # [height, width] or [time, features], signed: saliency of this model
     limit:float                     # magnitude at either end of its scale; may be exceeded
-    method_saliency:np.ndarray      # saliency by which the method ranks; None if it is the same
+    method_saliency:np.ndarray      # saliency that the method ranks by; None if it is the same
     masked:np.ndarray               # same shape as `input`, None without a masked copy
     is_masked:np.ndarray            # bool, same shape as `saliency`; None without a masked copy
     informative:np.ndarray          # bool, same shape as `saliency`: cells that determine the class; None if unknown

@@ -110,7 +110,7 @@ def spread(
 
 # %% ../../nbs/10_views/01_curves.ipynb #016
 def _common_grid(
-    lines:list, # of (x, y) with increasing x
+    lines:list, # lists of points (x, y) with increasing x
 ) -> tuple: # (x [points], y [lines, points], did all lines have the same x?)
     "Interpolate `lines` to a common x; return (None, None, False) if their ranges do not overlap"
     first = lines[0][0]

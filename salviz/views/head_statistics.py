@@ -55,7 +55,7 @@ def _word_rows(snapshot):
     return A, at, (A > 0).any((0, 1)) # a key that no head attends to is masked
 
 def _head_numbers(
-    snapshot, # with the array 'attention'
+    snapshot, # snapshot with the array 'attention'
 ) -> dict: # {number: float [layers, heads]}; NaN without ordinary tokens
     "Return the statistics of every head for one example, averaged over its ordinary tokens"
     A, at, keys = _word_rows(snapshot)
@@ -85,7 +85,7 @@ def _marked(
     return np.where(dead, 'dead', np.where(collapsed, 'collapsed', ''))
 
 def head_marks(
-    snapshots:Sequence, # of all probe examples at one step
+    snapshots:Sequence, # snapshots of all probe examples at one step
 ) -> np.ndarray: # of '', 'collapsed' and 'dead', [layers, heads]; None if no example is long enough
     "Mark the heads that are 'dead' or 'collapsed' in all `snapshots` that are long enough"
     fractions = []
@@ -131,7 +131,7 @@ class HeadsAtStep:
         return pd.DataFrame(where | numbers | dict(mark='' if self.marks is None else self.marks.ravel()))
 
 def probe_heads(
-    snapshots:Sequence, # of all probe examples at one step, with attention between tokens
+    snapshots:Sequence, # snapshots of all probe examples at one step, with attention between tokens
 ) -> HeadsAtStep:
     "Return the statistics of all heads on probe examples at one step"
     snapshots = _passes(snapshots)

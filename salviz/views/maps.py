@@ -605,7 +605,7 @@ def _same_tokens(view, snapshots):
 
 # %% ../../nbs/10_views/02_maps.ipynb #036
 def compared(
-    snapshot_a:Snapshot, snapshot_b:Snapshot,   # with the same tokens
+    snapshot_a:Snapshot, snapshot_b:Snapshot,   # snapshots with the same tokens
     layer:LayerChoice|None=None, head:HeadChoice|None=None, # as in `attention_map`; None: the choice for B
     what:str='attention',                       # 'attention' or 'attribution'
     words:bool=False,                           # pool tokens into words?
@@ -889,7 +889,7 @@ def _heading_of(written, g):
 
 # %% ../../nbs/10_views/02_maps.ipynb #clm2s
 def continuation(
-    snapshot:Snapshot,              # with a continuation by a causal language model, see `explore` with generate
+    snapshot:Snapshot,              # snapshot with a continuation by a causal language model, see `explore`
     tokens:Sequence[int]|None=None, # numbers of the generated tokens, from 0; None: all of them
     words:bool=False,               # colour words (sums over pieces) instead of tokens?
     limit:PositiveFloat|None=None,  # saliency at the ends of the scale; None: the largest magnitude

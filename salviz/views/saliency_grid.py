@@ -188,7 +188,7 @@ def saliency_grid(
     scale:str='own', # 'own': each map is divided by its largest magnitude; 'shared': one scale for all maps
     magnitude:bool=False,          # show absolute values?
     page:PositiveInt=1,            # page number, 1 or 2
-    rows:Literal['inputs', 'trainings']='inputs', # what is below each other: inputs, or the trainings of each input
+    rows:Literal['inputs', 'trainings']='inputs', # meaning of a row: an input, or a training of an input
     histogram:bool=False,          # draw the distribution of the values of each map below it?
 ) -> SaliencyGrid:
     "Return a grid of inputs (rows) by training runs and saliency methods (columns) on one colour scale"

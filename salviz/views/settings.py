@@ -96,7 +96,7 @@ class DifferenceGrid(Grid):
     "Differences from a baseline over two settings; `best`: cells chosen by validation"
     ties:np.ndarray      # bool [rows, columns]: equal to the baseline
     baseline:str         # name of the baseline
-    chosen_by:str        # validation column by which cells are chosen, or None
+    chosen_by:str        # validation column that selects the cells, or None
     entries:tuple        # legend entries ('chosen' or 'tied', text)
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-10b

@@ -69,7 +69,7 @@ def trade_off(
     reference=None,   # reference point (x, y) of the hypervolume; None: (0, 0) for fractions
     confidence=None,  # confidence level of the intervals over seeds; None: 0.95
     better:dict=None, # {metric: 'higher' or 'lower'} if the name does not determine it
-    shown='chosen',   # 'chosen': the metrics by which the front is chosen; 'reported': the same of the test split
+    shown='chosen',   # 'chosen': the metrics that select the front; 'reported': the same metrics on the test split
 ) -> TradeOff:
     "Return two metrics over a setting with intervals over seeds, dominated points, knee and hypervolume"
     check_choice('trade_off: shown', shown, ('chosen', 'reported'))

@@ -290,7 +290,7 @@ def test_of_an_explorer_the_run_the_step_and_the_sentence_in_view_are_shown(tmp_
         assert title in bertviz_view(explorer).title and title in salviz.bertviz_view(explorer, kind='model').title
     explorer.view.ui = json.dumps(dict(run=0, probe=1, step=7)) # what the browser says
     assert 'probe 1 at step 7, 3 layers, 4 heads' in bertviz_view(explorer).title
-    with pytest.raises(ValueError, match='leave out step= and probe=, or pass its run'): bertviz_view(explorer, step=0)
+    with pytest.raises(ValueError, match='omit step= and probe=, or pass its run'): bertviz_view(explorer, step=0)
 
 
 @pytest.mark.parametrize('kind', ['head', 'model'])

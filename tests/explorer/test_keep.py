@@ -74,7 +74,7 @@ def test_a_figure_of_patches_is_not_of_cls_where_another_token_is_in_view():
     def patch(row, **options):
         return Explorer([image], state=dict(row=row)).as_figure('patch_attention', options)['options']['patch']
     assert [patch(row) for row in (None, 0, 2, 7, 8)] == [None, None, (0, 0), (1, 2), None]
-    with pytest.raises(ValueError, match='extra token 1 is in view; choose another token'): patch(1)
+    with pytest.raises(ValueError, match='extra token 1 is selected; choose another token'): patch(1)
     assert patch(1, patch=(1, 1)) == (1, 1)
 
 def test_the_state_restores_the_view(run):

@@ -80,7 +80,7 @@ def test_a_failed_trial_is_named_and_the_others_are_trained(trained, tmp_path):
     (folder/'rows.jsonl').write_text('\n'.join(x for x in lines if '"study": "AGAIN"' not in x) + '\n')
     for weights in (folder/'TINY'/'runs'/'FT.seed=101').rglob('*.safetensors'):
         if 'checkpoints' in weights.parts: weights.unlink()
-    with pytest.raises(RuntimeError, match='1 of 6 trials have no row: AGAIN FT.seed=101'):
+    with pytest.raises(RuntimeError, match='1 of 6 trials have no result: AGAIN FT.seed=101'):
         reproduce(folder, names, progress=False, modules=modules)
     assert len(read_rows(folder/'rows.jsonl')) == 5
 

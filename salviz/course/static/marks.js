@@ -155,7 +155,7 @@ class MarksView {
 
   needNone() {
     const isNone = this.flags && !this.flags.some(Boolean);
-    this.say(isNone ? 'This sentence is no longer done' : 'No word is needed in this sentence');
+    this.say(isNone ? 'This sentence is no longer marked as done' : 'No word is needed in this sentence');
     this.setFlags(isNone ? null : this.set.spans[this.state.at].map(() => 0));
   }
 

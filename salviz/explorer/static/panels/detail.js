@@ -504,7 +504,7 @@ export const mapPanel = {
     'Each cell is the attention (or its attribution) of a query (row) to a key (column), on a square-root scale.',
     'Attention rows sum to 1; a strong cell does not mean that the prediction depends on it.'],
   keys: [['← ↑ ↓ →', 'move between cells'], ['Enter', 'choose the row'], ['Space', 'add the key to the chosen keys'],
-    ['s', 'read the values of the strips at this key'], ['+ −', 'zoom in, out'], ['0', 'show the whole map'],
+    ['s', 'read the values of the strips at this key'], ['+ −', 'zoom in or out'], ['0', 'show the whole map'],
     ['Esc', 'clear the selection']]},
   tour: 'the chosen head in full. Each row shows where one query attends; point at a cell to read its value.',
   view: MapPanel,
