@@ -64,12 +64,12 @@ def test_a_training_waits_for_its_predictions_and_is_shown_after_them(tmp_path, 
         for cell in lesson.cells:
             if cell.cell_type == 'code': gates += [thing for thing in run_cell(cell_text(cell), shared, cell.id)
                                                    if isinstance(thing, Reveal)]
-    with pytest.raises(ValueError, match='commit 7.tied, 7.train first'): gates[1].show()
+    with pytest.raises(ValueError, match='commit 7.tied, 7.train first'): gates[2].show()
     predictions._session.predictions['7.tied'].commit(.5)
     predictions._session.predictions['7.train'].commit('low')
-    gates[1].show()
-    assert gates[1].gate.state == dict(waiting=[], open=True, error='')
-    assert gates[1].children[1].outputs[0]['data']['text/markdown'] == 'a table of losses'
+    gates[2].show()
+    assert gates[2].gate.state == dict(waiting=[], open=True, error='')
+    assert gates[2].children[1].outputs[0]['data']['text/markdown'] == 'a table of losses'
 
 # What is not prose: code, formulas, tables, headings, the header line, HTML tags, links' targets
 not_prose = re.compile(r'^~~~.*?^~~~|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|'

@@ -144,7 +144,7 @@ def test_the_top_k_is_stable_rounded_up_and_at_least_one():
     # .3*30 is 9.000000000000002 in binary
     for kind in (float, np.float64, np.float32): assert int(hard_rationale(np.zeros(30), kind(.3)).sum()) == 9
     for k in (0, -1, 1.5, True, '3', None):
-        with pytest.raises(ValueError, match='k must be a number of tokens'): hard_rationale([1., 2.], k)
+        with pytest.raises(ValueError, match='k must be a positive integer'): hard_rationale([1., 2.], k)
 
 
 def test_rationale_size_in_both_readings():

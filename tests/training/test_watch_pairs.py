@@ -151,6 +151,7 @@ def test_pairs_are_recorded_in_full_precision_if_accelerate_trains_in_bf16(tmp_p
     from accelerate.state import AcceleratorState
     model = encoder()
     plain = watch(model, None, pairs, run_dir=tmp_path/'plain').finish().snapshot()
+    AcceleratorState._reset_state(True)
     try: prepared = Accelerator(mixed_precision='bf16', cpu=True).prepare(model)
     finally: AcceleratorState._reset_state(True)
     casting = vars(model)['forward']

@@ -32,7 +32,7 @@ export function attentionOfRow(frame, probe, state) {
   const map = mapOf(frame, state.entry, 'attention'), pieces = queryPieces(probe, state, frame);
   if (!map.values) return {values: null, note: map.note, pieces};
   if (map.pooled > 1)
-    return {values: null, note: `Only a thumbnail of ${map.title} is stored here, so individual rows are not available.`,
+    return {values: null, note: `Only a thumbnail of ${map.title} is stored here; individual rows are not available.`,
       pieces};
   if (!pieces.length) return {values: [...rowOrMean(map.values, map.n, null)], note: '', pieces};
   const values = probe.tokens.map((_, key) => pieces.reduce((sum, q) => sum + map.values[q * map.n + key],
