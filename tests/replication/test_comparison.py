@@ -112,7 +112,6 @@ def numbers_of(result):
     "The rows without times, sorted"
     return result.rows.drop(columns=['step_seconds', 'cost']).sort_values('run').reset_index(drop=True)
 
-@pytest.mark.slow
 def test_workers_train_the_same_runs_and_a_killed_one_loses_nothing(compared, monkeypatch):
     alone = compared(seeds=1)
     shutil.rmtree(compared.folder)
@@ -121,7 +120,6 @@ def test_workers_train_the_same_runs_and_a_killed_one_loses_nothing(compared, mo
     pd.testing.assert_frame_equal(numbers_of(result), numbers_of(alone))
     assert Inline.calls == 8 and result.sentences == []
 
-@pytest.mark.slow
 def test_workers_stop_at_the_budget_and_resume(compared, monkeypatch):
     clock, finish, done = time.time, PointStudy._finish, []
     def late(self, *more):
