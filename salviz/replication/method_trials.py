@@ -139,6 +139,10 @@ class PointStudy(_RoundsOfPoints):
         super().__init__(folder, model, data, {k: methods[k] for k in points}, seeds, settings, measures,
                          StudyOptions(weights='none', extend=True), **train)
 
+    def _is_spent(self, cell):
+        "Keep the checkpoints of plain fine-tuning, because methods that are added later may build on them"
+        return cell.method != plain_method and super()._is_spent(cell)
+
     def run_cell(self, cell, again=(), ended=None, leave=lambda: False) -> str: # as `Study.run_cell`
         "Train and measure one trial, unless it is too late; a trial that the deadline interrupts can be resumed"
         def is_late(): return time.time() >= self.ends

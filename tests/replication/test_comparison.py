@@ -302,6 +302,11 @@ def test_a_distillation_learns_from_the_plain_run_with_the_same_seed(compared):
     assert 'final/runs/FineTuning' in str(run.config['method']['args']['teacher'])
     assert {*result.tuning['ADKD']['chosen']} == {'learning_rate', 'weight', 'alpha'}
 
+def test_a_method_that_builds_on_the_plain_run_can_be_added_later(compared):
+    compared('RDrop', seeds=1, trials=1)
+    result = compared('RDrop,ADKD', seeds=1, trials=1)
+    assert {'FineTuning', 'RDrop', 'ADKD'} == {*result.rows.method} and result.sentences == []
+
 def test_a_method_may_build_on_the_chosen_run_of_another(compared):
     def taught(run_of, weight=1.): return Distillation(run_of('FineTuning'), weight=weight)
     result = compared(dict(Taught=taught), seeds=1, trials=1)
