@@ -225,14 +225,15 @@ def _finish(trainer):
     run, last = trainer.run, trainer.state.global_step
     best = last if trainer.settings.returns == 'last' else trainer.state.best_global_step or last
     trainer.with_confidence = trainer.task.one_class
+    def predicted(split): return trainer.predict(split, metric_key_prefix='split')
     for name, split in scored_splits(trainer.encoded).items():
-        scored = trainer.predict(split, metric_key_prefix='split')
+        scored = predicted(split)
         run.log(dict(kind='score', split=name, step=best, examples=len(split), **scores_in(scored.metrics, 'split_')))
         has_one_label = np.ndim(scored.label_ids) == 1 # per example
-        if name == 'train' and has_one_label: # validation has been scored after each epoch
-            name, split = 'validation', _by_length(trainer.encoded['validation'])
-            scored = trainer.predict(split, metric_key_prefix='split')
-        if has_one_label: _save_predictions(run, name, split, scored, trainer.settings)
+        if has_one_label and name != 'train': _save_predictions(run, name, split, scored, trainer.settings)
+    if has_one_label: # validation has been scored after each epoch
+        validation = _by_length(trainer.encoded['validation'])
+        _save_predictions(run, 'validation', validation, predicted(validation), trainer.settings)
     trainer.model.has_new_head = False
     recordings = [r for r in run.metrics if r['kind'] == 'record']
     run.finish(best_step=best, steps=trainer.state.global_step, train_seconds=sum(r['seconds'] for r in run.train_rows),

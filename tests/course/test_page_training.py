@@ -203,14 +203,17 @@ def looked(p, name):
     if (out := os.environ.get('LOOK')): p.screenshot(path=f'{out}/{name}.png', full_page=True)
     assert accessible.faults(p) == []
 
-def played(browser, number, tmp_path, **kw):
+on_both_screens = pytest.mark.parametrize('width,scheme', [(1280, 'light'), (360, 'dark'), (1280, 'dark'),
+                                                           (360, 'light')])
+
+def played(browser, number, tmp_path, width, scheme):
     "The page of a lesson, whose predictions are committed and revealed as a student would"
     from salviz.course.editions import lesson_files, read_lesson
     from salviz.course.pages import lesson_html
     source = next(path for path in lesson_files() if path.stem.startswith(f'{number}_'))
     path = tmp_path/f'{source.stem}.html'
     path.write_text(lesson_html(read_lesson(source), source.stem))
-    p = new_page(browser, **kw)
+    p = new_page(browser, viewport=dict(width=width, height=800), color_scheme=scheme)
     p.context.set_offline(True)
     p.outside.clear()
     p.goto(path.as_uri())
@@ -230,9 +233,9 @@ def played(browser, number, tmp_path, **kw):
     return p, path
 
 @pytest.mark.slow
-@pytest.mark.parametrize('width,scheme', [(1280, 'light'), (360, 'dark')])
+@on_both_screens
 def test_a_student_plays_lesson_5(browser, tmp_path, width, scheme):
-    p, path = played(browser, 5, tmp_path, viewport=dict(width=width, height=800), color_scheme=scheme)
+    p, path = played(browser, 5, tmp_path, width, scheme)
     p.wait_for_selector('.tc-part')
     for button, name in (('Train 20 steps', 'yours'), ('Train with common words', 'common')):
         p.get_by_role('button', name=button).click()
@@ -243,13 +246,13 @@ def test_a_student_plays_lesson_5(browser, tmp_path, width, scheme):
     assert 'Attention on opinion words in new sentences rose' in notes
     assert 'Attention on common words in new sentences rose' in notes
     assert p.evaluate('() => document.documentElement.scrollWidth <= window.innerWidth')
-    looked(p, f'lesson-5-{width}')
+    looked(p, f'lesson-5-{width}-{scheme}')
     closed(p, path)
 
 @pytest.mark.slow
-@pytest.mark.parametrize('width,scheme', [(1280, 'dark'), (360, 'light')])
+@on_both_screens
 def test_a_student_plays_lesson_7(browser, tmp_path, width, scheme):
-    p, path = played(browser, 7, tmp_path, viewport=dict(width=width, height=800), color_scheme=scheme)
+    p, path = played(browser, 7, tmp_path, width, scheme)
     p.wait_for_selector('.sv-own-field')
     p.locator('.sv-intervene > summary').focus()
     p.keyboard.press('Enter')
@@ -266,18 +269,18 @@ def test_a_student_plays_lesson_7(browser, tmp_path, width, scheme):
     assert len({*answers, answer()}) > 2
     assert 'random positions are dropped' in p.inner_text('.sv-intervene-statement')
     assert p.evaluate('() => document.documentElement.scrollWidth <= window.innerWidth')
-    looked(p, f'lesson-7-{width}')
+    looked(p, f'lesson-7-{width}-{scheme}')
     closed(p, path)
 
 @pytest.mark.slow
-@pytest.mark.parametrize('width,scheme', [(1280, 'dark'), (360, 'light')])
+@on_both_screens
 def test_a_student_plays_lesson_1(browser, tmp_path, width, scheme):
-    p, path = played(browser, 1, tmp_path, viewport=dict(width=width, height=800), color_scheme=scheme)
+    p, path = played(browser, 1, tmp_path, width, scheme)
     p.wait_for_selector('.sv-own-field')
     p.fill('.sv-own-field', 'I loved every dull minute of it.')
     p.wait_for_function("() => document.querySelector('.sv-own-answer')?.textContent.includes('Prediction')",
                         timeout=600_000)
     cells = p.eval_on_selector_all('.sv-own-table tbody tr', 'all => all.map(o => Number(o.cells[2].textContent))')
     assert sum(cells) == pytest.approx(1, abs=.01)
-    looked(p, f'lesson-1-{width}')
+    looked(p, f'lesson-1-{width}-{scheme}')
     closed(p, path)

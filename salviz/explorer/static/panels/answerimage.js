@@ -1,4 +1,4 @@
-// Panel 'answer': an answer about an image. Choose a generated token to see which pixels and which words it rests on.
+// Panel 'answer': an answer about an image. Choose a generated token to see its attribution to pixels and words.
 import {colourScaleOf, paintScale, percent, scaleColour, shortNumber} from '../lib/colour.js';
 import {chipText, numberWords, paintToken, quoted, scaleBar} from '../lib/words.js';
 import {choiceOf, elementOf, fillChoice, labelled, setText, tickBox} from '../lib/controls.js';
