@@ -10,7 +10,7 @@ import numpy as np
 
 from .charts import axis_ticks, named_places, with_margin
 from .drawing import (
-    Body, Sheet, blue, current_limits, figure_kind, fitted, series_colours, spaced, text_width, widened, wrapped)
+    Body, Sheet, blue, current_limits, figure_kind, fitted, grey, series_colours, spaced, text_width, widened, wrapped)
 from ..views.shift import domain_shift
 
 # %% ../../nbs/11_figures/14_shift.ipynb #fs-005
@@ -32,7 +32,7 @@ def _draw_points(ax, view):
 @figure_kind('domain_shift', domain_shift, 'a metric out of domain against the metric in domain, with intervals',
              'columns method, seed and two metrics', 'frame', example=dict(x='accuracy', y='macro_f1'))
 def _domain_shift(view, width):
-    "Draw the axes with a name next to each point"
+    "Draw the axes, and connect a name to each point"
     (x_low, x_high), (y_low, y_high) = _range(view, 'x'), _range(view, 'y')
     high = float(np.clip(.6*width*72, 140, 230))
     label = wrapped(view.y_label, high, 6.5)
@@ -54,9 +54,12 @@ def _domain_shift(view, width):
         ax.grid()
         ax.set_axisbelow(True)
         ax.spines[['top', 'right']].set_visible(False)
-        for place, text in zip(named, names):
-            if place: ax.text(place[0]/space, place[1]/high, text, size=6, va='center_baseline', parse_math=False,
-                              transform=ax.transAxes)
+        for point, place, text in zip(inside, named, names):
+            if place is None: continue
+            end = [np.clip(point[0], place[0] - 1, place[0] + text_width(text, 6) + 1), place[1]] # nearest end
+            ax.plot(*np.transpose([point, end])/[[space], [high]], color=grey, linewidth=.4, transform=ax.transAxes)
+            ax.text(place[0]/space, place[1]/high, text, size=6, va='center_baseline', parse_math=False,
+                    transform=ax.transAxes)
         sheet.text(left + space/2, high + 13, '\n'.join(x_label), fontsize=6.5, ha='center', va='top')
         sheet.text(Sheet.margin, high/2, '\n'.join(label), fontsize=6.5, rotation=90, ha='left', va='center',
                    multialignment='center')
