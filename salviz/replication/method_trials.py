@@ -81,13 +81,14 @@ class _RoundsOfPoints(Study):
     tunes:bool  # whether the data has only the splits train and validation
 
     def _take_in(self, grown):
-        "Create the trials, round by round"
+        "Create the trials, round by round; methods that build on the runs of others come last"
         found = []
         for i, seed in itertools.product(range(max(map(len, self.points.values()))), self.seeds):
             for name, points in self.points.items():
                 settings = {k: [x] for k, x in points[i].items()} if i < len(points) else None
                 if settings: found += study_cells({name: self.methods[name]}, [seed], settings, self._shared)
-        self.cells = list(dict.fromkeys(found))
+        building = self._building()
+        self.cells = sorted(dict.fromkeys(found), key=lambda cell: cell.method in building)
 
     def _settings_of(self, name) -> dict:
         "Return the settings that the points of the method `name` have"
@@ -105,9 +106,12 @@ class _RoundsOfPoints(Study):
         return type(data)({k: part for k, part in data.items() if k in ('train', 'validation')})
 
     def _may_use(self, cell, other) -> bool:
-        "Return whether `run_of` in a trial would find the run of the first point of another method"
-        first = {k: x for k, x in self.points[other.method][0].items() if k in dict(other.settings)}
-        return cell.method != other.method and cell.seed == other.seed and dict(other.settings) == first
+        "Return whether `run_of` in a trial would find another trial: the best one of its method with the same seed"
+        points, measure = self.points[other.method], next(iter(self.measures))
+        scores = [self.score_of(other.method, point, measure) for point in points]
+        best = points[int(np.nanargmax(scores))] if np.isfinite(scores).any() else points[0]
+        chosen = {k: x for k, x in best.items() if k in dict(other.settings)}
+        return cell.method != other.method and cell.seed == other.seed and dict(other.settings) == chosen
 
     def score_of(self, method:str, point:dict, measure:str) -> float: # NaN if a run failed or is missing
         "Return the mean of `measure` over the seeds of a point"

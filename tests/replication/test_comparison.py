@@ -63,7 +63,7 @@ def test_the_best_validation_score_chooses_the_point(compared):
             run = Run(file)
             scores[run.config['settings']['learning_rate']] = run.scores('validation')['accuracy']
             assert 'test' not in run.config['data']['sizes']
-        assert not [array for array in (file/'arrays').glob('*') if not array.name.startswith('validation')]
+            assert not [array for array in (file/'arrays').glob('*') if not array.name.startswith('validation')]
         assert len(scores) == 2 and scores[known['chosen']['learning_rate']] == max(scores.values()) == known['score']
 
 def test_an_interrupted_comparison_resumes_trial_by_trial(compared, monkeypatch):
@@ -302,6 +302,12 @@ def test_a_distillation_learns_from_the_plain_run_with_the_same_seed(compared):
     run = Run(compared.folder/'final'/result.rows.run[result.rows.method == 'ADKD'].item())
     assert 'final/runs/FineTuning' in str(run.config['method']['args']['teacher'])
     assert {*result.tuning['ADKD']['chosen']} == {'learning_rate', 'weight', 'alpha'}
+
+def test_a_distillation_is_tuned_with_the_best_plain_run_as_its_teacher(compared, monkeypatch):
+    monkeypatch.setattr(PointStudy, 'score_of', lambda self, method, point, measure: point['learning_rate'])
+    compared('ADKD', seeds=1)
+    tuned = [Run(file) for file in sorted((compared.folder/'tuning'/'runs').glob('ADKD.*'))]
+    assert ['learning_rate=0.0005' in str(run.config['method']['args']['teacher']) for run in tuned] == [True, True]
 
 def test_a_method_that_builds_on_the_plain_run_can_be_added_later(compared):
     compared('RDrop', seeds=1, trials=1)
