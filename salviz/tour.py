@@ -198,8 +198,8 @@ _columns_note = ('Accuracy and macro-F1: with the final weights. '
     'mean over the probe examples at the last recorded step.')
 
 # %% ../nbs/13_cli/00_tour.ipynb #2349260f
-_link = ('<p><a href="explorer.html">Type your own sentence</a>: in this page, the plain model and the model trained '
-         'with SalLM answer side by side. It needs no network.</p>')
+_link = ('<p><a href="explorer.html">Type your own sentence</a> on a page where the plain model and the model trained '
+         'with SalLM answer side by side. The page needs no network.</p>')
 
 def _write_explorer(
     path,      # of the HTML file

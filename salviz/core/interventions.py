@@ -45,7 +45,7 @@ class InterventionOptions:
     top_fraction:_Fraction=.1 # fraction of the tokens that SalLM's target marks
     p:float=.3                # fraction of each row that belongs to the region
     q:_Fraction=.3            # probability that a position of the region is dropped
-    seed:Seed=0               # of the draw from the region
+    seed:Seed=0               # seed of the random draws
 
     def __post_init__(self):
         check_arguments(type(self).__init__, vars(self))
@@ -71,7 +71,7 @@ class Intervention:
     # 3.2), or 'saliency', the target of SalLM (Lake 2021) in the row that the classifier reads
     maps:Mapping|Sequence=()
     # AD-DROP's candidate region, whose positions are dropped at random (Yang et al. 2022, eqs. 6, 7); 'random' draws
-    # the candidates of each row instead, as many as in 'high' (section 2.2)
+    # a fraction `p` of each row as candidates instead (section 2.2)
     region:Literal['high', 'low', 'low_released', 'random']|None=None
     mask_fraction:_Fraction=0.  # fraction of the words, those with the lowest saliency, that other words replace
     options:InterventionOptions=InterventionOptions()
@@ -124,6 +124,8 @@ def _contradictions(intervention): # generator of str
         if layer in intervention.layers or (layer, head) in intervention.heads:
             yield f'head {head} of layer {layer} is both crossed out and replaced; choose one'
     if len(dict(intervention.maps)) < len(intervention.maps): yield 'maps names a head twice; choose one pattern'
+    if intervention.mask_fraction == 1:
+        yield 'mask_fraction must be below 1; at 1, no word is left to replace the masked words'
 
 # %% ../../nbs/01_core/24_interventions.ipynb #781ec28b
 def _numbered(numbers) -> str: return ', '.join(map(str, numbers))

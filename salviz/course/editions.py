@@ -263,7 +263,7 @@ def _for_reader(cell, tag, fact):
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-26c
 def _leaks(notebook, shown):
-    "Yield lines of solutions that occur in other cells for students than the stub"
+    "Yield lines of solutions that students see in cells other than the stub"
     read, stub = '\n'.join(cell_text(cell) for cell in shown), ''
     for cell in notebook.cells:
         if cell_tag(cell) == 'stub': stub = cell_text(cell)

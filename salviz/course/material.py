@@ -67,7 +67,7 @@ def installed_base(): # (model in eval mode, tokenizer) or None
 
 @lru_cache(1)
 def film_texts() -> tuple: # of str
-    "Return sentences about films, whose most frequent word pieces the model of a page contains; () if they are missing"
+    "Return the film sentences that determine which word pieces a page contains, or () if they have not been fetched"
     from salviz.data.texts import load_text
     try: return tuple(load_text('movie-polarity')['train']['text'])
     except OSError: return ()

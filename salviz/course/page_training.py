@@ -68,7 +68,8 @@ def _model_parts(model, tokenizer, texts, others) -> list: # of (type, id, text)
     "Return the parts of a page with `model`, which contains all word pieces of `texts`"
     from salviz.analysis.model_source import ModelSource
     probes = [dict(texts=[text]) for text in texts]
-    return page_models([ModelSource(model=(model, tokenizer))], frequent=film_texts())(others, [dict(probes=probes)])
+    frequent = film_texts() if (model, tokenizer) == installed_base() else ()
+    return page_models([ModelSource(model=(model, tokenizer))], frequent=frequent)(others, [dict(probes=probes)])
 
 
 _no_model = ('This page was written without a model, so nothing can be trained here. Install torch, run `salviz '

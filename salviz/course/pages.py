@@ -24,7 +24,7 @@ from xml.etree import ElementTree
 from ..core.run_files import write_whole
 from .editions import (
     cell_text, chosen_cells, course_fact, edition_of, first_line, header_of, lesson_files, naming_lesson, read_lesson)
-from .material import film_texts
+from .material import film_texts, installed_base
 from .predictions import Reveal, course_styles, course_text, fragment
 from ..explorer.assets import bundle, styles
 from ..explorer.page import in_script, page_policy
@@ -172,7 +172,9 @@ class Fragments:
 
     def models(self, sources):
         "Return the function that adds the models of an explorer to a page, which also contains the stored data"
-        add, stored = page_models(sources, frequent=film_texts()), self.size() - len(bundle('page.js')) - len(styles())
+        is_base = all(source.model == installed_base() for source in sources)
+        add = page_models(sources, frequent=film_texts() if is_base else ())
+        stored = self.size() - len(bundle('page.js')) - len(styles())
         return lambda others, metas: add(others + stored, metas)
 
     def explorer(self, shown):

@@ -78,9 +78,9 @@ def _about(model, megabytes, others) -> str:
     "Describe the model in the page, how much 8-bit weights change the recorded answers, and the size of all models"
     count, most, changed = (model.moved[key] for key in ('sentences', 'most', 'changed'))
     sentences = f'the {count} recorded sentences' if count > 1 else 'the recorded sentence'
-    moved = f'On {sentences}, this changes a probability by at most {most:.4f}'
-    same = f'{moved}, and no prediction.'
-    if changed: same = f'{moved}, and {changed} prediction{"s"*(changed > 1)}.'
+    moved = f'On {sentences}, this changes probabilities by at most {most:.4f}'
+    same = f'{moved} and changes no prediction.'
+    if changed: same = f'{moved} and changes {changed} prediction{"s"*(changed > 1)}.'
     pieces, whole = model.header['pieces'], model.header['vocabulary']
     left = f' It contains {len(pieces):,} of {whole:,} word pieces; others are split.' if pieces is not None else ''
     several = f' The {others + 1} models in this page take {megabytes:.1f} MB.' if others else ''
@@ -115,10 +115,10 @@ _no_texts = 'The engine of a page runs models of texts; this run has none.'
 # fine-tuning with a learning rate of 2e-5, and more after a longer training
 _difference_size = .2
 
-def _models_of(source, with_first, *args) -> list: # of (key, `QuantisedModel`, its name)
+def _models_of(source, with_first, texts, others, count, frequent) -> list: # of (key, `QuantisedModel`, its name)
     "Prepare the newest model of `source`, and its first checkpoint if `with_first`; see `ModelSource.quantised`"
     places = dict(page=-1, first=0) if with_first else dict(page=-1)
-    return [(key, *source.quantised(*args[:-1], at, args[-1])) for key, at in places.items()]
+    return [(key, *source.quantised(texts, others, count, at, frequent)) for key, at in places.items()]
 
 # %% ../../nbs/12_explorer/16_page_model.ipynb #pmae4501
 def page_models(

@@ -153,6 +153,7 @@ def test_no_trace_is_left_and_observing_works_inside(model):
     (dict(positions=[6]), 'positions: token 6 does not exist; the text has the tokens 0 to 5'),
     (dict(positions=range(6)), 'all 6 tokens are crossed out'),
     (dict(maps={(0, 1): 'period'}), "the pattern 'period' needs the tokenizer"),
+    (dict(mask_fraction=1.), 'mask_fraction must be below 1'),
     (dict(mask_fraction=.3, options=InterventionOptions(saliency='magic')), 'saliency must be one of')])
 def test_an_intervention_that_does_not_fit_raises_an_error(model, arguments, message):
     with pytest.raises(ValueError, match=message):

@@ -114,8 +114,8 @@ export class TeachClassMarks {
 export class TeachModelMarks {
   constructor({texts}, changed) {
     const count = texts.reduce((sum, {salient}) => sum + salient.filter(Boolean).length, 0);
-    this.el = elementOf('p', '', 'The teacher is the model before training. It marks the words with the highest '
-      + `saliency (integrated gradients): ${count} words in ${texts.length} sentences.`);
+    this.el = elementOf('p', '', 'The teacher is the model as it was before training. It marks the words with the '
+      + `highest saliency (integrated gradients): ${count} words in ${texts.length} sentences.`);
     changed(texts.map(({salient}) => salient));
   }
 

@@ -56,7 +56,8 @@ export function withoutDefaults(intervention) {
 }
 
 // Why an intervention does not fit a model {layers, heads} and a text of n tokens; '' if it fits.
-export function modelFault({positions, rows, heads, layers, maps}, {layers: depth, heads: width}, n) {
+export function modelFault(intervention, {layers: depth, heads: width}, n) {
+  const {positions, rows, heads, layers, maps, mask_fraction: masked} = intervention;
   const pairs = [...heads, ...maps], layer = [...layers, ...pairs.map(([l]) => l)].find(l => l >= depth),
     pair = pairs.find(([, head]) => head >= width), place = [...positions, ...rows].find(i => i >= n);
   if (layer !== undefined) return `Layer ${layer} does not exist; the model has the layers 0 to ${depth - 1}.`;
@@ -66,5 +67,7 @@ export function modelFault({positions, rows, heads, layers, maps}, {layers: dept
     return 'All heads of all layers are crossed out; keep at least one.';
   if (place !== undefined) return `Token ${place} does not exist; the text has the tokens 0 to ${n - 1}.`;
   if ([positions, rows].some(places => places.length === n)) return 'All tokens are crossed out; keep at least one.';
+  if (masked === 1)
+    return 'At a mask fraction of 1, no word is left to replace the masked words; choose a smaller fraction.';
   return '';
 }

@@ -48,7 +48,7 @@ export class InterventionControls {
       part('Replaced map', this.mapField),
       part('AD-DROP’s region', labelled('Drop', this.region), this.p.el, this.q.el, this.draw),
       part('Masked words', this.mask.el, elementOf('p', 'sv-note', 'Replaces the words with the lowest saliency '
-        + '(input × gradient) by the nearest unmasked word.')),
+        + '(input x gradient) with the nearest unmasked word.')),
       elementOf('div', 'sv-intervene-foot', this.reset, this.statement));
   }
 
