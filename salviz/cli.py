@@ -16,6 +16,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 
 from .core.validation import check_faults
@@ -459,14 +460,39 @@ def _run_reproduce(a):
     print(write_budget_report(folder, file, a.budget))
     if a.archive: print(write_archive(f'{folder}/replication-{a.budget}.zip', file, a.budget))
 
+# %% ../nbs/13_cli/02_cli.ipynb #65c3e5e6
+def _figure_tree(module) -> ast.Module:
+    "Return the syntax tree of `salviz.figures.MODULE` without importing it"
+    return ast.parse(files('salviz.figures').joinpath(f'{module}.py').read_text('utf-8'))
+
+def _assigned(tree, name) -> ast.expr:
+    "Return the expression that the module `tree` assigns to `name`"
+    return next(o.value for o in tree.body if isinstance(o, ast.Assign) and ast.unparse(o.targets[0]) == name)
+
+def _registered_kinds(tree) -> Iterator[tuple[str, str]]:
+    "Yield the name and the description of each kind that the module `tree` registers with `figure_kind`"
+    for function in ast.iter_child_nodes(tree):
+        for decorator in reversed(getattr(function, 'decorator_list', ())): # the last one is applied first
+            if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == 'figure_kind':
+                yield ast.literal_eval(decorator.args[0]), ast.literal_eval(decorator.args[2])
+
+def _describe_kinds() -> str:
+    "Return one line per kind of figure, and the names of the venues"
+    modules = ast.literal_eval(_assigned(_figure_tree('drawing'), '_drawing_modules'))
+    trees = [_figure_tree(module.rpartition('.')[2]) for module in modules]
+    kinds = dict(pair for tree in trees for pair in _registered_kinds(tree))
+    venues = [venue.arg for venue in _assigned(_figure_tree('kinds'), 'venues').keywords]
+    lines = [f'{name:{max(map(len, kinds))}}  {about}' for name, about in kinds.items()]
+    return '\n'.join(['kinds:', *lines, '', f'venues: {", ".join(venues)}'])
+
+
 # %% ../nbs/13_cli/02_cli.ipynb #019
 def _figure_options(arg):
-    "Add the options of `salviz figure`; its help ends with the kinds of figures, which are loaded only for the help"
+    "Add the options of `salviz figure`; its help ends with the kinds of figures, which are read only for the help"
     p = arg.__self__
     def help_with_kinds():
-        from salviz.figures.kinds import describe_kinds, venues
         p.formatter_class = argparse.RawDescriptionHelpFormatter
-        p.epilog = f'kinds:\n{describe_kinds()}\n\nvenues: {", ".join(venues)}'
+        p.epilog = _describe_kinds()
         return argparse.ArgumentParser.format_help(p)
     p.format_help = help_with_kinds
     arg('runs', nargs='+', type=_named, metavar='RUN',

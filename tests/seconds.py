@@ -432,7 +432,7 @@ in_a_process = {
     'rows': (_attributed, 16, 's'), 'table': (_tested, 16, 's'), 'memory': (_peak, 512, 'MB'),
     'study': (_studied, 40, 's'), 'load-text': (_loaded_text, 100_000, 's'), 'check': (_checked_rows, 10_000, 's'),
     'explorer': (_imported('from salviz import Explorer'), 1, 's'),
-    'figure-help': (_imported('from salviz.figures.kinds import describe_kinds; describe_kinds()'), 1, 's'),
+    'figure-help': (_imported('from salviz.cli import _describe_kinds; _describe_kinds()'), 1, 's'),
     'saliency': (_saliency_share, 320, '% of an epoch'), 'guided-memory': (_guided_peak, 20, 'MB'),
     'causal explanation': (_next_explained, 128, 'times a loop by hand'),
     'causal explore': (_next_explored, 1024, 's'),
