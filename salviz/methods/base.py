@@ -351,6 +351,7 @@ class Method(_Described):
     # {setting of the method or of `train`: values worth tuning}; in `compare`, every method has equally many trials
     search_space:ClassVar[dict] = dict(learning_rate=learning_rates)
     method_group:ClassVar[str] = 'baselines' # its name in `compare`: 'papers' or 'baselines'
+    evaluation_note:ClassVar[str] = '' # what readers of a comparison must know about its scores, a sentence
 
     def task_names(self) -> tuple:
         "Return the names of the tasks that this method supports"
