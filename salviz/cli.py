@@ -288,16 +288,16 @@ def _comma_list(
 def _run_compare(a):
     from salviz import load_text, subset
     from salviz.replication.comparison import budget_seconds, compare
-    from salviz.studies.designs import engine, slurm_options, threads_each
+    from salviz.studies.designs import engine, slurm_options
     budget_seconds(a.budget) # raises before anything is loaded
     slurm = None if a.slurm is None else slurm_options(a.slurm)
     data = load_text(a.data, text=a.text, label=a.label)
     if a.train_size != 'full': data = subset(data, a.train_size)
-    with engine(a.processes, a.dask, slurm, Path(a.out)/'slurm') as executor:
+    with engine(None, a.dask, slurm, Path(a.out)/'slurm') as executor:
         comparison = compare(a.model, data, a.methods, a.seeds, ood=a.ood, budget=a.budget, folder=a.out,
                              trials=a.trials, group=a.group, contrast=a.contrast, explained=a.explained,
-                             epochs=a.epochs, batch_size=a.batch_size, ood_rows=a.ood_rows,
-                             run=dict(executor=executor, threads=threads_each(a.processes)))
+                             epochs=a.epochs, batch_size=a.batch_size, ood_rows=a.ood_rows, processes=a.processes,
+                             run=dict(executor=executor))
     print(comparison.to_latex() if a.latex and comparison.ranked() else comparison.table().to_string())
     if comparison.ranked() and a.figure:
         from salviz.figures.drawing import save_figure

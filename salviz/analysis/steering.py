@@ -93,6 +93,8 @@ class Steering(FineTuning):
     "Fine-tune plainly, and steer attention to the rationale when a split is scored (Zhang et al. 2024)"
     cite = 'zhang2024tell'
     method_group = 'baselines'
+    evaluation_note = ('Steering uses the rationales of the scored texts; its explanations are those of the model '
+                       'without steering.')
     search_space = dict(learning_rate=learning_rates, alpha=(.1, .01, .5))
     supported_tasks = ('classification',)
     limits = dict(alpha=is_positive)

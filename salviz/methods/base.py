@@ -338,9 +338,10 @@ class _Described(_WithOptions):
         return {**{name: x for name, x in defaults.items() if x is not inspect.Parameter.empty},
                 **{names.get(name, name): x for name, x in args.items()}}
 
-# %% ../../nbs/05_methods/00_base.ipynb #035
+# %% ../../nbs/05_methods/00_base.ipynb #9c2bee06
 learning_rates = (2e-5, 1e-4, 5e-4) # worth searching for fine-tuning, from large models to small ones
 
+# %% ../../nbs/05_methods/00_base.ipynb #035
 class Method(_Described):
     "Base class of methods that train with explanations; override `plan` and `terms`"
     cite = None   # the paper: a BibTeX entry as text, a key of `salviz.core.bibliography`, or a list of these
@@ -351,6 +352,7 @@ class Method(_Described):
     # {setting of the method or of `train`: values worth tuning}; in `compare`, every method has equally many trials
     search_space:ClassVar[dict] = dict(learning_rate=learning_rates)
     method_group:ClassVar[str] = 'baselines' # its name in `compare`: 'papers' or 'baselines'
+    evaluation_note:ClassVar[str] = '' # what readers of a comparison must know about its scores, a sentence
 
     def task_names(self) -> tuple:
         "Return the names of the tasks that this method supports"

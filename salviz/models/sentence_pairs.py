@@ -98,6 +98,10 @@ def _bi_encoder_fault(encoder) -> str: # '' if there is none
     except ValueError as e: return str(e)
     if not hasattr(stack.get_input_embeddings(), 'weight'): return f'{name} has no table of word embeddings'
     if getattr(stack.config, 'pad_token_id', None) is None: return f'{name} has no padding token in its config'
+    prompt = (getattr(encoder, 'prompts', None) or {}).get(getattr(encoder, 'default_prompt_name', None))
+    if prompt:
+        return (f'{name} adds the prompt {prompt!r} in encode, which a recording does not contain; set '
+                'default_prompt_name = None to record sentences without it')
     return ''
 
 # %% ../../nbs/03_models/16_sentence_pairs.ipynb #sp-13

@@ -25,9 +25,11 @@ from ..core.validation import PositiveInt, check_faults, validated
 from ..core.words import latex_text
 from ..metrics.methods_text import methods_text
 from ..metrics.robustness import recorded_groups
-from ..metrics.statistics import ResultTable, format_value, result_table
-from .method_trials import (
-    PointStudy, SplitExplanations, majority, methods_named, plain_method, search_points, space_of, step_seconds)
+from ..metrics.statistics import ResultTable, _fewest_pairs, format_value, result_table
+from ..metrics.study_results import read_study
+from salviz.replication.method_trials import (
+    PointStudy, SplitExplanations, majority, method_kinds, methods_named, plain_method, search_points, space_of,
+    step_seconds)
 from .verdicts import gain_check
 from ..studies.designs import engine, threads_each
 from ..studies.progress import study_progress
@@ -86,7 +88,7 @@ def _unusable(methods, points) -> dict: # {method: reason}
         except (ValueError, TypeError) as e: out[name] = f'{e}'
     return out
 
-def _planned(study, trials, seeds, budget, held_out, say, left_out, seconds) -> _Plan:
+def _planned(study, trials, seeds, budget, held_out, say, left_out, seconds, workers=1) -> _Plan:
     "Estimate the time of methods without known `seconds`, and reduce the number of trials to fit the budget"
     sizes, epochs = {k: len(part) for k, part in study.data.items()}, study.train['epochs']
     steps = epochs*math.ceil(sizes['train']/study.train['batch_size'])
@@ -96,13 +98,13 @@ def _planned(study, trials, seeds, budget, held_out, say, left_out, seconds) -> 
         except (ValueError, TypeError, RuntimeError) as e: left_out[name] = f'{e}'
     if plain_method in left_out:
         raise ValueError(f'compare: plain fine-tuning is not possible: {left_out[plain_method]}')
-    round_of_all = sum(seconds.values())
+    round_of_all = sum(seconds.values())/workers
     fitting = trials if budget == math.inf else int((budget - seeds*round_of_all)/round_of_all)
     chosen = min(trials, max(fitting, 1))
     plan = _Plan(chosen, seconds, left_out, (chosen + seeds)*round_of_all)
     each = f'{counted(chosen, "tuning trial")} and {counted(seeds, "seed")} each'
     say(f'compare: {counted(len(seconds), "method")}, {each}: about '
-        f'{_time_words(plan.estimate)} with one process')
+        f'{_time_words(plan.estimate)} with {"one process" if workers == 1 else f"{workers} processes"}')
     if chosen < trials:
         say(f'compare: {chosen} instead of {trials} tuning trials, equally many for each method, because of the budget '
             f'of {_time_words(budget)}')
@@ -125,6 +127,8 @@ class _ComparedRows:
     tuning:dict = field(default_factory=dict)   # {method: {'trials', 'space', 'chosen', 'score'}}
     sentences:list = field(default_factory=list) # sentences on budget and data, for the caption
     texts:dict = field(default_factory=dict)    # {form: methods text}
+    # {method: sentence} for methods with another name than their class, see `Method.evaluation_note`
+    evaluation_notes:dict = field(default_factory=dict)
 
     @classmethod
     def open(cls,
@@ -172,6 +176,9 @@ class _Ranked(_ComparedRows):
         return [c for c in wanted if c in self.rows and self.rows[c].notna().any()
                 and (several or not c.startswith(f'mean_ood_{self.score}'))]
 
+# %% ../../nbs/15_replication/16_comparison.ipynb #a35ea1ab
+class _Sentences(_Ranked):
+    "Sentences for the caption and for the methods text"
     def _notes_sentence(self):
         "Return a sentence on the methods without a rank"
         notes = '; '.join(f'{name} ({why})' for name, why in self.notes().items())
@@ -185,8 +192,31 @@ class _Ranked(_ComparedRows):
         return (f'Each method was tuned with {trials} on the validation split, '
                 'and trained again with other seeds.')
 
+    def _evaluation_notes(self) -> dict: # {method: sentence}
+        "Return `Method.evaluation_note` of the methods that have one"
+        kinds = method_kinds()
+        notes = {name: getattr(kinds.get(name), 'evaluation_note', '') for name in self.methods} | self.evaluation_notes
+        return {name: note for name, note in notes.items() if note and name not in self.left_out}
+
+    def _evaluation_sentence(self):
+        "Return the notes on the evaluation of methods, each once"
+        return ' '.join(dict.fromkeys(self._evaluation_notes().values()))
+
+    def _test_sentence(self):
+        "Return a sentence on the significance tests, or on the reason why there are none"
+        ranked = self.ranked()
+        seeds = {name: {*self.rows['seed'][self.rows['method'] == name]} for name in ranked}
+        pairs = max((len(seeds[name] & seeds.get(plain_method, set())) for name in ranked if name != plain_method),
+                    default=0)
+        reason = f'{counted(pairs, "seed")} {"is" if pairs == 1 else "are"} too few'*(pairs < _fewest_pairs['t'])
+        if not {*ranked} - {plain_method}: reason = 'no other method is ranked'
+        if plain_method not in ranked: reason = f'{plain_method} is not ranked'
+        if reason: return f'Differences from {plain_method} are not tested, because {reason}.'
+        return (f"Differences from {plain_method} are tested by two-sided paired t-tests over seeds, with Holm's "
+                'correction over all comparisons of the table.')
+
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-016
-class MethodComparison(_Ranked):
+class MethodComparison(_Sentences):
     "Results of `compare`: a table, a figure, LaTeX and the methods text of a paper"
     def results(self,
         columns:Sequence[str]|None=None, # metrics; None: see `columns`
@@ -200,17 +230,18 @@ class MethodComparison(_Ranked):
         baseline = plain_method if plain_method in ranked and len(ranked) > 1 else None
         options = dict(untested='cost', family='table', best=None, compare_to=baseline) | options
         table = result_table(frame.reset_index(drop=True), 'method', columns or self.columns(), **options)
-        table.sentences += [*filter(None, [self._notes_sentence(), self._tuning_sentence()]), *self.sentences]
+        further = self._notes_sentence(), self._evaluation_sentence(), self._tuning_sentence()
+        table.sentences += [*filter(None, further), *self.sentences]
         return table
 
     def table(self, **options) -> pd.DataFrame: # see `results`
         "Return the table as a data frame of texts, the best method first and methods without a rank last"
-        notes, rows, heads = self.notes(), [], []
+        notes, remarks, rows, heads = self.notes(), self._evaluation_notes(), [], []
         if self.ranked():
             table = self.results(**options)
             heads = table.heads()[1]
-            rows = [[*names, *(f'{c.mean} ± {c.std}{c.mark}' if c.std else c.mean + c.mark for c in cells), '']
-                    for names, cells in table.grid()]
+            rows = [[*names, *(f'{c.mean} ± {c.std}{c.mark}' if c.std else c.mean + c.mark for c in cells),
+                     remarks.get(names[0], '')] for names, cells in table.grid()]
         rows += [[name, *['']*len(heads), why] for name, why in notes.items()]
         return pd.DataFrame(rows, columns=['method', *heads, 'note']).set_index('method')
 
@@ -231,9 +262,8 @@ class MethodComparison(_Ranked):
         "Return the methods paragraph of a paper, with the tuning and the tests"
         chosen = '; '.join(f'{name}: ' + ', '.join(f'{k} = {format_value(x)}' for k, x in tuned['chosen'].items())
                            for name, tuned in self.tuning.items())
-        added = [self._tuning_sentence(), f'Chosen settings: {chosen}.'*bool(chosen),
-               f'Differences from {plain_method} are tested by two-sided paired t-tests over seeds, with Holm\'s '
-               'correction over all comparisons of the table.']
+        added = (self._evaluation_sentence(), self._tuning_sentence(), f'Chosen settings: {chosen}.'*bool(chosen),
+                 self._test_sentence())
         written = ' '.join(filter(None, added))
         return f'{self.texts.get(form, "")} {latex_text(written, prose=True) if form == "latex" else written}'.strip()
 
@@ -246,10 +276,12 @@ def _final_measures(data, score, held_out, group, contrast, explained) -> dict: 
     "Return the metrics of the final runs"
     ends = [score]
     if score == 'accuracy': ends += ['macro_f1', 'calibration_error']
-    ends += ['worst_group']*bool(group) + ['consistency']*bool(contrast)
     names = [f'{split}_{end}' for split in ('validation', *held_out) for end in ends]
-    if group:
-        names += [f'{split}_group_{name}' for split in held_out for name in recorded_groups(data[split][group])[0]]
+    def having(column): return [split for split in ('validation', *held_out) if column in data[split].column_names]
+    names += [f'{split}_worst_group' for split in having(group)]
+    names += [f'{split}_consistency' for split in having(contrast)]
+    names += [f'{split}_group_{name}' for split in having(group) if split != 'validation'
+              for name in recorded_groups(data[split][group])[0]]
     out = {name: name for name in names}
     out |= dict(step_seconds=step_seconds, majority=majority)
     if not explained: return out
@@ -281,10 +313,28 @@ def _tuned(study, plan, methods, measure) -> dict: # {method: {'trials', 'space'
                              chosen=points[best], score=scores[best])
     return out
 
-def _spent(folder) -> float:
-    "Return the seconds that the finished trials in `folder` have taken"
+def _spent(folder, workers=1) -> float:
+    "Return the seconds that `workers`, which train at the same time, have taken for the finished trials in `folder`"
     return sum(float(study_progress(folder/name).cells['seconds'].fillna(0).sum()) for name in ('tuning', 'final')
-               if (folder/name/'study.json').exists())
+               if (folder/name/'study.json').exists())/workers
+
+def _missing_methods(folder, methods) -> str: # '' if there are none
+    "Return an error if the tuning study in `folder` contains further methods, for example of an unfinished extension"
+    if not (folder/'tuning'/'study.json').is_file(): return ''
+    trained = read_study(folder/'tuning')['design']['methods']
+    missing = [name for name in trained if name not in methods]
+    if not missing: return ''
+    wanted = [*methods, *missing]
+    call = f" (methods='{','.join(wanted)}')"*({*wanted} <= {*method_kinds()})
+    return (f'the comparison in {folder} also contains {", ".join(missing)}; to resume it, pass all of its methods'
+            f'{call}, or choose another folder')
+
+def _column_fault(data, train) -> str: # '' if there is none
+    "Return an error if the test split lacks the column of groups or contrast sets"
+    names = [train[k] for k in ('group', 'contrast') if train.get(k)]
+    lacking = [name for name in names if name not in data['test'].column_names]
+    if not lacking: return ''
+    return f'the test split has no column {lacking[0]!r}; its columns are {", ".join(data["test"].column_names)}'
 
 def _is_complete(study) -> bool:
     "Return whether no trial is left to train"
@@ -300,19 +350,19 @@ def _prepared(data, ood, ood_rows):
     return data
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-027
-class _Comparing:
-    "The state of one call of `compare`"
-    def __init__(self, folder, model, data, methods, seeds, train, budget, say, run):
+class _Work:
+    "The arguments of one call of `compare`, and its studies"
+    def __init__(self, folder, model, data, methods, seeds, train, budget, say, run, workers=1):
         from salviz.data.texts import data_task
         from salviz.metrics.tasks import tasks
         self.folder = Path(folder).absolute() # a worker may have another working directory
         self.model, self.data, self.methods, self.seeds = model, data, methods, seeds
-        self.train, self.budget, self.say, self.run_options = train, budget, say, run
+        self.train, self.budget, self.say, self.run_options, self.workers = train, budget, say, run, workers
         self.score, self.ends = tasks[data_task(data)].metric, math.inf
         self.held_out = ['test', *(split for split in data if split not in ('train', 'validation', 'test'))]
         fault = 'data must have labels, because methods are compared by a score'*(self.score == 'loss')
         if 'test' not in data: fault = f'data must have a test split; the splits are {", ".join(data)}'
-        check_faults(fault, 'compare: ')
+        check_faults(fault or _column_fault(data, train) or _missing_methods(self.folder, methods), 'compare: ')
 
     def study(self, name, points, seeds, measures, tunes=False) -> PointStudy:
         "Return the tuning study or the final study"
@@ -326,10 +376,25 @@ class _Comparing:
         if time.time() < self.ends and not _is_complete(study): study.run(**self.run_options)
         return _is_complete(study)
 
+# %% ../../nbs/15_replication/16_comparison.ipynb #a7e0ab77
+class _Comparing(_Work):
+    "The plan and the tuning of one call of `compare`"
+    def _read_plan(self, file) -> _Plan:
+        "Return the plan in `file` for the methods of this call; raise an error if one has too few points to try"
+        plan = _Plan(**json.loads(file.read_text(encoding='utf-8')))
+        for name, spec in self.methods.items():
+            n = math.prod(map(len, space_of(spec).values()))
+            fault = (f'{name} has {counted(n, "combination")} of settings, but the methods in {self.folder} had '
+                     f'{counted(plan.trials, "trial")} each; extend its search_space or choose another folder')
+            check_faults(fault*(n < plan.trials and name not in plan.left_out), 'compare: ')
+        plan.seconds, plan.left_out = ({name: x for name, x in part.items() if name in self.methods}
+                                       for part in (plan.seconds, plan.left_out))
+        return plan
+
     def plan(self, points, measure, trials) -> _Plan:
         "Return the plan in the folder; estimate the time of methods that it lacks, and write it"
         file, before = self.folder/'plan.json', _Plan(trials, {}, {}, 0.)
-        if file.is_file(): before = _Plan(**json.loads(file.read_text(encoding='utf-8')))
+        if file.is_file(): before = self._read_plan(file)
         if before.seconds.keys() | before.left_out.keys() == self.methods.keys(): return before
         held_out = sum(len(self.data[split]) for split in self.held_out)
         left_out = before.left_out | _unusable(self.methods, points)
@@ -338,7 +403,8 @@ class _Comparing:
             study = PointStudy(Path(folder)/'study', self.model, self.data, self.methods, points, [0], [measure], True,
                                **self.train)
             budget = math.inf if before.seconds else self.budget # the number of trials is already fixed
-            plan = _planned(study, before.trials, len(self.seeds), budget, held_out, self.say, left_out, before.seconds)
+            plan = _planned(study, before.trials, len(self.seeds), budget, held_out, self.say, left_out, before.seconds,
+                            self.workers)
         write_whole(file, to_json(asdict(plan), indent=1).encode())
         return plan
 
@@ -349,7 +415,7 @@ class _Comparing:
         trials = min(trials, *(math.prod(map(len, space.values())) for space in spaces.values()))
         def points(names, n): return {name: search_points(spaces[name], n) for name in names}
         plan = self.plan(points(self.methods, 1), measure, trials)
-        self.ends = time.time() + self.budget - _spent(self.folder)
+        self.ends = time.time() + self.budget - _spent(self.folder, self.workers)
         names = [name for name in self.methods if name not in plan.left_out]
         study = self.study('tuning', points(names, plan.trials), [0], [measure], True)
         is_complete = self.finish(study)
@@ -366,15 +432,24 @@ def _comparison(work, plan, tuning, final) -> MethodComparison:
             starts = tuple(f'{split}_' for split in work.held_out)
             scores = [name for name in final.manifest['measures'] if name.startswith(starts)]
             texts = {form: str(methods_text(final, form, metrics=scores, grid=False)) for form in ('markdown', 'latex')}
-    total = len(work.seeds)*(len(work.methods) - len(plan.left_out))
+    total = len(work.seeds)*len(work.methods.keys() - plan.left_out.keys())
     if len(rows) < total:
         stage, ends = ('tuning', work.ends) if final is None else ('final runs', final.ends)
         stopped = f'Stopped in the {stage} at the budget of {_time_words(work.budget)}: '*(time.time() >= ends)
         sentences = [f'{stopped}{len(rows)} of {total} final runs are finished.']
+    notes = {name: note for name, spec in work.methods.items() if (note := getattr(spec, 'evaluation_note', ''))}
     return MethodComparison(rows, work.score, work.held_out, list(work.methods), plan.left_out, tuning, sentences,
-                            texts)
+                            texts, notes)
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-029
+def _save_unless_shorter(comparison, file, say):
+    "Save a comparison, unless `file` contains more rows, as after an extension that stops at its budget"
+    rows = len(MethodComparison.open(file).rows) if file.is_file() else 0
+    if len(comparison.rows) >= rows: comparison.save(file)
+    else:
+        say(f'compare: {file} still contains the earlier result with {counted(rows, "final run")}; '
+            'call compare again to finish')
+
 _of_every_run = dict(snapshots=0, probes=1, keep=1, progress=False, args=dict(save_only_model=True))
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-031
@@ -404,10 +479,13 @@ def compare(
     "Compare training methods in and out of domain, after equal tuning on validation rows"
     columns = {k: x for k, x in dict(group=group, contrast=contrast).items() if x}
     train = {**_of_every_run, **dict(epochs=epochs, batch_size=batch_size), **columns, **train}
+    run = {k: x for k, x in (run or {}).items() if x is not None}
+    check_faults('pass either processes or an executor in run, not both'*bool(processes and 'executor' in run),
+                 'compare: ')
     work = _Comparing(folder, model, _prepared(data, ood, ood_rows), methods_named(methods), [*range(1, seeds + 1)],
-                      train, budget_seconds(budget), say, run or {})
+                      train, budget_seconds(budget), say, run, processes or 1)
     with engine(processes) as executor:
-        if executor: work.run_options = dict(executor=executor, threads=threads_each(processes), **work.run_options)
+        if executor: work.run_options = dict(threads=threads_each(processes)) | run | dict(executor=executor)
         tuning, plan, is_tuned = work.tune(trials)
         final = None
         if is_tuned and tuning:
@@ -417,5 +495,5 @@ def compare(
             work.finish(final)
     comparison = _comparison(work, plan, tuning, final)
     for sentence in comparison.sentences: say(f'compare: {sentence}')
-    comparison.save(work.folder/'comparison.json')
+    _save_unless_shorter(comparison, work.folder/'comparison.json', say)
     return comparison

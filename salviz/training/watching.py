@@ -414,6 +414,9 @@ class _Callback(_Loop):
             if attention_stack(_network(model)) is not attention_stack(self.model):
                 raise ValueError(f'watch: the model of the Trainer is not the watched {name}; '
                                  'use trainer.add_callback(watch(trainer.model, ...))')
+        if getattr(args, 'prompts', None):
+            warnings.warn('watch: the Trainer adds prompts to the sentences (args.prompts); the recordings contain the '
+                          'sentences without them', stacklevel=2)
         self.step_number, self.epoch = state.global_step, float(state.epoch or 0)
         self.spacing.begin()
 

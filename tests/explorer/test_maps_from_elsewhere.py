@@ -249,4 +249,5 @@ def test_the_example_of_transformerlens_runs(elsewhere, tmp_path, tiny_tokenizer
 maps = shown.selected().snapshot
 print(maps.arrays['attention'].shape, maps.tokens[:2], maps.info['notes'])
 '''
-    assert elsewhere('from salviz import Explorer\n' + run + end).strip().endswith('[]')
+    printed = elsewhere('from salviz import Explorer\n' + run + end).strip().splitlines()[-1]
+    assert re.fullmatch(r"\(2, \d+, (\d+), \1\) \['\[CLS\]', '[^']+'\] \[\]", printed), printed

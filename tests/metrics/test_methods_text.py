@@ -117,6 +117,10 @@ def test_differing_arguments_are_listed_without_paths(tmp_path):
         assert message in plain and 'top fraction = 0.2' in plain and 'weight' not in plain.split('Training')[0]
         assert 'author-of-the-paper' not in plain and str(tmp_path) not in plain and 'Models: ' in plain
         assert 'mine' in plain and 'tweets.csv' in plain and 'simonyan2013deep' in plain # the teacher's saliency
+    for i in range(3):
+        shutil.rmtree(tmp_path/f's/runs/1.seed={i}')
+        a_run(tmp_path/f's/runs/1.seed={i}', 'SalLM', i, args=dict(teacher=str(tmp_path/f's/runs/0.seed={i}')))
+    assert 'SalLM (teacher = the FT run with the same seed) as “taught”' in study.methods_text()
     assert 'author' not in study.about and study.about.startswith('Models: ')
     both = a_run(tmp_path/'both', 'ADDrop + SalLM', 0, dict(ADDrop=dict(p=.3, q=.9), SalLM=dict(teacher=str(secret))))
     assert 'AD-DROP (q = 0.9) + SalLM (teacher = author-of-the-paper)' in model_card(both).replace('\\', '')

@@ -1,9 +1,11 @@
 "Comparing methods: equal tuning, held-out rows, the budget, resuming, the gate, the table and Holm's correction."
 import json
+import math
 import re
 import shutil
 import time
 from concurrent.futures import BrokenExecutor, Future
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -13,7 +15,8 @@ from scipy.stats import ttest_rel
 from helpers import with_shifted_split
 from salviz.cli import main
 from salviz.core.runs import Run
-from salviz.methods import Distillation
+from salviz.analysis.steering import Steering
+from salviz.methods import Distillation, FineTuning
 from salviz.methods.base import method_classes
 from salviz.metrics.statistics import result_table
 from salviz.replication import comparison
@@ -154,7 +157,16 @@ def test_further_methods_are_added_to_a_comparison_and_the_others_are_not_traine
         assert method == 'RDrop'
         return timed(self, method, steps)
     monkeypatch.setattr(PointStudy, 'timed', of_new)
+    lines = []
+    with monkeypatch.context() as stopping:
+        stopping.setattr(comparison._Comparing, 'finish', lambda self, study: False)
+        stopped = compared('DropHead, RDrop', seeds=1, say=lines.append)
+    assert len(stopped.rows) == 0 and len(MethodComparison.open(compared.folder).rows) == len(first.rows) == 2
+    assert 'comparison.json still contains the earlier result with 2 final runs' in lines[-1]
+    with pytest.raises(ValueError, match=r"contains RDrop; to .* methods \(methods='FineTuning,DropHead,RDrop'\)"):
+        compared(seeds=1)
     result = compared('DropHead, RDrop', seeds=1, trials=6) # the number of trials is that of the first call
+    assert len(MethodComparison.open(compared.folder).rows) == 3
     assert trained == ['RDrop']*2 and {known['trials'] for known in result.tuning.values()} == {1}
     rows = numbers_of(result)
     pd.testing.assert_frame_equal(rows[rows.method != 'RDrop'].reset_index(drop=True), numbers_of(first))
@@ -171,6 +183,44 @@ def test_a_short_budget_reduces_the_trials_of_all_methods_equally(compared, monk
     compared(budget=5.5*sum(plan['seconds'].values()), trials=5, seeds=3, say=lines.append)
     assert json.loads((compared.folder/'plan.json').read_text())['trials'] == 2
     assert any('2 instead of 5 tuning trials, equally many for each method' in line for line in lines)
+    shutil.rmtree(compared.folder)
+    compared(budget=5.5*sum(plan['seconds'].values())/2, trials=5, seeds=3, say=lines.append, processes=2)
+    assert json.loads((compared.folder/'plan.json').read_text())['trials'] == 2
+    assert any(line.endswith('with 2 processes') for line in lines)
+
+def test_the_budget_counts_the_time_of_workers_that_train_at_the_same_time(compared, monkeypatch):
+    calls, seconds = [], pd.DataFrame(dict(seconds=[600., math.nan, 1200.]))
+    def finish(self, study): calls.append((round(study.ends - time.time(), -1), self.run_options.get('threads')))
+    monkeypatch.setattr(PointStudy, 'timed', lambda self, method, steps: 1. + 4*steps)
+    monkeypatch.setattr(comparison._Comparing, 'finish', finish)
+    monkeypatch.setattr(comparison, 'study_progress', lambda folder: SimpleNamespace(cells=seconds))
+    for processes in (None, None, 2): compared(budget='1h', processes=processes, run=dict(threads=1))
+    assert calls == [(3600, 1), (1800, 1), (2700, 1)] # the first call finds no trial
+    with pytest.raises(ValueError, match='compare: pass either processes or an executor in run'):
+        compared(processes=2, run=dict(executor=Inline()))
+
+def test_methods_that_are_not_compared_do_not_count(compared, monkeypatch):
+    def mine(): return FineTuning()
+    mine.search_space = dict(learning_rate=(1e-4, 5e-4, 1e-3))
+    plan = dict(trials=4, seconds=dict(FineTuning=1.), left_out=dict(mine='no', other='not asked for'), estimate=1.)
+    compared.folder.mkdir()
+    (compared.folder/'plan.json').write_text(json.dumps(plan))
+    monkeypatch.setattr(comparison._Comparing, 'finish', lambda self, study: False)
+    result = compared(dict(mine=mine), seeds=3)
+    assert result.left_out == dict(mine='no') and result.sentences == ['0 of 3 final runs are finished.']
+    (compared.folder/'plan.json').write_text(json.dumps(plan | dict(left_out={})))
+    with pytest.raises(ValueError, match='compare: mine has 3 combinations of settings, but .* had 4 trials each'):
+        compared(dict(mine=mine), seeds=3)
+
+def test_groups_are_scored_where_they_are_known_and_the_test_split_must_have_them(compared, shifted):
+    shifted = {k: part.add_column('genre', ['a']*len(part)) if k == 'test' else part for k, part in shifted.items()}
+    names = comparison._final_measures(shifted, 'accuracy', ['test', 'ood'], 'genre', 'genre', 0)
+    assert {name for name in names if re.search('group|consistency', name)} == {
+        'test_worst_group', 'test_group_a', 'test_consistency'}
+    for argument in ('group', 'contrast'):
+        with pytest.raises(ValueError, match="compare: the test split has no column 'genre'; its columns are text,"):
+            compared(**{argument: 'genre'})
+    assert not compared.folder.exists()
 
 def test_a_running_trial_is_interrupted_at_the_deadline_and_resumed(compared, tmp_path, shifted, tiny_bert,
                                                                     tiny_tokenizer):
@@ -200,6 +250,8 @@ def test_methods_that_do_not_fit_are_left_out_with_the_reason(compared):
     assert 'requires rationales in every split that is scored' in result.left_out['Steering']
     assert {*result.rows.method} == {'FineTuning', 'DropHead'}
     assert 'rationale' in result.notes()['RightForRightReasons']
+    assert result.evaluation_notes == dict(Steering=Steering.evaluation_note)
+    assert Steering.evaluation_note not in result.methods_text() # it was not trained
 
 def rows_of(means, seeds=6, spread=.01, seed=0):
     rng = np.random.default_rng(seed)
@@ -219,6 +271,16 @@ def test_methods_that_did_not_learn_are_listed_last_and_without_numbers():
     alone = compared_rows(dict(FineTuning=.5, A=.5))
     assert alone.ranked() == [] and len(alone.table()) == 2 and 'did not learn' in repr(alone)
     with pytest.raises(ValueError, match='no method can be ranked'): alone.results()
+
+def test_the_methods_text_states_whether_differences_are_tested():
+    for means, seeds, reason in ((dict(FineTuning=.7, A=.8), 3, '3 seeds are too few'),
+                                 (dict(FineTuning=.7, A=.8), 1, '1 seed is too few'),
+                                 (dict(FineTuning=.5, A=.8), 6, 'FineTuning is not ranked'),
+                                 (dict(FineTuning=.7, A=.5), 6, 'no other method is ranked')):
+        text = compared_rows(means, seeds=seeds).methods_text()
+        assert text.endswith(f'Differences from FineTuning are not tested, because {reason}.') and 'Holm' not in text
+    assert compared_rows(dict(FineTuning=.7, A=.8), seeds=4).methods_text().endswith(
+        "tested by two-sided paired t-tests over seeds, with Holm's correction over all comparisons of the table.")
 
 def test_marks_follow_holm_over_the_whole_table_without_the_cost():
     "Against a slow reference with scipy's t-test and a loop"
@@ -261,9 +323,11 @@ def test_the_command_line_passes_names_on_and_prints_the_table(monkeypatch, caps
     (model, data, methods, seeds), more = calls[0]
     assert (model, len(data['train']), methods, seeds) == ('minilm', 32, ['papers', 'baselines'], 5)
     assert more['ood'] == ['amazon-reviews', 'tweets'] and more['budget'] == '2h' and more['run']['executor'] is None
+    assert more['processes'] is None
     assert capsys.readouterr().out.rstrip() == result.table().to_string().rstrip() and (tmp_path/'a.svg').exists()
     result.sentences.append('Stopped.')
-    assert main([*words, '--latex']) == 1 and capsys.readouterr().out.startswith('\\begin{table*}')
+    assert main([*words, '--latex', '--processes', '2']) == 1
+    assert capsys.readouterr().out.startswith('\\begin{table*}') and calls[1][1]['processes'] == 2
     with pytest.raises(SystemExit): main([*words, '--processes', '2', '--dask', 'tcp://a:1'])
     assert 'not allowed with argument --processes' in capsys.readouterr().err
     assert main(['compare', '--budget', 'soon']) == 2
@@ -301,6 +365,7 @@ def test_a_distillation_learns_from_the_plain_run_with_the_same_seed(compared):
     result = compared('ADKD', seeds=1, trials=1)
     run = Run(compared.folder/'final'/result.rows.run[result.rows.method == 'ADKD'].item())
     assert 'final/runs/FineTuning' in str(run.config['method']['args']['teacher'])
+    assert 'teacher = the Fine-tuning run with the same seed' in result.methods_text()
     assert {*result.tuning['ADKD']['chosen']} == {'learning_rate', 'weight', 'alpha'}
 
 def test_a_distillation_is_tuned_with_the_best_plain_run_as_its_teacher(compared, monkeypatch):
@@ -333,5 +398,11 @@ def test_the_shipped_comparison_opens_and_its_table_follows_from_its_rows():
     assert not table.apply(lambda column: column.str.contains('†|‡')).any(axis=None) # three seeds
     for form, settings in (('markdown', 'weight_decay = 0'), ('latex', r'weight\_decay = 0')):
         text = result.methods_text(form)
-        assert settings in text and text.endswith("with Holm's correction over all comparisons of the table.")
+        assert settings in text and Steering.evaluation_note in text
+        assert text.endswith('Differences from FineTuning are not tested, because 3 seeds are too few.')
+    assert Steering.evaluation_note in result.results().caption
+    assert result.table().note['Steering'] == Steering.evaluation_note and not result.table().note['RDrop']
+    renamed = compared_rows(dict(FineTuning=.7, A=.8))
+    renamed.evaluation_notes['A'] = Steering.evaluation_note
+    assert Steering.evaluation_note in renamed.results().caption and Steering.evaluation_note in renamed.to_latex()
     assert 'domain: mean ood accuracy against test accuracy' in result.figure().caption
