@@ -63,7 +63,7 @@ const courseScored = {
   order: (score, value, truth) => {
     const all = value.length * (value.length - 1) / 2, {separated} = coursePairs(value, truth);
     return score === null ? 'none: all items are tied'
-      : `Kendall’s τ ${courseNumber(score)} (${separated} of ${all} pairs differ)`;
+      : `Kendall’s τ ${courseNumber(score)} (${separated} of ${all} pairs are not tied)`;
   },
   number: (score, value, truth, {near, far, unit, step}) => {
     const bands = {1: `within ${courseNumber(near, unit, step)}`, .5: `within ${courseNumber(far, unit, step)}`,

@@ -34,7 +34,7 @@ export class TeachPanel {
   constructor({el, about}) {
     Object.assign(this, {el, about, marks: null, running: false});
     el.append(elementOf('div', 'cr-head', elementOf('span', 'cr-what', 'Teach'), elementOf('span', 'cr-state',
-      'a model in this page')));
+      'a model on this page')));
     if (about.missing) {
       el.append(elementOf('p', 'sv-note', about.missing));
       return;
