@@ -64,7 +64,7 @@ export class TeachPanel {
     }
     this.source = new TeachReaderMarks({texts, classes, most, key: `salviz-teach ${location.pathname}`}, tell, changed);
     const how = `Which words show you the right answer? Click up to ${most} words in each sentence, or use the arrow `
-      + 'keys and space. Mark the words that you yourself need. Do not guess what a model would do.';
+      + 'keys and space. Use your own judgement. Do not guess what a model would do.';
     return teachPart('1 Mark', elementOf('p', '', how), this.source.el);
   }
 
