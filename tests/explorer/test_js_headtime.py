@@ -90,7 +90,7 @@ def test_the_legend_states_the_rule_with_its_numbers(page):
     show(page, rows(marks={(40, 0, 0): 'dead'}))
     legend = text(page, '.sv-headtime-legend')
     assert 'dead (solid frame, D): on each of the 2 texts with at least 5 ordinary tokens, at least 95 %' in legend
-    assert 'of their attention goes to the first token and special tokens.' in legend
+    assert 'of the head’s attention goes to the first token and special tokens.' in legend
     assert 'collapsed (dashed frame, C)' in legend and 'to one word.' in legend
     assert 'At step 40, marked heads (layer.head): 0.0 (dead).' in legend
     show(page, rows(long_texts=0))

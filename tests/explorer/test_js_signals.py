@@ -149,7 +149,7 @@ def test_a_saliency_that_ranks_by_another_class_has_a_separate_map(page):
     same.arrays['method_saliency_map'] = same.arrays['saliency_map']
     show(page, [same], panels=['signal'])
     assert kinds() == ['input', 'saliency', 'masked'] and 'those whose saliency is lowest' in text(page, '.sv-words')
-    assert 'raising the value raises the class’s score where it is orange' in text(page, '.sv-words')
+    assert 'raising the value raises the class’s score where the colour is orange' in text(page, '.sv-words')
     same.info['methods']['SaliencyGuided'] |= dict(unit='patch', ranking='magnitude')
     show(page, [same], panels=['signal'])
     assert 'those of the patches with the lowest sum of absolute values of saliency.' in text(page, '.sv-words')

@@ -175,8 +175,8 @@ class ClassPage {
     const whole = sheets.filter(sheet => sheet.marks.every(flags => flags !== null)).length;
     const parts = [elementOf('p', '', "Krippendorff's alpha ", elementOf('strong', '', value), sampled,
       '. 1 is perfect agreement, 0 is chance.'),
-    elementOf('p', '', `${whole} of ${sheets.length} have finished all ${this.set.spans.length} sentences; only `
-      + 'the finished sentences of the other sheets count.')];
+    elementOf('p', '', `${whole} of ${sheets.length} sheets contain all ${this.set.spans.length} sentences; of `
+      + 'the others, only the finished sentences count.')];
     return elementOf('section', '', elementOf('h2', '', 'Agreement'), ...parts);
   }
 

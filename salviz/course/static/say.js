@@ -53,7 +53,8 @@ const courseDirections = {'1': 'up', '-1': 'down', '0': 'no change'};
 
 const courseScored = {
   words: (score, value, truth) =>
-    `F1 ${courseNumber(score)} (${value.filter(w => truth.includes(w)).length} of ${value.length} chosen words)`,
+    `F1 ${courseNumber(score)} (${value.filter(w => truth.includes(w)).length} of ${value.length} chosen words `
+      + 'are correct)',
   head: score => {
     const bands = {1: 'the best head', .5: 'one of the best five', 0: 'not one of the best five'};
     return `${courseNumber(score)} (${bands[score]})`;
@@ -62,22 +63,23 @@ const courseScored = {
   order: (score, value, truth) => {
     const all = value.length * (value.length - 1) / 2, {separated} = coursePairs(value, truth);
     return score === null ? 'none: all items are tied'
-      : `Kendall’s τ ${courseNumber(score)} (${separated} of ${all} pairs differ)`;
+      : `Kendall’s τ ${courseNumber(score)} (${separated} of ${all} pairs are not tied)`;
   },
   number: (score, value, truth, {near, far, unit, step}) => {
     const bands = {1: `within ${courseNumber(near, unit, step)}`, .5: `within ${courseNumber(far, unit, step)}`,
-      0: `farther than ${courseNumber(far, unit, step)}`};
+      0: `off by more than ${courseNumber(far, unit, step)}`};
     return `${courseNumber(score)} (${bands[score]})`;
   },
   slope: (score, value, truth, {start, same, near, unit, step}) => {
     const where = courseDirections[courseDirection(start, same, truth)];
     const bands = {1: `${where}, within ${courseNumber(near, unit, step)}`,
-      .5: `${where}, farther than ${courseNumber(near, unit, step)}`, 0: `the direction is ${where}`};
+      .5: `${where}, but off by more than ${courseNumber(near, unit, step)}`,
+      0: `wrong direction; correct: ${where}`};
     return `${courseNumber(score)} (${bands[score]})`;
   },
 };
 
-// Describe a score, such as 'F1 .5 (1 of 2 chosen words)'.
+// Describe a score, such as 'F1 .5 (1 of 2 chosen words are correct)'.
 export function courseScoreText({kind, options}, score, value, truth) {
   return courseScored[kind](score, value, truth, options);
 }
@@ -111,7 +113,8 @@ function courseOften(about, values, most) {
 
 function courseSpread(values, {unit, step}) {
   const [low, middle, high] = [.25, .5, .75].map(fraction => courseQuantile(values, fraction));
-  return `median ${courseNumber(middle, unit, step)}, half from ${courseInterval([low, high], {unit, step})}`;
+  return `median ${courseNumber(middle, unit, step)}, half of the answers from `
+    + courseInterval([low, high], {unit, step});
 }
 
 // Summarise the answers of a class in one line.

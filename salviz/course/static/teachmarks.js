@@ -103,7 +103,7 @@ export class TeachClassMarks {
       const fits = Array.isArray(marks) && marks.length === this.texts.length && marks.every((flags, i) =>
         flags === null || Array.isArray(flags) && flags.length === this.texts[i].words.length);
       if (fits && marks.some(flags => flags?.some(Boolean))) this.use(marks, 'Your marks are the teacher.');
-      else setText(this.message, 'Lesson 3 has no marks of yours in this browser.');
+      else setText(this.message, 'No marks from lesson 3 are stored in this browser.');
     } catch { setText(this.message, 'This browser does not store the marks of lesson 3.'); }
   }
 

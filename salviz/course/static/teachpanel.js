@@ -34,7 +34,7 @@ export class TeachPanel {
   constructor({el, about}) {
     Object.assign(this, {el, about, marks: null, running: false});
     el.append(elementOf('div', 'cr-head', elementOf('span', 'cr-what', 'Teach'), elementOf('span', 'cr-state',
-      'a model in this page')));
+      'a model on this page')));
     if (about.missing) {
       el.append(elementOf('p', 'sv-note', about.missing));
       return;
@@ -64,7 +64,7 @@ export class TeachPanel {
     }
     this.source = new TeachReaderMarks({texts, classes, most, key: `salviz-teach ${location.pathname}`}, tell, changed);
     const how = `Which words show you the right answer? Click up to ${most} words in each sentence, or use the arrow `
-      + 'keys and space. Mark what you need yourself. Do not guess what a model would do.';
+      + 'keys and space. Use your own judgement. Do not guess what a model would do.';
     return teachPart('1 Mark', elementOf('p', '', how), this.source.el);
   }
 

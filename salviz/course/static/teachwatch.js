@@ -99,7 +99,7 @@ export class TeachWatch {
       const [was, is] = [steps[0], steps.at(-1)].map(({marked}) => teachPercent(teachOn(marked, marks)));
       return row(teachNames[name], `${was} before, ${is} after`, steps.at(-1).held);
     });
-    const chance = ['if all words were equal', '–', ...[this.target, 'common'].map(kind =>
+    const chance = ['if all words got equal attention', '–', ...[this.target, 'common'].map(kind =>
       teachPercent(teachChance(this.flags(kind)))), '–'];
     this.results.replaceChildren(
       elementOf('div', 'cr-table-area', teachTable(['trained with', 'attention on the marked words, training sentences',
@@ -127,9 +127,9 @@ export class TeachWatch {
 
   accuracyNote(first, last) {
     const {lost, won, p} = teachAccuracy(first, last, this.labels);
-    if (lost + won === 0) return 'All answers to new sentences stayed right or wrong as they were.';
+    if (lost + won === 0) return 'No answer to a new sentence became wrong or right.';
     const counts = `Of the answers to new sentences, ${lost} became wrong and ${won} became right.`;
-    if (p < .05) return `${counts} Chance alone rarely gives so uneven a result (sign test, p = ${p.toFixed(3)}).`;
-    return `${counts} Chance alone often gives such a result, so do not call it better or worse.`;
+    if (p < .05) return `${counts} Chance alone rarely leads to so uneven a result (sign test, p = ${p.toFixed(3)}).`;
+    return `${counts} Chance alone often leads to such a result, so do not call the model better or worse.`;
   }
 }

@@ -87,7 +87,7 @@ function courseFirstAnswers(entries) {
 // Return the valid entries of a file and the number of invalid ones, or throw.
 function courseEntries({version, entries}, isSound) {
   if (version !== 1) throw new Error('has an unsupported version');
-  if (!courseIsObject(entries)) throw new Error('must contain entries by name');
+  if (!courseIsObject(entries)) throw new Error('does not contain an “entries” object');
   const count = Object.keys(entries).length;
   if (count > courseMostEntries) throw new Error(`has ${count} entries, more than ${courseMostEntries}`);
   const sound = courseSound(entries, isSound);

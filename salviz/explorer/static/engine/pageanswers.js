@@ -136,8 +136,8 @@ export class PageAnswers {
     const names = left.slice(0, 6).map(token => `‘${this.reader.textOfPiece(token).slice(0, 30)}’`).join(', ');
     const [few, all] = [pieces.length, vocabulary].map(count => count.toLocaleString('en'));
     return `This page contains ${few} of ${all} word pieces. `
-      + `${names}${left.length > 6 ? ' and others' : ''} ${left.length > 1 ? 'are' : 'is'} read as smaller pieces, `
-      + 'which the model in Python would not do.';
+      + `${names}${left.length > 6 ? ' and others' : ''} ${left.length > 1 ? 'are' : 'is'} split into smaller pieces `
+      + 'here, but not by the model in Python.';
   }
 
   content(question, passes, explains, other) {

@@ -113,8 +113,8 @@ export function signWords(info, signal = false) {
   if (says === 'weight') return `the stronger the colour, the more attention the ${what} receives.`;
   if (says === 'chance') return 'the values are random, so the colours have no meaning.';
   if (says === 'slope' || says === 'attention_slope') {
-    const raised = says === 'attention_slope' ? 'attention to it' : signal ? 'the value' : 'the embedding';
-    return `raising ${raised} raises ${score} where it is orange and lowers it where it is blue.`;
+    const raised = says === 'attention_slope' ? 'attention to a token' : signal ? 'the value' : 'the embedding';
+    return `raising ${raised} raises ${score} where the colour is orange and lowers it where the colour is blue.`;
   }
   return sign;
 }

@@ -287,7 +287,7 @@ export const answerPanel = {
   name: 'answer', title: 'Answer', order: 61, shows: 'text', image: 'answer_heat_map', page: 'below',
   help: {says: [
     'An answer about an image: the pixels and the words on which the chosen token depends.',
-    'Weights stop at image tokens, or follow the encoder of images or audio to its patches or moments.'],
+    'Weights are shown for image tokens, or are traced through the image or audio encoder to patches or moments.'],
   keys: [['← →', 'previous or next generated token'], ['← ↑ ↓ →', 'on the map: move between image tokens'],
     ['← ↑ ↓ →', 'on a mark: move it; with Shift: change its size'], ['Delete', 'remove the mark']]},
   fits: frame => Boolean(answerOf(frame)), absent: 'This run contains no answer about an image.',

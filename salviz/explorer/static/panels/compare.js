@@ -127,7 +127,7 @@ class Compare {
       [a, b] = this.sides;
     const steps = `A step ${a.frame.step}, B step ${b.frame.step}`,
       where = `${entryTitle(this.ctx.state.entry)}, ${steps}, ${query} → ${key}`;
-    if (!Number.isFinite(this.difference[k])) return `${where}: no value on one side`;
+    if (!Number.isFinite(this.difference[k])) return `${where}: A or B has no value`;
     const half = a.half(k) + b.half(k);
     const text = side => valueWithStep(side.values[k], side.half(k));
     return `${where}: A ${text(a)}, B ${text(b)}, B − A ${valueWithStep(this.difference[k], half)}`;

@@ -1,5 +1,5 @@
 // Panel 'own': a custom sentence, evaluated with a model. Shows its maps, saliency and prediction next to those of the
-// sentence in view, or without and with an intervention, and the differences for the words that both contain.
+// sentence in view, or with and without an intervention, and the differences for the words that both contain.
 import {alignWords, textPieces, withoutPiece} from '../lib/align.js';
 import {colourScaleOf, scaleColour, shortNumber} from '../lib/colour.js';
 import {buttonOf, choiceOf, elementOf, fillChoice, labelled, setText} from '../lib/controls.js';
@@ -327,7 +327,7 @@ class CustomSentence {
       name = attribution.replaceAll('_', ' ');
     const score = alike ? `for ${a.explains}` : `A for ${a.explains || 'nothing'}, B for ${b.explains || 'nothing'}`;
     const saliency = a.frame.get('saliency') ? ` Saliency: ${name}, ${score}.` : '';
-    const apart = alike || !saliency ? '' : ' A and B explain different scores, so their saliency is not subtracted.';
+    const apart = alike || !saliency ? '' : ' A and B explain different scores, so no saliency difference is shown.';
     const changes = interventionChanges(intervention ?? {}, a.probe.labels).join('; ');
     const who = isOfTwo ? 'A and B are interventions, not the unmodified models'
       : 'B is an intervention, not the unmodified model';
@@ -396,8 +396,8 @@ function customColumn([a, b], [first, second], difference, scale, apart) {
 export const customSentencePanel = {
   name: 'own', title: 'Custom sentence', order: 66, shows: 'text', image: 'sentence',
   help: {says: [
-    'Runs the model on a sentence that you type and compares its prediction, saliency and map with the current one, '
-      + 'or without and with an intervention, such as removing a head.',
+    'Runs the model on a sentence that you type and compares the result with that for the current sentence, '
+      + 'or compares a sentence with and without an intervention, such as removing a head.',
     'A single pair of sentences does not show how the model behaves in general.'],
   keys: [['Enter', 'run the model; on a word: remove it'], ['Delete', 'remove the word'],
     ['← →', 'move between words; in an intervention: between tokens and heads']]},

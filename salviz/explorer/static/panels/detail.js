@@ -179,7 +179,7 @@ class MapPanel {
     const row = quotedToken(this.probe.labels[targetRow(this.frame)]);
     const tokens = this.frame.info?.task === 'causal_lm' ? 'the ordinary tokens of the prompt' : 'ordinary tokens';
     const target = `SalLM's target${this.sallm.recomputed ? ' (what-if settings)' : ''}`;
-    return `Below the map: ${target} and the row that it regularises (${row} in layer ${this.sallmLayer}, `
+    return `Below the map: ${target} and the row that is trained to match it (${row} in layer ${this.sallmLayer}, `
       + `mean over heads), both over ${tokens}.`;
   }
 

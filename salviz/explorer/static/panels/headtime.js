@@ -163,7 +163,7 @@ class HeadTime {
       + `${fewest} ordinary tokens that make up more than half of its tokens.`)];
     const texts = now.long_texts === 1 ? 'the one text' : `each of the ${now.long_texts} texts`;
     const rule = `on ${texts} with at least ${fewest} ordinary tokens, `
-      + `at least ${percent(threshold)} of their attention goes`;
+      + `at least ${percent(threshold)} of the head’s attention goes`;
     const found = row ? `At step ${row.step}, ${markedWords(row)}.` : `No statistics at or before step ${this.step}.`;
     return [item('dead', `dead (solid frame, D): ${rule} to the first token and special tokens.`),
       item('collapsed', `collapsed (dashed frame, C): ${rule} to one word.`),

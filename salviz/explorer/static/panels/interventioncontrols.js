@@ -1,5 +1,5 @@
 // Controls of an intervention in panel 'own': tokens, heads and layers that are crossed out, a replaced map, AD-DROP's
-// region, masked words. They change `state.intervention`; the panel then runs the model without and with it.
+// region, masked words. They change `state.intervention`; the panel then runs the model with and without it.
 import {buttonOf, choiceOf, elementOf, fillChoice, labelled, setText} from '../lib/controls.js';
 import {completed, interventionChanges, isIntervention, withoutDefaults} from '../lib/interventions.js';
 import {headToggles, ToggleGrid, tokenToggles} from './headgrid.js';
@@ -40,8 +40,8 @@ export class InterventionControls {
   body() {
     const part = (title, ...children) => elementOf('fieldset', 'sv-intervene-part',
       elementOf('legend', '', title), ...children);
-    this.lesson = elementOf('p', 'sv-note', 'Does the model need what it attends to? Cross it out: A is the sentence '
-      + 'without, B the same sentence with the intervention. The weights of the model do not change.');
+    this.lesson = elementOf('p', 'sv-note', 'Does the model need what it attends to? Cross it out: A is the '
+      + 'unchanged sentence, B the same sentence with the intervention. The weights of the model do not change.');
     return elementOf('div', 'sv-group-body', this.lesson,
       part('Tokens', labelled('If a token is crossed out,', this.mode), this.tokens.el),
       part('Heads', elementOf('p', 'sv-note', 'The output of a head that is crossed out is 0.'), this.heads.el),

@@ -260,8 +260,8 @@ function patternLossWords(frame, entry, marks) {
     return `${pattern} Training does not guide this head.`;
   const at = i * losses.heads + entry.head, overlap = patternFractions(frame)[at];
   const everywhere = patternEverywhere(frame, entry.layer, entry.head) ? ' It covers every position.' : '';
-  const follows = Number.isFinite(overlap) ? ` ${percent(overlap)} of the head’s attention is on its positions.`
-    : everywhere;
+  const follows = Number.isFinite(overlap)
+    ? ` ${percent(overlap)} of the head’s attention is on the pattern’s positions.` : everywhere;
   return `${pattern}${follows} This head contributes ${percent(losses.fractions[at])} of the sentence’s pattern loss.`;
 }
 

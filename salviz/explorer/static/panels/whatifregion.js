@@ -12,7 +12,7 @@ const plainEpoch =
     + 'The time panel shades the epochs with AD-DROP.';
 const noRanks =
   'The region is computed from the ranks of attention attribution, which were not recorded at this step; '
-    + 'AD-DROP runs and explore() record them.';
+    + 'runs with AD-DROP and explore() record them.';
 const halfRanks =
   ' The ranks come from attributions stored in half precision, so some ties may not have been ties in training.';
 const regionNames = {
@@ -79,7 +79,7 @@ export class WhatIfRegion extends WhatIfGroup {
       + (many ? `the ${many} with the ${side} attribution.` : 'none.');
     const draw = many
       ? ` Each candidate is dropped with probability q (${percent(q)}), with the random numbers of the training step: `
-      + 'a larger q drops the same keys and more, and no query loses all its keys.' : '';
+      + 'a larger q drops the same keys and additional ones, and no query loses all its keys.' : '';
     const marks = this.small ? `Colour: candidates are ${darker}, dropped keys ${darker === 'darker' ? 'darkest'
       : 'lightest'}.`
       : `Outlines: candidates; crosses: dropped; ${darker} colours: higher attribution ranks in the row.`;

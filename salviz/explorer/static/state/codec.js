@@ -181,7 +181,7 @@ function codecCheckArray(name, spec, size) {
   const isValid = spec && codecBytes[spec.codec] && Array.isArray(spec.shape) && spec.shape.every(codecCount);
   codecRefuse(isValid, `${place} has a format that this version does not support`);
   if (spec.layers) codecRefuse(Array.isArray(spec.layers) && spec.layers.length === spec.shape[0],
-    `${place} does not have the layers that it lists`);
+    `${place} does not have as many layers as it lists`);
   if (spec.follows) return;
   const needs = Math.ceil(codecProduct(spec.shape) * codecBytes[spec.codec]);
   codecRefuse(codecCount(spec.offset) && spec.offset % 8 === 0 && spec.bytes === needs && spec.offset + needs <= size,
