@@ -27,7 +27,7 @@ class _ModelChoices:
     def __init__(self,
         run=None,      # a `Run` or an object with its attributes
         model=None,    # (model, tokenizer), such as from `load_classifier` or `load_model`
-        training=None, # a training from `start_training`
+        training=None, # a `Training` from `start_training`
     ):
         if model is not None and not (isinstance(model, (list, tuple)) and len(model) == 2 and None not in model):
             raise ValueError("model must be a pair (model, tokenizer), such as load_classifier('movie-minilm'); "
@@ -105,8 +105,8 @@ class ModelSource(_ModelChoices):
 
     def quantised(self,
         texts,        # each a list of one text or a text pair
-        others:float, # size of the page without models, see `quantised_model`
-        count:float=1,# size of all models in the page, in units of one
+        others:float, # size of the page without models in bytes, see `quantised_model`
+        count:float=1,# size of all models in the page, relative to the size of one
         at:int=-1,    # index among the `choices`; the last is the newest
         frequent=(),  # texts whose word pieces come first, see `quantised_model`
     ) -> tuple: # (`QuantisedModel`, its name)

@@ -144,7 +144,7 @@ def _llama_classifier(
     tokenizer,
     dropout=0.,  # attention dropout
     rank=8,      # rank of the adapters in the projections of queries and values
-    **sizes,     # settings of `LlamaConfig` that replace those of half a billion parameters
+    **sizes,     # settings of `LlamaConfig` that replace those of a model with half a billion parameters
 ) -> LlamaForSequenceClassification:
     "Return a Llama classifier with random weights, whose LoRA adapters and head are trained"
     from peft import LoraConfig, get_peft_model # slow to import, and optional

@@ -252,7 +252,7 @@ class ClassMarks(_MergedMarks):
         return '\n'.join(map(printable, _report_lines(self)))
 
     def rows(self) -> list: # of dicts
-        "Return a dict for each sentence with marks"
+        "Return a list with one dict per marked sentence: its text, label, votes, fractions and majority"
         out = []
         for i, text in enumerate(self.of.texts):
             if not self.respondents[i]: continue
@@ -281,9 +281,9 @@ class ClassMarks(_MergedMarks):
     def bars(self,
         sentence=0,    # index of the sentence
         nickname=None, # nickname of the student whose answers are in the first row
-        **rows,        # further rows by name: for each sentence one number per word
+        **rows,        # additional rows by name: for each sentence one number per word
     ) -> 'WordBars':
-        "Draw the majority and the votes of a sentence, with further rows"
+        "Draw the majority and the votes of a sentence, and additional rows"
         first, problem = {}, 'nobody has marked'*(not self.respondents[sentence])
         if nickname is not None: first = {nickname: self.flags(nickname)[sentence]}
         if any(flags is None for flags in first.values()): problem = f'{nickname} has not finished'
@@ -578,7 +578,7 @@ class WordBars:
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl48b
 def lesson_questions(
-    lessons=None, # folder of sources; None for the packaged ones
+    lessons=None, # folder with the lesson sources; None: the bundled lessons
 ) -> dict: # {name: `Predict`}
     "Return all prediction cards of the lessons"
     from salviz.course.grading import assignments_of
@@ -590,7 +590,7 @@ def class_page(
     sentences=None, # see `mark_set`
     most=4,
     rows=None,      # {name: for each sentence one number per word}, such as attention, shown below the marks
-    questions=None, # {name: `Predict`} to vote on; None for those of the packaged lessons
+    questions=None, # {name: `Predict`} to vote on; None: those of the bundled lessons
 ) -> Path:
     "Write a page that merges the marks of a class and shows its votes; it works offline"
     of = mark_set(sentences, most)

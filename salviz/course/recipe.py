@@ -236,7 +236,7 @@ def _masked_words(model, tokenizer, text, saliency) -> dict: # masked: words; be
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-24
 def _head_attention(model, data, tokenizer) -> dict: # previous, first: [layers][heads]
-    "Return the mean attention of each head to the token before (rows that have one) and to [CLS] (all rows)"
+    "Return the mean attention of each head to the previous token (in rows that have one) and to [CLS] (in all rows)"
     import torch
     from salviz.data.texts import model_inputs
     from salviz.models.attention import observe

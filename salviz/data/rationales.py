@@ -512,7 +512,7 @@ def _parts(source, columns, config, revision, annotators, span_labels):
 # %% ../../nbs/02_data/02_rationales.ipynb #029x
 def load_rationales(
     # name in `_rationale_sources` or on the Hub, folder (ERASER, HateXplain), file (also an export of Label Studio or
-    # Doccano), list of files with one per annotator, frame, Dataset, or {split: one of those}
+    # Doccano), list of files (one per annotator), frame, Dataset, or {split: one of those}
     source:str|PathLike|list|pd.DataFrame|Dataset|dict,
     *,
     text:str='text',           # column with the texts (or lists of tokens), unless the data has a published format

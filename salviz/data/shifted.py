@@ -35,8 +35,8 @@ def shifted_splits(
     ood:Sequence[str]|dict,
     rows:int|float|Literal['full']='full', # rows of each set: a number, a fraction (float) or 'full'
     seed:Seed=0,                           # seed of the random choice of rows
-) -> DatasetDict: # `data` with one further split for each set
-    "Add test sets from other domains as further splits of `data`, with the classes of `data`"
+) -> DatasetDict: # `data` with one additional split for each set
+    "Add test sets from other domains as additional splits of `data`, with the classes of `data`"
     sources, out = ood if isinstance(ood, dict) else {name: name for name in ood}, dict(data)
     for name, source in sources.items():
         split = ''.join(c if c.isalnum() else '_' for c in name)
