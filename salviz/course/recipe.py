@@ -216,7 +216,7 @@ def _without_the_lowest(model, data, tokenizer, saliency) -> dict: # kl and flip
     return dict(kl=float(np.mean(kl)), flips=float(np.mean(flips)))
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-23d
-def _masked_words(model, tokenizer, text, saliency) -> dict: # masked: words; before, after: probability of positive
+def _masked_words(model, tokenizer, text, saliency) -> dict: # masked (words); before, after (P(positive))
     "Replace the 30% of words of `text` with the lowest `saliency` for the predicted label, and predict again"
     import torch
     from salviz.attribution.saliency import input_saliency
