@@ -160,7 +160,7 @@ def _write_page(
     table,          # from `_demo_table`
     written:dict,   # from `_write_pictures`
     link:str,       # HTML of a link to the page with the models, or ''
-    settings:dict,  # settings of the training, shown above the table
+    settings:dict,  # settings of the training runs, shown above the table
     note:str,       # what the numbers cannot show, see `_honest`
     knowledge=None, # {name: what the run has learned, see `_knows_words`}
 ):

@@ -315,7 +315,7 @@ class LongText:
     awaited:int=0              # number of tokens that are still to be generated
 
 def _longest(model, tokenizer, text, max_length) -> int:
-    "Return the number of tokens to use; warn if the text is cut"
+    "Return the number of tokens to use; warn if the text is truncated"
     longest = input_limit(model, tokenizer) if max_length is None else longest_input(model, tokenizer, max_length)
     if note := cut_note(model, tokenizer, [text], longest): warnings.warn(f'explore_long: {note}', stacklevel=4)
     return longest
@@ -326,7 +326,7 @@ def explained_text(
     max_length:int|None=None, # maximum number of tokens; None: the limit of the model
     generate:int|None=None,   # number of tokens that a causal language model generates after the text
 ) -> tuple: # (`LongText`, iterator over the `LongText` after each generated token)
-    "Run `model` on `text`; warn if the text is cut"
+    "Run `model` on `text`; warn if the text is truncated"
     whole = unwrapped(model)
     part = attention_parts(whole).get('encoder', whole)
     longest = _longest(part, tokenizer, text, max_length)

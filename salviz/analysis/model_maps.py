@@ -688,7 +688,7 @@ def text_query_key(
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img2
 _most_images = 64      # maximum number of images in one call, because each has maps of all heads
-_most_of_pixel = 100. # values of images that contain a larger one are not normalised
+_most_of_pixel = 100. # largest magnitude of a normalised pixel value
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img2b
 def _columns_of(images) -> tuple: # (images, their labels or None, names of the classes or None)

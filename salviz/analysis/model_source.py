@@ -26,7 +26,7 @@ class _ModelChoices:
     "The models that are available for custom sentences: a single model, a model in training, or a run's checkpoints"
     def __init__(self,
         run=None,      # a `Run` or an object with its attributes
-        model=None,    # (model, tokenizer), such as from `load_classifier` or `load_model`
+        model=None,    # (model, tokenizer), for example from `load_classifier` or `load_model`
         training=None, # a `Training` from `start_training`
     ):
         if model is not None and not (isinstance(model, (list, tuple)) and len(model) == 2 and None not in model):
@@ -126,5 +126,5 @@ class ModelSource(_ModelChoices):
         "Compute queries and keys of one head in `text`"
         from salviz.analysis.model_maps import text_query_key
         model, tokenizer = self._ready(choice)
-        least = tokenizer.num_special_tokens_to_add(pair=True) + 1 # texts are not cut below this length
+        least = tokenizer.num_special_tokens_to_add(pair=True) + 1 # texts are not truncated below this length
         return text_query_key(model, tokenizer, _plain(text), layer, head, max_length=max(length, least))

@@ -153,8 +153,8 @@ def _piece_order(tokenizer, texts, frequent=()) -> tuple: # (ids always included
     rest = sorted({*vocabulary.values()} - first - unused, key=lambda i: (-counts.get(i, 0), i in rare, i))
     return sorted(first - unused), rest
 
-# sizes in bytes: pages of models with up to this number of layers, the engine with the tokenizer, and one weight
-# (compressed, 7 bits per character)
+# sizes in bytes: a page, by the maximum number of layers of its model; the engine with the tokenizer;
+# a weight that is compressed and written with 7 bits per character
 _goals, _fixed_bytes, _weight_bytes = ((2, 6e6), (float('inf'), 16e6)), .46e6, .907*1.17
 _fewest_pieces, _fewest_tokens = 800, 128
 

@@ -109,7 +109,7 @@ def attention_attribution(
     # the class whose logit is attributed: 'predicted' (in the same pass) or int64 [batch];
     # or a function, see `target_scores`
     target:str|torch.Tensor|Callable[..., torch.Tensor]='predicted',
-    layers:int|Sequence[int]|None=None, # None: all; or one or several layers
+    layers:int|Sequence[int]|None=None, # one or several layers; None: all
     # 'gradient': signed gradient (GA); 'integrated_gradients' (IGA); 'attention': A itself (AA)
     method:Literal['gradient', 'integrated_gradients', 'attention']='gradient',
     # whether to run the pass in training mode (IGA: only the pass for the prediction; the path has no dropout)

@@ -578,7 +578,7 @@ _row_lengths = 2048, 8192 # tokens of the texts
 def measure_row_supervision(
     lengths=_row_lengths, device='cpu', rounds=5, clock=None,
     say=print,
-    **how, # {name: arguments of `observe`} of further steps
+    **how, # {name: arguments of `observe`} of additional steps
 ) -> list: # of dicts, one entry for each of `lengths`
     "Measure time and memory of a pass with a loss on one attention row, relative to a pass without it"
     found = []

@@ -648,7 +648,7 @@ def _run_text(run):
     chosen = 'last' if isinstance(settings, dict) and settings.get('returns') == 'last' else 'best'
     if facts := _scored(run, 'validation'):
         lines.append(f'  {chosen}      validation {facts} at step {run.best_step}')
-    for split in run.splits[2:]: # test and further splits
+    for split in run.splits[2:]: # test and any other splits
         if facts := _scored(run, split): lines.append(f'  {split:9} {facts}')
     if text := run.knowledge()[0]: lines.append(f'  baseline  {text}')
     if wrong: lines.append(f'  damaged   {wrong[0].file} {wrong[0].reason}')

@@ -216,7 +216,7 @@ class CheckResult:
     passed:bool = False
     sentence:str = ''    # first message
     mistake:str = ''     # known mistake, if any
-    note:str = ''        # further remark
+    note:str = ''        # additional remark
     case:Case = None     # the case to draw
     value:object = None  # the student's answer for this case
     cells:int = 0        # numbers compared

@@ -272,7 +272,7 @@ class ClassMarks(_MergedMarks):
         return Path(path)
 
     def compare(self,
-        explanations=None, # {name: for each sentence one number per word}, such as from `_explained_words`
+        explanations=None, # {name: for each sentence one number per word}, for example from `_explained_words`
         by='majority', # reference marks, see `flags`; 'votes' uses the words that more than half marked
     ) -> pd.DataFrame: # index row; auprc and token_f1 with intervals, random_auprc, sentences
         "Compare explanations, single-word ratings and students with the marks of the class"

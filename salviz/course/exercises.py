@@ -621,7 +621,7 @@ def _region_run():
         layers = s.layers['discard_candidates']
         return [Case((ranks[i, h], p), region[i, h], f'layer {layer}, head {h}, {where}', axes)
                 for i, layer in enumerate(layers) for h in range(region.shape[1])
-                if region[i, h].any(-1).all()] # unread rows may be left out
+                if region[i, h].any(-1).all()] # rows that the classifier does not read may be missing
     return [case for s in _snapshots('ad-drop') if _has_region(s) for case in of(s)]
 
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-32b

@@ -249,7 +249,7 @@ def _open_reveal(reveal, where):
 def _rehearse_lesson(
     path,             # path of a source notebook
     fact=course_fact, # function(name) -> printed fact
-    names=None,       # additional names for its cells
+    names=None,       # additional variables for its cells
 ) -> str: # summary
     "Build the page of a lesson and run all its cells; raise a RuntimeError if a check rejects its solution"
     source, name, begun = read_lesson(path), Path(path).stem, time.monotonic()

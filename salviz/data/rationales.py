@@ -522,7 +522,7 @@ def load_rationales(
     # how to combine several annotators: a word is marked if 'any' or a 'majority' (half of them or more) marked it;
     # 'share': return the fraction of annotators who marked each word
     annotators:Literal['any', 'majority', 'share']='any',
-    span_labels:abc.Sequence[str]|None=None, # names of the spans of an export that are the rationale; None: all
+    span_labels:abc.Sequence[str]|None=None, # names of the exported spans that form the rationale; None: all
     config:str|None=None,               # configuration of a data set on the Hub
     revision:str|None=None,             # revision of a data set on the Hub
     splits:Splits=(.8, .1, .1),         # fractions of train, validation and test, for cutting missing splits

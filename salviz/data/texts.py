@@ -793,8 +793,8 @@ def _tag_columns(rows, feature, labels):
 
 # %% ../../nbs/02_data/00_texts.ipynb #063
 def load_tokens(
-    # 'ner-tweets', name on the Hub, path (.conll, .txt: a word and its tag per line; .jsonl, .parquet), frame, Dataset,
-    # or a dict
+    # 'ner-tweets', name on the Hub, path (.conll, .txt: a word and its tag per line; .jsonl, .parquet), frame,
+    # Dataset or dict
     source:str|PathLike|pd.DataFrame|Dataset|dict,
     *,
     # column with the lists of words ('tokens' in many data sets); for a .conll or .txt file also its number, from 0

@@ -325,7 +325,8 @@ class _Pages(_Pictures):
         probes:Sequence[int]|None=None, # numbers of the examples to include; None: those of this explorer
         steps:Sequence[int]|None=None,  # recorded steps; None: those of this explorer
         layers:Sequence[int]|None=None, # layers of the model; None: all recorded layers
-        # (layer, head) pairs with full maps above 128 tokens, or 'all'; None: the head that is shown first
+        # (layer, head) pairs whose full maps are included for texts of more than 128 tokens, or 'all';
+        # None: the head that is shown first
         heads:Sequence[tuple[int, int]]|Literal['all']|None=None,
         force:bool=False,               # overwrite an existing file?
         limit:float|None=200e6,         # maximum size of the file in bytes; None: unlimited
@@ -675,7 +676,7 @@ def _model_sources(runs, model, training) -> list:
 class ExplorerOptions:
     "Height and memory of an `Explorer`"
     height:Annotated[float, Ge(100), Le(10_000)]|None=None # height in pixels; None: as high as needed
-    budget:Annotated[float, Gt(0)]=256e6 # maximum bytes of frames in the kernel and in the browser
+    budget:Annotated[float, Gt(0)]=256e6 # maximum size in bytes of the frames in the kernel and in the browser
 
     def __post_init__(self): check_arguments(type(self).__init__, vars(self))
 
