@@ -311,7 +311,7 @@ def _label_studio(columns, span_labels, _):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #283fe979
 def _grouped(rows, text) -> list:
-    "Return the rows of each text in one row, {'rows': [...]}, as the export has one row per person"
+    "Group the rows of each text into one row, {'rows': [...]}, because the export has one row per person"
     groups = {}
     for row in rows: groups.setdefault((row.get('id'), row[text]), []).append(row)
     return [dict(rows=group) for group in groups.values()]

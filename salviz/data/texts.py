@@ -164,7 +164,7 @@ other_splits = dict(dev='validation', valid='validation', val='validation', eval
 
 # %% ../../nbs/02_data/00_texts.ipynb #020
 def refuse_rows(bad, split, what):
-    "Raise a `ValueError` that begins with `what` and names the split, if the list `bad` of row numbers is not empty"
+    "Raise a `ValueError` if `bad`, a list of row numbers, is not empty; `what` is the beginning of the message"
     if len(bad):
         raise ValueError(f'{what} in {len(bad)} row{"s" * (len(bad) > 1)} of {split} (first: row {bad[0]}, '
                          'counted from 0)')

@@ -133,7 +133,7 @@ def method_args(info:dict, name:str) -> dict:
 _of_patches, _most_cells = ('attention', 'discard_candidates', 'discarded'), 10**7
 
 def _is_whole(snapshot, name, x):
-    "Return True if the evidence `x` is sent in full, False if as thumbnails"
+    "Return True if the evidence `x` is sent in full, False if it is sent as thumbnails"
     if x.ndim < 4 or x.shape[-1] <= most_tokens: return True
     return 'patches' in snapshot.info and name in _of_patches and x.size <= _most_cells
 
