@@ -252,7 +252,7 @@ class ClassMarks(_MergedMarks):
         return '\n'.join(map(printable, _report_lines(self)))
 
     def rows(self) -> list: # of dicts
-        "Return a list with one dict per marked sentence: its text, label, votes, fractions and majority"
+        "Return a dict per finished sentence, with its text, label, fractions, majority, votes and number of students"
         out = []
         for i, text in enumerate(self.of.texts):
             if not self.respondents[i]: continue
