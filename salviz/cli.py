@@ -23,7 +23,7 @@ from .core.validation import check_faults
 
 # %% ../nbs/13_cli/02_cli.ipynb #006
 def _literal(word):
-    "Parse `word` as a Python literal; return it unchanged if it is none"
+    "Parse `word` as a Python literal; return it unchanged if it is not one"
     try: return ast.literal_eval(word)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError): return word
 
@@ -90,7 +90,7 @@ def _amount(
 
 # %% ../nbs/13_cli/02_cli.ipynb #301d
 def _named(
-    word, # a name, a path
+    word, # a name or a path
 ) -> str:
     "Parse a name or path, which must not be empty"
     if not word.strip(): raise argparse.ArgumentTypeError('must be a name or a path, got an empty string')
@@ -591,7 +591,7 @@ def _traceback_option(p, default=argparse.SUPPRESS): # so that a subcommand does
 
 # %% ../nbs/13_cli/02_cli.ipynb #st-3b
 def _engine_options(arg, *names):
-    "Add the options that select an engine; `names`: of the option for processes on this machine"
+    "Add the options that select an engine; `names` are those of the option for processes on this machine"
     engines = arg.__self__.add_mutually_exclusive_group().add_argument
     engines(*names, type=_whole(1), metavar='N', help='N processes on this machine (default: this process)')
     engines('--dask', type=_named, metavar='ADDRESS', help='the workers of a dask scheduler, such as tcp://node1:8786')

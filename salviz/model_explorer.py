@@ -108,14 +108,14 @@ def explore(
     prompt:str|None=None,            # question about the `image`, or the first tokens of a decoder such as Donut's
     audio:'np.ndarray|None'=None,    # for Whisper: floats [samples] at the sampling rate of the processor
     **kwargs,                        # arguments of `Explorer`
-    # an `Explorer` with attention [layers, heads, query, key], saliency [tokens] or [height, width] and attribution
-    # of each text or image
+    # an `Explorer` that shows, for each text or image, attention [layers, heads, query, key],
+    # saliency [tokens] or [height, width] and attribution
 ) -> Explorer:
     """Open the explorer on `model` without training, to show its attention for `texts` or `images`, and the saliency
     and attention attribution of its predictions
 
-    Return after one forward pass per text; further results appear automatically. `settle()`, `picture` and `to_html`
-    wait for these results, and `close()` stops the computation.
+    The explorer opens after one forward pass per text; other results appear when they are computed. `settle()`,
+    `picture` and `to_html` wait for these results, and `close()` stops the computation.
 
     Example: `explore()`, `explore(texts='a charming film')`,
     `explore(model, tokenizer, ['a charming film', 'a dull film'], target='positive')`,

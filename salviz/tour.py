@@ -160,7 +160,7 @@ def _write_page(
     table,          # from `_demo_table`
     written:dict,   # from `_write_pictures`
     link:str,       # HTML of a link to the page with the models, or ''
-    settings:dict,  # settings of the training, shown above the table
+    settings:dict,  # settings of the training runs, shown above the table
     note:str,       # what the numbers cannot show, see `_honest`
     knowledge=None, # {name: what the run has learned, see `_knows_words`}
 ):
@@ -202,8 +202,8 @@ _link = ('<p><a href="explorer.html">Type your own sentence</a> on a page where 
          'with SalLM answer side by side. The page needs no network.</p>')
 
 def _write_explorer(
-    path,      # of the HTML file
-    runs:list, # of two runs
+    path,      # path of the HTML file
+    runs:list, # two runs
 ) -> str: # a link, or '' if the page cannot run the models
     "Write the page of two runs with their models"
     from salviz.analysis.model_source import ModelSource
@@ -220,7 +220,7 @@ def _write_explorer(
 # %% ../nbs/13_cli/00_tour.ipynb #024
 def demo(
     out:str|PathLike|None=None, # new folder for runs, figures and page; default demo-TIME
-    # training sentences, or 'full'; the test split has at most as many, the validation split half as many
+    # number of training sentences, or 'full'; the test split has at most this many, the validation split half as many
     train_size:int|Literal['full']=160,
     epochs:int=2,
     seed:Seed=0,

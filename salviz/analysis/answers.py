@@ -64,7 +64,7 @@ def _through_language(method, maps, gradients, position):
 # %% ../../nbs/09_analysis/10_answers.ipynb #an14
 def through_tower(
     method:str,            # key of `_methods`
-    maps, gradients,       # of the layers of the tower, each [crops, heads, outputs, outputs]
+    maps, gradients,       # one entry for each layer of the tower, [crops, heads, outputs, outputs]
     weights:torch.Tensor,  # [patches]: weight of each patch at the output of the tower
     order,                 # position in the tower of each patch of a crop
     of_special=0.,         # [special tokens]: weights of the outputs before the patches
@@ -104,7 +104,7 @@ class AnswerExplanation:
     patch_weights:dict       # the same, through the vision tower: {method: float32 [generated, patches]}
     notes:list               # sentences on what is missing or random
     model:str                # name of the model
-    seconds:float=0.         # duration of a column of the image, if it is the spectrogram of audio
+    seconds:float=0.         # for audio, whose image is a spectrogram: duration of one of its columns
 
     @property
     def answer(self) -> list:
@@ -236,7 +236,7 @@ def _weights_of(method, read, ids, start, is_image, layout, merge, order) -> tup
 # %% ../../nbs/09_analysis/10_answers.ipynb #an27
 def token_facts(
     processor, logits, # [n, vocabulary]
-    ids:list, start:int, # tokens, of which those from `start` on were generated
+    ids:list, start:int, # tokens; those from position `start` on were generated
     most=5,
 ) -> tuple: # (probability [generated], alternatives)
     "Return the probability of each generated token, and its most probable alternatives (`most` of them)"
@@ -247,7 +247,7 @@ def token_facts(
              for row, values in zip(rest.indices.tolist(), rest.values.tolist())]
     return probability.detach().cpu().numpy(), named
 
-def untrained_note(model) -> str: # '' for a model that was loaded
+def untrained_note(model) -> str: # '' if they were loaded
     "Return a warning if the weights of `model` were not loaded from a checkpoint"
     if unwrapped(model).name_or_path: return ''
     return ('The weights were not loaded from a checkpoint. Unless you trained this model, the answer and all weights '

@@ -55,8 +55,8 @@ _mention_kinds = dict(pronominal=('subject', 'object', 'possessive'), nominal=('
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #009
 def _phrases(rng, kind, gender, place) -> list: # of 4 str
-    """Draw four noun phrases; the phrase at position `place` has the `gender` and, for a pronoun, is the only one with
-    it"""
+    """Draw four noun phrases; the one at position `place` has the `gender`, and if the mention is a pronoun,
+    no other phrase has it"""
     if kind == 'proper':
         chosen = [str(rng.choice(_names[gender]))]
         rest = [n for g in _names.values() for n in g if n != chosen[0]]
@@ -91,7 +91,8 @@ def antecedent_sentences(
     n:int=360,                  # number of sentences; a multiple of 3 times the number of mention types
     seed:int=0,
     kinds=tuple(_mention_kinds), # types of mentions: 'pronominal', 'nominal', 'proper'
-    # text, mention [start, end], antecedent and candidates [[start, end], …] in characters, kind, role, gender, place
+    # columns text, mention [start, end], antecedent and candidates [[start, end], …] (in characters), kind, role,
+    # gender, place
 ) -> datasets.Dataset:
     """Generate different synthetic sentences for the antecedent test; the antecedent is equally often the first, second
     and third noun phrase"""
@@ -197,7 +198,7 @@ def _with_kinds(scores, data) -> dict: # {'accuracy', kind: …}
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #023c
 def _antecedent_baselines(
     data=None,          # see `_check_antecedents`; None: `antecedent_sentences()`
-    candidates='words', # 'words' or 'mentions'; only chance depends on it
+    candidates='words', # 'words' or 'mentions'; only the chance level depends on it
 ) -> pd.DataFrame: # rule, accuracy, and one column per type of mention
     "Return the antecedent selection accuracy of rules that do not use coreference"
     if data is None: data = antecedent_sentences()
@@ -222,7 +223,7 @@ def _mention_weights(A, aligned, row) -> tuple: # ([heads…, words], {direction
     return weights, roles, parts
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #027b
-def _halves(data, seed) -> np.ndarray: # bool [sentences]: in the first half
+def _halves(data, seed) -> np.ndarray: # bool [sentences]: True for the first half
     "Split the sentences into random halves with equal numbers of each type of mention and place of the antecedent"
     strata = [str((row.get('kind'), row.get('place'))) for row in data]
     order = np.random.default_rng(seed).permutation(len(data))
@@ -257,8 +258,8 @@ def antecedent_accuracy(
     batch_size:PositiveInt=32,
     seed:Seed=0,        # seed for dividing the sentences into halves
     progress:bool=True, # show a progress bar if it takes more than three seconds
-    # layer, head, accuracy, first_half, second_half, [one column per type], to_earlier, to_later, to_self, to_special,
-    # direction
+    # columns layer, head, accuracy, first_half, second_half, [one per type of mention],
+    # to_earlier, to_later, to_self, to_special, direction
 ) -> pd.DataFrame:
     "Measure the antecedent selection accuracy of each head (Clark et al. 2019; Deshpande & Narasimhan 2020, 5.6)"
     check_observable(model)

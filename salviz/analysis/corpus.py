@@ -193,8 +193,8 @@ def head_table(
     model:torch.nn.Module,   # any model that can be observed; for an encoder-decoder, its encoder
     data:'Dataset|Sequence', # texts, pairs of texts (tuples), or a split of a data set, see `encoded_for`
     tokenizer:'PreTrainedTokenizerBase',
-    # name of an attribution, see `registered_attributions`, a function (model, batch) -> [batch, n], or None: no
-    # agreement
+    # name of an attribution, see `registered_attributions`, or a function (model, batch) -> [batch, n];
+    # None: no agreement
     saliency:str|Callable[..., torch.Tensor]|None='input_x_gradient',
     target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted', # what saliency explains, see `score_target`
     patterns:str|Sequence|dict=(), # names, functions of tokens, or {name: pattern}; adds a column for each
@@ -205,8 +205,8 @@ def head_table(
     max_length:int|None=None, # maximum number of tokens in a text
     steps:int=20,             # steps of integrated gradients, also for attention
     progress:bool=True,       # show a progress bar if it takes more than three seconds
-    # layer, head, to_special, to_previous, to_next, to_self, to_neighbours, entropy, normalised_entropy, [agreement…],
-    # [pattern_…]
+    # columns layer, head, to_special, to_previous, to_next, to_self, to_neighbours, entropy, normalised_entropy,
+    # [agreement…], [pattern_…]
 ) -> pd.DataFrame:
     """Return statistics of each attention head, averaged over the rows of each example and then over the examples of
     `data`; NaN if no example has a value. If the classification head of `model` reads a pooled row, the agreement

@@ -45,7 +45,7 @@ class EmpiricalExplainer(nn.Module):
 
     @torch.no_grad()
     def explain(self, data:'Sequence', batch_size:int=32) -> list: # of arrays [n_b], without padding
-        "Return the predicted attributions of texts or of a split, in their order"
+        "Return the predicted attributions of texts or of a split, in the order of the data"
         rows, collate, order = encoded_for(self.encoder, data, self.tokenizer)
         found = [None]*len(rows)
         with undisturbed(self):
@@ -89,13 +89,13 @@ def fit_explainer(
     method:str='integrated_gradients',     # attribution to predict, see `explain`
     target:str|int|tuple='predicted',      # score to explain, see `explain`
     *,
-    held_out:Annotated[float, Gt(0), Lt(1)]=.2, # last fraction of the texts, on which the error is measured
+    held_out:Annotated[float, Gt(0), Lt(1)]=.2, # fraction of the texts, at the end, on which the error is measured
     epochs:PositiveInt=5,
     learning_rate:PositiveFloat=5e-5,
     batch_size:PositiveInt=16,
     seed:Seed=0,                           # seed of the head's initial weights and of the order of the texts
     **options,                             # options of the method, such as steps
-) -> EmpiricalExplainer: # with `error`, in eval mode
+) -> EmpiricalExplainer: # in eval mode; its `error` is measured on the held-out texts
     "Train a model that predicts attributions in one pass, and measure its error on held-out texts"
     start = time.perf_counter()
     targets = explain_data(model, texts, method, target, tokenizer=tokenizer, progress=False, **options)

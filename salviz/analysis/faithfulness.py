@@ -73,10 +73,11 @@ def _unit_values(v, real, positions, words, unit, i):
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #006x
 def _unit_ranks(
-    batch:dict,       # as returned by `Collator`: input_ids [batch, n], attention_mask, is_special, for words word_ids
+    # as returned by `Collator`: input_ids [batch, n], attention_mask, is_special and, for words, word_ids
+    batch:dict,
     values, # one array per example, [batch, n] or an `Explanation`: a number per token, or with unit='word' per word
     unit='token',     # or 'word'
-    ranking='signed', # highest values first, or 'magnitude'
+    ranking='signed', # highest values first, or 'magnitude': highest magnitudes first
 ) -> tuple: # (int64 [batch, n], -1 where a position has no rank; number of units of each example, int64 [batch])
     "Return the rank of each position's unit when units are sorted by `values`, highest first"
     check_choice('unit', unit, ('token', 'word'))
@@ -131,7 +132,7 @@ _replacements = 'removal', 'mask', 'mean_embedding'
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #013b
 def _compacted(
-    inputs:dict,       # arguments of the forward: input_ids [rows, n], attention_mask, token_type_ids
+    inputs:dict,       # arguments of the forward method: input_ids [rows, n], attention_mask, token_type_ids
     remaining:torch.Tensor, # bool [rows, n]
     pad_token_id:int,  # fills the rest of a shorter row
 ) -> dict: # the same, [rows, longest row]
@@ -192,8 +193,8 @@ def _perturbed(
     mask_token_id=None,    # id of the mask token, for replacement='mask'
     mean=None,             # [dim], for replacement='mean_embedding'; None: see `_mean_embedding`
     batch_size=32,         # rows in a forward pass
-    # function (rows int64 [r], keep bool [r, n]) -> probabilities, float64 [r, classes]; NaN where removal leaves
-    # nothing
+    # function (rows int64 [r], keep bool [r, n]) -> probabilities, float64 [r, classes];
+    # NaN where removal leaves nothing
 ):
     "Return a function that runs `model` on selected positions of examples of `batch`"
     check_choice('replacement', replacement, _replacements)
@@ -280,7 +281,7 @@ def _whole(run, ranks):
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #024d
 def _counted(run, ranks, counts, only):
-    """Return the probabilities [batch, bins, classes] after removing the top units, or all other units with `only`;
+    """Return the probabilities [batch, bins, classes] after removing the top units or, with `only`, all other units;
     `counts` [batch, bins] is the number of top units, and identical inputs are run once"""
     which = np.stack([np.repeat(np.arange(len(counts)), counts.shape[1]), counts.reshape(-1)], 1)
     different, back = np.unique(which, axis=0, return_inverse=True)
@@ -306,7 +307,7 @@ def faithfulness(
     mask_token_id=None,    # None: the tokenizer's mask token
     mean=None,             # [dim] for 'mean_embedding'; None: mean of the embedding table
     batch_size=32,         # rows in a forward pass
-    ranking='signed',      # highest values first, or 'magnitude'
+    ranking='signed',      # highest values first, or 'magnitude': highest magnitudes first
     # arrays: comprehensiveness, sufficiency, flipped (1, 0), removed [B, K]; aopc_comprehensiveness, aopc_sufficiency,
     # probability, target [B]; shares [K]
 ) -> dict:
@@ -345,7 +346,7 @@ def decision_flip(
     mask_token_id=None,
     mean=None,
     batch_size=32,
-    ranking='signed',      # highest values first, or 'magnitude'
+    ranking='signed',      # highest values first, or 'magnitude': highest magnitudes first
     target='predicted',    # class of a multi-label model whose decision is tested, as in `faithfulness`
 ) -> dict: # arrays [B]: flip_fraction, flipped (bool), removed and units (int)
     """Compute the fraction of units of each example that must be removed, most salient first,
@@ -357,7 +358,7 @@ def decision_flip(
     y = target_rows(target, batch, whole)[0]
     before = _decisions(model, whole, y)
     removed, flipped = units.clone(), torch.zeros(len(ranks), dtype=torch.bool)
-    untouched = (real_tokens(batch).cpu() & (ranks < 0)).any(1)  # something is left without all units
+    untouched = (real_tokens(batch).cpu() & (ranks < 0)).any(1)  # tokens remain after the removal of all units
     last = torch.where(untouched | (replacement != 'removal'), units, units - 1)
     for k in range(1, int(units.max()) + 1):
         rows = (~flipped & (last >= k)).nonzero().squeeze(1)
@@ -572,7 +573,7 @@ def accuracy_drop(
     background:float|np.ndarray|torch.Tensor|None=None,
     # class to explain; the papers' code uses 'gold'
     target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted',
-    ranking:Literal['signed', 'magnitude']='signed', # highest values first, or 'magnitude'
+    ranking:Literal['signed', 'magnitude']='signed', # highest values first, or 'magnitude': highest magnitudes first
     batch_size:PositiveInt=64,
     seed:Seed=0,                      # seed of the random attributions
     shares:Sequence[float]|None=None, # old name of `fractions`

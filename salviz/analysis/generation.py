@@ -46,9 +46,9 @@ def translations(
     tokenizer,
     data,                # one split of `load_pairs`, or a list of texts, which have no targets
     beams=1,             # number of beams; 1: greedy
-    max_new_tokens=None, # maximum number of tokens in a translation, including its end token; None: see above
+    max_new_tokens=None, # maximum number of tokens in a translation, including its end token; None: see `_most_tokens`
     batch_size=32,
-    max_length=None,     # maximum number of tokens in a source (or target)
+    max_length=None,     # maximum number of tokens in a source or target text
 ) -> pd.DataFrame: # text, [target_text], translation, [exact: whether all tokens equal the target's], ended
     "Generate the translation of each text of `data` with `model`"
     check_counts(beams=beams, batch_size=batch_size)

@@ -42,7 +42,7 @@ def pooled(
     return torch.stack([how(x[..., a:b, :], -2) for a, b in zip(bounds, bounds[1:])], -2)
 
 def cell_bounds(bounds:np.ndarray, cell:int) -> np.ndarray: # int [cells + 1]
-    "Return the bounds of cells of `cell` units"
+    "Return the bounds of cells that are `cell` units wide"
     return np.append(bounds[:-1:cell], bounds[-1])
 
 def cell_sizes(rows:np.ndarray, keys:np.ndarray) -> np.ndarray: # int64 [row cells, key cells]
@@ -52,7 +52,7 @@ def cell_sizes(rows:np.ndarray, keys:np.ndarray) -> np.ndarray: # int64 [row cel
 def word_bounds(
     word_ids:np.ndarray, # int [tokens]: index of the word of each token; -1: none
 ) -> np.ndarray: # int [units + 1]
-    "Return the bounds of words; a token outside words is a unit"
+    "Return the bounds of words; a token outside words is a unit of its own"
     starts = (word_ids[1:] != word_ids[:-1]) | (word_ids[1:] < 0)
     return np.concatenate([[0], np.flatnonzero(starts) + 1, [len(word_ids)]])
 
@@ -75,17 +75,17 @@ def _row_statistics(
     return torch.stack([x.double() for x in (h, relative, A.amax(-1), A[..., 0], later, distance)])
 
 # %% ../../nbs/09_analysis/11_long_texts.ipynb #lt011
-_chunk_bytes = 2**22 # bytes of the weights that exist at the same time
+_chunk_bytes = 2**22 # bytes of the attention weights that are in memory at the same time
 
 class Overview(NamedTuple):
     "A layer at reduced resolution: one entry for each level, from the finest to the coarsest"
     cells:tuple       # width of a cell in units
-    maxima:tuple      # of float32 [heads, side, side]
-    means:tuple       # of float32 [heads, side, side]
+    maxima:tuple      # float32 [heads, side, side] for each level
+    means:tuple       # float32 [heads, side, side] for each level
     bounds:np.ndarray # int [side + 1]: bounds of the cells at the finest level
 
 class _Chunks:
-    "Chunks of the rows of a layer"
+    "Computes the rows of a layer in chunks"
     @property
     def layers(self) -> list: return list(self.calls)
 
@@ -108,7 +108,7 @@ class _Chunks:
 
     def rows(self,
         layer:int,
-        start:int, stop:int, # the queries from `start` to `stop`, without `stop`
+        start:int, stop:int, # the queries from `start` to `stop`, excluding `stop`
         heads=None,          # None: all
     ) -> torch.Tensor: # [heads, rows, keys]; in a causal layer without a mask, the keys before `stop`
         "Compute rows of a layer, equal to those of eager attention up to rounding"
@@ -150,7 +150,7 @@ class _Pooled(_Chunks):
         layer, head,
         rows,        # bounds of the rows of one or several results
         left, right, # bounds of the keys
-        pools,       # of 'maximum' and 'sum'
+        pools,       # one or both of 'maximum' and 'sum'
     ) -> list: # {pool: [cells, keys]} for each entry of `rows`
         "Pool the rows of a head"
         device, keys = self.calls[layer].query.device, right - left
@@ -199,8 +199,8 @@ class _Statistics(_Pooled):
         return dict(zip(statistic_names, np.stack(found, 1)))
 
 # %% ../../nbs/09_analysis/11_long_texts.ipynb #lt012
-def _levels(maxima, sums, cell, bounds) -> Overview: # of the finest level, float32 [heads, side, side]
-    "Return the `Overview` of the finest level with its coarser levels"
+def _levels(maxima, sums, cell, bounds) -> Overview: # maxima and sums: float32 [heads, side, side]
+    "Return the `Overview` that consists of the finest level, with these `maxima` and `sums`, and its coarser levels"
     levels, finest = [], bounds
     while not levels or levels[-1][1].shape[-1] > 16:
         if levels:
@@ -212,7 +212,7 @@ def _levels(maxima, sums, cell, bounds) -> Overview: # of the finest level, floa
     return Overview(*zip(*levels), finest)
 
 class _Finest:
-    "The cells of the finest level of an overview, and those that an earlier overview of a shorter text has, too"
+    "The cells of the finest level of an overview; some may be reused from an earlier overview of a shorter text"
     def __init__(self, bounds, side, before=None):
         self.cell = 2**max(0, math.ceil(math.log2((len(bounds) - 1)/side)))
         self.bounds, self.before = cell_bounds(bounds, self.cell), before
@@ -249,7 +249,7 @@ class LongAttention(_Statistics):
         cell:int=1,          # width of a cell in units; 1: full resolution
         side:int=256,        # cells of a tile in each direction
         pool:Literal['maximum', 'mean']='maximum',
-        bounds:np.ndarray|None=None, # of the units; None: tokens
+        bounds:np.ndarray|None=None, # bounds of the units; None: tokens
     ) -> np.ndarray: # float32 [rows, columns], at most `side` x `side`
         "Compute a tile of a map; equal to eager attention up to rounding for cells of one token"
         cells = cell_bounds(self._bounds(bounds), cell)
@@ -260,7 +260,7 @@ class LongAttention(_Statistics):
     def row(self,
         layer:int, head:int,
         query:int,                   # number of the unit
-        bounds:np.ndarray|None=None, # of the units; None: tokens
+        bounds:np.ndarray|None=None, # bounds of the units; None: tokens
         pool:Literal['maximum', 'mean']='maximum',
     ) -> np.ndarray: # float32 [units]
         "Compute the attention of one token, word or sentence of one head"
@@ -308,14 +308,14 @@ def long_attention(
 class LongText:
     "A text with its attention"
     attention:LongAttention
-    labels:list                # of each token
+    labels:list                # label of each token
     title:str
     words:np.ndarray|None=None # bounds of the words, see `word_bounds`; None: unknown
     start:int|None=None        # position of the first generated token; None: the text is not continued
     awaited:int=0              # number of tokens that are still to be generated
 
 def _longest(model, tokenizer, text, max_length) -> int:
-    "Return the number of tokens to use; warn if the text is cut"
+    "Return the number of tokens to use; warn if the text is truncated"
     longest = input_limit(model, tokenizer) if max_length is None else longest_input(model, tokenizer, max_length)
     if note := cut_note(model, tokenizer, [text], longest): warnings.warn(f'explore_long: {note}', stacklevel=4)
     return longest
@@ -326,7 +326,7 @@ def explained_text(
     max_length:int|None=None, # maximum number of tokens; None: the limit of the model
     generate:int|None=None,   # number of tokens that a causal language model generates after the text
 ) -> tuple: # (`LongText`, iterator over the `LongText` after each generated token)
-    "Run `model` on `text`; warn if the text is cut"
+    "Run `model` on `text`; warn if the text is truncated"
     whole = unwrapped(model)
     part = attention_parts(whole).get('encoder', whole)
     longest = _longest(part, tokenizer, text, max_length)
@@ -398,7 +398,7 @@ def _words_at(text:str, ends:list) -> np.ndarray: # int [tokens]; -1 outside wor
     return touched_words((text,), spans, offsets, np.zeros(len(offsets), int))[0]
 
 def _continuation(model, tokenizer, generation, text, word_ids):
-    "Yield the `LongText` after each generated token; `word_ids` of the prompt"
+    "Yield the `LongText` after each generated token; `word_ids` are those of the prompt"
     ends, special = model.generation_config.eos_token_id, {*tokenizer.all_special_ids}
     ends, ids = {*(ends if isinstance(ends, list) else [ends])}, []
     prompt, is_special, lengths = text, text.attention.is_special, [0]

@@ -207,7 +207,7 @@ def _answer(
 def _class_names(
     model, tokenizer,
     answers:list, # `Answer` of each text
-    most=8,       # number of tokens of a language model for one text; fewer for each of several, at least 3
+    most=8,       # maximum number of tokens of a language model; fewer for each of several texts, but at least 3
     classes=None, # names of the classes; None: those in the model's config
 ) -> tuple: # (names [C], their indices among the logits)
     "Return the names and indices of the classes that the head of `model` can predict"
@@ -256,7 +256,7 @@ def _path_steps(saliency, tokens:int, steps=None) -> int:
     return min(_most_steps, max(_fewest_steps, round(_most_steps * (_tokens_of_most / tokens)**2)))
 
 def _note_on_steps(model, inputs, values, score, steps, baseline) -> str:
-    "Return a note that integrated gradients `values` have fewer `steps` than usual, with their completeness error"
+    "Return a note that the integrated gradients `values` used fewer `steps` than usual, with their completeness error"
     error = float(completeness_error(model, inputs, values, score, baseline))
     return (f'Integrated gradients have {steps} steps instead of {_most_steps}, since the input has '
             f'{row_tokens(model, inputs):,} tokens; completeness error: {error:.1%}. '
@@ -299,7 +299,7 @@ def _stacked(
     return stacked
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #026c
-_most_ranked = 128 # tokens; the explorer computes ranks in longer texts for the heads that it shows
+_most_ranked = 128 # tokens; in longer texts, the explorer computes ranks only for the heads that it shows
 
 # three results: {name: array}, {name: layers}, notes
 def _attribution(model, inputs, score, start) -> tuple:
@@ -363,7 +363,7 @@ def _capture(model, inputs, is_read=None):
 class _Requested:
     "Computations to perform in addition to the attention of each text"
     saliency:str=None     # name of an attribution
-    steps:int|None=None   # of integrated gradients; None: see `_path_steps`
+    steps:int|None=None   # steps of integrated gradients; None: see `_path_steps`
     attribution:bool=True
     baseline:int=None     # token from which paths of the saliency start; None: an image of zeros
     notes:tuple=()        # notes on the saliency
@@ -527,7 +527,7 @@ def _captured_under(model, applied, is_read):
     with applied.on(model) as inputs: return _capture(model, inputs, is_read)
 
 def _tokens_read(text, source) -> dict: # fields of a `Snapshot`
-    "Return the tokens of `text` after masking, and their words; `source` has the position each token is taken from"
+    "Return the tokens of `text` after masking, and their words; `source` contains the position of each token in `text`"
     read, n = {k: getattr(text, k) for k in _of_text}, len(source)
     if (source == np.arange(n)).all(): return read
     tokens, labels = ([values[at] for at in source] for values in (text.tokens, text.labels))
@@ -554,9 +554,9 @@ def capture_texts(
     model, tokenizer, texts, target, position, saliency, steps, attribution, max_length, generate=None,
     interventions=None, # an `Intervention` or None for each text
 ) -> Capture:
-    """Run one forward pass for each of `texts`; further arguments are those of `_explain_texts`
+    """Run one forward pass for each of `texts`; the other arguments are those of `_explain_texts`
 
-    Without a model the bundled sentiment classifier is used."""
+    Without a model, the bundled sentiment classifier is used."""
     if model is None: model, tokenizer = load_classifier('movie-minilm')
     pair, whole = (model, tokenizer), unwrapped(model)
     model = _check_model(whole, tokenizer, saliency)
@@ -607,15 +607,15 @@ def _explain_texts(
     model,                           # a transformers model that `observe` supports, with or without a head
     tokenizer,                       # its fast tokenizer
     texts,                           # a text, a list of texts, or a list of pairs of texts
-    # class, token or label to explain, or a function of (outputs, rows); or a list, one per text; None: the predicted
-    # one
+    # class, token or label to explain, or a function of (outputs, rows); or a list, one per text;
+    # None: the predicted one
     target=None,
     position=None, # token whose output is explained, if the head has an output for each; or a list, one per text
     saliency='integrated_gradients', # name of an attribution, see `registered_attributions`, or None
     steps:int|None=None,             # steps of integrated gradients; None: see `_path_steps`
     attribution:bool=True,           # also compute the attention attribution
     # number of tokens that a causal language model generates after each text, greedily, or a dict of arguments of
-    # model.generate; each of them is explained
+    # model.generate; each generated token is explained
     generate=None,
     max_length=None,                 # maximum number of tokens in a text; None: that of the model, but at most 512
 ) -> list: # of `Snapshot`, one per text, all of step 0
@@ -651,8 +651,8 @@ def explain_alike(
     model,                       # as in `_explain_texts`
     tokenizer,
     texts,                       # a list of texts, or of pairs; the first one determines the explained class
-    # name of an attribution, see `registered_attributions`; the default needs one backward pass; None: attention and
-    # answers only
+    # name of an attribution, see `registered_attributions`; the default needs one backward pass;
+    # None: attention and answers only
     saliency='input_x_gradient',
     interventions=None, # an `Intervention` or None for each text
     target:int|None=None, # the explained class; None: for a classifier, the one predicted for the first text
@@ -687,8 +687,8 @@ def text_query_key(
     return tokenizer.convert_ids_to_tokens(row['input_ids']), vectors
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img2
-_most_images = 64      # images in one call: each has maps of all heads
-_most_of_pixel = 100. # larger numbers are not normalised
+_most_images = 64      # maximum number of images in one call, because each has maps of all heads
+_most_of_pixel = 100. # largest magnitude of a normalised pixel value
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img2b
 def _columns_of(images) -> tuple: # (images, their labels or None, names of the classes or None)
@@ -930,7 +930,7 @@ class _CapturePasses(_BackgroundThread):
         return capture.requested.passes(capture.model, row_tokens(capture.model, inputs), places)
 
     def _await(self, probe, how):
-        "Record in a snapshot which parts are missing, and why, in its entry `awaited`"
+        "Record in the entry `awaited` of a snapshot which parts are missing, and why"
         snapshot = self.run.snapshot(0, probe)
         arrays = {'attention attribution': 'attention_attribution',
                   'saliency': 'saliency_map' if self._capture.kind == 'image' else 'saliency',

@@ -26,8 +26,8 @@ class _ModelChoices:
     "The models that are available for custom sentences: a single model, a model in training, or a run's checkpoints"
     def __init__(self,
         run=None,      # a `Run` or an object with its attributes
-        model=None,    # (model, tokenizer), such as from `load_classifier` or `load_model`
-        training=None, # a training from `start_training`
+        model=None,    # (model, tokenizer), for example from `load_classifier` or `load_model`
+        training=None, # a `Training` from `start_training`
     ):
         if model is not None and not (isinstance(model, (list, tuple)) and len(model) == 2 and None not in model):
             raise ValueError("model must be a pair (model, tokenizer), such as load_classifier('movie-minilm'); "
@@ -105,8 +105,8 @@ class ModelSource(_ModelChoices):
 
     def quantised(self,
         texts,        # each a list of one text or a text pair
-        others:float, # size of the page without models, see `quantised_model`
-        count:float=1,# size of all models in the page, in units of one
+        others:float, # size of the page without models in bytes, see `quantised_model`
+        count:float=1,# size of all models in the page, relative to the size of one
         at:int=-1,    # index among the `choices`; the last is the newest
         frequent=(),  # texts whose word pieces come first, see `quantised_model`
     ) -> tuple: # (`QuantisedModel`, its name)
@@ -126,5 +126,5 @@ class ModelSource(_ModelChoices):
         "Compute queries and keys of one head in `text`"
         from salviz.analysis.model_maps import text_query_key
         model, tokenizer = self._ready(choice)
-        least = tokenizer.num_special_tokens_to_add(pair=True) + 1 # texts are not cut below this length
+        least = tokenizer.num_special_tokens_to_add(pair=True) + 1 # texts are not truncated below this length
         return text_query_key(model, tokenizer, _plain(text), layer, head, max_length=max(length, least))

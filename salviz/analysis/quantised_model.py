@@ -153,7 +153,8 @@ def _piece_order(tokenizer, texts, frequent=()) -> tuple: # (ids always included
     rest = sorted({*vocabulary.values()} - first - unused, key=lambda i: (-counts.get(i, 0), i in rare, i))
     return sorted(first - unused), rest
 
-# bytes of a page by the number of layers, of engine and tokenizer, of one weight (compressed, 7 bits per character)
+# sizes in bytes: a page, by the maximum number of layers of its model; the engine with the tokenizer;
+# a weight that is compressed and written with 7 bits per character
 _goals, _fixed_bytes, _weight_bytes = ((2, 6e6), (float('inf'), 16e6)), .46e6, .907*1.17
 _fewest_pieces, _fewest_tokens = 800, 128
 
@@ -183,7 +184,7 @@ def quantised_twin(model):
         weight.data.copy_(weight.new_tensor(rounded.T if flip else rounded))
     return twin.eval()
 
-def _moved(model, twin, tokenizer, texts) -> dict: # sentences, `most`: largest change of a probability, predictions
+def _moved(model, twin, tokenizer, texts) -> dict: # sentences, most (largest change in probability), changed (answers)
     "Measure how much 8-bit weights change the predictions for `texts`"
     def answers(one): return [explain_alike(one, tokenizer, [text], None)[0].arrays['probabilities'] for text in texts]
     before, after = answers(model), answers(twin)
@@ -199,7 +200,7 @@ class QuantisedModel:
     weights:dict = field(repr=False) # {name in the engine: vector, or the codes and scales of `quantised_rows`}
     header:dict = field(repr=False)  # config, tokenizer, pieces, longest, vocabulary, padding, explains, attributions
     answer:Snapshot = field(repr=False) # snapshot of the first text, as a kernel computes it
-    moved:dict                       # sentences, most, changed
+    moved:dict                       # effect of the 8-bit weights, see `_moved`
 
 def _padding(config, tokenizer) -> str:
     "Return the token that fills the baseline of integrated gradients"
@@ -211,7 +212,7 @@ def quantised_model(
     model, tokenizer, # a classifier of texts of a supported kind, and its fast tokenizer
     texts,            # recorded texts: lists of one text or a text pair
     others:float=1e6, # size of the page in bytes without models, which determines the number of word pieces
-    count:float=1,    # size of all models in the page, in units of one
+    count:float=1,    # size of all models in the page, relative to the size of one
     frequent=(),      # texts whose most frequent word pieces the page contains; (): those of the tokenizer
 ) -> QuantisedModel:
     "Prepare `model` for a page; raise a ValueError for kinds of models that the engine does not support"

@@ -43,11 +43,11 @@ def _marked_words(model, data, tokenizer, rationales) -> list: # of bool [words]
 
 # %% ../../nbs/09_analysis/08_rationales.ipynb #d5dc7279
 def plausibility_table(
-    # {method: one array per example}; with `model`, attributions as in `faithfulness_data`, whose arrays have one value
-    # per word
+    # {method: one array per example}; with `model`, attributions as in `faithfulness_data`,
+    # whose arrays have one value per word
     methods:'str|Sequence|dict|Attribution|captum.attr.Attribution',
-    # for each example: flags per word, None if it was not annotated, or, with `model`, character spans; None: the
-    # column rationale of `data`
+    # for each example: flags per word, None if it was not annotated, or, with `model`, character spans;
+    # None: the column rationale of `data`
     rationales:Sequence|None=None,
     *,
     model:torch.nn.Module|None=None,        # the classifier whose predictions the methods explain

@@ -34,7 +34,7 @@ class RemovedData:
         data,                # DatasetDict of `load_images`, `load_series` or `synthetic_series`
         methods=('gradient',), # names of attributions, or {name: name or dict(method=…, its options)}; random is added
         target='predicted',  # class to explain; 'gold' can reveal the class
-        ranking='signed',    # highest values first, or 'magnitude'
+        ranking='signed',    # highest values first, or 'magnitude': highest magnitudes first
         background=None,     # replacement value, after normalisation; None: see `background_of`
         batch_size=64,
         seed=0,              # seed of the random ranking

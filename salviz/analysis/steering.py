@@ -62,7 +62,7 @@ def gold_log_probability(outputs, batch:dict) -> torch.Tensor: # [batch]
 @torch.no_grad()
 def head_gains(
     model:torch.nn.Module,
-    tasks:dict,          # {name: (batch with labels, marked bool [batch, tokens])}: examples to profile heads with
+    tasks:dict,          # {name: (batch with labels, marked bool [batch, tokens])}: examples to profile heads on
     alpha:float=.01,     # as in `steer`
     layers:list|None=None, # layers to profile; None: all
     score:Callable[..., torch.Tensor]=gold_log_probability, # function of (outputs, batch) -> [batch], higher is better

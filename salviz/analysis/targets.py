@@ -117,8 +117,8 @@ def target_divergences(
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-10
 # -> (float64 [batch], attention [batch, tokens], target [batch, tokens], bool [batch, tokens])
 def _divergence(model, method, batch) -> tuple:
-    """Compare attention with the target of `method`; return the divergence, the attention, the target, and the tokens
-    that count"""
+    """Compare attention with the target of `method`; return the divergence, the attention, the target,
+    and the tokens that count"""
     with undisturbed(model), torch.no_grad():
         plan = method.plan(unwrapped(model), batch, None)
         with observe(model, list(plan.layers), rows=plan.rows) as maps: outputs = model(**model_inputs(batch, model))
@@ -146,7 +146,7 @@ def teacher_of(
     recorded = run.config['method'].get('args', {}).get('teacher')
     if (run.path/'teacher').is_dir(): return run.path/'teacher'
     if not isinstance(recorded, str): return run.path
-    beside = run.path.parent/Path(recorded).name # a study that was moved
+    beside = run.path.parent/Path(recorded).name # the study may have been moved
     folder = next((path for path in (Path(recorded), beside) if path.is_dir()), None)
     if folder is None:
         raise FileNotFoundError(f'the teacher of {run.path} was {recorded}, which cannot be opened as a run; '

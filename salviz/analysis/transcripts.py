@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 # %% ../../nbs/09_analysis/14_transcripts.ipynb #tr06
 def _mean_positive(A, G): return (A*G).clamp(min=0).mean(0)
 
-def _through_decoder(method, inner, crosses, gradients, position) -> tuple: # (u [outputs], v [tokens]); sum 1
+def _through_decoder(method, inner, crosses, gradients, position) -> tuple: # (u [outputs], v [tokens]), in total 1
     """Return the weights of the encoder's outputs and of the decoder's tokens for the prediction at `position`
 
-    `inner` and `crosses` are maps [heads, query, key] of the layers, `gradients` the same of both, or None."""
+    `inner` and `crosses` are maps [heads, query, key] of the layers; `gradients` contains the gradients of both,
+    or is None."""
     v = torch.zeros(inner[0].shape[-1], dtype=torch.float64)
     v[position], u = 1, torch.zeros(crosses[0].shape[-1], dtype=torch.float64)
     if method == 'attention':
@@ -59,7 +60,7 @@ def _eager(model):
         for key, config in configs.items(): config._attn_implementation = before[key]
 
 def _whisper_prompt(model, values, start) -> list:
-    "Return the tokens with which Whisper transcribes in the language of the audio, without times; [] if it has none"
+    "Return the tokens that make Whisper transcribe in the language of the audio without timestamps; [] if it has none"
     settings, ids = model.generation_config, []
     languages = getattr(settings, 'lang_to_id', None)
     if languages:
@@ -145,7 +146,7 @@ def explain_transcript(
     processor:'ProcessorMixin',   # its processor
     source:object,                # a PIL image or a uint8 array [height, width, 3]; or audio: floats [samples]
     # first tokens of the decoder after its start token, such as a task of Donut; '' for Whisper: transcribe in the
-    # language of the audio, without times
+    # language of the audio, without timestamps
     prompt:str='',
     generate:PositiveInt=16,      # maximum number of tokens in the answer
     methods:Sequence[AnswerMethod]=('attention', 'rollout', 'gradient_x_attention'),

@@ -60,7 +60,7 @@ def masked_source(
 
 # %% ../../nbs/04_attribution/11_applied_interventions.ipynb #e6e1a363
 def _occurrences(name, batch, tokenizer) -> np.ndarray|None: # bool [n]
-    "Return the tokens to which the pattern called `name` attends; None if they do not depend on the text"
+    "Return the tokens to which the pattern called `name` attends; None if its positions do not depend on the text"
     if name == 'delim': return batch['is_special'][0].cpu().numpy()
     if name != 'period': return None
     tokens = tokenizer.convert_ids_to_tokens(batch['input_ids'][0].tolist())
@@ -113,7 +113,7 @@ class _Plain:
         return input_saliency(self.model, self.inputs, method, self.target)[0].float().cpu().numpy()
 
     def dropped(self, one:Intervention) -> dict: # {layer: bool [heads, n, n]}
-        "Draw the positions that AD-DROP drops from the region of an intervention; 'random' ranks random numbers"
+        "Draw the positions that AD-DROP drops from the region of an intervention; 'random' ranks positions at random"
         attribution, allowed = attention_attribution(self.model, self.inputs, self.target)
         drops, is_random = {}, one.region == 'random'
         for layer, x in attribution.items():

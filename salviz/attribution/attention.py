@@ -106,10 +106,10 @@ def _attention_of_one_pass(model, inputs, target, layers, differentiate, trainin
 def attention_attribution(
     model:torch.nn.Module,
     inputs:dict, # batch or arguments of the model's forward: input_ids [batch, n], attention_mask, ...
-    # the class whose logit is attributed: 'predicted' (in the same pass) or int64 [batch]; or a function, see
-    # `target_scores`
+    # the class whose logit is attributed: 'predicted' (in the same pass) or int64 [batch];
+    # or a function, see `target_scores`
     target:str|torch.Tensor|Callable[..., torch.Tensor]='predicted',
-    layers:int|Sequence[int]|None=None, # None: all; or an int, or a list of int
+    layers:int|Sequence[int]|None=None, # one or several layers; None: all
     # 'gradient': signed gradient (GA); 'integrated_gradients' (IGA); 'attention': A itself (AA)
     method:Literal['gradient', 'integrated_gradients', 'attention']='gradient',
     # whether to run the pass in training mode (IGA: only the pass for the prediction; the path has no dropout)
@@ -118,11 +118,11 @@ def attention_attribution(
     steps:int=20,        # m, number of steps of integrated gradients
     # how to read eq. 3 of AD-DROP: 'paper' (unscaled attention) or 'standard' (scaled attention)
     reading:Literal['paper', 'standard']='paper',
-    # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
+    # for an encoder-decoder: its 'encoder' (default), 'decoder' or 'cross'
     part:Literal['encoder', 'decoder', 'cross']|None=None,
     batch_size:PositiveInt|None=None, # rows in a forward pass of IGA; None: as many as `rows_at_once`
-    # GA and AA in training mode: use attention after dropout (as in all released code), not before (as in the
-    # equations)
+    # GA and AA in training mode: use attention after dropout (as in all released code),
+    # not before (as in the equations)
     after_dropout:bool=False,
     # IGA: number of points in the Gauss rule for the sum over `steps`, see `path_rule`; None: the sum itself
     nodes:int|None=None,
@@ -130,8 +130,8 @@ def attention_attribution(
     dtype:torch.dtype|None=None,
     # IGA of 'predicted': label from the unscaled pass ('fixed'), or predicted again at 'each_step' (released code)
     pseudo_label:Literal['fixed', 'each_step']='fixed',
-    # ({layer: attribution [batch, heads, query, key]}, {layer: allowed positions, bool [batch, 1 or heads, query,
-    # key]})
+    # ({layer: attribution [batch, heads, query, key]},
+    # {layer: allowed positions, bool [batch, 1 or heads, query, key]})
 ) -> tuple:
     "Attribute the score `target` to each attention position; positions that are not allowed get 0"
     check_choice('method', method, [*_attentions])

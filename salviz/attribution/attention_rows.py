@@ -141,7 +141,7 @@ def _by_integrated_attention(read, *, layers=-1, steps=20, nodes=None, reading='
         values.append(torch.stack([b.sum((1, 2)) for b in B.values()]).mean(0))
         sums.append(torch.stack([b.sum((1, 2, 3)) for b in B.values()]))
     values = _of_what_is_read(read, torch.stack(values))
-    if reading == 'paper': return values # not complete by definition
+    if reading == 'paper': return values # by definition, these are not complete
     def gain():
         gains = []
         for l in B:

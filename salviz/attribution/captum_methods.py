@@ -47,8 +47,8 @@ class _Facts:
     says:str='share'        # see `salviz.attribution.registry.meanings`
     is_random:bool=False
     has_gradients:bool=True # whether it differentiates the model
-    # whether several examples can share a call: deterministic, each example independent, copies in the order that
-    # `Reading` expects
+    # whether several examples can share a call: deterministic, each example independent,
+    # copies in the order that `Reading` expects
     is_batched:bool=False
     is_complete:bool=False  # whether the values add up to the score minus that of the baseline
     inputs:tuple=readings
@@ -347,7 +347,7 @@ class _Recipe:
         return self.name + (f'({", ".join(parts)})' if parts else '')
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #043b
-_unwritten = [] # options without a text, in the order in which they were first used
+_unwritten = [] # options that cannot be written as text, in the order in which they were first used
 
 def _is_literal(x) -> bool:
     "Return whether `x` can be restored from its `repr`"
@@ -416,13 +416,13 @@ def _arguments(recipe, score, layer, x, options) -> dict:
     return arguments
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #046
-_most_features = 7 # features whose orders ShapleyValues enumerates: 7! orders with 7 passes each
+_most_features = 7 # maximum number of features for ShapleyValues, which needs 7 passes for each of their 7! orders
 
 def _cells(recipe, score, values) -> torch.Tensor: # [rows, n], [rows, height, width] or [rows, time, features]
     "Reduce a result of Captum to one number for each token, pixel or cell"
     if isinstance(values, tuple): values, = values[:1]
     kind, reading = (recipe.inner or recipe), score.reading
-    is_repeated = not kind.facts.has_gradients # each feature has its value in all of its dimensions
+    is_repeated = not kind.facts.has_gradients # all dimensions of a feature have the same value
     if kind.name in _of_layers: return (_of_tokens if reading.is_text else _of_pixels)(score, values, is_repeated)
     if is_repeated and reading.is_text: return values[..., 0]
     return reduced(reading.name, values, torch.ones_like(values))
@@ -508,7 +508,7 @@ class CaptumAttribution(_CaptumProperties):
         # a class, such as 'GradientShap' or 'NoiseTunnel(IntegratedGradients)', or an object constructed on the model
         kind:'str|captum.attr.Attribution',
         # options of the constructor and of `attribute`, and `baseline`, `layer` and `window`, see `_defaults_of`;
-        # `seed` of random methods, for functions without an argument for it
+        # `seed` of random methods, for functions without such an argument
         **options,
     ):
         recipe = _Recipe(kind.removeprefix('captum.') if isinstance(kind, str) else kind)

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 class Explanation:
     "The attributions of the scores of several examples to their tokens, pixels or cells"
     method:str
-    # [batch, n] (0 at padding), [batch, height, width], [batch, time, features]; 'each': with classes first
+    # [batch, n] (0 at padding), [batch, height, width] or [batch, time, features];
+    # for target 'each', the first axis is the class
     values:torch.Tensor
     # int64 [batch]: the explained classes; 'each'; or the function that computed the score
     target:object
@@ -55,7 +56,8 @@ class Explanation:
 
     def examples(
         self,
-        # of arrays [n_b] (texts, without padding), [height, width] or [time, features]; target 'each': classes first
+        # returns arrays [n_b] (texts, without padding), [height, width] or [time, features];
+        # for target 'each', the first axis is the class
     ) -> list:
         "Return the values of each example as a separate array"
         each, values = isinstance(self.target, str), as_array(self.values)
@@ -75,7 +77,7 @@ class Explanation:
     def words(
         self,
         how='sum', # how the values of a word's tokens are combined: 'sum', 'mean', 'max' or 'first'
-        # of Series [W_b] with one entry per word; target 'each': of DataFrames [classes, W_b]
+        # returns Series [W_b] with one entry per word or, for target 'each', DataFrames [classes, W_b]
     ) -> list:
         """Return one table of words and their values for each text. Words that share a token have one row.
         If the texts are unknown, as in a batch, words are named 0, 1, …"""
@@ -143,8 +145,8 @@ def _joined(parts, intervention, texts):
 @validated
 def explain(
     model:torch.nn.Module, # a model for texts, images or series
-    # a batch from a collator; or, with `tokenizer`, one text, a list of texts or of pairs (tuples), or a split, see
-    # `as_batch`
+    # a batch from a collator; or, with `tokenizer`, one text, a list of texts or of pairs (tuples), or a split;
+    # see `as_batch`
     inputs:'dict|str|Sequence|Dataset',
     # name of an attribution, see `list_attributions`, such as 'captum.Lime'; or a `CaptumAttribution`
     method:'str|Attribution|captum.attr.Attribution'='integrated_gradients',
@@ -253,9 +255,9 @@ def _in_order(parts, order):
 def explain_data(
     model:torch.nn.Module,
     data:'Sequence|Dataset',           # texts, pairs, or a split, loaded or encoded: see `encoded_for`
-    # this and further arguments as in `explain`
+    # this and the other arguments are as in `explain`
     method:'str|Attribution|captum.attr.Attribution'='integrated_gradients',
-    # the order of int64 [len(data)], and of the rows that a function gets, is the order of the data
+    # int64 [len(data)], and the rows that a function receives, are in the order of the data
     target:str|int|tuple|torch.Tensor|Callable[..., torch.Tensor]='predicted',
     *,
     tokenizer:'PreTrainedTokenizerBase|None'=None,
@@ -266,8 +268,8 @@ def explain_data(
     details:bool=False, # whether to return an `Explained`, a list with scores, targets and completeness errors
     progress:bool=True, # whether to show a progress bar on a terminal
     **options,
-    # of arrays [n_b] (texts, without padding; with `words` [W_b]), [height, width] or [time, features]; target 'each':
-    # classes first
+    # returns arrays [n_b] (texts, without padding; with `words` [W_b]), [height, width] or [time, features];
+    # for target 'each', the first axis is the class
 ) -> list:
     "Attribute the score of every example to each token, pixel or cell; return one array per example"
     model = unwrapped(model)

@@ -64,7 +64,7 @@ def packed(
     copies=1,           # number of copies of each example, or a function of its length
     rows_that_fit=None, # function of a length: number of rows of this length in a pass
 ) -> list: # of int64 arrays: indices of the examples in each pack; the longest first
-    "Group examples of similar length so that all copies of a group fit into one pass, except for single examples"
+    "Group examples of similar length; all copies of a group of several examples fit into one pass"
     lengths = np.asarray(lengths)
     packs, padding, longest, most, times = [], 0, 0, 0, 0
     for i in np.argsort(-lengths, kind='stable'):

@@ -305,8 +305,7 @@ class _ReadExamples:
         batch:dict,             # tensors on the device of `model`
         rows=None,              # int64: indices of the examples; None: all
         # each is 'predicted', a class for each of `rows`, or a function of (outputs, rows). If the only pass is over
-        # the
-        # input itself, `targets` may be a function of (outputs, rows) that returns the list
+        # the input itself, `targets` may be a function of (outputs, rows) that returns the list
         targets=('predicted',),
         batch_size=None,        # rows in a forward pass; None: as many as `rows_at_once`
         seed=0,                 # seed of attributions that use random numbers

@@ -38,9 +38,8 @@ class Attribution:
     # (name of the input, gradient, input) -> values, if the attribution needs only the gradient at the input
     of_gradient:object=None
     of_attention:str=None    # method of `attention_attribution` whose maps the attribution sums
-    # number of copies of an example in a pass: a number, the name of an option, or a function of the number of tokens
-    # in
-    # a text
+    # number of copies of an example in a pass: a number, the name of an option,
+    # or a function of the number of tokens in a text
     copies:int|str|object=1
     # whether the only pass is over the input itself, so that the same pass gives the class and the score
     is_one_pass:bool=False
@@ -136,7 +135,7 @@ def attribution_named(
 # %% ../../nbs/04_attribution/00_registry.ipynb #36ef2996
 _passed = {} # {name: `Attribution`}, those that were passed as objects
 
-def attribution_name(method:object) -> object: # a name; anything that is no attribution, such as a function, as it is
+def attribution_name(method:object) -> object: # a name; or `method` itself, if it is not an attribution
     "Return the name of an attribution; afterwards, `attribution_named` finds an object by this name"
     if isinstance(method, str) or not is_attribution(method): return method
     found = attribution_named(method)

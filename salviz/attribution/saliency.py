@@ -163,8 +163,8 @@ def _check_baseline(inputs:dict, baseline) -> str: # the name of the input
 def read_in_packs(
     model, batch:dict,
     chosen,          # an `Attribution`
-    # list of targets: int64 [batch] or functions of (outputs, rows); for an attribution with one pass also a
-    # `TargetQuery`
+    # list of targets: int64 [batch] or functions of (outputs, rows);
+    # for an attribution with one pass also a `TargetQuery`
     questions,
     options:dict,    # options of the attribution
     batch_size=None, # rows in a forward pass; None: as many as `rows_at_once`

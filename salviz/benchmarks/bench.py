@@ -144,7 +144,7 @@ def _llama_classifier(
     tokenizer,
     dropout=0.,  # attention dropout
     rank=8,      # rank of the adapters in the projections of queries and values
-    **sizes,     # settings of `LlamaConfig` that replace those of half a billion parameters
+    **sizes,     # settings of `LlamaConfig` that replace those of a model with half a billion parameters
 ) -> LlamaForSequenceClassification:
     "Return a Llama classifier with random weights, whose LoRA adapters and head are trained"
     from peft import LoraConfig, get_peft_model # slow to import, and optional
@@ -578,7 +578,7 @@ _row_lengths = 2048, 8192 # tokens of the texts
 def measure_row_supervision(
     lengths=_row_lengths, device='cpu', rounds=5, clock=None,
     say=print,
-    **how, # {name: arguments of `observe`} of further steps
+    **how, # {name: arguments of `observe`} of additional steps
 ) -> list: # of dicts, one entry for each of `lengths`
     "Measure time and memory of a pass with a loss on one attention row, relative to a pass without it"
     found = []

@@ -93,7 +93,7 @@ def _disagreement(
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe08
 def _loop(model, batch, optimizer):
-    "A training step without a Trainer"
+    "Perform a training step without a Trainer"
     model.train()
     model(**batch).loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.)

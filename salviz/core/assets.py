@@ -182,8 +182,7 @@ def _copy(read, inside, files, folder):
 
 # %% ../../nbs/01_core/02_assets.ipynb #034
 def _fetch_one(name, force, say):
-    """Download the asset called `name` unless it is cached and `force` is False; pass progress messages to the function
-    `say`"""
+    "Download the asset called `name` unless it is cached and `force` is False; `say` receives progress messages"
     place = _place(name)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -225,8 +224,8 @@ def hub_silence(
     revision=None,    # a branch, tag or commit of the repository
     timeout:float=10, # seconds to wait for an answer
 ) -> str: # '' if the Hub answers, else a short reason
-    """Return the reason why the Hub cannot be reached; raise a `ValueError` if it has no repository called `name` or no
-    such `revision`"""
+    """Return the reason why the Hub cannot be reached; raise a `ValueError` if it has no repository called `name`
+    or no such `revision`"""
     from huggingface_hub import HfApi # imported here because it takes a third of a second
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
     try: HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=timeout)

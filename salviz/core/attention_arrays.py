@@ -207,8 +207,8 @@ def _square(shape, keys, values):
     return square
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa022
-# maps of one kind of attention: name of the argument, maps, tokens of queries and keys (None: the same), further
-# arguments, the number of the first sentence, a note for captions
+# maps of one kind of attention: name of the argument, maps, tokens of queries and keys (None: those of the
+# queries), other arguments, the number of the first sentence, a note for captions
 _Part = namedtuple('_Part', 'what attention queries keys options first note')
 
 def _of_sentence(part, i, layers, queries, keys, start):
@@ -326,8 +326,8 @@ def attention_maps(
     encoder_attention:Any=None, decoder_attention:Any=None, # self-attention of an encoder-decoder model
     cross_attention:Any=None,        # weights with decoder queries and encoder keys
     encoder_tokens:Sequence|None=None, decoder_tokens:Sequence|None=None,
-    saliency:Any=None,               # a number per token; nested as `attention` is
-    labels:Sequence|None=None,       # readable form of the tokens; None: from their spelling
+    saliency:Any=None,               # a number per token; nested like `attention`
+    labels:Sequence|None=None,       # readable form of the tokens; None: inferred from them
     words:Sequence|None=None,        # number of each token's word (None: special), as `encoding.word_ids()` returns
     steps:Sequence[int]|None=None,   # training steps along the first axis of `attention`
     attention_mask:Any=None,         # [batch, n] 0 for padding, which is removed

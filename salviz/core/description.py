@@ -20,8 +20,8 @@ from .names import display_name, listed, methods_words
 from .words import digits_of, without_path
 
 # %% ../../nbs/01_core/20_description.ipynb #de-5
-# what: model, data, method, seed, step, probe or sentence; words: parts of a sentence; cites: names of papers, or
-# BibTeX entries
+# what: model, data, method, seed, step, probe or sentence; words: parts of a sentence;
+# cites: names of papers, or BibTeX entries
 _Fact = namedtuple('_Fact', 'what words cites', defaults=((),))
 
 def entry_of(config:dict, key:str) -> dict:

@@ -83,7 +83,7 @@ def _fields(path, text):
 # %% ../../nbs/01_core/01_files.ipynb #009b
 def _regular_header(text) -> list: # None: the file has an error
     "Return the first row of a CSV file if the file has other rows and all rows have the same number of fields"
-    # line numbers are not computed here: they are slow and needed only for errors
+    # line numbers are slow to compute and needed only for errors, so they are not computed here
     limit = csv.field_size_limit(len(text) + 1)
     try:
         rows = filter(None, csv.reader(io.StringIO(text, newline=''), strict=True))

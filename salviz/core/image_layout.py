@@ -36,7 +36,7 @@ def _overlaps(
     count,         # number of intervals of equal length in the crop
     size,          # number of pixels along the axis
 ) -> np.ndarray: # float64 [count, size], from 0 to 1
-    "Return the length of each pixel that lies in each interval"
+    "Return the fraction of each pixel's length that lies in each interval"
     edges = start + length*np.arange(count + 1)/count
     pixels = np.arange(size)
     high = np.minimum(edges[1:, None], pixels + 1)
@@ -46,9 +46,9 @@ def _overlaps(
 @dataclass(frozen=True)
 class ImageLayout:
     "The pixels that each image token covers"
-    height:int   # of the image, in pixels
+    height:int   # height of the image, in pixels
     width:int
-    crops:tuple  # of `Crop`, in the order of the tokens
+    crops:tuple  # one `Crop` for each part of the image, in the order of the tokens
 
     @property
     def tokens(self) -> int:
@@ -60,7 +60,7 @@ class ImageLayout:
         return np.concatenate([crop.boxes() for crop in self.crops])
 
     def refined(self, factor:int) -> 'ImageLayout':
-        "Return the layout of the patches, if each token was merged from `factor` × `factor` patches"
+        "Return the layout of the patches from which tokens are merged, `factor` × `factor` patches per token"
         finer = [replace(crop, rows=crop.rows*factor, columns=crop.columns*factor) for crop in self.crops]
         return replace(self, crops=tuple(finer))
 

@@ -73,7 +73,7 @@ class Intervention:
     # AD-DROP's candidate region, whose positions are dropped at random (Yang et al. 2022, eqs. 6, 7); 'random' draws
     # a fraction `p` of each row as candidates instead (section 2.2)
     region:Literal['high', 'low', 'low_released', 'random']|None=None
-    mask_fraction:_Fraction=0.  # fraction of the words, those with the lowest saliency, that other words replace
+    mask_fraction:_Fraction=0.  # fraction of the words that other words replace, lowest saliency first
     options:InterventionOptions=InterventionOptions()
 
     def __post_init__(self):

@@ -155,7 +155,7 @@ def top_mask(
     """Return a mask of the `k` largest values of `x` along the last axis, or of all counted values if there are fewer;
     ties go to the earlier position"""
     x, counts = _counted('x', x, counts)
-    order = np.lexsort((-x.astype(np.float64), ~counts), axis=-1)   # stable, so the earlier comes first
+    order = np.lexsort((-x.astype(np.float64), ~counts), axis=-1)   # stable, so the earlier position comes first
     rank = np.argsort(order, axis=-1)
     return (rank < k) & counts
 
@@ -341,8 +341,8 @@ def top_overlap(
     a, b,        # numbers [..., n]
     k:int,       # how many of the largest values to compare
     counts=None, # bool, broadcastable to both: positions that count
-    # float, or array [...], in [0, 1]; NaN if no position counts, or if `a` or `b` is constant over more than `k`
-    # counted positions
+    # float, or array [...], in [0, 1]; NaN if no position counts,
+    # or if `a` or `b` is constant over more than `k` counted positions
 ):
     """Return the fraction of the `k` largest values of `a` that are also among the `k` largest values of `b`
 
@@ -416,8 +416,8 @@ def _keyed(example_id, shape, seed, step, stream, convert, dtype):
 # %% ../../nbs/01_core/06_maths.ipynb #071c
 def keyed_uniform(
     example_id,   # id of the example, or ids of several, int [batch]
-    # shape of the result; an int array [batch, n] instead of a number selects n positions along that axis for each
-    # example
+    # shape of the result; an int array [batch, n] instead of a number
+    # selects n positions along that axis for each example
     shape:tuple,
     seed:int,     # seed of the run
     step:int,     # optimiser step
@@ -443,7 +443,7 @@ def keyed_order(
     # int32 (int64 for rows of more than 128), shapes as in `keyed_uniform`
 ) -> np.ndarray:
     """Return integers that sort like the values of `keyed_uniform`, without ties within a row: the 24 bits of each
-    value, followed by 7 (38) bits for the position in the row"""
+    value, followed by 7 bits (in int64: 38) for the position in the row"""
     n = np.shape(shape[-1])[-1] if np.ndim(shape[-1]) else shape[-1]
     dtype, places = (np.int32, 7) if n <= 128 else (np.int64, 38)
     return _keyed(example_id, shape, seed, step, stream,

@@ -37,7 +37,7 @@ def provide_model_access(
 def model_access(
     run,               # a `Run` or an object with its attributes
     model:Any=None,    # (model, tokenizer); None: the checkpoints of the run and the model of the training
-    training:Any=None, # a training from `start_training`
+    training:Any=None, # a `Training` from `start_training`
 ) -> ModelAccess:
     "Return access to the models of `run`"
     return _providers[-1](run, model, training)

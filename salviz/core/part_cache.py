@@ -30,8 +30,8 @@ def digest(x) -> str: # 16 hexadecimal digits
 
 # %% ../../nbs/01_core/18_part_cache.ipynb #006b
 class PartCache:
-    """Cache of the parts (dicts of arrays) of the computation that `question` describes; without a `folder`, nothing is
-    cached"""
+    """Cache of the parts (dicts of arrays) of the computation that `question` describes;
+    without a `folder`, nothing is cached"""
     def __init__(self, folder, question:dict):
         self.folder = None if folder is None else Path(folder)
         if self.folder is None: return

@@ -116,7 +116,7 @@ def unpacked_metadata(
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-10
 def _sha(*parts) -> str:
-    "Return the first 16 digits of a SHA-256"
+    "Return the first 16 digits of the SHA-256 hash of `parts`"
     whole = hashlib.sha256()
     for part in parts: whole.update(len(part).to_bytes(8, 'little') + part)
     return whole.hexdigest()[:16]
@@ -315,7 +315,7 @@ def recipe_of(
                                  fonts=list(fonts))
     for name, x in named_arguments.items():
         if name == 'font' and os.sep in str(x): x = Path(x).name
-        if name in ('width', 'font_size') and isinstance(x, int): x = float(x) # 8 points are 8. points
+        if name in ('width', 'font_size') and isinstance(x, int): x = float(x) # 8 and 8.0 are recorded alike
         try: arguments[name] = _packed(x)
         except ValueError as e: recipe['cannot'] = f'{name}= was {e.args[0].removesuffix(" cannot be stored")}'
     recipe['arguments'] = {name: x for name, x in arguments.items() if x is not None}
@@ -353,7 +353,7 @@ def _placed(x, base):
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-23c
 def stamp(
-    recipe:dict, # how a file was made
+    recipe:dict, # record of the creation of a file
     path,        # path of the file
 ) -> str:
     "Return `recipe` as the line of metadata for the file at `path`"

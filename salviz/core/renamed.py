@@ -60,7 +60,7 @@ def recorded_settings(
                 for name, part in settings.items()}
     settings = renamed_settings(method, settings)
     if method == 'SalLM' and settings.get('target') == 'all_released': settings.setdefault('target_positions', 'real')
-    if method == 'SalLM' and settings.get('padded_to', 60) is None: # a study that varies the loss records none
+    if method == 'SalLM' and settings.get('padded_to', 60) is None: # not recorded in a study that varies the loss
         settings['padded_to'] = 'batch' if settings.get('loss', 'released') == 'released' else 60
     if method == 'RationaleGuided' and settings.get('loss') == 'bce' and settings.get('normalise') is None:
         if settings.get('explanation') in ('attention', 'rollout'): settings['normalise'] = 'largest'

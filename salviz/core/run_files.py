@@ -147,8 +147,8 @@ def write_object(path, x:dict):
     write_whole(path, sealed(x, indent=2).encode())
 
 def read_object(path, must_seal=False) -> dict:
-    """Return the JSON object in the file at `path` without its seal; raise a `ValueError` with the reason if it is
-    damaged"""
+    """Return the JSON object in the file at `path` without its seal;
+    raise a `ValueError` with the reason if it is damaged"""
     return _unsealed(_read_file(path), must_seal)
 
 # %% ../../nbs/01_core/11_run_files.ipynb #015

@@ -429,7 +429,7 @@ class _RunScores(_RunCheckpoints):
     "The scores of the best checkpoint, and the baseline for its accuracy"
     @property
     def measures(self) -> list:
-        "The names of the evaluation scores: first the score that selects the best step; any other loss comes last"
+        "The names of the evaluation scores: first the one that selects the best step, then the others, then the loss"
         if not self.config.get('best_metric'): return ['accuracy', 'macro_f1', 'loss']
         rows = [r for r in self.metrics if _kind(r) in ('eval', 'score')]
         numbers = [k.removeprefix('eval_') for r in rows for k, x in r.items() if isinstance(x, (int, float))
@@ -439,7 +439,7 @@ class _RunScores(_RunCheckpoints):
 
     @property
     def splits(self) -> list:
-        "The names of the splits that `scores` accepts: train, validation, test and further splits of the data"
+        "The names of the splits that `scores` accepts: train, validation, test and any other splits of the data"
         data = self.config.get('data')
         sizes = (data.get('sizes') or {}) if isinstance(data, dict) else {}
         scored = [r['split'] for r in self.metrics if r.get('kind') == 'score' and r.get('split')]
@@ -468,12 +468,12 @@ class _RunScores(_RunCheckpoints):
         return math.nan
 
     def knowledge(self) -> tuple[str, bool]: # (sentence, whether the accuracy is close to the baseline)
-        "Compare the test accuracy of the best checkpoint with the fraction of the largest class in the test split"
+        "Compare the test accuracy of the best checkpoint with that of always predicting the most frequent class"
         return _knowledge(self)
 
 # %% ../../nbs/01_core/15_runs.ipynb #kn-2
 def _knowledge(run) -> tuple: # as returned by `Run.knowledge`
-    "Compare the accuracy of the best checkpoint of `run` with the fraction of the test split's largest class"
+    "Compare the test accuracy of the best checkpoint of `run` with that of always predicting the most frequent class"
     accuracy = run.scores('test').get('accuracy', math.nan)
     try: labels = run.load_arrays('test_predictions').get('labels', np.zeros(0))
     except (KeyError, ValueError): return '', False
@@ -486,7 +486,7 @@ def _knowledge(run) -> tuple: # as returned by `Run.knowledge`
 
 # %% ../../nbs/01_core/15_runs.ipynb #080
 def _lost_rows(run) -> list:
-    "Return the damage to the metrics file: missing rows, or in a finished run a number of rows other than recorded"
+    "Return the damage to the metrics file: missing rows or, in a finished run, a wrong number of rows"
     at_least = [run.config.get('rows') or 0] # only set in superseded parts
     for folder in run.checkpoints.values():
         try: at_least.append(read_manifest(folder)['rows'])
@@ -648,7 +648,7 @@ def _run_text(run):
     chosen = 'last' if isinstance(settings, dict) and settings.get('returns') == 'last' else 'best'
     if facts := _scored(run, 'validation'):
         lines.append(f'  {chosen}      validation {facts} at step {run.best_step}')
-    for split in run.splits[2:]: # test and further splits
+    for split in run.splits[2:]: # test and any other splits
         if facts := _scored(run, split): lines.append(f'  {split:9} {facts}')
     if text := run.knowledge()[0]: lines.append(f'  baseline  {text}')
     if wrong: lines.append(f'  damaged   {wrong[0].file} {wrong[0].reason}')
@@ -673,8 +673,8 @@ def processor() -> str:
                 platform.processor() or platform.machine())
 
 def untouched(path) -> bool:
-    """Return whether the folder at `path` is empty except for files left by a process that was killed before its run
-    began"""
+    """Return whether the folder at `path` is empty, except for files left by a process that was killed
+    before its run began"""
     return Path(path).is_dir() and all(map(_left_by_a_kill, Path(path).iterdir()))
 
 # %% ../../nbs/01_core/15_runs.ipynb #044c
@@ -702,7 +702,7 @@ class _RunForOtherTools(_RunResuming):
     @validated
     def to_xarray(
         self,
-        probe:int|None=None,            # one probe example, without an axis 'probe'; None: all
+        probe:int|None=None,            # one probe example, then without an axis 'probe'; None: all
         *,
         steps:Sequence[int]|None=None,  # recorded steps, negative from the end; None: all
         layers:Sequence[int]|None=None, # layers of the model; None: all recorded ones
@@ -751,8 +751,8 @@ class Run(_RunForOtherTools):
         path:str|os.PathLike,            # folder of the run
         # method {name, args}, model {name, class, layers, heads}, data {name, fingerprint, sizes}, seed, settings
         config:dict,
-        # for an existing folder: 'refuse' raises an error; 'empty' or 'untrained' accepts an empty folder or
-        # untrained run
+        # for an existing folder: 'refuse' raises an error;
+        # 'empty' or 'untrained' accepts an empty folder or an untrained run
         exist:Literal['refuse', 'empty', 'untrained']='refuse',
     ) -> 'Run':
         "Create a run in the folder at `path` with the given `config`"

@@ -15,8 +15,8 @@ import pandas as pd
 from .files import read_utf8
 
 # %% ../../nbs/01_core/19_untrusted.ipynb #un06
-_escapes = re.compile('\x1b\\][^\x07\x1b\x9c]*(?:\x07|\x1b\\\\|\x9c)' # such as a new title of the window
-                      '|(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]'            # such as a colour
+_escapes = re.compile('\x1b\\][^\x07\x1b\x9c]*(?:\x07|\x1b\\\\|\x9c)' # such as a change of the window title
+                      '|(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]'            # such as a change of colour
                       '|\x1b[ -/]*[0-~]')
 _breaks = re.compile('\r\n|[\t-\r\x1c-\x1e\x85\u2028\u2029]')
 _unseen = re.compile('[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]')

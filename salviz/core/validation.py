@@ -27,9 +27,9 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 # %% ../../nbs/01_core/05_validation.ipynb #a01
 PositiveInt = Annotated[int, Ge(1)]
 PositiveFloat = Annotated[float, Gt(0), Lt(math.inf)]
-Probability = Annotated[float, Gt(0), Lt(1)] # 0 and 1 excluded, such as a confidence level
+Probability = Annotated[float, Gt(0), Lt(1)] # between 0 and 1, both excluded; for example a confidence level
 Seed = Annotated[int, Ge(0), Lt(2**63)]
-Count = Annotated[int, Ge(1), Le(10**6)]     # of classes, units or tokens
+Count = Annotated[int, Ge(1), Le(10**6)]     # number of classes, units or tokens
 Splits = Annotated[Sequence[float], MinLen(1), 'three fractions (train, validation, test)']
 Names = str | Sequence[str]
 LayerChoice = int | Literal['mean']
@@ -367,7 +367,7 @@ def _readable(annotation, module_names):
 
 # %% ../../nbs/01_core/05_validation.ipynb #fca6aa99
 def readable_signature(function:Callable) -> inspect.Signature:
-    "Return the signature of `function` with readable types; `validated` finds the ranges in them"
+    "Return the signature of `function` with readable types, which keep their ranges for `validated`"
     signature, module_names = inspect.signature(function), inspect.unwrap(function).__globals__
     parameters = [p.replace(annotation=_readable(p.annotation, module_names)) for p in signature.parameters.values()]
     return signature.replace(parameters=parameters,

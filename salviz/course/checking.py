@@ -135,7 +135,7 @@ def _common_mistake(
         if not np.isnan(x[~finite]).all(): return 'There is a number instead of NaN.'
         if y[finite].any() and np.allclose(x[finite], -y[finite], atol=1e-6): return 'The sign is wrong.'
         factor = float((x[finite] @ y[finite])/(y[finite] @ y[finite])) if y[finite].any() else 0
-        is_telling = x.size > 1 or any(abs(factor - f) < 1e-4*f for f in _telling_factors) # one number always fits
+        is_telling = x.size > 1 or any(abs(factor - f) < 1e-4*f for f in _telling_factors) # a single number always fits
         if factor and is_telling and np.allclose(x[finite], factor*y[finite], rtol=1e-4, atol=1e-9):
             if x.size > 1 and abs(y[finite].sum() - 1) < 1e-4:
                 return f'It is not normalised: yours sums to {_sums(x[finite])} instead of 1.'
@@ -216,7 +216,7 @@ class CheckResult:
     passed:bool = False
     sentence:str = ''    # first message
     mistake:str = ''     # known mistake, if any
-    note:str = ''        # further remark
+    note:str = ''        # additional remark
     case:Case = None     # the case to draw
     value:object = None  # the student's answer for this case
     cells:int = 0        # numbers compared

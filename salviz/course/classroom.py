@@ -252,7 +252,7 @@ class ClassMarks(_MergedMarks):
         return '\n'.join(map(printable, _report_lines(self)))
 
     def rows(self) -> list: # of dicts
-        "Return a dict for each sentence with marks"
+        "Return a dict per finished sentence, with its text, label, fractions, majority, votes and number of students"
         out = []
         for i, text in enumerate(self.of.texts):
             if not self.respondents[i]: continue
@@ -272,7 +272,7 @@ class ClassMarks(_MergedMarks):
         return Path(path)
 
     def compare(self,
-        explanations=None, # {name: for each sentence one number per word}, such as from `_explained_words`
+        explanations=None, # {name: for each sentence one number per word}, for example from `_explained_words`
         by='majority', # reference marks, see `flags`; 'votes' uses the words that more than half marked
     ) -> pd.DataFrame: # index row; auprc and token_f1 with intervals, random_auprc, sentences
         "Compare explanations, single-word ratings and students with the marks of the class"
@@ -281,9 +281,9 @@ class ClassMarks(_MergedMarks):
     def bars(self,
         sentence=0,    # index of the sentence
         nickname=None, # nickname of the student whose answers are in the first row
-        **rows,        # further rows by name: for each sentence one number per word
+        **rows,        # additional rows by name: for each sentence one number per word
     ) -> 'WordBars':
-        "Draw the majority and the votes of a sentence, with further rows"
+        "Draw the majority and the votes of a sentence, and additional rows"
         first, problem = {}, 'nobody has marked'*(not self.respondents[sentence])
         if nickname is not None: first = {nickname: self.flags(nickname)[sentence]}
         if any(flags is None for flags in first.values()): problem = f'{nickname} has not finished'
@@ -403,7 +403,7 @@ def _tied_auprc(values, flags, draws=10) -> float:
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl33b
 def _compared(values, flags, fraction=None) -> dict: # of lists: auprc, random_auprc, token_f1, one per sentence
-    "Return the scores of each sentence; choose `fraction` of the words, or all nonzero words if None"
+    "Return the scores of each sentence; choose `fraction` of the words, or all nonzero words if it is None"
     pairs = [(np.asarray(v, float), np.asarray(f)) for v, f in zip(values, flags) if v is not None and f is not None]
     pairs = [(v, f) for v, f in pairs if f.any()]
     chosen = [(v != 0) & (hard_rationale(v, fraction) if fraction else True) for v, _ in pairs]
@@ -578,7 +578,7 @@ class WordBars:
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl48b
 def lesson_questions(
-    lessons=None, # folder of sources; None for the packaged ones
+    lessons=None, # folder with the lesson sources; None: the bundled lessons
 ) -> dict: # {name: `Predict`}
     "Return all prediction cards of the lessons"
     from salviz.course.grading import assignments_of
@@ -590,7 +590,7 @@ def class_page(
     sentences=None, # see `mark_set`
     most=4,
     rows=None,      # {name: for each sentence one number per word}, such as attention, shown below the marks
-    questions=None, # {name: `Predict`} to vote on; None for those of the packaged lessons
+    questions=None, # {name: `Predict`} to vote on; None: those of the bundled lessons
 ) -> Path:
     "Write a page that merges the marks of a class and shows its votes; it works offline"
     of = mark_set(sentences, most)

@@ -303,7 +303,7 @@ def _lessons_folder() -> Path:
     return Path(str(files('salviz.course')/'lessons'))
 
 def lesson_files(
-    folder=None, # folder of sources; None for the packaged ones
+    folder=None, # folder with the lesson sources; None: the bundled lessons
 ) -> list:
     "Return the paths of the lessons in `folder`, in order"
     folder = _lessons_folder() if folder is None else Path(folder)
@@ -346,7 +346,7 @@ def naming_lesson(name):
 def write_editions(
     folder,            # existing target folder
     edition='student', # or 'teacher'
-    lessons=None,      # folder of sources; None for the packaged ones
+    lessons=None,      # folder with the lesson sources; None: the bundled lessons
     fact=course_fact,  # function(name) -> printed fact
 ) -> list: # of paths
     "Write the `edition` of every lesson to `folder`; pages for teachers have no student edition"

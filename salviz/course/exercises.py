@@ -93,7 +93,8 @@ _exercise(1, 1, 10, 'word_attention(snapshot)',
                  'np.bincount(word_ids, numbers) adds up the numbers of each word; remove special tokens from both.'))
 
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-12
-_measured = { # {sentence: probability of positive for it, without each word, without all copies of the word}
+# {sentence: (probability of the label positive, the same without each word, {word: the same without all its copies})}
+_measured = {
     'one of the best movies of the year .': (
         .9957, [.9954, .9954, .9956, .7705, .9939, .995, .9956, .994, .9951], dict(of=.9942, the=.9955)),
     'the film is not bad , but it never surprises .': (
@@ -620,7 +621,7 @@ def _region_run():
         layers = s.layers['discard_candidates']
         return [Case((ranks[i, h], p), region[i, h], f'layer {layer}, head {h}, {where}', axes)
                 for i, layer in enumerate(layers) for h in range(region.shape[1])
-                if region[i, h].any(-1).all()] # unread rows may be left out
+                if region[i, h].any(-1).all()] # rows that the classifier does not read may be missing
     return [case for s in _snapshots('ad-drop') if _has_region(s) for case in of(s)]
 
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-32b

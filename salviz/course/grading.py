@@ -44,7 +44,7 @@ def _predictions_in(source, name):
 
 # %% ../../nbs/14_course/14_grading.ipynb #gr-06c
 def assignments_of(
-    lessons=None, # folder of sources; None for the packaged ones
+    lessons=None, # folder with the lesson sources; None: the bundled lessons
     numbers=None, # numbers of the lessons to grade; None for all
 ) -> Assignments:
     "Return the predictions and checks of the lessons"
@@ -200,7 +200,7 @@ class Grades:
 # %% ../../nbs/14_course/14_grading.ipynb #gr-20b
 def _graded(
     folder,       # folder with answers-*.json
-    lessons=None, # folder of sources; None for the packaged ones
+    lessons=None, # folder with the lesson sources; None: the bundled lessons
     numbers=None, # numbers of the lessons to grade; None for all
 ) -> Grades:
     "Return the points of the class with answers files in `folder`"
@@ -213,7 +213,7 @@ def _graded(
 def grade(
     folder,       # folder with answers-*.json
     out=None,     # CSV file to write
-    lessons=None, # folder of sources; None for the packaged ones
+    lessons=None, # folder with the lesson sources; None: the bundled lessons
     numbers=None, # numbers of the lessons to grade; None for all
 ) -> str:
     "Grade a class and return the report for the terminal"

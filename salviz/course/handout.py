@@ -137,7 +137,7 @@ def _download(folder, environment, words, pip) -> list: # names of missing packa
 def _collect_wheels(
     folder,       # existing folder
     pip=None,     # function that runs pip with arguments and returns whether it succeeded; None for pip
-    platforms=(), # tags of further systems, see `_environment_of`
+    platforms=(), # platform tags of other systems, see `_environment_of`
 ) -> list: # names of missing packages
     "Download the wheels that the course needs into `folder`, for this system and for `platforms`"
     from packaging.markers import default_environment
@@ -191,8 +191,8 @@ def hand_out(
     teacher=False,    # write the teacher edition instead of the student edition
     pages=False,      # add the browser edition in `pages`
     usb=False,        # add wheels, assets and pages for a room without a network
-    platforms=(),     # further systems for the wheels, see `_collect_wheels`
-    lessons=None,     # folder of sources; None for the packaged ones
+    platforms=(),     # other systems for the wheels, see `_collect_wheels`
+    lessons=None,     # folder with the lesson sources; None: the bundled lessons
     fact=course_fact, # function(name) -> printed fact
     say=print,        # function that receives progress messages
 ) -> list: # paths of the notebooks
@@ -249,7 +249,7 @@ def _open_reveal(reveal, where):
 def _rehearse_lesson(
     path,             # path of a source notebook
     fact=course_fact, # function(name) -> printed fact
-    names=None,       # additional names for its cells
+    names=None,       # additional variables for its cells
 ) -> str: # summary
     "Build the page of a lesson and run all its cells; raise a RuntimeError if a check rejects its solution"
     source, name, begun = read_lesson(path), Path(path).stem, time.monotonic()
@@ -275,7 +275,7 @@ def _rehearse_lesson(
 
 # %% ../../nbs/14_course/13_handout.ipynb #ho-21c
 def rehearse(
-    lessons=None,     # folder of sources; None for the packaged ones
+    lessons=None,     # folder with the lesson sources; None: the bundled lessons
     fact=course_fact, # function(name) -> printed fact
     runs=None,        # {name: function that opens it}; None for those of the course
     say=print,        # function that receives one line for the runs and one per lesson

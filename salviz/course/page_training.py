@@ -46,7 +46,7 @@ def _chosen(marked, mode):
     return [every[i] for i in _reader_sentences]
 
 # %% ../../nbs/14_course/17_page_training.ipynb #d5ed51c2
-_top_fraction = .1 # of the words, the default of SalLM
+_top_fraction = .1 # fraction of the words; the default of SalLM
 
 @lru_cache(1)
 def _salient_words(model, tokenizer, texts) -> dict: # {text: one flag per word}

@@ -152,7 +152,7 @@ def _picture(figure):
     return f'<img class="course-figure" alt="{html.escape(words)}" src="data:image/png;base64,{packed}">\n'
 
 # %% ../../nbs/14_course/12_pages.ipynb #pg-17b
-_text_bytes = .04e6 # of a lesson, without its data
+_text_bytes = .04e6 # bytes of a lesson without its data
 
 class Fragments:
     "A converter from displayed objects to HTML; `parts` {checksum: (type, text)} is the data shared by explorers"
@@ -166,7 +166,7 @@ class Fragments:
         return names
 
     def size(self) -> float:
-        "Return the size in bytes of a page with a model and the data that is stored so far; its text is estimated"
+        "Return the size in bytes of a page with a model and the stored data; the size of its text is estimated"
         program = len(''.join(_packed_program())) + len(_program()[1])
         return program + sum(len(text.encode()) for _, text in self.parts.values()) + _text_bytes
 
@@ -350,7 +350,7 @@ def _links(names, name):
 def write_pages(
     folder,           # existing target folder
     edition='page',   # or 'teacher_page', which adds folded text for teachers
-    lessons=None,     # folder of sources; None for the packaged ones
+    lessons=None,     # folder with the lesson sources; None: the bundled lessons
     has_class=False,  # True to link class.html
     fact=course_fact, # function(name) -> printed fact
     say=print,        # function that receives one line per page

@@ -79,7 +79,7 @@ def read_by_cls(
     return words, sums/sums.sum()
 
 # %% ../../nbs/14_course/16_pictures.ipynb #pi13
-_cell, _margin = 20, 74 # pixels: the side of a cell, the room for tokens
+_cell, _margin = 20, 74 # pixels: the side of a cell, the margin for tokens
 
 # %% ../../nbs/14_course/16_pictures.ipynb #pi13b
 def _svg_map(title, matrix, tokens, outlined):

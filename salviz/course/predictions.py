@@ -220,7 +220,7 @@ class _Session:
             return False
         try: checked = session.checked_entry(predict.query, entry, predict.id)
         except ValueError: return False
-        predict.answer = checked # which it keeps in the session
+        predict.answer = checked # this also stores the answer in the session
         return checked['state'] != 'open'
 
     def of_class(self, predict):
@@ -256,7 +256,7 @@ _session = _Session()
 # %% ../../nbs/14_course/05_predictions.ipynb #pr20
 class _Gate(CourseWidget):
     "The part of a reveal that lists the missing predictions"
-    state = T.Dict().tag(sync=True) # waiting: names, open, error
+    state = T.Dict().tag(sync=True) # waiting (names of predictions), open, error
 
 def _reveal_fault(names, content) -> str: # '' if there is none
     "Return the reason why the arguments of `Reveal` are invalid"
@@ -422,7 +422,7 @@ class Answers(CourseWidget):
 def answers(
     nickname:str,    # letters, digits, - and _
     folder='.',      # folder of answers-NICK.json
-    classmates=None, # answers files, a folder of them, or a class file: shows the class next to you
+    classmates=None, # answers files, a folder of them, or a class file: shows their answers next to yours
 ) -> Answers:
     "Show the answers of this session and write them to answers-NICK.json after every change"
     folder = Path(folder).absolute() # a later cell may change the working directory

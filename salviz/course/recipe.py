@@ -216,7 +216,7 @@ def _without_the_lowest(model, data, tokenizer, saliency) -> dict: # kl and flip
     return dict(kl=float(np.mean(kl)), flips=float(np.mean(flips)))
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-23d
-def _masked_words(model, tokenizer, text, saliency) -> dict: # masked: words; before, after: probability of positive
+def _masked_words(model, tokenizer, text, saliency) -> dict: # masked (words); before, after (P(positive))
     "Replace the 30% of words of `text` with the lowest `saliency` for the predicted label, and predict again"
     import torch
     from salviz.attribution.saliency import input_saliency
@@ -236,7 +236,7 @@ def _masked_words(model, tokenizer, text, saliency) -> dict: # masked: words; be
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-24
 def _head_attention(model, data, tokenizer) -> dict: # previous, first: [layers][heads]
-    "Return the mean attention of each head to the token before (rows that have one) and to [CLS] (all rows)"
+    "Return the mean attention of each head to the previous token (in rows that have one) and to [CLS] (in all rows)"
     import torch
     from salviz.data.texts import model_inputs
     from salviz.models.attention import observe

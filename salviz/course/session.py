@@ -36,7 +36,7 @@ def checksum(text:str) -> str:
 # %% ../../nbs/14_course/04_session.ipynb #se06b
 def new_entry(
     query:Query,
-    id:str='',   # id of the question, to recognise answers to another one
+    id:str='',   # id of the question, to recognise answers to another question
 ) -> dict:
     "Return the entry of an unanswered prediction"
     return dict(id=id, kind=query.kind, state='open', first=None, second=None, revealed=None, skipped=False)

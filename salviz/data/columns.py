@@ -23,8 +23,8 @@ def further_columns(
     data, # {split: Dataset}
     used, # names of the columns that the task uses
 ) -> list: # names, in order
-    """Return the columns of `data` that the task does not use; raise a `ValueError` if one has a reserved
-    name"""
+    """Return the columns of `data` that the task does not use;
+    raise a `ValueError` if one has a reserved name"""
     for split, part in data.items():
         taken = [name for name in part.column_names if name in _reserved and name not in used]
         if taken:
@@ -58,8 +58,8 @@ def _word_counts(text, pair=None) -> tuple: # (words, words separated by spaces)
 
 # %% ../../nbs/02_data/03_columns.ipynb #009c
 def _misfit(parts, name):
-    """Describe the first row whose list in the column called `name` does not match the words of its text; '' if all
-    rows match"""
+    """Describe the first row whose list in the column called `name` does not match the words of its text;
+    '' if all rows match"""
     for split, part in parts.items():
         texts, pairs = _texts_in(part)
         for i, (values, text, pair) in enumerate(zip(part[name][:], texts, pairs or [None]*len(texts))):
@@ -96,7 +96,7 @@ def _column_kind(
 
 # %% ../../nbs/02_data/03_columns.ipynb #010b
 def column_kinds(data, used, of_text=True) -> dict: # {name: (kind, why the column is not a tensor)}
-    "Return the kind of each further column of `data` {split: Dataset}"
+    "Return the kind of each additional column of `data` {split: Dataset}"
     def having(name): return {split: part for split, part in data.items() if name in part.column_names and len(part)}
     return {name: _column_kind(having(name), name, of_text) for name in further_columns(data, used) if having(name)}
 
@@ -162,7 +162,7 @@ def with_columns(
     where,         # name of the split, for errors
     align=None,    # function of (texts, pairs) -> `TokenText`s; None if the examples are not texts
 ):
-    "Add the further columns of a split (`part`) to its encoding (`encoded`), and return it"
+    "Add the additional columns of a split (`part`) to its encoding (`encoded`), and return it"
     names, part = [name for name in kinds if name in part.column_names], part.with_format(None)
     along = [name for name in names if kinds[name][0] in ('rationale', 'words')]
     aligned = {name: [] for name in along}
@@ -181,7 +181,7 @@ def with_columns(
             feature = Sequence(Value('bool'))
             if any(isinstance(x, float) for row in values if row for x in row): feature = Sequence(Value('float32'))
         elif name in along and any(isinstance(x, float) for row in values for x in row):
-            feature = Sequence(Value('float64')) # a mean of integers may have a fraction
+            feature = Sequence(Value('float64')) # a mean of integers may have a fractional part
         if values is None: values = list(part[name][:])
         if kinds[name][0] == 'number':
             if not _numeric(feature):
@@ -239,7 +239,7 @@ def collated(
     kinds,    # see `column_kinds`
     tokens=0, # length of the padded batch
 ) -> dict:
-    "Return the further columns of `rows` as entries of a batch"
+    "Return the additional columns of `rows` as entries of a batch"
     batch = {}
     for name, (kind, why) in kinds.items():
         if name not in rows[0]: continue

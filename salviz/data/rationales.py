@@ -311,7 +311,7 @@ def _label_studio(columns, span_labels, _):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #283fe979
 def _grouped(rows, text) -> list:
-    "Return the rows of each text in one row, {'rows': [...]}, as the export has one row per person"
+    "Group the rows of each text into one row, {'rows': [...]}, because the export has one row per person"
     groups = {}
     for row in rows: groups.setdefault((row.get('id'), row[text]), []).append(row)
     return [dict(rows=group) for group in groups.values()]
@@ -512,7 +512,7 @@ def _parts(source, columns, config, revision, annotators, span_labels):
 # %% ../../nbs/02_data/02_rationales.ipynb #029x
 def load_rationales(
     # name in `_rationale_sources` or on the Hub, folder (ERASER, HateXplain), file (also an export of Label Studio or
-    # Doccano), list of files with one per annotator, frame, Dataset, or {split: one of those}
+    # Doccano), list of files (one per annotator), frame, Dataset, or {split: one of those}
     source:str|PathLike|list|pd.DataFrame|Dataset|dict,
     *,
     text:str='text',           # column with the texts (or lists of tokens), unless the data has a published format
@@ -522,7 +522,7 @@ def load_rationales(
     # how to combine several annotators: a word is marked if 'any' or a 'majority' (half of them or more) marked it;
     # 'share': return the fraction of annotators who marked each word
     annotators:Literal['any', 'majority', 'share']='any',
-    span_labels:abc.Sequence[str]|None=None, # names of the spans of an export that are the rationale; None: all
+    span_labels:abc.Sequence[str]|None=None, # names of the exported spans that form the rationale; None: all
     config:str|None=None,               # configuration of a data set on the Hub
     revision:str|None=None,             # revision of a data set on the Hub
     splits:Splits=(.8, .1, .1),         # fractions of train, validation and test, for cutting missing splits

@@ -22,7 +22,7 @@ def _pooled(source) -> Dataset:
     return concatenate_datasets([*parts.values()])
 
 def _with_classes_of(data, part) -> Dataset:
-    "Return the rows `part` with the classes of `data`, if they are rated sentences"
+    "Return `part`, or its clearly positive and negative sentences if these are the classes of `data`"
     if data_classes(data) == polar_classes and 'rating' in part.column_names and data_classes(part) != polar_classes:
         part = polar_sentences(part)
     return part
@@ -35,8 +35,8 @@ def shifted_splits(
     ood:Sequence[str]|dict,
     rows:int|float|Literal['full']='full', # rows of each set: a number, a fraction (float) or 'full'
     seed:Seed=0,                           # seed of the random choice of rows
-) -> DatasetDict: # `data` with one further split for each set
-    "Add test sets from other domains as further splits of `data`, with the classes of `data`"
+) -> DatasetDict: # `data` with one additional split for each set
+    "Add test sets from other domains as additional splits of `data`, with the classes of `data`"
     sources, out = ood if isinstance(ood, dict) else {name: name for name in ood}, dict(data)
     for name, source in sources.items():
         split = ''.join(c if c.isalnum() else '_' for c in name)

@@ -361,8 +361,8 @@ def _ts_parts(paths):
 
 # %% ../../nbs/02_data/01_signals.ipynb #041
 def load_series(
-    # 'basic-motions', 'japanese-vowels', 'digits-as-series', .ts file, {split: .ts file}, or objects as for
-    # `load_images`
+    # 'basic-motions', 'japanese-vowels', 'digits-as-series', .ts file, {split: .ts file},
+    # or objects as for `load_images`
     source:str|PathLike|tuple|Dataset|dict,
     *,
     labels:Sequence[str]|None=None, # class names in order; None = as stored in the data, else sorted
@@ -516,11 +516,11 @@ def synthetic_series(
     *,
     steps:int=50, features:int=50,                        # size of an example
     mu:float=1.,                                          # added in the box, multiplied by the sign of the class
-    noise:float=.3,                                       # deviation of the measurement noise (none for 'gaussian')
+    noise:float=.3,                                       # standard deviation of measurement noise ('gaussian': none)
     sampling:Literal['irregular', 'regular']='irregular', # spacing of the steps in time
     # 'released' swaps the axes of the two positional layouts, as in the authors' code
     positional:Literal['name', 'released']='name',
-    normalise:Literal['min-max', 'z-score', 'none']='min-max', # as in 'Normalisation' above
+    normalise:Literal['min-max', 'z-score', 'none']='min-max', # as in `load_images`
     seed:Seed=0,
 ) -> DatasetDict: # train, validation, test with values [T, F], label and informative bool [T, F]
     "Generate a data set of the time-series benchmark (Ismail et al. 2020), with known informative entries"

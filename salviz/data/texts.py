@@ -164,7 +164,7 @@ other_splits = dict(dev='validation', valid='validation', val='validation', eval
 
 # %% ../../nbs/02_data/00_texts.ipynb #020
 def refuse_rows(bad, split, what):
-    "Raise a `ValueError` that begins with `what` and names the split, if the list `bad` of row numbers is not empty"
+    "Raise a `ValueError` if `bad`, a list of row numbers, is not empty; `what` is the beginning of the message"
     if len(bad):
         raise ValueError(f'{what} in {len(bad)} row{"s" * (len(bad) > 1)} of {split} (first: row {bad[0]}, '
                          'counted from 0)')
@@ -230,7 +230,7 @@ _decimal = re.compile(r'[-+]?((0|[1-9][0-9]*)([.][0-9]*)?|[.][0-9]+)([eE][-+]?[0
 def written_labels(
     fields,       # list of str, a column of a text file
     scores=False, # whether the labels are known to be scores
-    names=False,  # whether the labels are known to be class names; then numbers with fractions stay text
+    names=False,  # whether the labels are known to be class names; then only integers are converted
 ) -> list: # of int, of float, or of the same str
     "Convert `fields` to numbers if all non-blank fields are written as numbers; otherwise return them unchanged"
     written = [x.strip() for x in fields]
@@ -280,7 +280,7 @@ def _warn_case(names):
 
 # %% ../../nbs/02_data/00_texts.ipynb #023
 def _plain(x):
-    "Convert a label to a plain string or integer; return None if it is missing and a float if it has a fraction"
+    "Convert a label to a plain string or integer; return None if it is missing and a float if it is not an integer"
     if isinstance(x, str): return str(x) if x.strip() else None
     if _missing(x): return None
     if isinstance(x, (float, np.floating, Decimal)): return int(x) if math.isfinite(x) and x == int(x) else float(x)
@@ -618,8 +618,8 @@ def _dataset(columns, types, source, called=None):
 
 # %% ../../nbs/02_data/00_texts.ipynb #045b
 def load_text(
-    # packaged name, name on the Hub, path (.csv, .jsonl, .parquet, .txt), data frame, Dataset, or a dict {split:
-    # source}
+    # packaged name, name on the Hub, path (.csv, .jsonl, .parquet, .txt), data frame, Dataset,
+    # or a dict {split: source}
     source:str|PathLike|pd.DataFrame|Dataset|dict,
     *,
     text:str='text',         # column with the sentences
@@ -632,8 +632,8 @@ def load_text(
     seed:Seed=0,                        # seed for cutting splits
     labels:abc.Sequence[str]|None=None, # class names in order; None = as stored in the data, else sorted
     revision:str|None=None,             # revision of a data set on the Hub
-    # 'classification', 'multi_label_classification' or 'regression'; None = regression if a label of train has a
-    # fraction, multi-label if its labels are lists, else classification
+    # 'classification', 'multi_label_classification' or 'regression'; None = regression if a label of train is a
+    # non-integer number, multi-label if its labels are lists, else classification
     task:Literal['classification', 'multi_label_classification', 'regression']|None=None,
     name:str|None=None, # name of the data in captions, such as 'film reviews'; None = name or file name of `source`
     # train, validation, test with the columns text, [text_pair], [label] and, for packaged sentences, rating; with
@@ -793,8 +793,8 @@ def _tag_columns(rows, feature, labels):
 
 # %% ../../nbs/02_data/00_texts.ipynb #063
 def load_tokens(
-    # 'ner-tweets', name on the Hub, path (.conll, .txt: a word and its tag per line; .jsonl, .parquet), frame, Dataset,
-    # or a dict
+    # 'ner-tweets', name on the Hub, path (.conll, .txt: a word and its tag per line; .jsonl, .parquet), frame,
+    # Dataset or dict
     source:str|PathLike|pd.DataFrame|Dataset|dict,
     *,
     # column with the lists of words ('tokens' in many data sets); for a .conll or .txt file also its number, from 0
@@ -802,7 +802,7 @@ def load_tokens(
     tags:str|int='tags', # column with the lists of tags, such as 'ner_tags'; for a .conll or .txt file also its number
     config:str|None=None,               # configuration of a data set on the Hub
     splits:Splits=(.8, .1, .1),         # fractions of train, validation and test, for cutting missing splits
-    seed:Seed=0,                        # seed for cutting splits, which are random
+    seed:Seed=0,                        # seed for cutting splits at random
     labels:abc.Sequence[str]|None=None, # tag names in order; None = as stored in the data, else sorted
     revision:str|None=None,             # revision of a data set on the Hub
 ) -> DatasetDict: # train, validation, test with the columns words and tags
@@ -897,15 +897,15 @@ def _inner_texts(table, name, split, argument):
 
 # %% ../../nbs/02_data/00_texts.ipynb #073b
 def load_pairs(
-    # 'copy-reorder', 'help-en-de' (or another language: Debian packages), name on the Hub, path, data frame, Dataset,
-    # dict
+    # 'copy-reorder', 'help-en-de' (or another language: Debian packages), name on the Hub, path, data frame,
+    # Dataset or dict
     source:str|PathLike|pd.DataFrame|Dataset|dict,
     *,
     text:str='text',               # column with the sources; 'translation.en' selects from a column of dictionaries
     target_text:str='target_text', # column with the targets
     config:str|None=None,          # configuration of a data set on the Hub
     splits:Splits=(.8, .1, .1),    # fractions of train, validation and test, for cutting missing splits
-    seed:Seed=0,                   # seed for cutting splits, which are random
+    seed:Seed=0,                   # seed for cutting splits at random
     revision:str|None=None,        # revision of a data set on the Hub
 ) -> DatasetDict: # train, validation, test with the columns text and target_text
     "Load texts with target texts, such as translations, in three splits"
@@ -998,8 +998,8 @@ def _answer_span(answer, context) -> tuple: # (start, end); None: no answer; ():
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa05
 def load_questions(
-    # 'made-questions', name on the Hub, path (.json as in SQuAD, .csv, .jsonl, .parquet), data frame, Dataset, or a
-    # dict
+    # 'made-questions', name on the Hub, path (.json as in SQuAD, .csv, .jsonl, .parquet), data frame,
+    # Dataset or dict
     source:str|PathLike|pd.DataFrame|Dataset|dict,
     *,
     question:str='question', # column with the questions
@@ -1009,7 +1009,7 @@ def load_questions(
     answer:str|None=None,
     config:str|None=None,       # configuration of a data set on the Hub
     splits:Splits=(.8, .1, .1), # fractions of train, validation and test, for cutting missing splits
-    seed:Seed=0,                # seed for cutting splits, which are random
+    seed:Seed=0,                # seed for cutting splits at random
     revision:str|None=None,     # revision of a data set on the Hub
 ) -> DatasetDict: # train, validation, test with the columns text, text_pair and answer, [start, end] in characters
     "Load questions with their contexts and the spans that answer them, in three splits"
@@ -1046,7 +1046,7 @@ def subset(
     test_size:int|float|Literal['full']='full',
 ) -> DatasetDict:
     """Return a part of each split of `data`, stratified by class or score if the data has labels. With the same `seed`,
-    smaller parts are subsets of larger parts. Splits other than the standard three are returned unchanged"""
+    smaller parts are subsets of larger parts. Splits other than train, validation and test are returned unchanged"""
     sizes = dict(train=train_size, validation=validation_size, test=test_size)
     wanted = {name: _rows_wanted(sizes.get(name, 'full'), len(part), f'{name}_size') for name, part in data.items()}
     parts = {name: part.select(stratified_order(_strata(part), seed)[:wanted[name]])
@@ -1339,8 +1339,8 @@ def encode(
     # 'causal_lm' predicts the texts, or only their answers (target_text)
     task:str|None=None,
     first_id:int=0,                      # number of the first example
-    # same type as `data`: input_ids, attention_mask, [token_type_ids], [labels], example_id, word_ids, segments,
-    # special_tokens_mask, length
+    # same type as `data`, with the columns input_ids, attention_mask, [token_type_ids], [labels], example_id,
+    # word_ids, segments, special_tokens_mask, length
 ) -> Dataset|DatasetDict:
     "Convert every row of `data` to token ids, with the words, the special tokens, the labels and the row number"
     max_length, encoded, cut, parts = _longest(tokenizer, max_length), {}, [], data
@@ -1418,8 +1418,8 @@ class Collator:
         pad_to_multiple_of:int|None=None, # round lengths up to a multiple of this, which is faster on some accelerators
         # encoder-decoder models: id of the decoder's start token, `model.config.decoder_start_token_id`
         decoder_start:int|None=None,
-        # function: list of labels -> tensor [batch, ...]; if it is None or returns None, labels are handled by
-        # default rules
+        # function: list of labels -> tensor [batch, ...]; if it is None or returns None,
+        # labels are handled by default rules
         labels:abc.Callable[[list], torch.Tensor|None]|None=None,
         pad:int|None=None, # id of the padding token; None: that of `tokenizer`
     ):

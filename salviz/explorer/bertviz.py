@@ -42,8 +42,8 @@ def _snapshot(source, step, probe):
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #011
 def _second_start(is_special) -> int:
-    """Return the position of the first token of the second sentence of a pair; None if the special tokens do not
-    determine it"""
+    """Return the position of the first token of the second sentence of a pair;
+    None if the special tokens do not determine it"""
     special = np.asarray(is_special, bool)
     at = np.flatnonzero(special[:-1] & ~special[1:]) + 1
     middle = [int(i) for i in at if not special[:i].all()]
@@ -108,7 +108,7 @@ body {{margin: 8px; font: 13px 'Helvetica Neue', Helvetica, Arial, sans-serif}}
 <body>{frame}{''.join(map(_script, [*_libraries(), script]))}</body></html>'''
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #019
-_most_lines = 150_000 # ten seconds on one slow core: 12 x 12 heads at 32 tokens, or 12 heads at 111
+_most_lines = 150_000 # drawn in ten seconds on one slow core: 12 x 12 heads at 32 tokens, or 12 heads at 111 tokens
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #019b
 class BertvizView:

@@ -56,8 +56,8 @@ def model_view(
                      decoder_attention, cross_attention, encoder_tokens, decoder_tokens, include_layers)
 
 # %% ../../nbs/12_explorer/15_drop_in.ipynb #di010
-# The other arguments set colours, names and masks of the drawing there. They have no effect here: the explorer has its
-# own controls for colours and limits, and numbers heads by their position.
+# In CircuitsVis, the other arguments set colours, names and masks of the drawing. They have no effect here: the
+# explorer has its own controls for colours and limits, and numbers heads by their position.
 def attention_heads(
     attention:Any,        # [heads, query, key]
     tokens:Sequence[str],

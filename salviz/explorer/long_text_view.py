@@ -108,7 +108,7 @@ def long_text_page(
 # %% ../../nbs/12_explorer/17_long_text_view.ipynb #lt014
 _requests = dict(overview=('layer', 'head'), row=('layer', 'head', 'row'), text=(),
                  tile=('layer', 'head', 'row', 'column', 'cell', 'side'))
-_most_overviews = 16 # that are stored
+_most_overviews = 16 # maximum number of stored overviews
 
 def _change(old:list, new:list) -> list: # [number of unchanged entries, the entries after them]
     "Return how `old` becomes `new`"
@@ -169,7 +169,7 @@ class _Results(_Answers):
     @property
     def about(self) -> dict: return self.shown.about
 
-    def head_frame(self) -> pd.DataFrame: # columns layer, head, and those of `head_frame`
+    def head_frame(self) -> pd.DataFrame: # columns layer, head, and one for each statistic
         "Return the statistics of all heads, computed in chunks and averaged over the ordinary tokens"
         self._left.wait()
         numbers, a = self.attention.statistics(), self.attention
@@ -197,8 +197,8 @@ class LongTextView(_Results, anywidget.AnyWidget):
     meta = T.Unicode('{}').tag(sync=True) # JSON: tokens, sentences, units, layers, heads
 
     def __init__(self, text, growing=(), side:int=512):
-        # a `LongText`; an iterator over the `LongText` after each generated token; cells of an overview in each
-        # direction
+        # a `LongText`; an iterator over the `LongText` after each generated token;
+        # cells of an overview in each direction
         self.side, self._overviews, self.error = side, {}, None
         self.shown = _shown(text)
         super().__init__(meta=json_text(self.about))

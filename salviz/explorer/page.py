@@ -106,7 +106,7 @@ def _packed(frames, small=4e4):
     return pack_page(frames)
 
 def _in_full(s, heads, layers) -> list: # (layer, head) pairs
-    "Return the heads of the snapshot `s` with full maps above 128 tokens"
+    "Return the heads of the snapshot `s` whose full maps are included if the text has more than 128 tokens"
     if heads != 'all': return heads
     maps = [name for name in s.layers if s.arrays[name].ndim == 4]
     return sorted({(l, h) for name in maps for l in s.layers[name] if layers is None or l in layers
@@ -140,13 +140,15 @@ def page_of(
     probes=None, # numbers of the probe examples; None: all
     steps=None,  # recorded steps; negative steps count from the end; None: all
     layers=None, # layers of the model; None: all recorded layers
-    heads=None,  # (layer, head) pairs with full maps above 128 tokens, or 'all'; None: the head that is shown first
+    # (layer, head) pairs whose full maps are included for texts of more than 128 tokens, or 'all';
+    # None: the head that is shown first
+    heads=None,
     panels=None, # names from `salviz.explorer.assets.panel_names`; None: all
     state=None,  # initial view
     limit=200e6, # maximum size of the page in bytes; None: unlimited
     plotly=True, # include plotly if a panel needs it?
     front=None,  # result of `front_meta`; allows more than two runs
-    models=None, # function from (size of the page in bytes, metadata of the runs) to further parts, see `page_models`
+    models=None, # function from (size of the page in bytes, metadata of the runs) to more parts, see `page_models`
 ) -> Page:
     "Build and pack the page for `runs`, without writing a file"
     one = not isinstance(runs, (list, tuple)) or (runs and isinstance(runs[0], Snapshot))

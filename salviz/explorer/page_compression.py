@@ -17,8 +17,8 @@ from .quantisation import json_text, order_code
 
 # %% ../../nbs/12_explorer/03_page_compression.ipynb #029
 def _follows(spec, info, arrays):
-    """Return a description of how to recompute the region `spec` from the other `arrays` of the frame; None if this is
-    impossible"""
+    """Return a description of how to recompute the region `spec` from the other `arrays` of the frame;
+    None if this is impossible"""
     args = method_args(info, 'ADDrop')
     ranks, candidates = arrays.get('attribution_ranks'), arrays['discard_candidates']
     if ranks is None or ranks.shape != tuple(spec['shape']) or not {'p', 'q', 'region'} <= set(args): return None

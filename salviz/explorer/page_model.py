@@ -52,7 +52,7 @@ def model_bytes(
     name:str,                         # its name in the answers
     base:'QuantisedModel|None'=None,  # another model of the page, whose file comes first
 ) -> bytes:
-    "Pack a prepared model into the file that weights.js reads, as a difference from `base` if both have one layout"
+    "Pack a prepared model into the file that weights.js reads, as a difference from `base` if it has the same layout"
     arrays, payload = _payload(model)
     header = dict(model.header, template=_template(model, name), arrays=arrays)
     if base is not None:
@@ -111,8 +111,8 @@ def model_parts(
 
 # %% ../../nbs/12_explorer/16_page_model.ipynb #e3993811
 _no_texts = 'The engine of a page runs models of texts; this run has none.'
-# size of a model that is stored as a difference, as a fraction of a whole one: 0.09 for MiniLM-L6 after 20 steps of
-# fine-tuning with a learning rate of 2e-5, and more after a longer training
+# size of a model that is stored as a difference, relative to the whole model: 0.09 for MiniLM-L6 after 20 steps of
+# fine-tuning with a learning rate of 2e-5, and more after longer training
 _difference_size = .2
 
 def _models_of(source, with_first, texts, others, count, frequent) -> list: # of (key, `QuantisedModel`, its name)

@@ -25,7 +25,7 @@ from ..views.maps import telling_entry
 # %% ../../nbs/12_explorer/02_payload.ipynb #018
 def _ranks(snapshot, full=()):
     """Return the ranks of the attributions in `snapshot`, their layers and their source ('exact' or 'stored values');
-    above 128 tokens, only the ranks of the heads whose maps are sent in full"""
+    for texts of more than 128 tokens, only the ranks of the heads whose maps are sent in full"""
     have = snapshot.arrays
     if 'attribution_ranks' in have: return have['attribution_ranks'], snapshot.layers['attribution_ranks'], 'exact'
     x, layers = have['attention_attribution'], snapshot.layers['attention_attribution']
@@ -89,7 +89,7 @@ def _of_layers(x, at, layers):
 # %% ../../nbs/12_explorer/02_payload.ipynb #48fc922cb
 def _custom_blocks(
     snapshot,
-    full=None,   # (layer, head) pairs with full maps above 128 tokens
+    full=None,   # (layer, head) pairs whose full maps are sent if there are more than 128 tokens
     names=None,  # names of the evidence to include; None: all
     layers=None, # layers of the model to include; None: all
 ) -> tuple: # ({name in the frame: (header entry, bytes)}, omitted evidence: [[name, description of its axes]])
@@ -133,7 +133,7 @@ def method_args(info:dict, name:str) -> dict:
 _of_patches, _most_cells = ('attention', 'discard_candidates', 'discarded'), 10**7
 
 def _is_whole(snapshot, name, x):
-    "Return True if the evidence `x` is sent in full, False if as thumbnails"
+    "Return True if the evidence `x` is sent in full, False if it is sent as thumbnails"
     if x.ndim < 4 or x.shape[-1] <= most_tokens: return True
     return 'patches' in snapshot.info and name in _of_patches and x.size <= _most_cells
 
@@ -174,7 +174,8 @@ def frame_bytes(header:dict, blocks:dict) -> bytes:
 def pack_frame(
     snapshot:Snapshot,
     run:int=0,   # number of the run in the explorer
-    full=None,   # (layer, head) pairs with full maps above 128 tokens; None: the head that is shown first
+    # (layer, head) pairs whose full maps are sent if there are more than 128 tokens; None: the head that is shown first
+    full=None,
     names=None,  # names of the arrays to include; None: all that the explorer supports
     layers=None, # layers of the model to include; None: all recorded layers
 ) -> bytes:

@@ -60,7 +60,7 @@ def _run_of_snapshots(snapshots):
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #040b
 def as_run(
-    run, # a `Run`, its path, the name of a bundled run, a list of `Snapshot`, or a training with a `run`
+    run, # a `Run`, its path, the name of a bundled run, a list of `Snapshot`, or a `Training` with a `run`
 ):
     "Return an object with the attributes of a `Run` that the explorer reads"
     if isinstance(run, Snapshot): run = [run]
@@ -132,7 +132,7 @@ def check_recorded(run):
                          'or open it in an Explorer during training')
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #ds442
-_most_read = 1e8 # maximum bytes of snapshots to read for the scale of an older run
+_most_read = 1e8 # maximum size in bytes of the snapshots that are read for the scale of an older run
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #ds442b
 def _saliency_scale(run) -> dict: # `limit`, None if unknown, and the last `step` that it covers
@@ -259,7 +259,7 @@ class HeadRows:
 
     def more(self, seconds=math.inf) -> bool:
         "Compute missing steps for at most about `seconds`; return True if steps are still missing"
-        if hasattr(self.run, 'put'): return False # snapshots without a training
+        if hasattr(self.run, 'put'): return False # snapshots without a training run
         start, places = time.monotonic(), {}
         for step, probe in self.run.recorded:
             if self.probes is None or probe in self.probes: places.setdefault(step, []).append(probe)

@@ -51,8 +51,8 @@ class Selection:
         self.entry = entry
 
     def _at_work(self, most=8):
-        """Return the snapshot if the method was active at its step; otherwise return the last snapshot at which it was
-        active, among a limited number"""
+        """Return the snapshot if the method was active at its step; otherwise return the last snapshot
+        at which it was active, if it is one of the last `most`"""
         def tells(snapshot): return {'attention_attribution', 'guided'} & set(snapshot.arrays)
         if self.run is None or tells(self.snapshot): return self.snapshot
         steps = [step for step, probe in self.run.recorded if probe == self.snapshot.probe][:-most - 1:-1]

@@ -128,8 +128,8 @@ class _PackedFrames(_Inbox):
         return sorted(missing, key=lambda k: (k[:2] not in self._plan.in_view, k[2] != newest[k[:2]], k))
 
     def _pack(self, key):
-        """Pack the frame `key`, with the requested full maps if the input is long; return None if the snapshot cannot
-        be read"""
+        """Pack the frame `key`, with the requested full maps if the input is long;
+        return None if the snapshot cannot be read"""
         run, probe, step = key
         try:
             with self._lock: snapshot = self._latest.pop((run, probe), None)

@@ -247,12 +247,12 @@ def _watch(
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #w0483b
 class _WithBackground(_Selected):
-    "Waiting for the computation of `explore`"
+    "Methods that wait for the computation of `explore`"
     @property
     def _background(self):
         "Return the computation of `explore`, or None if there is none"
         looking = getattr(self, 'training', None) # missing if __init__ raised an error
-        # a training can be paused, and a training recorded by `watch` cannot be stopped from here
+        # a training run can be paused, and one recorded by `watch` cannot be stopped from here
         if hasattr(looking, 'pause') or not hasattr(looking, 'stop'): return None
         return looking
 
@@ -325,7 +325,8 @@ class _Pages(_Pictures):
         probes:Sequence[int]|None=None, # numbers of the examples to include; None: those of this explorer
         steps:Sequence[int]|None=None,  # recorded steps; None: those of this explorer
         layers:Sequence[int]|None=None, # layers of the model; None: all recorded layers
-        # (layer, head) pairs with full maps above 128 tokens, or 'all'; None: the head that is shown first
+        # (layer, head) pairs whose full maps are included for texts of more than 128 tokens, or 'all';
+        # None: the head that is shown first
         heads:Sequence[tuple[int, int]]|Literal['all']|None=None,
         force:bool=False,               # overwrite an existing file?
         limit:float|None=200e6,         # maximum size of the file in bytes; None: unlimited
@@ -619,8 +620,8 @@ class _Intervening(_WithMarks):
     def intervene(self,
         intervention:Intervention|None=None, # change of the model's attention or input; None: end the experiment
         saliency:str='input_x_gradient',     # attribution, one of those in the panel
-    ) -> 'tuple[Snapshot, Snapshot]': # the selected sentence without and with the intervention
-        """Run the model on the selected sentence without and with `intervention`, and show both in the panel 'own'
+    ) -> 'tuple[Snapshot, Snapshot]': # the selected sentence: first without, then with the intervention
+        """Run the model on the selected sentence with and without `intervention`, and show both in the panel 'own'
 
         A run needs a saved checkpoint, or a model in `Explorer(run, model=(model, tokenizer))`.
 
@@ -675,7 +676,7 @@ def _model_sources(runs, model, training) -> list:
 class ExplorerOptions:
     "Height and memory of an `Explorer`"
     height:Annotated[float, Ge(100), Le(10_000)]|None=None # height in pixels; None: as high as needed
-    budget:Annotated[float, Gt(0)]=256e6 # maximum bytes of frames in the kernel and in the browser
+    budget:Annotated[float, Gt(0)]=256e6 # maximum size in bytes of the frames in the kernel and in the browser
 
     def __post_init__(self): check_arguments(type(self).__init__, vars(self))
 
@@ -692,19 +693,19 @@ class Explorer(_Intervening):
     @validated
     def __init__(self,
         # a `Run`, its path, the name of a bundled run ('plain', 'sallm', 'saliency-guided', 'ad-drop',
-        # 'attention-guidance'), a training from `start_training` or `watch`, a list of `Snapshot`, or a `Front`; or
-        # attention weights, followed by their tokens
+        # 'attention-guidance'), a training run from `start_training` or `watch`, a list of `Snapshot`, or a `Front`;
+        # or attention weights, followed by their tokens
         run:'Run|str|os.PathLike|Training|Watcher|Sequence[Snapshot]|Front|Sequence|dict|np.ndarray|torch.Tensor',
         # another run, to compare with
         compare:'Run|str|os.PathLike|Training|Watcher|Sequence[Snapshot]|Front|None'=None,
         probes:_Numbers|None=None,      # numbers of the examples to show; None: all
         steps:_Numbers|None=None,       # recorded steps to show; None: all
         panels:Names|None=None,         # names from `salviz.explorer.assets.panel_names`; None: all
-        # initial view, such as dict(probe=2, entry=dict(kind='head', layer=3, head=1)); see
-        # salviz/explorer/static/state/state.js
+        # initial view, such as dict(probe=2, entry=dict(kind='head', layer=3, head=1));
+        # see salviz/explorer/static/state/state.js
         state:dict|None=None,
         # (model, tokenizer) for custom sentences, such as load_classifier('movie-minilm'); None: the checkpoints of
-        # the run and the model of a training
+        # the run and the model of a training run
         model:Annotated[tuple, 'a pair (model, tokenizer)']|None=None,
         options:ExplorerOptions=ExplorerOptions(), # height and memory of the explorer
     ):
