@@ -201,8 +201,8 @@ def _about_snapshots(seen, runs) -> list: # of lines
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #025
 Content = namedtuple('Content', 'views seen runs kind distinctions about', defaults=((), (), None, (), ''))
-# views; list of `Seen` of each view; runs; `Kind`; text that distinguishes each view from the others; sentences about
-# a table
+# views; list of `Seen` of each view; runs; `Kind`; text that distinguishes each view from the others;
+# sentences about a table
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #025b
 def _places(content) -> list: # of lines
@@ -518,7 +518,7 @@ def _printed(content, width, font_size, drawing, look, settings):
 # %% ../../nbs/11_figures/05_kinds.ipynb #031dsb
 def _pointed_at(content, look, **options):
     "Return the plotly figure of `content` for a notebook, with the colours and axes of `look`"
-    from salviz.figures.interactive import plotly_figures # the only one that needs plotly
+    from salviz.figures.interactive import plotly_figures # the only module that needs plotly
     if unused := [name for name, value in options.items() if value is not None]:
         raise ValueError(f'figure: {unused[0]}= applies only to printed figures; omit it if interactive=True')
     if len(content.views) != 1:
@@ -707,8 +707,8 @@ def figure(
     probe:int|Sequence[int]|None=None, # index of the probe example, or a list; None: 0
     # inches, a venue such as 'acl' (one column) or 'acl-two-column', see `venues`; None: 6.75
     width:float|str|None=None,
-    # of most texts in points, or 'caption' for the size of the captions of the venue (less if space is short); None:
-    # `font.size` of your style outside a venue, else 7
+    # size of most texts in points, or 'caption' for the size of the captions of the venue (less if space is short);
+    # None: `font.size` of your style outside a venue, else 7
     font_size:PositiveFloat|Literal['caption']|Sequence[PositiveFloat]|None=None,
     # Axes of your own figure, a list, array or dict of them for several panels, or a SubFigure; None: a new figure
     ax:object=None,
@@ -738,6 +738,6 @@ def figure(
     if names is not None and not isinstance(names, dict): names, options = None, options | dict(names=names)
     call = dict(step=step, probe=probe, width=width, font_size=font_size)
     choices = dict(names=names, order=order, colours=colours, cmap=cmap, limits=limits)
-    if kind == 'metric_table' and not isinstance(options.get('columns', 1), int): # heads, not panels
+    if kind == 'metric_table' and not isinstance(options.get('columns', 1), int): # columns of the table, not panels
         options['measures'] = options.pop('columns')
     return _drawn_figure(source, kind, call, choices, ax, caption, style, interactive, options)

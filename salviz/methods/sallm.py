@@ -1078,7 +1078,7 @@ class SalLM(_Checking):
         teacher:torch.nn.Module|Run|str|PathLike|Literal[False]|None=None,
         weight:float=1.,            # lambda: weight of the attention loss
         top_fraction:float=.1,      # k: fraction of the tokens that a binarised explanation marks
-        saliency:'str|Callable|captum.attr.Attribution'='integrated_gradients', # of the teacher, see `_class_saliency`
+        saliency:'str|Callable|captum.attr.Attribution'='integrated_gradients', # the teacher's, see `_class_saliency`
         steps:int=20,               # m: nodes of integrated gradients
         layers:Sequence[int]=(-1,), # layers whose attention is regularised; the loss is the mean over them
         # a SalLM run, or its path, whose explanations are reused without a teacher

@@ -191,7 +191,7 @@ def _standing(frame, measures, better):
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr018b
 def _overlapping(frame, measures, better, row:int) -> np.ndarray: # bool [rows]
-    "Return a mask of the rows of `frame` that are not distinguished from `row`: both intervals overlap or are missing"
+    "Return a mask of the rows of `frame` that `row` cannot be told apart from: both intervals overlap or are missing"
     best, worst = _ends(frame, measures, better)
     apart = (worst[row] <= best) | (worst <= best[row])
     out = ~apart.any(1)

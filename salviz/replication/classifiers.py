@@ -379,7 +379,7 @@ _faithfulness.version = '1'
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-35b
 def _guided_methods(fraction, **how) -> dict: # {name: method}
-    "Return plain training, and saliency guided training that masks `fraction`"
+    "Return plain training, and saliency guided training that masks this `fraction` of the features"
     from salviz.methods import FineTuning, SaliencyGuided
     return dict(FT=FineTuning(), SGT=SaliencyGuided.from_args(dict(mask_fraction=fraction, **how)))
 

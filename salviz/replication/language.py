@@ -166,8 +166,8 @@ def _new_model(
     seed, layers,
     heads, hidden,
 ):
-    """Return a model with new weights: a RoBERTa of the original width, an ELECTRA for replaced tokens, else a small
-    model"""
+    """Return a model with new weights: an ELECTRA for replaced-token detection, a RoBERTa if `hidden` is at least 768,
+    else a small model"""
     from salviz.models.corruption import small_model
     kind = 'electra' if task == 'replaced_token_detection' else None
     if hidden < 768 or kind: return small_model(task, tokenizer, kind, layers, heads, hidden, seed=seed)

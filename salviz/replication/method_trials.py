@@ -124,7 +124,7 @@ class _RoundsOfPoints(Study):
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-015
 class PointStudy(_RoundsOfPoints):
     "A study of fixed points for each method, which stops at a deadline"
-    ends = math.inf # time of the clock, as `time.time()` returns it
+    ends = math.inf # the deadline, on the clock of `time.time()`
 
     @validated
     def __init__(self,

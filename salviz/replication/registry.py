@@ -52,7 +52,7 @@ class Gate:
     study:str
     arms:tuple                 # names of conditions
     least:float = None         # minimum of `measure`
-    over_majority:float = None # or its minimum above the fraction of the largest class, the column `majority`
+    over_majority:float = None # or its minimum above the score of a constant answer, the column `majority`
     each:bool = False          # True: drop each pair in which one of `arms` fails; False: the mean of `arms` must pass
     measure:str = 'test_accuracy'
     where:tuple = ()           # of (setting, value or {budget: value})

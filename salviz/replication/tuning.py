@@ -135,7 +135,7 @@ def _classifier_trials(
     layers, measures=None, batch_size=16, max_length=32, load=classifiers._sentence_pools,
     **train,
 ): # -> `Study`
-    "Return a study of MiniLM with some layers on packaged sentences"
+    "Return a study of MiniLM with this number of `layers`, on packaged sentences"
     return _study(folder, classifiers._transformer_for(load, layers=layers), classifiers._drawn(load, rows), methods,
                   seeds, settings, _accuracy, {**_classified, **(measures or {})}, tuning, batch_size=batch_size,
                   max_length=max_length, **train)

@@ -58,7 +58,7 @@ class Spacing:
         clock:Callable[[], float]=time.perf_counter, # returns the time in seconds
     ):
         self.budget, self.steps, self.growth, self.clock = budget, steps, growth, clock
-        self.begun, self.before = None, 0.    # time at which training began; seconds spent on recording before
+        self.begun, self.before = None, 0.    # start of the training; seconds spent on recording before the start
         self.spent, self.recording = 0., 0.   # seconds spent in total, and on the last recording
         self.at, self.count = -1, 0           # last recorded step, number of recordings
 
