@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from salviz.figures.own_axes import Drawn
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #006
-# widths in inches; font size of captions; height of the text area in inches
+# widths of column and page in inches; font size of captions in points; height of the text area in inches
 Venue = namedtuple('Venue', 'column page points height')
 _acl, _icml, _neurips = Venue(7.7/2.54, 16/2.54, 10, 24.7/2.54), Venue(3.25, 6.75, 9, 9.), Venue(5.5, 5.5, 10, 9.)
 venues = dict(acl=_acl, emnlp=_acl, naacl=_acl, eacl=_acl, icml=_icml, aistats=_icml, neurips=_neurips, iclr=_neurips,
@@ -471,7 +471,7 @@ _Described = namedtuple('_Described', 'config')
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031db
 def _without_heading(content, caption) -> list: # of sentences
-    "Return the methods, the step and the sentences that `caption` does not contain, for figures without a heading"
+    "For figures without a heading, return the methods, the step and the sentences that `caption` does not contain"
     seen = [one.snapshot for panel in content.seen for one in panel]
     methods = [entry_of(config, 'method').get('name') for config in _configs_of(content)]
     facts = [methods_words(name) for name in methods if name]

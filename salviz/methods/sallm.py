@@ -1033,7 +1033,7 @@ class SalLMVariant(Variant):
     unlabelled_weight:float|None=None     # weight of their attention loss; None: the same as `weight`
 
     def __post_init__(self):
-        # salviz 0.1 had the default None
+        # None was the default in salviz 0.1
         if self.padded_to is None:
             object.__setattr__(self, 'padded_to', 'batch' if self.loss == 'released' else 60)
         super().__post_init__()
@@ -1110,7 +1110,7 @@ class SalLM(_Checking):
     def arguments(self) -> dict: return {**super().arguments(), 'explanations': self.source}
 
     def completed(self, args:dict) -> dict:
-        "Return `args` with current names and defaults; loss='released' without `padded_to` is that of version 0.1"
+        "Return `args` with current names and defaults; loss='released' without `padded_to` is the loss of version 0.1"
         if args.get('loss') == 'released' and 'padded_to' not in args:
             args = {**args, 'loss': 'released, not normalised'}
         return super().completed(recorded_settings('SalLM', args))

@@ -428,7 +428,7 @@ def even_values(
     count:int,   # at least 2, including both ends
     scale='log', # or 'linear'
 ) -> list:
-    "Return `count` evenly spaced values rounded to three digits, with the exact ends"
+    "Return `count` evenly spaced values: the exact ends, and values rounded to three digits between them"
     check_choice('scale', scale, ('log', 'linear'))
     problem = ''
     if type(count) is not int or count < 2: problem = f'count must be an integer of at least 2, got {count!r}'

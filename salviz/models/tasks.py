@@ -89,7 +89,7 @@ class Task(Facts):
         "Return the positions whose logits `score` reads, bool [batch, tokens]; None for all positions"
 
     def prediction_score(self, outputs, batch, labels) -> torch.Tensor:
-        "Return the score of the model's predictions `labels`, for the explanations of the recorder"
+        "Return the score that the recorder explains: the score of the model's predictions `labels`"
         return self.score(outputs, batch, labels)
 
     def batch_labels(self, labels:list, classes:int):

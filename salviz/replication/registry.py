@@ -24,7 +24,7 @@ from .verdicts import verdict, verdict_table
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-6a
 _margin = .05
-_replaced = .14894 # fraction of replaced tokens in RTD: .15 are redrawn, and some of them come out the same
+_replaced = .14894 # fraction of replaced tokens in RTD: .15 are redrawn, but some draws return the same token
 constants = { # {study: (metric, its value for a constant prediction, name of that prediction)}
     'RTD': ('last_validation_loss', -_replaced*math.log(_replaced) - (1 - _replaced)*math.log(1 - _replaced),
             'the same prediction for every token'),

@@ -519,7 +519,7 @@ def _learnt(
     effect,
     rows:pd.DataFrame,
 ) -> pd.DataFrame: # condition, task, reached, alone, words, above, error, little
-    "Return the improvement of each condition of an effect over a prediction that ignores its input, for each task"
+    "Return, for each task, how much better each condition of an effect is than a prediction that ignores its input"
     out, budget = [], rows.budget.iloc[0] if 'budget' in rows and len(rows) else 'small'
     for name, term in zip(_condition_names(effect.terms, budget), effect.terms):
         runs = rows_where(rows, term.study, term.arm, term.where)

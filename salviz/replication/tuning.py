@@ -371,7 +371,7 @@ def choice_of(
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-38
 def frozen(file) -> dict: # {(study, condition): choice}
-    "Return the choices in a file of rows; the first one of a condition counts"
+    "Return the choices in a file of rows: for each condition, the first one in the file"
     out = {}
     for entry in file_entries(Path(file)):
         if entry['kind'] == 'choice': out.setdefault((entry['study'], entry['condition']), entry)

@@ -99,7 +99,7 @@ class _TrainingState(Control):
 
     @property
     def stage(self) -> str:
-        "Return 'preparing' (the method), 'training' or 'scoring' (the best checkpoint); '' before and after"
+        "Return 'preparing' (the method), 'training' or 'scoring' (the best checkpoint); '' before or after training"
         return next(iter(self.stages), '')
 
     def __repr__(self):

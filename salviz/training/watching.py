@@ -281,7 +281,7 @@ class _Watching(TrainerCallback):
 
     def _record(self):
         "Record the probe examples and the head statistics of the training batch at the current step"
-        if (device := device_of(self.model)).type == 'cuda': torch.cuda.synchronize(device) # counts as training time
+        if (device := device_of(self.model)).type == 'cuda': torch.cuda.synchronize(device) # the wait is training time
         progress = Progress(step=self.step_number, epoch=max(1, math.ceil(self.epoch)), seed=self.seed)
         with self.spacing.recorded(self.step_number), _checkpointing_off(self.model):
             self.recorder(self.model, progress, float(self.epoch))

@@ -85,7 +85,7 @@ def answer_heat_map(
     limit:PositiveFloat|None=None,  # density at the end of the colour scale; None: the largest one
     on_image:bool=True,             # blend the colours with the image? They then differ from the scale
 ) -> AnswerHeatMap:
-    "Return the weights of the pixels, and of the text before it, for each of several generated tokens"
+    "For each of several generated tokens, return the weights of the pixels and of the text before the token"
     name = 'answer_heat_map'
     answer, = infos_of(snapshot, name, 'answer')
     image, weights = arrays_of(snapshot, name, 'answer_image', 'answer_weights')

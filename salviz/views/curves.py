@@ -90,7 +90,7 @@ def spread(
     values, # [runs, …]
     band='deviation', # one of `bands`
     ends=(-np.inf, np.inf), # lowest and highest possible value, see `ends_of`; bands are clipped to them
-) -> dict: # value, deviation, low, high: arrays […]; n: int. With one run deviation, low and high are NaN
+) -> dict: # value, deviation, low, high: arrays […]; n: int. With one run, deviation, low and high are NaN
     "Return the mean of `values` over runs, with its band"
     check_choice('band', band, bands)
     values = np.asarray(values, dtype=float)
