@@ -67,7 +67,8 @@ class Gate:
         if self.below is not None:
             return (f'{self.measure} of the better of {" and ".join(self.arms)}{f" ({at})"*bool(at)} at least '
                     f'{_margin:g} below the loss of {_constant_words(self.study)}')
-        level = f'{self.least:g}' if self.over_majority is None else f'{self.over_majority:g} above the largest class'
+        level = (f'{self.least:g}' if self.over_majority is None else
+                 f'{self.over_majority:g} above that of a constant answer')
         of = ' and '.join(self.arms)
         if self.each: return f'{self.measure} of {of} at least {level}, otherwise the pair is dropped'
         return f'mean {self.measure} of {of} at least {level}'
