@@ -228,7 +228,7 @@ def limited(
     view,
     limits, # (lowest, highest) of the axis of values, or {'x' or 'y': (lowest, highest)}
 ) -> tuple: # (view, {axis: limits})
-    "Return `view` with a note about the values beyond `limits`, and the limits of each axis"
+    "Return `view`, with a note about the values beyond `limits`, and {axis: limits}"
     if isinstance(view, Grid): return _limited_grid(view, limits), {}
     if isinstance(view, MapPanels): return _limited_maps(view, limits), {}
     if not isinstance(limits, Mapping): limits = {_value_axis(view): limits}

@@ -238,7 +238,7 @@ def _beyond_scale(view):
     return ends[bool(values.min() < view.limits[0]) + 2*bool(values.max() > view.limits[1])]
 
 def _scale_bar(sheet, x, y, height, norm, cmap, lines, extend):
-    "Draw a vertical colour bar over the range of `norm`, with a label of `lines`"
+    "Draw a vertical colour bar over the range of `norm`, with `lines` as its label"
     ticks, texts, _ = _bar_ticks(norm, height)
     bar = colour_bar(sheet, x, y, 7, height, norm, cmap, list(ticks), '', extend)
     bar.set_ticks(list(ticks), labels=texts)

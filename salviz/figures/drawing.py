@@ -85,7 +85,7 @@ _sizes = {'font.size': 7, 'axes.labelsize': 6.5, 'xtick.labelsize': 6, 'ytick.la
 def user_style(
     style=None, # style sheet of matplotlib, see `user_settings`; None: current settings
 ):
-    "Draw with the settings of the user, and with plain texts, in a `with` block"
+    "Draw with the settings of the user in a `with` block, but never parse texts as formulas"
     for fault in _style_faults(() if style is None else style): raise ValueError(f'figure: {fault}')
     with _borrowed, matplotlib.rc_context():
         if style is not None: style_sheets.use(style)

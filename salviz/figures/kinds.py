@@ -635,7 +635,7 @@ def _size_in(settings):
     return float(min(max(size, 4), 20))
 
 def _content_to_draw(source, kind, step, probe, options):
-    "Return the `Content`, the opened source, the source, kind, probe and options, and whether explorers differ"
+    "Return the `Content`, the opened source, the source to draw, kind, probe, options, and whether explorers differ"
     explorers, calls = _listed(source), []
     if explorers and all(hasattr(one, 'as_figure') for one in explorers):
         calls = _calls_of(explorers, kind, step, probe, options)

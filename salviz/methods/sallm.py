@@ -545,7 +545,7 @@ class _Unlabelled(Method):
         return {k: v.to(batch['example_id'].device) for k, v in collate(rows).items()}
 
     def _prepare_unlabelled(self, trainer):
-        "Encode the texts without labels like the training texts of `trainer`, with subsequent example ids"
+        "Encode the texts without labels like the training texts of `trainer`; their example ids come after all others"
         taken = [*trainer.encoded.values(), trainer.probe_set]
         first_id = 1 + max(max(part['example_id']) for part in taken)
         paired = 'text_pair' in trainer.data['train'].column_names

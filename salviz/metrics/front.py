@@ -215,7 +215,7 @@ class Front:
     reported_hypervolume:float # hypervolume of the same values in `reported`, NaN if there are none
     confidence:float   # confidence level of the intervals
     runs:tuple         # for each row, the folders of its runs within the study, by seed
-    left_out:tuple=()  # values without a finite number
+    left_out:tuple=()  # values of the setting without a finite `x` and `y`
     folder:Path=None   # folder of the study, if known
 
     measures = property(lambda self: (self.x, self.y))

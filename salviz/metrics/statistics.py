@@ -371,7 +371,7 @@ def _cells(frame, rows, column, measures):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #044
 _tests = dict(t=paired_t, bootstrap=paired_bootstrap)
-_fewest_pairs = dict(t=4, bootstrap=20) # required for a mark; see the false alarms above
+_fewest_pairs = dict(t=4, bootstrap=20) # minimum number of pairs for a mark
 
 def _baseline_of(row, base, rows):
     "Return the row of the baseline `base` to compare `row` with; None if `row` is a baseline or has no baseline"
@@ -641,7 +641,7 @@ def _ems(text, bold=False):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #056b
 def _table_inches(table, small=None) -> float:
-    "Return the approximate printed width of the LaTeX of `table`, within a tenth"
+    "Return the approximate printed width of the LaTeX of `table` in inches, accurate to about 10 %"
     heads, columns = table.heads()
     grid = table.grid()
     def cell(c): return _ems(c.mean or '--', c.best) + (_ems(f' ± {c.std}') + .5)*bool(c.std) + .6*_ems(c.mark)

@@ -30,7 +30,7 @@ def _needs_gpu(
 @lru_cache(2)
 def _packed_sentences(
     vocab_size=600,
-    block=32, # tokens of a row
+    block=32, # number of tokens in a row
 ) -> tuple: # (tokenizer, rows of train, validation and test)
     "Return the packaged movie sentences, packed into blocks, and a tokenizer that is trained on them"
     from salviz.models.corruption import pack_texts, train_tokenizer
