@@ -216,7 +216,7 @@ _claim('D3', 'ad_drop', 'Dropping in regions of high gradient attribution beats 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-10b
 _claim('D4', 'ad_drop', 'Cross-tuning helps', quick=True,
     short='cross-tuning helps',
-    paper_says='Table 2, without and with cross-tuning', unit='score on the development set',
+    paper_says='Table 2, with and without cross-tuning', unit='score on the development set',
     sides=('without', 'with'),
     numbers=[('BERT, CoLA', 62.1, None, 64.6, None), ('BERT, STS-B', 90.4, None, 90.4, None),
              ('BERT, MRPC', 87.3, None, 88.5, None), ('BERT, RTE', 71.5, None, 75.1, None),

@@ -622,8 +622,8 @@ def _panels(panels, names, caption):
 def _panel(title, means, names, at=None, ends=None, level=None, along=('start', 'end of training')):
     """Return a panel with one line per condition; a thin line shows a reference `level`
 
-    By default, the columns are evenly spaced, and the scale covers all values. `at` sets the places of the columns,
-    `ends` the ends of the scale, and `along` the labels below the panel."""
+    By default, the columns are evenly spaced, and the scale covers all values. To change this, pass the places of the
+    columns as `at` and the ends of the scale as `ends`. The labels below the panel are in `along`."""
     low, high = ends or _ends(means) or (math.nan, math.nan)
     if not math.isfinite(low): return None
     if at is None: at = range(means.shape[1])
