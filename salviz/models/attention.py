@@ -581,7 +581,7 @@ _entering = threading.Lock()
 
 class _AlreadyObserved(RuntimeError): pass
 
-class _EditedMaps(Maps): "The state of `edited`, inside of which the model may be observed"
+class _EditedMaps(Maps): "The state of `edited`; the model may be observed inside its block"
 
 # %% ../../nbs/03_models/01_attention.ipynb #066b
 @contextmanager
