@@ -29,7 +29,7 @@ _name_fields = {Curves: ('names',), Boxes: ('names',), MetricTable: ('names', 'h
                 Pairs: ('names', 'sides'), EffectBars: ('names', 'groups'), Forest: ('names', 'groups'),
                 Grid: ('rows', 'columns'), SaliencyGrid: ('columns', 'items'), SaliencyDistribution: ('names',),
                 MapPanels: ('names',)}
-_after_name = re.compile(r'(.*?)((?: \(%\))?(?: [↑↓])?)') # the unit and the arrow in the head of a column
+_after_name = re.compile(r'(.*?)((?: \(%\))?(?: [↑↓])?)') # the unit and the arrow in a column heading
 
 def _flat(names) -> list:
     "Return the texts in nested tuples"
@@ -78,7 +78,7 @@ def _renamed_words(text, new):
     return re.sub(pattern, lambda found: new[found.group()], str(text))
 
 def _renamed_frame(frame, new):
-    "Return a frame whose columns name and group have new names"
+    "Return a frame with new names in its columns `name` and `group`"
     columns = {k: [_renamed_text(str(x), new) for x in frame[k]] for k in ('name', 'group') if k in frame}
     return frame.assign(**columns)
 
@@ -95,7 +95,7 @@ def renamed(
     changes = {k: _renamed_all(getattr(view, k), new) for k in fields}
     changes |= {k: _renamed_words(getattr(view, k), new) for k in ('title', 'subtitle', 'caption')}
     changes['notes'] = tuple(_renamed_words(note, new) for note in view.notes)
-    if not isinstance(view, MetricTable): # whose frame has columns of its own
+    if not isinstance(view, MetricTable): # the frame of a table has columns of its own
         frames = {k: getattr(view, k) for k in ('frame', 'raw') if getattr(view, k, None) is not None}
         changes |= {k: _renamed_frame(frame, new) for k, frame in frames.items()}
     return replace(view, **changes)
@@ -228,7 +228,7 @@ def limited(
     view,
     limits, # (lowest, highest) of the axis of values, or {'x' or 'y': (lowest, highest)}
 ) -> tuple: # (view, {axis: limits})
-    "Return `view` with a note about the values beyond `limits`, and the limits of each axis"
+    "Return `view`, with a note about the values beyond `limits`, and {axis: limits}"
     if isinstance(view, Grid): return _limited_grid(view, limits), {}
     if isinstance(view, MapPanels): return _limited_maps(view, limits), {}
     if not isinstance(limits, Mapping): limits = {_value_axis(view): limits}
@@ -275,7 +275,7 @@ def scale_faults(
     views,
     maps, # {'sequential' or 'signed': colour map}
 ):
-    "Yield a message for each of `maps` for which the figures of `views` have no scale"
+    "Yield a message for each colour map in `maps` that no figure of `views` uses"
     found, words = set().union(*map(_scales_of, views)), dict(sequential='fractions', signed='values of both signs')
     suits = dict(sequential="a sequential colour map such as 'viridis'", signed="a diverging colour map such as 'RdBu'")
     for kind, cmap in maps.items():

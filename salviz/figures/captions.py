@@ -45,7 +45,7 @@ _mark = re.compile(r'\((?:[a-z]{1,2}|[ivx]+)\) ') # mark of a panel: (a) or (ii)
 def short_caption(
     text:str,             # the whole caption
     retained:Iterable=(), # sentences to keep
-    most:int=3,           # sentences besides these and the warnings
+    most:int=3,           # maximum number of sentences besides these and the warnings
 ) -> tuple: # (caption, tuple of the other sentences)
     "Split a caption into a short caption, which includes all warnings, and notes"
     sentences, retained = list(dict.fromkeys(sentences_of(text))), set(retained)

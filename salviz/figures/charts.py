@@ -92,7 +92,7 @@ def with_margin(low, high, fraction, log=False):
     return low - fraction*(high - low), high + fraction*(high - low)
 
 def _range(view):
-    "Return the lowest and highest y that is drawn, with a margin, or the limits that the user chose"
+    "Return the lowest and highest y of all lines and bands, with a margin, or the limits that the user chose"
     if chosen := current_limits('y', None): return chosen
     drawn = [view.frame[c].to_numpy(float) for c in ('value', 'low', 'high')]
     if view.raw is not None: drawn.append(view.raw.value.to_numpy(float))
@@ -238,7 +238,7 @@ def _beyond_scale(view):
     return ends[bool(values.min() < view.limits[0]) + 2*bool(values.max() > view.limits[1])]
 
 def _scale_bar(sheet, x, y, height, norm, cmap, lines, extend):
-    "Draw a vertical colour bar over the range of `norm`, with a label of `lines`"
+    "Draw a vertical colour bar over the range of `norm`, with `lines` as its label"
     ticks, texts, _ = _bar_ticks(norm, height)
     bar = colour_bar(sheet, x, y, 7, height, norm, cmap, list(ticks), '', extend)
     bar.set_ticks(list(ticks), labels=texts)
@@ -326,7 +326,7 @@ def _grid(view, width):
     bar, pitch, cell, texts, lines = _grid_layout(view, width, left, norm)
     wide, high = pitch*columns, cell*rows
     left += max(0, (width*72 - left - bar - wide)/2)
-    # every second, third, …, at equal distances
+    # label every second column, every third, and so on, if the labels are too wide for all
     at = np.arange(0, columns, int(np.ceil((max(text_width(text, 6) for text in column_labels) + 3)/pitch)))
     if texts or not view.whole: notes = ()
     else: notes = ('At this width, the cells are too small for their numbers.',)

@@ -85,7 +85,7 @@ _sizes = {'font.size': 7, 'axes.labelsize': 6.5, 'xtick.labelsize': 6, 'ytick.la
 def user_style(
     style=None, # style sheet of matplotlib, see `user_settings`; None: current settings
 ):
-    "Draw with the settings of the user, and with plain texts, in a `with` block"
+    "Draw with the settings of the user in a `with` block, but never parse texts as formulas"
     for fault in _style_faults(() if style is None else style): raise ValueError(f'figure: {fault}')
     with _borrowed, matplotlib.rc_context():
         if style is not None: style_sheets.use(style)
@@ -97,7 +97,7 @@ def user_style(
         finally: _in_force.reset(token)
 
 def _scaled(settings, scale):
-    "Return `settings` of matplotlib with widths of lines multiplied by `scale`"
+    "Return `settings` of matplotlib with all line widths multiplied by `scale`"
     return {k: x*scale if k.endswith('linewidth') else x for k, x in settings.items()}
 
 @contextmanager
@@ -178,7 +178,7 @@ def signed_map(): return _look.get().signed or signed
 # %% ../../nbs/11_figures/00_drawing.ipynb #b1a30998
 def series_colours(
     names,    # names of lines, boxes or bars; a name may have parts, such as 'AD-DROP, gradient'
-    defaults, # colour of each without choices
+    defaults, # colour of each name for which the user has chosen none
 ) -> list: # of colours
     "Return the colour of each of `names` in the current `Look`"
     look = _look.get()
@@ -207,7 +207,7 @@ def _is_diverging(cmap):
 def _lightness_along(cmap): return np.array([lightness(cmap(x)) for x in np.linspace(0, 1, 33)])
 
 def _map_named(name):
-    "Return the colour map called `name` of matplotlib, or `name` itself if it is a colour map"
+    "Return matplotlib's colour map called `name`, or `name` itself if it is a colour map"
     if isinstance(name, Colormap): return name
     if name in matplotlib.colormaps: return matplotlib.colormaps[name]
     return None
@@ -379,7 +379,7 @@ def drawable(
     text:str,
     without:set, # characters without a glyph are added to it
 ) -> str:
-    "Replace every character in `text` that cannot be drawn by a box"
+    "Return `text` with a box in place of every character that cannot be drawn"
     text = text.replace('\r\n', '\n').replace('\n', '⏎').replace('\t', '␣')
     if not text.strip(): return '␣' * max(1, len(text))
     if unicodedata.category(text[0])[0] == 'M' and _can_draw('◌'): text = '◌' + text
@@ -748,7 +748,7 @@ def beyond_page(
 ) -> list: # of (points, name), largest first
     "Return the parts of `fig` that extend beyond the page, and by how much"
     dpi, beyond = fig.dpi, []
-    fig.set_dpi(216) # three dots per point: at fewer, rounded letter widths differ from print
+    fig.set_dpi(216) # three dots per point: with fewer, rounded letter widths would differ from print
     try:
         renderer, page = fig.canvas.get_renderer(), fig.bbox.extents
         for artist, name in _unclipped(fig):
@@ -985,8 +985,8 @@ def mark_cells(ax, x, y, pitch):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #048
 def mark_below(ax, values, limit, pitch, at=lambda cell: cell):
-    """Draw a minus sign on the cells of `values` that are clearly below zero, because greyscale print shows no other
-    sign of a value; `pitch` is the width of a cell in points"""
+    """Draw a minus sign on the cells of `values` that are clearly below zero, because nothing else shows
+    the sign of a value in greyscale print; `pitch` is the width of a cell in points"""
     norm, cmap, _ = signed_scale(limit)
     y, x = np.nonzero(is_negative(values, limit))
     colours = [ink_on(cmap(norm(v))) for v in values[y, x]]
@@ -1091,7 +1091,7 @@ def _save_pgf(fig, path):
     settings = {'pgf.texsystem': _tex_engine(fig), 'pgf.rcfonts': False}
     with _style_of(fig), matplotlib.rc_context(settings):
         backend_pgf.RendererPgf = Literal
-        with tempfile.TemporaryDirectory() as folder: # of the .pgf file and the images that it includes
+        with tempfile.TemporaryDirectory() as folder: # for the .pgf file and the images that it includes
             try: fig.savefig(Path(folder)/path.name, format='pgf', dpi=300)
             finally: backend_pgf.RendererPgf = ordinary
             for file in sorted(Path(folder).iterdir(), key=lambda file: file.suffix == '.pgf'):
@@ -1137,7 +1137,7 @@ def save_figure(
     caption:bool|Literal['short', 'long']=False,
     text:Literal['paths', 'text']='paths', # text of an SVG: 'paths', or 'text' in fonts that must be installed
 ) -> Path:
-    "Write `fig` to `path`, reproducibly to the byte, and return the path"
+    "Write `fig` to `path` as a file with reproducible bytes, and return the path"
     path = Path(path)
     kind = path.suffix.lower().removeprefix('.')
     if kind not in ('pdf', 'svg', 'png', 'pgf'):

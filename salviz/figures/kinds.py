@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from salviz.figures.own_axes import Drawn
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #006
-# widths in inches; font size of captions; height of the text area in inches
+# widths of column and page in inches; font size of captions in points; height of the text area in inches
 Venue = namedtuple('Venue', 'column page points height')
 _acl, _icml, _neurips = Venue(7.7/2.54, 16/2.54, 10, 24.7/2.54), Venue(3.25, 6.75, 9, 9.), Venue(5.5, 5.5, 10, 9.)
 venues = dict(acl=_acl, emnlp=_acl, naacl=_acl, eacl=_acl, icml=_icml, aistats=_icml, neurips=_neurips, iclr=_neurips,
@@ -201,8 +201,8 @@ def _about_snapshots(seen, runs) -> list: # of lines
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #025
 Content = namedtuple('Content', 'views seen runs kind distinctions about', defaults=((), (), None, (), ''))
-# views; list of `Seen` of each view; runs; `Kind`; text that distinguishes each view from the others; sentences about
-# a table
+# views; list of `Seen` of each view; runs; `Kind`; text that distinguishes each view from the others;
+# sentences about a table
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #025b
 def _places(content) -> list: # of lines
@@ -471,7 +471,7 @@ _Described = namedtuple('_Described', 'config')
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031db
 def _without_heading(content, caption) -> list: # of sentences
-    "Return the methods, the step and the sentences that `caption` does not contain, for figures without a heading"
+    "For figures without a heading, return the methods, the step and the sentences that `caption` does not contain"
     seen = [one.snapshot for panel in content.seen for one in panel]
     methods = [entry_of(config, 'method').get('name') for config in _configs_of(content)]
     facts = [methods_words(name) for name in methods if name]
@@ -518,7 +518,7 @@ def _printed(content, width, font_size, drawing, look, settings):
 # %% ../../nbs/11_figures/05_kinds.ipynb #031dsb
 def _pointed_at(content, look, **options):
     "Return the plotly figure of `content` for a notebook, with the colours and axes of `look`"
-    from salviz.figures.interactive import plotly_figures # the only one that needs plotly
+    from salviz.figures.interactive import plotly_figures # the only module that needs plotly
     if unused := [name for name, value in options.items() if value is not None]:
         raise ValueError(f'figure: {unused[0]}= applies only to printed figures; omit it if interactive=True')
     if len(content.views) != 1:
@@ -635,7 +635,7 @@ def _size_in(settings):
     return float(min(max(size, 4), 20))
 
 def _content_to_draw(source, kind, step, probe, options):
-    "Return the `Content`, the opened source, the source, kind, probe and options, and whether explorers differ"
+    "Return the `Content`, the opened source, the source to draw, kind, probe, options, and whether explorers differ"
     explorers, calls = _listed(source), []
     if explorers and all(hasattr(one, 'as_figure') for one in explorers):
         calls = _calls_of(explorers, kind, step, probe, options)
@@ -707,8 +707,8 @@ def figure(
     probe:int|Sequence[int]|None=None, # index of the probe example, or a list; None: 0
     # inches, a venue such as 'acl' (one column) or 'acl-two-column', see `venues`; None: 6.75
     width:float|str|None=None,
-    # of most texts in points, or 'caption' for the size of the captions of the venue (less if space is short); None:
-    # `font.size` of your style outside a venue, else 7
+    # size of most texts in points, or 'caption' for the size of the captions of the venue (less if space is short);
+    # None: `font.size` of your style outside a venue, else 7
     font_size:PositiveFloat|Literal['caption']|Sequence[PositiveFloat]|None=None,
     # Axes of your own figure, a list, array or dict of them for several panels, or a SubFigure; None: a new figure
     ax:object=None,
@@ -738,6 +738,6 @@ def figure(
     if names is not None and not isinstance(names, dict): names, options = None, options | dict(names=names)
     call = dict(step=step, probe=probe, width=width, font_size=font_size)
     choices = dict(names=names, order=order, colours=colours, cmap=cmap, limits=limits)
-    if kind == 'metric_table' and not isinstance(options.get('columns', 1), int): # heads, not panels
+    if kind == 'metric_table' and not isinstance(options.get('columns', 1), int): # columns of the table, not panels
         options['measures'] = options.pop('columns')
     return _drawn_figure(source, kind, call, choices, ax, caption, style, interactive, options)

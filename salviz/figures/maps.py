@@ -267,7 +267,7 @@ def _sentence_boxes(labels, continues, space, size):
         wide = sum(widths[i] for i in word)
         if x and x + wide > space: line, x = line + 1, 0.
         for i in word:
-            if x and x + widths[i] > space: line, x = line + 1, 0. # only a word longer than a line
+            if x and x + widths[i] > space: line, x = line + 1, 0. # only within a word longer than a line
             places.append((line, x))
             x += widths[i]
         x = 3 + (x if wide <= space else space) # nothing follows a word that takes several lines
@@ -417,7 +417,7 @@ def _patch_attention(view, width):
     left, gap, count = 10, 12, 1 + len(view.maps)
     names = [' '.join(parts) for parts in zip(panel_letters(count), ('the image, in patches', *view.names))]
     space, shape = width*72 - left - 8, view.image.shape[0]/view.image.shape[1]
-    fit = int((space + gap)//(max(min(150., 180/shape), 62) + gap)) # more of a narrow image fit
+    fit = int((space + gap)//(max(min(150., 180/shape), 62) + gap)) # more panels fit if the image is narrow
     if width >= 5: usual = 4
     else: usual = 2 + (width >= 3.7)
     across = min(count, max(usual, min(fit, 6)))

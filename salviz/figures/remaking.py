@@ -199,7 +199,7 @@ def _called_again(recipe, path, runs, changes):
                          f'({type(e).__name__}: {str(e)[:80]})') from None
     if not {*arguments}.isdisjoint({'source', 'kind', 'interactive'}):
         raise ValueError(f'{path} has inconsistent metadata about its creation')
-    return source, kind, dict(style={}) | arguments | changes # figures without a style followed none
+    return source, kind, dict(style={}) | arguments | changes # without a recorded style, use none
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-12
 def remake(

@@ -82,7 +82,7 @@ def _rows_of(view):
             for i, name in enumerate(view.items) for t in trainings]
 
 def _heads_of(view):
-    "Return [(upper head, first column, number of columns)] and the lower heads"
+    "Return [(upper heading, first column, number of columns)] and the lower headings"
     if view.rows == 'inputs' or not view.columns: return _runs_of(view.columns), [m for _, m in view.columns]
     return [], list(dict.fromkeys(m for _, m in view.columns))
 

@@ -1050,7 +1050,7 @@ def draw_figure(
     view,           # a view of `salviz.views.base`, or a list of them
     width=6.75,     # inches; two-column venues have 3.25 and 6.75
     columns=None,   # panels per row; None: as many as fit if all are of one kind, else 1
-    # of most texts in points, or a list of which the first that fits on a page is used; None: 7
+    # size of most texts in points, or a list of sizes, of which the first that fits on a page is used; None: 7
     font_size:PositiveFloat|Sequence[float|None]|None=None,
     font='sans',    # 'sans', 'serif', an installed family, or a .ttf file
     heading='full', # 'full' (title and numbers), 'title' or 'none'; the caption has the omitted parts

@@ -62,7 +62,7 @@ def _kinds_of(snapshot) -> list: # of names of figures
 def _run_pictures(
     run:Run,
     step:int,
-    probes:Sequence[int]|None=None, # numbers of probe examples; None: all
+    probes:Sequence[int]|None=None, # indices of probe examples; None: all
 ) -> dict: # {name: PIL image}
     "Return pictures of the probe examples of `run` at `step`"
     pictures = {}

@@ -262,7 +262,7 @@ class _ComparingNodes(_Dropping):
         "Compare `nodes` with all steps before the first AD-DROP epoch; store the result and warn if they differ"
         progress, nodes = trainer.progress(), self.variant.nodes
         if nodes is None or self.phase(progress) == 'fine-tuning' or 'nodes_agreement' in trainer.run.state: return
-        from salviz.models.loading import full_precision # this module imports the methods
+        from salviz.models.loading import full_precision # `loading` imports the methods
         train = trainer.encoded['train']
         first = train.select(range(min(len(train), trainer.args.train_batch_size)))
         batch = {k: v.to(device_of(trainer.model)) for k, v in trainer.collate(list(first)).items()}
@@ -335,7 +335,7 @@ def drop_uniform(
     batch:dict,   # from `Collator`
     heads:int,
     seed:int, step:int,
-    layer:int,    # or any other integer, for independent random numbers
+    layer:int,    # number of the layer; any other integer gives independent random numbers
 ) -> torch.Tensor: # float32 [batch, heads, query, key] in [0, 1)
     """Return the random numbers of one `layer` for every example in `batch`
 

@@ -445,7 +445,7 @@ class _Checking(_CheckingTexts):
 class AttentionGuidanceVariant(Variant):
     """Further options of attention guidance; 'paper' uses the defaults, and 'released' follows the authors' code
 
-    'paper' uses the reduction of the code, because the published weights only make sense with this reduction. The
+    'paper' reduces the loss as the code does, because the published weights only make sense with this reduction. The
     authors' code still differs from 'released' in four ways. Its patterns have rows and columns for padding. Each
     delimiter is a separate pattern, which you can write as 'delim:TOKEN' in `patterns`. A sentence without the token
     gets a target of zeros. The pre-training loss is pooled over the batch."""

@@ -55,7 +55,7 @@ class Progress:
 class Plan:
     "Instructions for one step, in addition to plain fine-tuning"
     layers:tuple = ()                           # layers whose attention the main pass must capture
-    # {layer: int64 [batch, rows]}: query rows that suffice; the main pass captures them beside the fused kernel
+    # {layer: int64 [batch, rows]}: query rows that suffice, so that the main pass can use the fused kernel
     rows:dict = field(default_factory=dict)
     # {layer: bool [batch, heads, query, key]}: positions dropped in the main pass
     drop:dict = field(default_factory=dict)
@@ -299,7 +299,7 @@ class _WithOptions:
         return cls(**_with_variant(cls, kind, *_split(cls, kind, args)))
 
     def replaced(self, **args:Any) -> 'Method':
-        "Return a copy of the method with new values for `args`, under the names that files use"
+        "Return a copy of the method with new values for `args`, whose names are those in saved files"
         names = _renamed(type(self))
         return self.from_args({**self.arguments(), **{names.get(name, name): x for name, x in args.items()}})
 
@@ -333,7 +333,7 @@ class _Described(_WithOptions):
         return f'{self.name}({", ".join(values)})'
 
     def completed(self, args:dict) -> dict:
-        "Return recorded `args` under their current names, with defaults for arguments that were added later"
+        "Return recorded `args` under their current names, with defaults for arguments newer than the recording"
         names, defaults = _renamed(type(self)), self.options()
         return {**{name: x for name, x in defaults.items() if x is not inspect.Parameter.empty},
                 **{names.get(name, name): x for name, x in args.items()}}
@@ -398,7 +398,7 @@ class Method(_Described):
         return {}
 
     def evaluation(self, model:torch.nn.Module, batch:dict) -> AbstractContextManager:
-        "Return a context for the pass that scores `batch`, for methods that also change the model at inference"
+        "Return a context manager for the pass that scores `batch`; override it to change the model at inference too"
         return nullcontext()
 
 # %% ../../nbs/05_methods/00_base.ipynb #035x

@@ -52,14 +52,14 @@ def expected_gradients(
 
 # %% ../../nbs/05_methods/11_expected_gradients.ipynb #eg-012
 def sparsity_prior(values:torch.Tensor, counts:torch.Tensor) -> torch.Tensor: # [batch], from -2 to 0
-    "Return -2 times the Gini coefficient of the magnitudes of `values` [batch, n] where `counts`; 0 if all are 0"
+    "Return -2 times the Gini coefficient of the magnitudes of the `values` [batch, n] in `counts`; 0 if all are 0"
     a, pairs = torch.where(counts, values.abs(), 0.), counts[:, :, None] & counts[:, None]
     differences = torch.where(pairs, (a[:, :, None] - a[:, None]).abs(), 0.).sum((1, 2))
     total = counts.sum(1) * a.sum(1)
     return -torch.where(total > 0, differences / torch.where(total > 0, total, 1.), 0.)
 
 def smoothness_prior(values:torch.Tensor, counts:torch.Tensor) -> torch.Tensor: # [batch]
-    "Return the total variation of `values` [batch, n]: absolute differences between neighbours that both `counts`"
+    "Return the total variation of `values` [batch, n] over pairs of neighbours that are both in `counts`"
     return torch.where(counts[:, 1:] & counts[:, :-1], values.diff(dim=1).abs(), 0.).sum(1)
 
 _priors = dict(sparsity=sparsity_prior, smoothness=smoothness_prior)

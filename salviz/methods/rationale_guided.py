@@ -238,7 +238,7 @@ def image_attention(
     return normalised(A, is_image[:, None].expand_as(A)).mean(1)
 
 def _row_of(model, batch, rows) -> torch.Tensor|None: # int64 [batch]; None: several rows
-    "Return the row that is compared with the rationale: the one that predicts the answer's last token, for an image"
+    "Return the row that is compared with the rationale; for an image, the row that predicts the answer's last token"
     if 'is_image' not in batch: return explaining_row(model, batch, rows)
     return None if rows == 'mean' else predicting_weights(batch['is_answer']).argmax(1)
 

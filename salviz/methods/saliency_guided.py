@@ -103,7 +103,7 @@ def mask_words(
 ) -> tuple: # masked input, int64 [batch, n]; positions that were replaced, bool [batch, n]
     """Replace the words with the lowest `saliency` by the nearest unmasked word before them
 
-    In each example, floor(`mask_fraction` · words) words are low."""
+    In each example, floor(`mask_fraction` · words) words count as low."""
     if first == 'mask' and mask_token_id is None:
         raise ValueError("mask_words: first='mask' requires mask_token_id; if the tokenizer has no mask token, use "
                          "first='next' or 'keep'")
@@ -225,7 +225,7 @@ class SaliencyGuidedVariant(Variant):
                                   released_colour={})
     limits:ClassVar[dict] = dict(steps=is_count)
 
-    # text: for masked words with none unmasked before them, use the 'next' one, 'keep' them, or use a 'mask' token
+    # text: masked words without an unmasked word before them take the 'next' one, 'keep' their text, or become a 'mask'
     first:Literal['next', 'keep', 'mask']='next'
     # images and series: range of the noise, or mean, of each 'feature' (channel or variable) or of the whole 'sample'
     fill_range:Literal['feature', 'sample']='feature'

@@ -545,7 +545,7 @@ class _Unlabelled(Method):
         return {k: v.to(batch['example_id'].device) for k, v in collate(rows).items()}
 
     def _prepare_unlabelled(self, trainer):
-        "Encode the texts without labels like the training texts of `trainer`, with subsequent example ids"
+        "Encode the texts without labels like the training texts of `trainer`; their example ids come after all others"
         taken = [*trainer.encoded.values(), trainer.probe_set]
         first_id = 1 + max(max(part['example_id']) for part in taken)
         paired = 'text_pair' in trainer.data['train'].column_names
@@ -1033,7 +1033,7 @@ class SalLMVariant(Variant):
     unlabelled_weight:float|None=None     # weight of their attention loss; None: the same as `weight`
 
     def __post_init__(self):
-        # salviz 0.1 had the default None
+        # None was the default in salviz 0.1
         if self.padded_to is None:
             object.__setattr__(self, 'padded_to', 'batch' if self.loss == 'released' else 60)
         super().__post_init__()
@@ -1078,7 +1078,7 @@ class SalLM(_Checking):
         teacher:torch.nn.Module|Run|str|PathLike|Literal[False]|None=None,
         weight:float=1.,            # lambda: weight of the attention loss
         top_fraction:float=.1,      # k: fraction of the tokens that a binarised explanation marks
-        saliency:'str|Callable|captum.attr.Attribution'='integrated_gradients', # of the teacher, see `_class_saliency`
+        saliency:'str|Callable|captum.attr.Attribution'='integrated_gradients', # the teacher's, see `_class_saliency`
         steps:int=20,               # m: nodes of integrated gradients
         layers:Sequence[int]=(-1,), # layers whose attention is regularised; the loss is the mean over them
         # a SalLM run, or its path, whose explanations are reused without a teacher
@@ -1110,7 +1110,7 @@ class SalLM(_Checking):
     def arguments(self) -> dict: return {**super().arguments(), 'explanations': self.source}
 
     def completed(self, args:dict) -> dict:
-        "Return `args` with current names and defaults; loss='released' without `padded_to` is that of version 0.1"
+        "Return `args` with current names and defaults; loss='released' without `padded_to` is the loss of version 0.1"
         if args.get('loss') == 'released' and 'padded_to' not in args:
             args = {**args, 'loss': 'released, not normalised'}
         return super().completed(recorded_settings('SalLM', args))

@@ -119,7 +119,7 @@ def tost(
     d,               # differences, one per pair, positive = better
     margin:float,    # the largest difference that does not matter
     tasks=None,      # the task of each pair, see `over_tasks`
-    sides=2,         # 2: equivalence, less than the margin worse or better; 1: no harm, less than the margin worse
+    sides=2,         # 2: equivalence (neither worse nor better by the margin); 1: no harm (not worse by the margin)
 ) -> float: # NaN without an interval
     """Test whether a mean difference is smaller than `margin`; return the p-value of the hypothesis that the difference
     is at least as large as the margin"""

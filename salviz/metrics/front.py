@@ -191,7 +191,7 @@ def _standing(frame, measures, better):
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr018b
 def _overlapping(frame, measures, better, row:int) -> np.ndarray: # bool [rows]
-    "Return a mask of the rows of `frame` that are not distinguished from `row`: both intervals overlap or are missing"
+    "Return a mask of the rows of `frame` that `row` cannot be told apart from: both intervals overlap or are missing"
     best, worst = _ends(frame, measures, better)
     apart = (worst[row] <= best) | (worst <= best[row])
     out = ~apart.any(1)
@@ -215,7 +215,7 @@ class Front:
     reported_hypervolume:float # hypervolume of the same values in `reported`, NaN if there are none
     confidence:float   # confidence level of the intervals
     runs:tuple         # for each row, the folders of its runs within the study, by seed
-    left_out:tuple=()  # values without a finite number
+    left_out:tuple=()  # values of the setting without a finite `x` and `y`
     folder:Path=None   # folder of the study, if known
 
     measures = property(lambda self: (self.x, self.y))
@@ -428,7 +428,7 @@ def even_values(
     count:int,   # at least 2, including both ends
     scale='log', # or 'linear'
 ) -> list:
-    "Return `count` evenly spaced values rounded to three digits, with the exact ends"
+    "Return `count` evenly spaced values: the exact ends, and values rounded to three digits between them"
     check_choice('scale', scale, ('log', 'linear'))
     problem = ''
     if type(count) is not int or count < 2: problem = f'count must be an integer of at least 2, got {count!r}'

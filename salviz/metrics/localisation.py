@@ -44,7 +44,7 @@ def _inside_outline(outline, height, width) -> np.ndarray: # bool [height, width
     return mask
 
 def _is_mark(x) -> bool:
-    "Return whether `x` has the numbers of a box or of an outline"
+    "Return whether `x` lists the coordinates of a box or of an outline"
     numbers = isinstance(x, (Sequence, np.ndarray)) and all(isinstance(v, (int, float, np.number)) for v in x)
     return bool(numbers) and (len(x) == 4 or len(x) >= 6 and len(x) % 2 == 0)
 
@@ -53,7 +53,7 @@ def rationale_mask(
     # marks: boxes (top, left, bottom, right) or outlines (y, x, y, x, ...) in pixels; or a mask [height, width] or a
     # PIL image, whose marked pixels are not 0
     rationale:'Sequence|np.ndarray|Image',
-    height:int, width:int, # of the image, in pixels
+    height:int, width:int, # size of the image, in pixels
 ) -> np.ndarray: # bool [height, width]
     "Return the pixels that `rationale` marks; an empty list marks none"
     if hasattr(rationale, 'convert'): rationale = np.asarray(rationale.convert('L'))
@@ -115,8 +115,8 @@ def localisation(
     masks:Sequence,  # bool [height, width] of each image; None: exclude this image
     tolerance:int=0, # see `pointing_game`
 ) -> dict: # pointing_game, energy, area, images
-    """Return the means of `pointing_game` and `energy_inside` over images, and of the fraction of marked pixels
-    (`area`), which an even map scores in both"""
+    """Return the means of `pointing_game` and `energy_inside` over images, and the mean fraction of marked
+    pixels (`area`), which is the score of a uniform map in both"""
     check_faults('' if len(maps) == len(masks) else
                  f'maps and masks must have the same length, got {len(maps)} and {len(masks)}', 'localisation: ')
     pairs = [_checked(one, mask) for one, mask in zip(maps, masks) if mask is not None]

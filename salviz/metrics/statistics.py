@@ -115,8 +115,8 @@ _direction = dict.fromkeys('loss mse kl sufficiency flip seconds time error perp
     'mcc matthews kendall group consistency'.split(), 'higher')
 
 def better_of(name:str):
-    """Return 'higher' or 'lower', whichever is better for the metric called `name`; None if the name is ambiguous, or
-    for gaps"""
+    """Return 'higher' or 'lower', whichever is better for the metric called `name`; None if the name is ambiguous or
+    denotes a gap"""
     words = re.split(r'[\W_]+', name.lower())
     if 'gap' in words: return None # neither small nor negative gaps are good in themselves
     return next((_direction[w] for w in reversed(words) if w in _direction), None)
@@ -371,7 +371,7 @@ def _cells(frame, rows, column, measures):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #044
 _tests = dict(t=paired_t, bootstrap=paired_bootstrap)
-_fewest_pairs = dict(t=4, bootstrap=20) # required for a mark; see the false alarms above
+_fewest_pairs = dict(t=4, bootstrap=20) # minimum number of pairs for a mark
 
 def _baseline_of(row, base, rows):
     "Return the row of the baseline `base` to compare `row` with; None if `row` is a baseline or has no baseline"
@@ -398,7 +398,7 @@ def _compare(cells, base, test, correction, across=False):
             other = _baseline_of(r, base, rows)
             if other is None or (r, c) not in cells: continue
             theirs = cells.get((other, c))
-            if theirs is None and len(found_in[other]) == 1: # the baseline does not have this setting: its only cell
+            if theirs is None and len(found_in[other]) == 1: # the baseline lacks this setting: use its only cell
                 theirs = cells.get((other, found_in[other][0]))
             if theirs is None: continue
             seeds = [s for s in cells[r, c] if s in theirs]
@@ -496,7 +496,7 @@ class ResultTable(_Titled):
         return _heads(self)
 
     def groups(self) -> list: # [(title, number of columns)]; [] if the columns have one level
-        "Return the upper level of the heads of the columns"
+        "Return the upper level of the column headings"
         return _groups(self)
 
     def lower_heads(self) -> list:
@@ -519,8 +519,8 @@ class ResultTable(_Titled):
         label=None,       # label of the table, for \ref
         standalone=False, # return a whole document, which can be compiled, instead of a table for \input
         wide=False,       # span both columns of a two-column page (table*)
-        # size of the numbers: 'small', 'footnotesize' or 'scriptsize', with less space between columns; None: the size
-        # of the text
+        # size of the numbers: 'small', 'footnotesize' or 'scriptsize', with less space between columns;
+        # None: the size of the text
         small=None,
         # warn if the table is wider than this, in inches; None: the width of an ACL column, or with `wide` of the page
         max_width=None,
@@ -641,7 +641,7 @@ def _ems(text, bold=False):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #056b
 def _table_inches(table, small=None) -> float:
-    "Return the approximate printed width of the LaTeX of `table`, within a tenth"
+    "Return the approximate printed width of the LaTeX of `table` in inches, accurate to about 10 %"
     heads, columns = table.heads()
     grid = table.grid()
     def cell(c): return _ems(c.mean or '--', c.best) + (_ems(f' ± {c.std}') + .5)*bool(c.std) + .6*_ems(c.mark)
@@ -669,7 +669,7 @@ def _prose(text): return latex_text(text, prose=True)
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #056xb
 def _latex_groups(table) -> list: # of lines
-    "Return the upper level of the heads, with a rule below each group"
+    "Return the upper level of the column headings, with a rule below each group"
     if not (groups := table.groups()): return []
     start, rules = len(table.rows) + 1, []
     for _, count in groups:
@@ -986,7 +986,7 @@ def _of_columns(cells, across, measure, better, ways_of_rows, percent):
 def result_table(
     frame:pd.DataFrame, # tidy, one run per row: method, settings, seed, [run,] metrics; from a `Study` or `_runs_frame`
     rows:str|Sequence[str]='method',    # a column that identifies runs, or a list of them
-    # metrics; or one setting, or two for heads of two levels, together with `measure`; None = all metrics
+    # metrics; or one setting, or two for headings of two levels, together with `measure`; None: all metrics
     columns:str|Sequence[str]|None=None,
     # the metric to show if `columns` is a setting; or one for each value of the setting, {'CoLA': 'test_mcc', …}; with
     # 'measure' in `rows`, a list of metrics, each of which gets a row
@@ -997,8 +997,8 @@ def result_table(
     # correction for several comparisons: 'holm', 'benjamini_hochberg' or 'none'
     correction:Literal['holm', 'benjamini_hochberg', 'none']='holm',
     better:dict|None=None, # {metric: 'higher', 'lower' or None}, overrides `better_of`
-    # which means are bold: the best of each column, or of each row if metrics are rows; 'group': of the row in each
-    # group of columns; None: no emphasis
+    # which means are bold: the best of each column, or of each row if metrics are rows; 'group': the best of each
+    # row within each group of columns; None: no emphasis
     best:Literal['bold', 'group']|None='bold',
     digits:Annotated[int, Ge(0), Le(15)]=3, # number of digits after the decimal point
     percent:str|Sequence[str]|bool=(),  # metric or metrics to print in per cent; True for all

@@ -134,7 +134,7 @@ class _TaskFields:
     metrics:object=classification_metrics # function of (labels, predictions[, classes]) -> {name: float}
     metric:str='accuracy'        # metric that selects the checkpoint: one of `metrics`, or 'loss'
     loss_unit:str='nats'         # '' if the loss has no unit
-    unsupported:str=''           # reason for errors, if a method does not support the task and gives no reason
+    unsupported:str=''           # reason in messages if a method does not support the task and states no reason
     words:TaskWords=TaskWords(explained='the predicted class', score='the class’s score',
                       no_label='the predicted class replaces it')
 

@@ -581,7 +581,7 @@ _entering = threading.Lock()
 
 class _AlreadyObserved(RuntimeError): pass
 
-class _EditedMaps(Maps): "The state of `edited`, inside of which the model may be observed"
+class _EditedMaps(Maps): "The state of `edited`; the model may be observed inside its block"
 
 # %% ../../nbs/03_models/01_attention.ipynb #066b
 @contextmanager
@@ -1001,7 +1001,7 @@ def observe(
     scale:dict[int, float|torch.Tensor|Callable[..., torch.Tensor]]|None=None,
     # True: capture the probabilities after attention dropout, as the released code of the papers does; False: before it
     after_dropout:bool=False,
-    # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross' (query: target, key: source)
+    # for an encoder-decoder: its 'encoder' (default), 'decoder' or 'cross' attention (query: target, key: source)
     part:Literal['encoder', 'decoder', 'cross']|None=None,
     # query rows to capture in place of whole maps, before dropout: an int, a list of int, or a tensor [batch] or
     # [batch, rows], for all `layers`; or {layer: rows} for some layers
@@ -1195,7 +1195,7 @@ def gradients_by_head(
     # function of (layer, head, gradient of the head's map [batch, query, key], allowed keys, bool, broadcastable to
     # it); called in the backward pass, from the last layer to the first
     use,
-    part=None, # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
+    part=None, # part of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
 ):
     """Compute the attention of `model` head by head inside the block; yields a function that passes the gradients of a
     score, computed inside the block, to `use`"""

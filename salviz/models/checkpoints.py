@@ -92,7 +92,7 @@ def _has_optimiser(folder) -> bool:
 # %% ../../nbs/03_models/08_checkpoints.ipynb #c012b
 def last_usable(
     run,
-    refuse, # function that raises an error with the reason that it is called with, if no checkpoint is usable
+    refuse, # function(reason) that raises an error; called if no checkpoint is usable
 ) -> Path: # None if no checkpoint was written yet
     "Return the last checkpoint from which training can resume"
     written = run.written_checkpoints

@@ -156,7 +156,7 @@ def small_model(
     # 'bert', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian' or 't5'; None: electra, marian, gpt2 or bert, depending
     # on the task
     kind:Literal['bert', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian', 't5']|None=None,
-    layers:Annotated[int, Interval(ge=1, le=1000)]=2, # number of layers, for encoder and decoder each
+    layers:Annotated[int, Interval(ge=1, le=1000)]=2, # number of layers of the encoder and of the decoder
     heads:Annotated[int, Interval(ge=1, le=1000)]=4,  # number of heads in each layer
     hidden:Count=64,                                  # size of the hidden states, a multiple of `heads`
     num_labels:Count|None=None,                       # number of classes

@@ -23,7 +23,7 @@ class EncoderInput:
     "The input of an encoder, and the part of a picture that each of its outputs covers"
     values:torch.Tensor  # input of the model: pixel_values or input_features
     picture:np.ndarray   # uint8 [height, width, 3]: the image, or the spectrogram with low frequencies at the bottom
-    layout:ImageLayout   # of the outputs
+    layout:ImageLayout   # part of the picture that each output covers
     special:int=0        # number of outputs before the others that cover no part of the picture, such as [CLS]
     has_maps:bool=True   # whether each layer of the encoder attends from every output to every output
     seconds:float=0.     # duration of a column of the picture; 0 for an image

@@ -22,7 +22,7 @@ def _last_linear(layer):
     return [m for m in layer.modules() if m not in inside and multiplies(m)][-1]
 
 def feed_forward_outputs(model) -> dict: # {layer: module}
-    """Return the module of each layer whose output its feed-forward network adds to the residual stream
+    """Return the last module of the feed-forward network in each layer; its output is added to the residual stream
 
     Raise a `ValueError` if several layers share one module, as in ALBERT."""
     numbers, layers = attention_layers(model), layer_modules(model)

@@ -153,7 +153,7 @@ def pooled_rows(
     model,      # a transformers sequence or image classifier
     batch:dict, # batch with input_ids [batch, n] as `Collator` returns them, or pixel_values
 ) -> torch.Tensor: # long [batch]
-    "Return the query row of the last layer that the head of `model` uses, for each example"
+    "For each example, return the query row of the last layer that the head of `model` uses"
     model = unwrapped(model)
     if 'pixel_values' in batch: return _pooled_of_images(model, batch['pixel_values'])
     config, ids = model.config.get_text_config(), batch['input_ids']

@@ -117,7 +117,7 @@ class SentencePairs(nn.Module):
         self.config = copy.copy(self.stack.config)
         self.config.is_encoder_decoder, self.config.num_labels = False, 1
         self.config.model_type = 'sentence_pairs'
-        self._sentences = None # positions and mask of the sentences in the last pass, and the tokens in a row
+        self._sentences = None # positions and mask of the sentences in the last pass, and the number of tokens in a row
 
     def get_input_embeddings(self) -> nn.Module: return self.embeddings
 

@@ -90,8 +90,8 @@ def small_vision_language(
 ) -> tuple: # (model in eval mode, processor)
     """Create a small vision-language model with random weights, and its processor
 
-    A crop of an image has 4 × 4 patches, of which all families except LLaVA merge 2 × 2 to a token. Qwen2-VL has no
-    crops and reads 16 to 256 patches."""
+    A crop of an image has 4 × 4 patches. All families except LLaVA merge blocks of 2 × 2 patches into one token.
+    Qwen2-VL has no crops and reads 16 to 256 patches."""
     tokenizer = _small_tokenizer()
     both = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2)
     text = both | dict(num_key_value_heads=2, vocab_size=len(tokenizer), max_position_embeddings=1024, pad_token_id=0,

@@ -89,7 +89,7 @@ class Task(Facts):
         "Return the positions whose logits `score` reads, bool [batch, tokens]; None for all positions"
 
     def prediction_score(self, outputs, batch, labels) -> torch.Tensor:
-        "Return the score of the model's predictions `labels`, for the explanations of the recorder"
+        "Return the score that the recorder explains: the score of the model's predictions `labels`"
         return self.score(outputs, batch, labels)
 
     def batch_labels(self, labels:list, classes:int):
@@ -433,7 +433,7 @@ def class_probabilities(
     model,
     logits:torch.Tensor, # [..., classes]
 ) -> torch.Tensor: # [..., classes], at least in float32
-    "Return the class probabilities of `model` for its `logits`"
+    "Convert the `logits` of `model` to class probabilities"
     logits = full(logits)
     if is_multi_label(model): return logits.sigmoid()
     return logits.softmax(-1)
@@ -442,9 +442,8 @@ def class_probabilities(
 def attribution_target(
     task,               # a `Task` or its name
     batch:dict,         # batch with labels
-    # labels to score: 'predicted' in the same pass (gold labels if the task has no pseudo labels), or labels in the
-    # form
-    # of the task
+    # labels to score: 'predicted' in the same pass (gold labels if the task has no pseudo labels),
+    # or labels in the form of the task
     labels='predicted',
     # whether to score the prediction itself (`Task.prediction_score`) instead of its agreement with the labels
     of_prediction=False,

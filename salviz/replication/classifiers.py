@@ -318,7 +318,7 @@ def prior(folder, after, seeds, tasks, rows, epochs, learning_rate, layers, arms
                 base='bert-base-uncased', layers=None, rows=('full',)*3, epochs=10, learning_rate=2e-5, max_length=256))
 def _grid(folder, after, seeds, tasks, shares, rows, epochs, learning_rate, layers, load=_sentence_pools, base='minilm',
          max_length=32, batch_size=16, model=None, data=None):
-    "Return the study of AD-DROP with and without cross-tuning over p and q"
+    "Return the study of AD-DROP with and without cross-tuning, for several values of p and q"
     from salviz.methods import ADDrop
     methods = dict(CT=ADDrop(), noCT=ADDrop(cross_tuning=False))
     return _study(folder, model or _transformer_for(load, data, base, layers), _drawn(load, rows, data), methods, seeds,
@@ -379,7 +379,7 @@ _faithfulness.version = '1'
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-35b
 def _guided_methods(fraction, **how) -> dict: # {name: method}
-    "Return plain training, and saliency guided training that masks `fraction`"
+    "Return plain training, and saliency guided training that masks this `fraction` of the features"
     from salviz.methods import FineTuning, SaliencyGuided
     return dict(FT=FineTuning(), SGT=SaliencyGuided.from_args(dict(mask_fraction=fraction, **how)))
 

@@ -30,7 +30,7 @@ def _needs_gpu(
 @lru_cache(2)
 def _packed_sentences(
     vocab_size=600,
-    block=32, # tokens of a row
+    block=32, # number of tokens in a row
 ) -> tuple: # (tokenizer, rows of train, validation and test)
     "Return the packaged movie sentences, packed into blocks, and a tokenizer that is trained on them"
     from salviz.models.corruption import pack_texts, train_tokenizer
@@ -166,8 +166,8 @@ def _new_model(
     seed, layers,
     heads, hidden,
 ):
-    """Return a model with new weights: a RoBERTa of the original width, an ELECTRA for replaced tokens, else a small
-    model"""
+    """Return a model with new weights: an ELECTRA for replaced-token detection, a RoBERTa if `hidden` is at least 768,
+    else a small model"""
     from salviz.models.corruption import small_model
     kind = 'electra' if task == 'replaced_token_detection' else None
     if hidden < 768 or kind: return small_model(task, tokenizer, kind, layers, heads, hidden, seed=seed)

@@ -110,7 +110,7 @@ class _RoundsOfPoints(Study):
         return type(data)({k: part for k, part in data.items() if k in ('train', 'validation')})
 
     def _may_use(self, cell, other) -> bool:
-        "Return whether `run_of` in a trial would find another trial: the best one of its method with the same seed"
+        "Return whether `run_of` in a trial would find the trial `other`: the best one of its method with the same seed"
         points, measure = self.points[other.method], next(iter(self.measures))
         scores = [self.score_of(other.method, point, measure) for point in points]
         best = points[int(np.nanargmax(scores))] if np.isfinite(scores).any() else points[0]
@@ -128,7 +128,7 @@ class _RoundsOfPoints(Study):
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-015
 class PointStudy(_RoundsOfPoints):
     "A study of fixed points for each method, which stops at a deadline"
-    ends = math.inf # time of the clock, as `time.time()` returns it
+    ends = math.inf # the deadline, on the clock of `time.time()`
 
     @validated
     def __init__(self,
@@ -165,7 +165,7 @@ class PointStudy(_RoundsOfPoints):
         return time.time() >= self.ends or super()._is_over(cell)
 
     def _report(self, busy):
-        "Warn about trials that failed or are held elsewhere; nothing else is missing before the deadline"
+        "Before the deadline, warn about trials that failed or that other processes hold"
         if time.time() < self.ends and any('error' not in self._record(c.name) for c in self.cells):
             super()._report(busy)
 

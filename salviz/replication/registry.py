@@ -24,7 +24,7 @@ from .verdicts import verdict, verdict_table
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-6a
 _margin = .05
-_replaced = .14894 # fraction of replaced tokens in RTD: .15 are redrawn, and some of them come out the same
+_replaced = .14894 # fraction of replaced tokens in RTD: .15 are redrawn, but some draws return the same token
 constants = { # {study: (metric, its value for a constant prediction, name of that prediction)}
     'RTD': ('last_validation_loss', -_replaced*math.log(_replaced) - (1 - _replaced)*math.log(1 - _replaced),
             'the same prediction for every token'),
@@ -52,7 +52,7 @@ class Gate:
     study:str
     arms:tuple                 # names of conditions
     least:float = None         # minimum of `measure`
-    over_majority:float = None # or its minimum above the fraction of the largest class, the column `majority`
+    over_majority:float = None # or its minimum above the score of a constant answer, the column `majority`
     each:bool = False          # True: drop each pair in which one of `arms` fails; False: the mean of `arms` must pass
     measure:str = 'test_accuracy'
     where:tuple = ()           # of (setting, value or {budget: value})
@@ -67,7 +67,8 @@ class Gate:
         if self.below is not None:
             return (f'{self.measure} of the better of {" and ".join(self.arms)}{f" ({at})"*bool(at)} at least '
                     f'{_margin:g} below the loss of {_constant_words(self.study)}')
-        level = f'{self.least:g}' if self.over_majority is None else f'{self.over_majority:g} above the largest class'
+        level = (f'{self.least:g}' if self.over_majority is None else
+                 f'{self.over_majority:g} above that of a constant answer')
         of = ' and '.join(self.arms)
         if self.each: return f'{self.measure} of {of} at least {level}, otherwise the pair is dropped'
         return f'mean {self.measure} of {of} at least {level}'
@@ -215,7 +216,7 @@ _claim('D3', 'ad_drop', 'Dropping in regions of high gradient attribution beats 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-10b
 _claim('D4', 'ad_drop', 'Cross-tuning helps', quick=True,
     short='cross-tuning helps',
-    paper_says='Table 2, without and with cross-tuning', unit='score on the development set',
+    paper_says='Table 2, with and without cross-tuning', unit='score on the development set',
     sides=('without', 'with'),
     numbers=[('BERT, CoLA', 62.1, None, 64.6, None), ('BERT, STS-B', 90.4, None, 90.4, None),
              ('BERT, MRPC', 87.3, None, 88.5, None), ('BERT, RTE', 71.5, None, 75.1, None),

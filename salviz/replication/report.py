@@ -519,7 +519,7 @@ def _learnt(
     effect,
     rows:pd.DataFrame,
 ) -> pd.DataFrame: # condition, task, reached, alone, words, above, error, little
-    "Return the improvement of each condition of an effect over a prediction that ignores its input, for each task"
+    "Return, for each task, how much better each condition of an effect is than a prediction that ignores its input"
     out, budget = [], rows.budget.iloc[0] if 'budget' in rows and len(rows) else 'small'
     for name, term in zip(_condition_names(effect.terms, budget), effect.terms):
         runs = rows_where(rows, term.study, term.arm, term.where)
@@ -609,7 +609,7 @@ def _ends(means, *more): # (low, high)
     return None
 
 def _whole_or_compared(means, compared, level): # (ends of the scale, are lines cut?)
-    "Return the scale of all lines, or that of the compared conditions if another one is far away"
+    "Return the scale of all lines, or that of the compared conditions if another condition is far away"
     whole, near = _ends(means, level), _ends(means.reindex(compared), level)
     far = whole and near and whole[1] - whole[0] > 3*(near[1] - near[0])
     if far: return (near, True)
@@ -620,8 +620,10 @@ def _panels(panels, names, caption):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-24bc
 def _panel(title, means, names, at=None, ends=None, level=None, along=('start', 'end of training')):
-    """Return a panel with one line per condition, in evenly spaced columns unless their places are set, on the scale of
-    the values unless its ends are set. A thin line shows a reference level, and labels are below the panel"""
+    """Return a panel with one line per condition; a thin line shows a reference `level`
+
+    By default, the columns are evenly spaced, and the scale covers all values. To change this, pass the places of the
+    columns as `at` and the ends of the scale as `ends`. The labels below the panel are in `along`."""
     low, high = ends or _ends(means) or (math.nan, math.nan)
     if not math.isfinite(low): return None
     if at is None: at = range(means.shape[1])

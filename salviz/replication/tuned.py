@@ -73,7 +73,7 @@ _tests('L3',
     _fixed('L3a', 'attention on marked tokens, SalLM - FT', _minus('SALLM', 'SalLM', 'FT', 'attention_mass'), .02, 16),
     _fixed('L3b', 'AUC of the attention, SalLM - FT', _minus('SALLM', 'SalLM', 'FT', 'attention_auc'), .02, 16))
 def _no_harm(name, study, margin, seeds, measure='test_score'):
-    "Return an effect of no harm in accuracy"
+    "Return the effect that tests whether saliency guided training harms the accuracy"
     return _fixed(name, f'test accuracy, SGT - FT ({study})', _minus(study, 'SGT', 'FT', measure), margin, seeds,
                   'a margin; the paper prints no number', rule='no harm')
 

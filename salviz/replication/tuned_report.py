@@ -103,7 +103,7 @@ expectations = { # by paper
 
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #259fec42
-_answers = { # {(verdict, is the rule "no harm"): answer}
+_answers = { # {(verdict, whether the rule is "no harm"): answer}
     ('supported', False): 'Yes: {mean} on average, at most {high}',
     ('supported', True): 'Yes, within the margin of {margin}: the change is between {low} and {high}',
     ('not supported', False): 'Not by an amount that matters: at most {high}',

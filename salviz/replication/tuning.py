@@ -135,7 +135,7 @@ def _classifier_trials(
     layers, measures=None, batch_size=16, max_length=32, load=classifiers._sentence_pools,
     **train,
 ): # -> `Study`
-    "Return a study of MiniLM with some layers on packaged sentences"
+    "Return a study of MiniLM with this number of `layers`, on packaged sentences"
     return _study(folder, classifiers._transformer_for(load, layers=layers), classifiers._drawn(load, rows), methods,
                   seeds, settings, _accuracy, {**_classified, **(measures or {})}, tuning, batch_size=batch_size,
                   max_length=max_length, **train)
@@ -371,7 +371,7 @@ def choice_of(
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-38
 def frozen(file) -> dict: # {(study, condition): choice}
-    "Return the choices in a file of rows; the first one of a condition counts"
+    "Return the choices in a file of rows: for each condition, the first one in the file"
     out = {}
     for entry in file_entries(Path(file)):
         if entry['kind'] == 'choice': out.setdefault((entry['study'], entry['condition']), entry)

@@ -271,7 +271,7 @@ class _Sent:
     cell:Trial
     tries:int          # number of tries before it was sent
     pool:object        # executor that received the trial
-    held:ExitStack     # contains the lease if the sender holds it
+    held:ExitStack     # contains the lease if this process holds it
     lease:object=None
     job:object=None
 

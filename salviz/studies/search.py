@@ -130,7 +130,7 @@ class _OptunaTrials(_PointStudy):
             else: optuna_study.tell(t.number, value)
 
     def _next(self, optuna_study) -> list: # Optuna's trials; [] at the end
-        "Return points without a value; if there are none, ask for new points"
+        "Return points without a value; if there are none, ask Optuna for new points"
         if waiting := _waiting(optuna_study): return waiting
         ended = sum(t.state.is_finished() for t in optuna_study.trials)
         if not self._sampler: # a seed for each round, so that a resumed search proposes the same points

@@ -349,7 +349,7 @@ class _Design(_TrialParts):
 class _StoredDesign(_Design):
     "The design of a study, compared with the one in its folder"
     def _common_design(self, old, new) -> dict:
-        "Return the design `new` without what `old` lacks and an extension may add"
+        "Return the design `new` without the parts that `old` lacks and that an extension may add"
         return _extended_only(old, new)
 
     def _agree(self, extend):

@@ -106,7 +106,7 @@ def leased_cell(
 
 # %% ../../nbs/07_studies/00_trials.ipynb #tr012c
 def _forget(note, before):
-    "Remove the `note` of the process `before`, which has died, so that another process can train"
+    "Remove the `note` of a process that has died (`before`), so that another process can train"
     try: who = read_object(note)
     except (OSError, ValueError): return
     if before and (who.get('host'), who.get('process')) == (before['host'], before['process']): note.unlink()

@@ -200,7 +200,7 @@ def hardware_of(
 _same_when_resumed = 'model', 'data', 'class_order', 'seed', 'settings' # config entries to compare, besides the method
 
 def _same_method(was, now, method) -> bool:
-    """Return whether `method` equals the recorded method, by the config entries of both
+    """Return whether `method` equals the recorded method, judging by the config entries of both
 
     Citations are not compared, since they may be corrected later."""
     if not isinstance(was, dict) or was.get('name') != now['name'] or not isinstance(was.get('args'), dict):

@@ -78,7 +78,7 @@ class _TrainingState(Control):
     def __init__(self, job:Job):
         super().__init__()
         self.run, self.total, self.step = job.run, job.total_steps, job.first_step
-        self.model, self.tokenizer = job.model, job.tokenizer # can be used while training is paused, and afterwards
+        self.model, self.tokenizer = job.model, job.tokenizer # can be used while training is paused or has ended
         self.error, self._trace, self.subscriber_errors, self.seconds_left = None, None, [], None
         self._at, self._wish, self._wished = 'waiting', 'run', threading.Condition()
         # set when training has ended; set when all subscribers have been called
@@ -99,7 +99,7 @@ class _TrainingState(Control):
 
     @property
     def stage(self) -> str:
-        "Return 'preparing' (the method), 'training' or 'scoring' (the best checkpoint); '' before and after"
+        "Return 'preparing' (the method), 'training' or 'scoring' (the best checkpoint); '' before or after training"
         return next(iter(self.stages), '')
 
     def __repr__(self):

@@ -155,7 +155,7 @@ class _ProbePasses:
         return outputs
 
     def _rows(self, model, batch):
-        "Return the pooled row of each example, or None if the head does not read a single row"
+        "Return the pooled row of each example, or None if the head reads several rows"
         if not self.feed.task.per_example or not observes(model): return None
         try: return pooled_rows(model, batch)
         except ValueError: return None # the head reads all rows; methods that need a pooled row have checked it before

@@ -121,7 +121,7 @@ class Settings:
 def in_config(settings:Settings) -> dict:
     """Return `settings` in the form of a run's config
 
-    Settings that were added later are included only if they differ from their default."""
+    Settings that earlier versions of salviz did not have are included only if they differ from their defaults."""
     defaults = dict(saliency=None, returns='best', precision='fp32', attention_kernel=None,
                   saliency_snapshots=None, weights_dtype=None, group=None, contrast=None)
     return {name: x for name, x in plain(vars(settings)).items() if name not in defaults or x != defaults[name]}

@@ -58,7 +58,7 @@ class Spacing:
         clock:Callable[[], float]=time.perf_counter, # returns the time in seconds
     ):
         self.budget, self.steps, self.growth, self.clock = budget, steps, growth, clock
-        self.begun, self.before = None, 0.    # time at which training began; seconds spent on recording before
+        self.begun, self.before = None, 0.    # start of the training; seconds spent on recording before the start
         self.spent, self.recording = 0., 0.   # seconds spent in total, and on the last recording
         self.at, self.count = -1, 0           # last recorded step, number of recordings
 
@@ -281,7 +281,7 @@ class _Watching(TrainerCallback):
 
     def _record(self):
         "Record the probe examples and the head statistics of the training batch at the current step"
-        if (device := device_of(self.model)).type == 'cuda': torch.cuda.synchronize(device) # counts as training time
+        if (device := device_of(self.model)).type == 'cuda': torch.cuda.synchronize(device) # the wait is training time
         progress = Progress(step=self.step_number, epoch=max(1, math.ceil(self.epoch)), seed=self.seed)
         with self.spacing.recorded(self.step_number), _checkpointing_off(self.model):
             self.recorder(self.model, progress, float(self.epoch))

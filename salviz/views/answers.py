@@ -25,12 +25,12 @@ class AnswerHeatMap(View):
     maps:np.ndarray       # [chosen, height, width] density; 1: all weight, spread evenly over the image
     names:tuple           # a heading for each chosen token
     limit:float           # density at the end of the colour scale
-    weights:np.ndarray    # [N] of text tokens; those before each chosen token, one after the other
+    weights:np.ndarray    # [N] one for each text token before the first chosen token, before the second, and so on
     words:tuple           # [N] readable text tokens
     is_answer:np.ndarray  # bool [N]: generated tokens
     sentence:np.ndarray   # int [N]: index of the chosen token
     word_limit:float      # weight at the end of the colour scale of words
-    unit:str              # of the maps
+    unit:str              # unit of the maps
     on_image:bool         # are the colours blended with the image?
     seconds:float=0.      # duration of the audio, if the image is its spectrogram
 
@@ -85,7 +85,7 @@ def answer_heat_map(
     limit:PositiveFloat|None=None,  # density at the end of the colour scale; None: the largest one
     on_image:bool=True,             # blend the colours with the image? They then differ from the scale
 ) -> AnswerHeatMap:
-    "Return the weights of the pixels, and of the text before it, for each of several generated tokens"
+    "For each of several generated tokens, return the weights of the pixels and of the text before the token"
     name = 'answer_heat_map'
     answer, = infos_of(snapshot, name, 'answer')
     image, weights = arrays_of(snapshot, name, 'answer_image', 'answer_weights')

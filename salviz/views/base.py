@@ -237,7 +237,7 @@ class AttentionBesideSaliency(View):
     saliency_name:str               # description of the saliency
     teacher_saliency:np.ndarray     # [n] or None: saliency from which the target was computed
     target:np.ndarray               # [n] sums to 1, or None
-    agreement:float                 # Spearman of attention and |saliency|
+    agreement:float                 # Spearman's correlation of attention and |saliency|
     special_fraction:float          # fraction of the attention on special tokens, before normalising
 
 # %% ../../nbs/10_views/00_base.ipynb #022b
@@ -699,7 +699,7 @@ def word_fractions(snapshot, layers) -> np.ndarray: # [layers, heads]
     fractions = np.ones((len(layers), next(x.shape[1] for x in snapshot.arrays.values() if x.ndim == 4)))
     for i, layer in enumerate(layers):
         if layer not in observed: continue
-        for head, A in enumerate(snapshot.arrays['attention'][observed.index(layer)]): # one by one: saves memory
+        for head, A in enumerate(snapshot.arrays['attention'][observed.index(layer)]): # head by head, to save memory
             rows = A if words.all() else A[words]
             to_keys = rows.sum(0, dtype=float) # without a copy in float64
             if not np.isfinite(to_keys).all(): to_keys = np.nan_to_num(rows.astype(float)).sum(0)

@@ -90,7 +90,7 @@ def spread(
     values, # [runs, …]
     band='deviation', # one of `bands`
     ends=(-np.inf, np.inf), # lowest and highest possible value, see `ends_of`; bands are clipped to them
-) -> dict: # value, deviation, low, high: arrays […]; n: int. With one run deviation, low and high are NaN
+) -> dict: # value, deviation, low, high: arrays […]; n: int. With one run, deviation, low and high are NaN
     "Return the mean of `values` over runs, with its band"
     check_choice('band', band, bands)
     values = np.asarray(values, dtype=float)
@@ -902,8 +902,8 @@ def _table_of(source, measures, by, kwargs):
 # %% ../../nbs/10_views/01_curves.ipynb #071
 def metric_table(
     source, # a `ResultTable`, a tidy frame (method, seed, metrics), or a frame with methods as its index
-    # numeric columns, in order; one setting, or two for heads of two levels, with `measure`; None: all numbers. For
-    # frames only, like the following arguments
+    # numeric columns, in order; or one setting, or two for headings of two levels, with `measure`; None: all numbers.
+    # This and the following arguments apply only to frames
     measures:Names|None=None,
     by:Names='method',        # column or columns that name the rows; 'measure': a row for each of `measure`
     title:str='Results',      # title of the figure

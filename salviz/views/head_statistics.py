@@ -72,7 +72,7 @@ def _head_numbers(
                 largest_logit=logits)
 
 # %% ../../nbs/10_views/07_head_statistics.ipynb #hs21
-mark_threshold = .95 # fraction of the weight, in every example that counts
+mark_threshold = .95 # minimum fraction of the weight, in every example that is long enough
 
 def _counts(snapshot) -> bool: return enough_words(snapshot.is_special)
 

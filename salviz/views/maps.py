@@ -443,7 +443,7 @@ def _row_fractions(values, counts):
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Triptych(MapPanels):
     "Attention, an explanation and their difference"
-    agreement:float      # Spearman of the first two in the pooled row (or the mean over rows), over ordinary tokens
+    agreement:float      # Spearman's correlation of the first two maps over ordinary tokens: pooled row or mean row
     tied:np.ndarray=None # bool [n]: rows without ranks because all attentions or attributions tie; None: no ranks
 
 # %% ../../nbs/10_views/02_maps.ipynb #028b
