@@ -6,6 +6,7 @@
 __all__ = ['as_image', 'prompted', 'encoded_answers', 'answer_batch']
 
 # %% ../../nbs/03_models/17_answer_inputs.ipynb #an03
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -49,13 +50,14 @@ def _answer_ids(processor, answer) -> list:
     ids = tokenizer(answer, add_special_tokens=False)['input_ids']
     return ids + [tokenizer.eos_token_id]*(tokenizer.eos_token_id is not None)
 
-def _marked_fractions(layout, is_image, rationale) -> list: # [tokens]; None without a rationale
-    "Return the fraction of each image token that is inside `rationale`, 0 for other tokens"
+def _marked_fractions(layout, is_image, rationale) -> list: # [tokens]; or None
+    """Return the fraction of each image token that is inside `rationale`, 0 for other tokens; None if no token has
+    a part inside"""
     if rationale is None: return None
     mask = rationale_mask(rationale, layout.height, layout.width)
     out = np.zeros(len(is_image))
     out[is_image] = token_fractions(layout, mask)
-    return out.tolist()
+    return out.tolist() if out.any() else None
 
 # %% ../../nbs/03_models/17_answer_inputs.ipynb #an09
 def encoded_answers(
@@ -63,7 +65,10 @@ def encoded_answers(
     rows, # with image, text, target_text and, optionally, rationale
     first_id:int=0,
 ) -> Iterator[dict]: # input_ids, labels, rationale (if the rows have it), prompt, length, example_id
-    "Yield each of `rows` as token ids, with the labels and the marked fraction of each token"
+    """Yield each of `rows` as token ids, with the labels and the marked fraction of each token
+
+    Warns if the marks of a row cover no image token: such a row has no rationale."""
+    empty = 0
     for i, row in enumerate(rows):
         image, prompt = as_image(row['image'], f'row {i}: '), prompted(processor, row['text'])
         inputs = processor(images=[image], text=[prompt], return_tensors='pt')
@@ -73,8 +78,11 @@ def encoded_answers(
         labels = [-100]*(len(read) - 1) + answer + [-100]
         is_image = image_positions(model, torch.tensor(ids)).numpy()
         more = {}
-        if 'rationale' in row: more['rationale'] = _marked_fractions(layout, is_image, row['rationale'])
+        if 'rationale' in row:
+            more['rationale'] = _marked_fractions(layout, is_image, row['rationale'])
+            empty += row['rationale'] is not None and more['rationale'] is None
         yield dict(input_ids=ids, labels=labels, prompt=prompt, length=len(ids), example_id=first_id + i, **more)
+    if empty: warnings.warn(f'the marks of {empty} of {i + 1} rows cover no image token; these rows have no rationale')
 
 # %% ../../nbs/03_models/17_answer_inputs.ipynb #an11
 def _extended(x, count) -> torch.Tensor: # [batch, count]

@@ -149,6 +149,15 @@ def test_a_batch_without_a_rationale_adds_nothing():
     terms = step_terms(RationaleGuided(), model, model, batch, Progress(), task_of(model))
     assert terms['rationale'].loss.tolist() == [0.] and terms['task'].loss.item() > 0
 
+@pytest.mark.parametrize('marks', [[[40, 0, 50, 30]], []])
+def test_marks_outside_all_image_tokens_are_no_rationale(marks):
+    model, processor = small_vision_language('llava')
+    data = rows([marks, boxes[0]])
+    with pytest.warns(UserWarning, match='the marks of 1 of 2 rows cover no image token'):
+        encoded = [row | more for row, more in zip(data, encoded_answers(model, processor, data), strict=True)]
+    assert encoded[0]['rationale'] is None
+    assert answer_batch(model, processor, encoded)['has_rationale'].tolist() == [False, True]
+
 def rejects(message, data=None, *, tmp_path, method=None, family='llava', processor=None, **settings):
     model, its = small_vision_language(family)
     with pytest.raises(ValueError, match=message):
