@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
-from ..core.image_layout import ImageLayout, pixel_map
+from ..core.image_layout import ImageLayout, inside_fractions, pixel_map
 from ..core.snapshots import Snapshot
 from ..core.validation import PositiveInt, check_choice, check_faults
 from ..models.answer_inputs import as_image, prompted
@@ -105,6 +105,7 @@ class AnswerExplanation:
     notes:list               # sentences on what is missing or random
     model:str                # name of the model
     seconds:float=0.         # duration of a column of the image, if it is the spectrogram of audio
+    special:int=0            # number of first tokens that stand for the whole image, such as [CLS] of an encoder
 
     @property
     def answer(self) -> list:
@@ -126,17 +127,18 @@ def answer_words(
     method:AnswerMethod='attention',
 ) -> list: # of (token, weight), in the order of the text
     "Return the text tokens before a generated token, with their weights"
-    row = explanation.row(token, method)
-    before = explanation.start + token % len(explanation.answer)
-    return [(explanation.tokens[i], float(row[i])) for i in range(before) if not explanation.is_image[i]]
+    e, row = explanation, explanation.row(token, method)
+    before = e.start + token % len(e.answer)
+    return [(e.tokens[i], float(row[i])) for i in range(e.special, before) if not e.is_image[i]]
 
 def image_fraction(
     explanation:AnswerExplanation,
     token:int,                  # index of the generated token
     method:AnswerMethod='attention',
 ) -> float:
-    "Return the fraction of a generated token's weight that is on image tokens"
-    return float(explanation.row(token, method)[explanation.is_image].sum())
+    "Return the fraction of a generated token's weight that is inside the image or the audio, without padding"
+    e = explanation
+    return float(e.row(token, method)[e.is_image] @ inside_fractions(e.layout))
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an19
 def answer_map(
@@ -147,7 +149,7 @@ def answer_map(
 ) -> np.ndarray: # float64 [height, width]
     """Return the weight of each pixel for a generated token
 
-    The sum over the image is `image_fraction`, if the layout covers no padding outside the image."""
+    The sum over the image is `image_fraction`, unless the weights are followed through the vision tower."""
     row = explanation.row(token, method)
     if not through_tower: return pixel_map(explanation.layout, row[explanation.is_image])
     missing = '' if explanation.patch_weights else 'the vision tower could not be observed. ' + explanation.notes[-1]
@@ -306,17 +308,18 @@ def answer_snapshot(
 ) -> Snapshot:
     "Return the explanation as a snapshot of step 0"
     e = explanation
-    words = [token for token, image in zip(e.tokens, e.is_image) if not image]
-    ids = np.where(e.is_image, -1, np.cumsum(~e.is_image) - 1)
+    is_source = e.is_image | (np.arange(len(e.tokens)) < e.special)
+    words = [token for token, source in zip(e.tokens, is_source) if not source]
+    ids = np.where(is_source, -1, np.cumsum(~is_source) - 1)
     arrays = dict(answer_image=_thumbnail(e.image), answer_weights=np.stack([*e.weights.values()]))
     answer = dict(start=e.start, methods=[*e.weights], probability=[float(p) for p in e.probability],
                   others=e.alternatives, layout=_layout_info(e.layout),
                   image_tokens=np.flatnonzero(e.is_image).tolist())
-    if e.seconds: answer['seconds'] = e.seconds
+    answer |= {name: value for name, value in dict(seconds=e.seconds, special=e.special).items() if value}
     if e.patch_weights:
         arrays['answer_patches'] = np.stack([*e.patch_weights.values()])
         answer['patches'] = _layout_info(e.patches)
     info = dict(args={}, seed=0, drawn_step=0, example_id=number, model=e.model, notes=list(e.notes), answer=answer)
     prompt = ' '.join(words[:len(words) - len(e.answer)])
     return Snapshot(step=0, epoch=0., probe=number, arrays=arrays, texts=(prompt,), tokens=list(e.tokens), words=words,
-                    word_ids=ids, is_special=e.is_image.copy(), info=info)
+                    word_ids=ids, is_special=is_source, info=info)

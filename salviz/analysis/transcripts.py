@@ -181,4 +181,4 @@ def _explanation(model, processor, found, read, ids, start, weights) -> AnswerEx
         found.picture, _labels(processor, ids, found), is_image, outputs + start, probability, alternatives,
         found.layout, found.layout, {name: rows for name, (rows, _) in weights.items()},
         {name: patches for name, (_, patches) in weights.items()} if found.has_maps else {},
-        [note for note in notes if note], model_name(model), found.seconds)
+        [note for note in notes if note], model_name(model), found.seconds, found.special)

@@ -10,6 +10,7 @@ from salviz.analysis.transcripts import explain_transcript
 from salviz.model_explorer import explore
 from salviz.models.encoder_inputs import encoder_input, reads_with_encoder
 from salviz.models.small_vision_language import small_encoder_decoder, small_vision_language
+from salviz.views.answers import answer_heat_map
 
 pytestmark = pytest.mark.numeric
 unresized, resized = dict(trocr=(28, 28), donut=(32, 48)), dict(trocr=(33, 61), donut=(40, 90))
@@ -137,8 +138,9 @@ def test_weights_equal_products_of_matrices_in_float64(family):
             assert np.allclose(e.weights[method][g], row, atol=2e-6)
             if patches is not None: assert np.allclose(e.patch_weights[method][g], patches, atol=2e-6)
         words_weight = sum(w for _, w in answer_words(e, -1, method))
-        assert np.isclose(words_weight + image_fraction(e, -1, method), 1, atol=1e-5)
-        assert answer_map(e, -1, method).sum() <= image_fraction(e, -1, method) + 1e-5
+        row = e.weights[method][-1]
+        assert np.isclose(words_weight + row[e.is_image].sum() + row[:e.special].sum(), 1, atol=1e-5)
+        assert np.isclose(answer_map(e, -1, method).sum(), image_fraction(e, -1, method), atol=1e-5)
     assert (family == 'donut') == (not e.patch_weights) == any('attend within windows' in note for note in e.notes)
 
 def test_the_answer_is_that_of_generate_and_the_model_is_not_changed():
@@ -173,12 +175,25 @@ def test_the_explorer_takes_images_without_a_prompt_and_audio():
         assert ('patches' in answer) == (family == 'whisper') and snapshot.arrays['answer_weights'].shape[1] == 2
     with pytest.raises(ValueError, match='image cannot be combined with audio= and prompt='):
         explore(*small_encoder_decoder('whisper'), audio=tone(.5), image=picture(4, 4))
-    with pytest.raises(ValueError, match='missing: image, prompt|missing: prompt'):
+    with pytest.raises(ValueError, match='missing: prompt$'):
         explore(*small_vision_language('llava'), image=picture(28, 28))
 
 def test_a_snapshot_of_audio_has_its_duration():
     e = explain_transcript(*small_encoder_decoder('whisper'), tone(.3), generate=1)
     assert answer_snapshot(e).info['answer']['seconds'] == e.seconds == .01 and e.tokens[0] == 'frame 0'
+
+def test_weights_on_padding_and_on_the_whole_image_are_not_on_the_picture_or_the_text():
+    e = explain_transcript(*small_encoder_decoder('whisper'), tone(.5), generate=1)
+    row = e.row(0)[e.is_image]
+    assert np.isclose(image_fraction(e, 0), row[:25].sum(), atol=1e-6) and row[25:].sum() > .1 # 25 of 100 outputs
+    view = answer_heat_map(answer_snapshot(e), [0])
+    assert f'{row[:25].sum():.0%} on audio' in view.names[0] and 'audio, padding and text sum to 1' in view.caption
+    e = explain_transcript(*small_encoder_decoder('trocr'), picture(28, 28), generate=1)
+    snapshot = answer_snapshot(e)
+    assert e.special == snapshot.info['answer']['special'] > 0 and '[whole' not in snapshot.texts[0]
+    assert '[whole image]' not in {*snapshot.words, *(word for word, _ in answer_words(e, 0))}
+    view = answer_heat_map(snapshot, [0])
+    assert '[whole image]' not in view.words and 'image, the output for the whole image and text' in view.caption
 
 def pix2struct():
     both = dict(d_kv=8, d_ff=16, num_heads=2)

@@ -173,6 +173,38 @@ def test_audio_is_read_in_seconds(page):
     settled(page)
     assert '0.1 to 0.2 s, weight' in panel.inner_text()
 
+def percent(x): return f'{100*x:.{int(x < .0995)}f} %'
+
+def test_the_weight_on_padding_is_not_on_the_audio(page):
+    snapshot = answered(['<s>', 'a', 'red', 'cat'])
+    answer = snapshot.info['answer']
+    answer |= dict(seconds=.01, layout=dict(height=20, width=30, crops=[[0, 0, 20, 90, 1, 6]])) # 2 of 6 are inside
+    weights = snapshot.arrays['answer_weights']
+    weights[..., 5] += 1
+    weights /= weights.sum(-1, keepdims=True)
+    panel = shown(page, snapshot)
+    row, text = weights[0, 0], panel.inner_text()
+    assert f'{percent(row[:2].sum())} of its weight is on the audio' in text
+    assert f'{percent(row[2:6].sum())} on the padding around it' in text
+    label = panel.locator('canvas').nth(1).get_attribute('aria-label')
+    assert f'The strongest: {".15 to 0.3" if row[1] > row[0] else "0 to 0.15"} s'.replace(': .', ': 0.') in label
+    panel.locator('canvas').nth(1).focus()
+    for _ in range(4): page.keyboard.press('ArrowRight')
+    settled(page)
+    assert '0.15 to 0.3 s, weight' in panel.inner_text()
+
+def test_the_output_for_the_whole_image_is_no_text(page):
+    snapshot = answered(['what', 'is', 'it', '?', 'a', 'cat'])
+    answer = snapshot.info['answer']
+    answer |= dict(special=1, image_tokens=[1, 2, 3, 4, 5], patches=None,
+                   layout=dict(height=20, width=30, crops=[[0, 0, 20, 30, 1, 5]]))
+    snapshot.tokens[0] = '[whole image]'
+    del snapshot.arrays['answer_patches']
+    panel = shown(page, snapshot)
+    whole = snapshot.arrays['answer_weights'][0, 0, 0]
+    assert f'{percent(whole)} on the output of the encoder for the whole image' in panel.inner_text()
+    assert panel.locator('.sv-line').nth(1).locator('.sv-chip').all_inner_texts() == ['what', 'is', 'it', '?']
+
 def test_saved_marks_can_be_read_as_rationales(page):
     snapshot = answered(['what', 'is', 'it', '?', 'a', 'cat'])
     page.set_content(page_text([snapshot], panels=['answer'], state=dict(marks={'0': [[1, 2, 8, 9]]})))
