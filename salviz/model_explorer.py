@@ -58,12 +58,15 @@ def _explored_answer(model, processor, image, audio, prompt, generate, not_used,
     missing = [name for name, value in needed.items() if value is None]
     extra = [name for name, value in not_used.items() if value is not None]
     problem = f'{", ".join(extra)} cannot be combined with {" and ".join(f"{name}=" for name in source)} and prompt='
-    if missing: problem = ('an answer about an image needs the model, its processor (second argument), image= and '
-                           f'prompt=; missing: {", ".join(missing)}')
-    if missing or extra: raise ValueError(f'explore: {problem}')
+    about = 'audio' if audio is not None else 'an image'
+    if missing: problem = (f'an answer about {about} needs the model, its processor (second argument), '
+                           f'{" and ".join(f"{name}=" for name in [*needed][2:])}; missing: {", ".join(missing)}')
+    is_unread = audio is not None and getattr(model, 'main_input_name', 'input_features') != 'input_features'
+    if is_unread: problem = f'{type(model).__name__} does not read audio; pass image='
+    if missing or extra or is_unread: raise ValueError(f'explore: {problem}')
     about, = source.values()
-    if has_encoder: explanation = explain_transcript(model, processor, about, prompt or '', generate or 16)
-    else: explanation = explain_answer(model, processor, about, prompt, generate or 16)
+    if has_encoder: explanation = explain_transcript(model, processor, about, prompt or '', 16 if generate is None else generate)
+    else: explanation = explain_answer(model, processor, about, prompt, 16 if generate is None else generate)
     return Explorer([answer_snapshot(explanation)], **dict(panels=['answer']) | kwargs)
 
 
@@ -96,7 +99,8 @@ def explore(
     steps:int|None=None,
     attribution:bool=True,           # also compute attention attribution?
     # number of tokens that a causal language model generates after each text (greedily), or a dict of arguments of
-    # model.generate; each generated token is explained; for an answer about an `image`, 16 by default
+    # model.generate; each generated token is explained; for an answer about an `image` or `audio`, 16 by default, and a
+    # number if an encoder-decoder writes it
     generate:int|dict|None=None,
     max_length:int|None=None,        # maximum number of tokens; None: limit of the model, at most 512
     # for a vision transformer, instead of tokenizer and texts: normalised values [n, channels, height, width], one

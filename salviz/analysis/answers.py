@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['AnswerMethod', 'scaled_to', 'through_tower', 'AnswerExplanation', 'answer_words', 'image_fraction', 'answer_map',
-           'token_facts', 'untrained_note', 'explain_answer', 'answer_snapshot']
+           'token_facts', 'check_methods', 'untrained_note', 'explain_answer', 'answer_snapshot']
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an03
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ import torch
 from ..core.image_layout import ImageLayout, inside_fractions, pixel_map
 from ..core.snapshots import Snapshot
 from ..core.validation import PositiveInt, check_choice, check_faults
-from ..models.answer_inputs import as_image, prompted
+from ..models.answer_inputs import as_image, processor_faults, prompted
 from ..models.attention import check_observable, observe, unwrapped
 from ..models.image_tokens import image_layout, image_positions, patch_order, vision_parts
 from ..models.loading import device_of, model_name, undisturbed
@@ -196,8 +196,9 @@ def _generated(model, processor, inputs, generate) -> torch.Tensor: # int64 [1, 
     settings = generate if isinstance(generate, dict) else dict(max_new_tokens=generate, do_sample=False)
     tokenizer = processor.tokenizer
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    suppressed = [model.config.image_token_id, *(settings.get('suppress_tokens') or ())]
     with torch.no_grad():
-        return model.generate(**inputs, pad_token_id=pad, suppress_tokens=[model.config.image_token_id], **settings)
+        return model.generate(**inputs, **{'pad_token_id': pad, **settings, 'suppress_tokens': suppressed})
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an25
 class _Pass:
@@ -249,6 +250,11 @@ def token_facts(
              for row, values in zip(rest.indices.tolist(), rest.values.tolist())]
     return probability.detach().cpu().numpy(), named
 
+def check_methods(methods, where:str):
+    "Raise a `ValueError` unless `methods` are one or several of `AnswerMethod`"
+    check_faults('' if len(methods) else f'methods must name at least one of {", ".join(_methods)}', where)
+    for name in methods: check_choice(f'{where}methods', name, tuple(_methods))
+
 def untrained_note(model) -> str: # '' for a model that was loaded
     "Return a warning if the weights of `model` were not loaded from a checkpoint"
     if unwrapped(model).name_or_path: return ''
@@ -268,9 +274,10 @@ def explain_answer(
 
     'attention' is the mean over layers and heads, 'rollout' is from Abnar and Zuidema (2020), and
     'gradient_x_attention' is the relevance of Chefer, Gur and Wolf (2021)."""
-    for name in methods: check_choice('explain_answer: methods', name, tuple(_methods))
+    check_methods(methods, 'explain_answer: ')
     inner, image = unwrapped(model), as_image(image, 'explain_answer: ')
     parts = vision_parts(inner)
+    check_faults(processor_faults(inner, processor), 'explain_answer: ')
     check_observable(parts.language)
     problem = _tower_problem(inner, parts)
     with undisturbed(inner):

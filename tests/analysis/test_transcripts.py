@@ -1,5 +1,7 @@
 """TrOCR, Donut and Whisper: each output of an encoder covers the pixels or the moment that change it, weights equal
 products of matrices in float64, and what cannot be mapped is rejected"""
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -178,6 +180,31 @@ def test_the_explorer_takes_images_without_a_prompt_and_audio():
     with pytest.raises(ValueError, match='missing: prompt$'):
         explore(*small_vision_language('llava'), image=picture(28, 28))
 
+def test_wrong_arguments_are_rejected_at_the_start():
+    model, processor = small_encoder_decoder('trocr')
+    image, call = picture(28, 28), partial(explain_transcript, model, processor)
+    for generate in (0, dict(max_new_tokens=3), 2.5):
+        with pytest.raises(ValueError, match='explain_transcript: generate must be a positive integer'):
+            call(image, generate=generate)
+    with pytest.raises(ValueError, match='explain_transcript: methods must name at least one of attention, rollout'):
+        call(image, methods=())
+    with pytest.raises(ValueError, match='has 64 positions, of which the prompt uses 3; generate must be at most 61'):
+        call(image, 'what is', generate=62)
+    with pytest.raises(ValueError, match='VisionEncoderDecoderModel reads images; pass its processor in the place'):
+        explain_transcript(model, processor.tokenizer, image)
+    model, processor = small_encoder_decoder('whisper')
+    with pytest.raises(ValueError, match='explain_transcript: WhisperFor.* reads audio; pass its processor'):
+        explain_transcript(model, processor.tokenizer, tone(.5))
+    with pytest.raises(ValueError, match='audio must be finite floats'):
+        explain_transcript(model, processor, np.full(800, np.nan, np.float32))
+
+def test_the_explorer_names_the_input_that_is_missing_or_not_read():
+    model, _ = small_encoder_decoder('whisper')
+    with pytest.raises(ValueError, match=r'about audio needs .*, its processor .*, audio=; missing: tokenizer$'):
+        explore(model, audio=tone(.5))
+    with pytest.raises(ValueError, match='VisionEncoderDecoderModel does not read audio; pass image='):
+        explore(*small_encoder_decoder('trocr'), audio=tone(.5))
+
 def test_a_snapshot_of_audio_has_its_duration():
     e = explain_transcript(*small_encoder_decoder('whisper'), tone(.3), generate=1)
     assert answer_snapshot(e).info['answer']['seconds'] == e.seconds == .01 and e.tokens[0] == 'frame 0'
@@ -215,5 +242,5 @@ def test_what_cannot_be_mapped_is_rejected_with_the_reason():
     processor.image_processor.size = dict(height=40, width=48)
     with pytest.raises(ValueError, match='because its encoder pads 40 × 48 pixels to blocks of 16'):
         explain_transcript(model, processor, picture(40, 30))
-    with pytest.raises(ValueError, match='audio must be floats .* at most 2 s, got float32'):
+    with pytest.raises(ValueError, match='audio must be finite floats .* at most 2 s, got float32'):
         explain_transcript(*small_encoder_decoder('whisper'), tone(2.5))

@@ -101,7 +101,9 @@ def test_measures_equal_those_of_python(page):
         assert np.array_equal(np.reshape(found, (12, 15)), mask)
         measures = page.evaluate(f'sv.measuresInside(heat, sv.markedPixels(marks.slice(0, {k}), 12, 15))')
         assert measures == pytest.approx(dict(pointing=pointing_game(heat, mask), energy=energy_inside(heat, mask),
-                                              area=mask.mean()))
+                                              area=mask.mean(), total=heat.sum()), rel=1e-6)
+    words = page.evaluate('sv.measureWords([marks[0]], sv.measuresInside(Array(180).fill(0), Array(180).fill(1)))')
+    assert words == 'The map is 0 on the whole image, so that nothing can be measured.'
 
 def marks_of(page):
     return page.evaluate("[...document.querySelectorAll('.sv-mark')].map(x => x.getAttribute('points'))")
@@ -151,9 +153,26 @@ def test_a_box_is_added_moved_and_removed_with_the_keyboard(page):
     for _ in range(15): page.keyboard.press('ArrowLeft')
     settled(page)
     assert marks_of(page)[0].startswith('0,8 ')
+    page.keyboard.press('Shift+ArrowRight')
+    for _ in range(9): page.keyboard.press('ArrowDown')
+    settled(page)
+    assert marks_of(page)[0].endswith(' 0,20') # moved as far as the border, whatever the step
     page.keyboard.press('Delete')
     settled(page)
-    assert marks_of(page) == []
+    assert marks_of(page) == [] and page.evaluate('document.activeElement.textContent') == 'Add box'
+
+def test_moves_end_at_the_border_and_the_number_of_marks_is_limited(page):
+    state = dict(marks={'0': [[1, 2, 8.5, 9.5]]*200})
+    page.set_content(page_text([answered(['what', 'is', 'it', '?', 'a', 'cat'])], panels=['answer'], state=state))
+    settled(page)
+    page.locator('.sv-mark').first.focus()
+    for _ in range(40): page.keyboard.press('ArrowDown')
+    for _ in range(40): page.keyboard.press('Shift+ArrowRight')
+    settled(page)
+    assert marks_of(page)[0] == '2,12.5 30,12.5 30,20 2,20'
+    page.locator('button', has_text='Add box').click()
+    spoken(page, 'There are 200 marks already. Remove one to add another.')
+    assert len(marks_of(page)) == 200
 
 def test_marks_of_a_saved_view_are_checked(page):
     state = dict(marks={'0': [[1, 2, 3, 4], [3, 2, 1, 4], ['<b>', 1, 2, 3], [1, 2, 3, 4, 5], 'x', None]})
@@ -230,3 +249,6 @@ def test_marks_arrive_in_python_and_are_shown_from_there():
     assert json.loads(explorer.view.ui)['marks'] == {'0': explorer.marks[0]}
     assert rationale_mask(explorer.marks[0], 20, 30).sum() == 4 + 36
     with pytest.raises(traitlets.TraitError, match='got a mark of 3 numbers'): explorer.marks = {0: [[1, 2, 3]]}
+    for mark in ([3, 2, 1, 4], [1, 2, np.nan, 4], [0, 0, 9, 0, np.inf, 9]):
+        with pytest.raises(traitlets.TraitError, match='finite numbers, got .'): explorer.marks = {0: [mark]}
+    assert json.loads(explorer.view.ui)['marks'] == {'0': explorer.marks[0]}

@@ -145,7 +145,7 @@ class AnswerPanel {
   update(changed) {
     if (!answerKeys.some(key => changed.has(key))) return;
     const {store, state} = this.ctx, frame = store.frameOf(state);
-    if (frame !== this.frame) this.answer = answerOf(frame);
+    if (frame !== this.frame) Object.assign(this, {answer: answerOf(frame), whole: null});
     this.frame = frame;
     this.probe = store.probe(state.run, state.probe);
     if (!this.answer || !this.probe) return;
@@ -180,14 +180,15 @@ class AnswerPanel {
     this.draw();
     this.showText(g);
     this.say(g);
-    this.showMarks();
+    this.showMarks(`${at} ${this.tower}`);
   }
 
-  // The measures use all pixels of the image, of which the page may store fewer.
-  showMarks() {
+  // The measures use all pixels of the image, of which the page may store fewer; `shown` names what the map is about.
+  showMarks(shown) {
     const {height, width} = this.layout, {marks} = this.editor.show(this.ctx.state.probe, height, width);
-    const map = marks.length ? pixelDensity(this.layout, this.values, height, width) : null;
-    this.editor.measure(map && measuresInside(map, markedPixels(marks, height, width)));
+    if (shown !== this.whole?.shown) this.whole = null;
+    if (marks.length) this.whole ??= {shown, map: pixelDensity(this.layout, this.values, height, width)};
+    this.editor.measure(marks.length ? measuresInside(this.whole.map, markedPixels(marks, height, width)) : null);
   }
 
   showAnswer(g) {
