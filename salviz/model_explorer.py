@@ -58,15 +58,16 @@ def _explored_answer(model, processor, image, audio, prompt, generate, not_used,
     missing = [name for name, value in needed.items() if value is None]
     extra = [name for name, value in not_used.items() if value is not None]
     problem = f'{", ".join(extra)} cannot be combined with {" and ".join(f"{name}=" for name in source)} and prompt='
-    about = 'audio' if audio is not None else 'an image'
-    if missing: problem = (f'an answer about {about} needs the model, its processor (second argument), '
-                           f'{" and ".join(f"{name}=" for name in [*needed][2:])}; missing: {", ".join(missing)}')
+    if missing: problem = (f'an answer about {"an image" if audio is None else "audio"} needs the model, its processor '
+                           f'(second argument), {" and ".join(f"{name}=" for name in [*needed][2:])}; '
+                           f'missing: {", ".join(missing)}')
     is_unread = audio is not None and getattr(model, 'main_input_name', 'input_features') != 'input_features'
-    if is_unread: problem = f'{type(model).__name__} does not read audio; pass image='
+    if is_unread: problem = f'audio= requires Whisper, but {type(model).__name__} reads {model.main_input_name}'
     if missing or extra or is_unread: raise ValueError(f'explore: {problem}')
     about, = source.values()
-    if has_encoder: explanation = explain_transcript(model, processor, about, prompt or '', 16 if generate is None else generate)
-    else: explanation = explain_answer(model, processor, about, prompt, 16 if generate is None else generate)
+    count = 16 if generate is None else generate
+    if has_encoder: explanation = explain_transcript(model, processor, about, prompt or '', count)
+    else: explanation = explain_answer(model, processor, about, prompt, count)
     return Explorer([answer_snapshot(explanation)], **dict(panels=['answer']) | kwargs)
 
 

@@ -16,7 +16,7 @@ import torch
 
 from ..core.image_layout import ImageLayout, inside_fractions, pixel_map
 from ..core.snapshots import Snapshot
-from ..core.validation import PositiveInt, check_choice, check_faults
+from ..core.validation import PositiveInt, check_choice, check_faults, validated
 from ..models.answer_inputs import as_image, processor_faults, prompted
 from ..models.attention import check_observable, observe, unwrapped
 from ..models.image_tokens import image_layout, image_positions, patch_order, vision_parts
@@ -262,6 +262,7 @@ def untrained_note(model) -> str: # '' for a model that was loaded
             'that are shown are random.')
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an28
+@validated
 def explain_answer(
     model:'PreTrainedModel',       # a vision-language model: LLaVA, Qwen2-VL, Qwen2.5-VL, InternVL, SmolVLM or Idefics3
     processor:'ProcessorMixin',    # its processor

@@ -142,7 +142,7 @@ def _labels(processor, ids, found) -> list:
 def _check_length(model, count, generate):
     "Raise a `ValueError` if `count` tokens of the prompt and `generate` tokens are more than the decoder has positions"
     config = getattr(model.config, 'decoder', model.config)
-    limit = getattr(config, 'max_target_positions', None) or config.max_position_embeddings
+    limit = getattr(config, 'max_target_positions', None) or getattr(config, 'max_position_embeddings', np.inf)
     check_faults('' if count + generate <= limit else
                  f'the decoder has {limit} positions, of which the prompt uses {count}; generate must be at most '
                  f'{limit - count}, got {generate}', 'explain_transcript: ')

@@ -12,7 +12,7 @@ from salviz.core.maths import rollout
 from salviz.core.snapshots import decode_snapshot, encode_snapshot
 from salviz.models.attention import observe
 from salviz.models.image_tokens import image_layout, patch_order, vision_parts
-from salviz.models.small_vision_language import small_vision_language
+from salviz.models.small_vision_language import small_encoder_decoder, small_vision_language
 
 pytestmark = pytest.mark.numeric
 families = 'llava', 'qwen2_vl', 'internvl', 'idefics3'
@@ -284,7 +284,11 @@ def test_arguments_of_generate_do_not_replace_the_suppressed_image_token():
 def test_a_tokenizer_in_the_place_of_the_processor_and_no_method_are_rejected():
     model, processor = small_vision_language('llava')
     image = np.zeros((28, 28, 3), np.uint8)
-    with pytest.raises(ValueError, match='explain_answer: Llava.* reads images and text; pass its processor'):
+    with pytest.raises(ValueError, match='explain_answer: processor must be a processor .*, not its tokenizer'):
         explain_answer(model, processor.tokenizer, image, 'what is it ?')
+    with pytest.raises(ValueError, match='explain_answer: Llava.* reads images and text; pass its processor'):
+        explain_answer(model, small_encoder_decoder('whisper')[1], image, 'what is it ?')
+    with pytest.raises(ValueError, match='explain_answer: generate must be a positive integer or a dict'):
+        explain_answer(model, processor, image, 'what is it ?', 0)
     with pytest.raises(ValueError, match='explain_answer: methods must name at least one of attention'):
         explain_answer(model, processor, image, 'what is it ?', methods=[])

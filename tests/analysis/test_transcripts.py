@@ -7,7 +7,8 @@ import pytest
 import torch
 from transformers import Pix2StructConfig, Pix2StructForConditionalGeneration
 
-from salviz.analysis.answers import answer_map, answer_snapshot, answer_words, image_fraction
+from salviz.analysis import transcripts
+from salviz.analysis.answers import answer_map, answer_snapshot, answer_words, image_fraction, through_tower
 from salviz.analysis.transcripts import explain_transcript
 from salviz.model_explorer import explore
 from salviz.models.encoder_inputs import encoder_input, reads_with_encoder
@@ -145,6 +146,15 @@ def test_weights_equal_products_of_matrices_in_float64(family):
         assert np.isclose(answer_map(e, -1, method).sum(), image_fraction(e, -1, method), atol=1e-5)
     assert (family == 'donut') == (not e.patch_weights) == any('attend within windows' in note for note in e.notes)
 
+def test_the_maps_of_the_encoder_are_stored_once_in_single_precision(monkeypatch):
+    seen = []
+    def tower(method, maps, *args):
+        seen.append((maps[0].dtype, maps[0].data_ptr()))
+        return through_tower(method, maps, *args)
+    monkeypatch.setattr(transcripts, 'through_tower', tower)
+    explain_transcript(*small_encoder_decoder('trocr'), picture(28, 28), generate=2)
+    assert len(seen) == 6 and {*seen} == {(torch.float32, seen[0][1])} # two tokens, three methods
+
 def test_the_answer_is_that_of_generate_and_the_model_is_not_changed():
     model, processor = small_encoder_decoder('trocr')
     image = picture(28, 28)
@@ -190,11 +200,14 @@ def test_wrong_arguments_are_rejected_at_the_start():
         call(image, methods=())
     with pytest.raises(ValueError, match='has 64 positions, of which the prompt uses 3; generate must be at most 61'):
         call(image, 'what is', generate=62)
-    with pytest.raises(ValueError, match='VisionEncoderDecoderModel reads images; pass its processor in the place'):
+    with pytest.raises(ValueError, match='explain_transcript: processor must be a processor .*, not its tokenizer'):
         explain_transcript(model, processor.tokenizer, image)
-    model, processor = small_encoder_decoder('whisper')
+    with pytest.raises(ValueError, match='VisionEncoderDecoderModel reads images; pass its processor in the place'):
+        encoder_input(model, processor.tokenizer, image)
+    model, wrong = small_encoder_decoder('whisper')[0], processor
     with pytest.raises(ValueError, match='explain_transcript: WhisperFor.* reads audio; pass its processor'):
-        explain_transcript(model, processor.tokenizer, tone(.5))
+        explain_transcript(model, wrong, tone(.5))
+    processor = small_encoder_decoder('whisper')[1]
     with pytest.raises(ValueError, match='audio must be finite floats'):
         explain_transcript(model, processor, np.full(800, np.nan, np.float32))
 
@@ -202,7 +215,7 @@ def test_the_explorer_names_the_input_that_is_missing_or_not_read():
     model, _ = small_encoder_decoder('whisper')
     with pytest.raises(ValueError, match=r'about audio needs .*, its processor .*, audio=; missing: tokenizer$'):
         explore(model, audio=tone(.5))
-    with pytest.raises(ValueError, match='VisionEncoderDecoderModel does not read audio; pass image='):
+    with pytest.raises(ValueError, match='audio= requires Whisper, but VisionEncoderDecoderModel reads pixel_values'):
         explore(*small_encoder_decoder('trocr'), audio=tone(.5))
 
 def test_a_snapshot_of_audio_has_its_duration():
@@ -233,7 +246,7 @@ def test_what_cannot_be_mapped_is_rejected_with_the_reason():
     model = pix2struct()
     assert reads_with_encoder(model) and not reads_with_encoder(small_vision_language('llava')[0])
     with pytest.raises(ValueError, match='explain_transcript: Pix2Struct.* is not supported, because how the outputs'):
-        explain_transcript(model, None, picture(4, 4))
+        explain_transcript(model, small_encoder_decoder('trocr')[1], picture(4, 4))
     model, processor = small_encoder_decoder('donut')
     processor.image_processor.do_align_long_axis = True
     with pytest.raises(ValueError, match='because its image processor may rotate the image'):

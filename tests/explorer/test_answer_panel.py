@@ -166,10 +166,16 @@ def test_moves_end_at_the_border_and_the_number_of_marks_is_limited(page):
     page.set_content(page_text([answered(['what', 'is', 'it', '?', 'a', 'cat'])], panels=['answer'], state=state))
     settled(page)
     page.locator('.sv-mark').first.focus()
+    whole = 'document.querySelectorAll(".sv-imageanswer canvas")[1].salviz.whole'
+    page.evaluate(f'window.before = {whole}')
     for _ in range(40): page.keyboard.press('ArrowDown')
     for _ in range(40): page.keyboard.press('Shift+ArrowRight')
     settled(page)
     assert marks_of(page)[0] == '2,12.5 30,12.5 30,20 2,20'
+    assert page.evaluate(f'before.length === 600 && before === {whole}') # the map is not computed at each move
+    page.locator('.sv-line').first.locator('.sv-chip').nth(1).click()
+    settled(page)
+    assert page.evaluate(f'before !== {whole}')
     page.locator('button', has_text='Add box').click()
     spoken(page, 'There are 200 marks already. Remove one to add another.')
     assert len(marks_of(page)) == 200

@@ -172,8 +172,10 @@ def test_what_cannot_be_trained_is_rejected_before_a_run_starts(tmp_path):
            'got (TokenizersBackend|PreTrainedTokenizerFast)', processor=small_vision_language('llava')[1].tokenizer)
     reject('the rows of train lack the column image', splits(image=None))
     reject('the rows of train lack the column target_text', splits(target_text=None))
-    reject("requires a column 'rationale' .* contains boxes, outlines, a mask, or None for each image", splits(rationales=None))
+    reject("requires a column 'rationale' .* contains boxes, outlines, a mask, or None for each image",
+           splits(rationales=None))
     reject('none of the 2 training examples has a rationale', splits(rationales=[None, None]))
+    reject('none of the 2 training examples has a rationale', splits(rationales=[[[40, 0, 50, 30]], None]))
     reject("use explanation='attention'", method=RationaleGuided('rollout'))
     reject("or rows='mean'", method=RationaleGuided(variant=RationaleGuidedVariant(rows='first')))
     reject('heads must be between 0 and 1', method=RationaleGuided(heads=[2]))

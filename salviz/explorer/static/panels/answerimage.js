@@ -188,6 +188,7 @@ class AnswerPanel {
     const {height, width} = this.layout, {marks} = this.editor.show(this.ctx.state.probe, height, width);
     if (shown !== this.whole?.shown) this.whole = null;
     if (marks.length) this.whole ??= {shown, map: pixelDensity(this.layout, this.values, height, width)};
+    this.map.salviz.whole = this.whole?.map;
     this.editor.measure(marks.length ? measuresInside(this.whole.map, markedPixels(marks, height, width)) : null);
   }
 
