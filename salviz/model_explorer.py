@@ -100,8 +100,7 @@ def explore(
     steps:int|None=None,
     attribution:bool=True,           # also compute attention attribution?
     # number of tokens that a causal language model generates after each text (greedily), or a dict of arguments of
-    # model.generate; each generated token is explained; for an answer about an `image` or `audio`, 16 by default, and a
-    # number if an encoder-decoder writes it
+    # model.generate; each one is explained; for `image` or `audio`, 16 by default (encoder-decoders take no dict)
     generate:int|dict|None=None,
     max_length:int|None=None,        # maximum number of tokens; None: limit of the model, at most 512
     # for a vision transformer, instead of tokenizer and texts: normalised values [n, channels, height, width], one
