@@ -44,9 +44,9 @@ def _inside_outline(outline, height, width) -> np.ndarray: # bool [height, width
     return mask
 
 def _is_outline(x) -> bool:
-    "Return whether `x` can be an outline; few different points or values up to 1 are those of a mask's row"
+    "Return whether `x` can be an outline; values up to 1, or 0 and one other value, are those of a mask's row"
     points = {*map(tuple, np.reshape(x, (-1, 2)).tolist())} if len(x) % 2 == 0 else ()
-    return len(points) > 2 and max(x) > 1 and (len(x) <= 10 or len(points) > 4)
+    return len(points) > 2 and max(x) > 1 and (len(x) <= 10 or len({*x} - {0}) > 1)
 
 def _is_mark(x) -> bool:
     "Return whether `x` has the numbers of a box or of an outline"

@@ -132,7 +132,9 @@ def test_an_outline_is_drawn_with_a_finger(browser):
     panel.locator('.sv-marks-bar select').select_option('outline')
     box = panel.locator('.sv-marks').bounding_box()
     touch = page.context.new_cdp_session(page)
-    moves = ('touchStart', [(2, 2)]), ('touchMove', [(18, 2)]), ('touchMove', [(18, 28)]), ('touchEnd', [])
+    # the first line has only two different points
+    moves = (('touchStart', [(2, 2)]), ('touchMove', [(5, 9)]), ('touchMove', [(2, 2)]), ('touchEnd', []),
+             ('touchStart', [(2, 2)]), ('touchMove', [(18, 2)]), ('touchMove', [(18, 28)]), ('touchEnd', []))
     for kind, places in moves:
         points = [dict(x=box['x'] + x/30*box['width'], y=box['y'] + y/20*box['height']) for y, x in places]
         touch.send('Input.dispatchTouchEvent', dict(type=kind, touchPoints=points))

@@ -48,16 +48,17 @@ def test_a_mask_of_another_size_than_the_image_is_rejected(rationale):
     with pytest.raises(ValueError, match='28 × 56 pixels, the size of the image, got (14|56) rows of 28 values'):
         rationale_mask(rationale, 28, 56)
 
-@pytest.mark.parametrize('rationale', [[[0, 0, np.nan, 9, 9, 9]], [[0, 0, np.inf, 9]], np.full((28, 56), np.nan),
+@pytest.mark.parametrize('rationale', [[[0, 0, np.nan, 9, 9, 9]], [[0, 0, np.inf, 9]],
+                                       [[2, 2, 9, 9, 2, 2]], np.full((28, 56), np.nan),
                                        np.ones((28, 56, 3))])
-def test_marks_that_are_not_finite_or_have_channels_are_rejected(rationale):
+def test_marks_that_are_not_finite_have_channels_or_two_points_are_rejected(rationale):
     with pytest.raises(ValueError, match='rationale_mask: a (rationale|mask) must be'):
         rationale_mask(rationale, 28, 56)
 
 def test_masks_boxes_and_outlines_mark_the_same_pixels():
     expected = box_mask((4, 6, 12, 16), 28, 56)
     outline = [4, 6, 4, 16, 12, 16, 12, 6]
-    for rationale in ([[4, 6, 12, 16]], np.array([[4, 6, 12, 16]], np.uint8), [outline], [outline + outline[:2]],
+    for rationale in ([[4, 6, 12, 16]], np.array([[4, 6, 12, 16]], np.uint8), [outline], [outline + outline[:2]*2],
                       expected, expected.tolist(), Image.fromarray(expected)):
         assert np.array_equal(rationale_mask(rationale, 28, 56), expected)
     assert not rationale_mask([], 28, 56).any()
