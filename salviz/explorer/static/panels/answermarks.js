@@ -61,7 +61,7 @@ export function markedPixels(marks, height, width) {
 // undefined for a map of zeros; null without a marked pixel.
 export function measuresInside(values, mask) {
   let largest = 0, total = 0, inside = 0, tops = 0, hits = 0, area = 0;
-  for (const value of values) if (value > largest) largest = value; // ten times as fast as reduce
+  for (let i = 0; i < values.length; i++) if (values[i] > largest) largest = values[i]; // reduce is slow
   const most = largest * (1 - 1e-6);
   for (let i = 0; i < mask.length; i++) {
     total += values[i];
