@@ -346,8 +346,8 @@ def open_job(
     check_faults('saliency is recorded in snapshots, which runs of vision-language models do not have; '
                  'set saliency=None' if lacks_snapshots else '', 'train: ')
     if settings.snapshots and not feed.has_snapshots:
-        warnings.warn(f'train: the run of {type(model).__name__} has no snapshots, because a recording covers one '
-                      'inner model. After training, explore(model, processor, image=..., prompt=...) shows its '
+        warnings.warn(f'train: the run of {type(model).__name__} has no snapshots, because a recording covers '
+                      'one inner model; after training, explore(model, processor, image=..., prompt=...) shows its '
                       'attention. To hide this warning, set snapshots=0', stacklevel=2)
         settings = replace(settings, snapshots=0)
     if settings.snapshots: observes(model)
