@@ -58,12 +58,16 @@ def _explored_answer(model, processor, image, audio, prompt, generate, not_used,
     missing = [name for name, value in needed.items() if value is None]
     extra = [name for name, value in not_used.items() if value is not None]
     problem = f'{", ".join(extra)} cannot be combined with {" and ".join(f"{name}=" for name in source)} and prompt='
-    if missing: problem = ('an answer about an image needs the model, its processor (second argument), image= and '
-                           f'prompt=; missing: {", ".join(missing)}')
-    if missing or extra: raise ValueError(f'explore: {problem}')
+    if missing: problem = (f'an answer about {"an image" if audio is None else "audio"} needs the model, its processor '
+                           f'(second argument), {" and ".join(f"{name}=" for name in [*needed][2:])}; '
+                           f'missing: {", ".join(missing)}')
+    is_unread = audio is not None and getattr(model, 'main_input_name', 'input_features') != 'input_features'
+    if is_unread: problem = f'audio= requires Whisper, but {type(model).__name__} reads {model.main_input_name}'
+    if missing or extra or is_unread: raise ValueError(f'explore: {problem}')
     about, = source.values()
-    if has_encoder: explanation = explain_transcript(model, processor, about, prompt or '', generate or 16)
-    else: explanation = explain_answer(model, processor, about, prompt, generate or 16)
+    count = 16 if generate is None else generate
+    if has_encoder: explanation = explain_transcript(model, processor, about, prompt or '', count)
+    else: explanation = explain_answer(model, processor, about, prompt, count)
     return Explorer([answer_snapshot(explanation)], **dict(panels=['answer']) | kwargs)
 
 
@@ -96,7 +100,7 @@ def explore(
     steps:int|None=None,
     attribution:bool=True,           # also compute attention attribution?
     # number of tokens that a causal language model generates after each text (greedily), or a dict of arguments of
-    # model.generate; each generated token is explained; for an answer about an `image`, 16 by default
+    # model.generate; each one is explained; for `image` or `audio`, 16 by default (encoder-decoders take no dict)
     generate:int|dict|None=None,
     max_length:int|None=None,        # maximum number of tokens; None: limit of the model, at most 512
     # for a vision transformer, instead of tokenizer and texts: normalised values [n, channels, height, width], one

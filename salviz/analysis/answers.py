@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['AnswerMethod', 'scaled_to', 'through_tower', 'AnswerExplanation', 'answer_words', 'image_fraction', 'answer_map',
-           'token_facts', 'untrained_note', 'explain_answer', 'answer_snapshot']
+           'token_facts', 'check_methods', 'untrained_note', 'explain_answer', 'answer_snapshot']
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an03
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
-from ..core.image_layout import ImageLayout, pixel_map
+from ..core.image_layout import ImageLayout, inside_fractions, pixel_map
 from ..core.snapshots import Snapshot
-from ..core.validation import PositiveInt, check_choice, check_faults
-from ..models.answer_inputs import as_image, prompted
+from ..core.validation import PositiveInt, check_choice, check_faults, validated
+from ..models.answer_inputs import as_image, processor_faults, prompted
 from ..models.attention import check_observable, observe, unwrapped
 from ..models.image_tokens import image_layout, image_positions, patch_order, vision_parts
 from ..models.loading import device_of, model_name, undisturbed
@@ -105,6 +105,7 @@ class AnswerExplanation:
     notes:list               # sentences on what is missing or random
     model:str                # name of the model
     seconds:float=0.         # for audio, whose image is a spectrogram: duration of one of its columns
+    special:int=0            # number of first tokens that stand for the whole image, such as [CLS] of an encoder
 
     @property
     def answer(self) -> list:
@@ -126,17 +127,18 @@ def answer_words(
     method:AnswerMethod='attention',
 ) -> list: # of (token, weight), in the order of the text
     "Return the text tokens before a generated token, with their weights"
-    row = explanation.row(token, method)
-    before = explanation.start + token % len(explanation.answer)
-    return [(explanation.tokens[i], float(row[i])) for i in range(before) if not explanation.is_image[i]]
+    e, row = explanation, explanation.row(token, method)
+    before = e.start + token % len(e.answer)
+    return [(e.tokens[i], float(row[i])) for i in range(e.special, before) if not e.is_image[i]]
 
 def image_fraction(
     explanation:AnswerExplanation,
     token:int,                  # index of the generated token
     method:AnswerMethod='attention',
 ) -> float:
-    "Return the fraction of a generated token's weight that is on image tokens"
-    return float(explanation.row(token, method)[explanation.is_image].sum())
+    "Return the fraction of a generated token's weight that is inside the image or the audio, without padding"
+    e = explanation
+    return float(e.row(token, method)[e.is_image] @ inside_fractions(e.layout))
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an19
 def answer_map(
@@ -147,7 +149,7 @@ def answer_map(
 ) -> np.ndarray: # float64 [height, width]
     """Return the weight of each pixel for a generated token
 
-    The sum over the image is `image_fraction`, if the layout covers no padding outside the image."""
+    The sum over the image is `image_fraction`, unless the weights are followed through the vision tower."""
     row = explanation.row(token, method)
     if not through_tower: return pixel_map(explanation.layout, row[explanation.is_image])
     missing = '' if explanation.patch_weights else 'the vision tower could not be observed. ' + explanation.notes[-1]
@@ -194,8 +196,9 @@ def _generated(model, processor, inputs, generate) -> torch.Tensor: # int64 [1, 
     settings = generate if isinstance(generate, dict) else dict(max_new_tokens=generate, do_sample=False)
     tokenizer = processor.tokenizer
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    suppressed = [model.config.image_token_id, *(settings.get('suppress_tokens') or ())]
     with torch.no_grad():
-        return model.generate(**inputs, pad_token_id=pad, suppress_tokens=[model.config.image_token_id], **settings)
+        return model.generate(**inputs, **{'pad_token_id': pad, **settings, 'suppress_tokens': suppressed})
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an25
 class _Pass:
@@ -247,6 +250,11 @@ def token_facts(
              for row, values in zip(rest.indices.tolist(), rest.values.tolist())]
     return probability.detach().cpu().numpy(), named
 
+def check_methods(methods, where:str):
+    "Raise a `ValueError` unless `methods` are one or several of `AnswerMethod`"
+    check_faults('' if len(methods) else f'methods must name at least one of {", ".join(_methods)}', where)
+    for name in methods: check_choice(f'{where}methods', name, tuple(_methods))
+
 def untrained_note(model) -> str: # '' if they were loaded
     "Return a warning if the weights of `model` were not loaded from a checkpoint"
     if unwrapped(model).name_or_path: return ''
@@ -254,6 +262,7 @@ def untrained_note(model) -> str: # '' if they were loaded
             'that are shown are random.')
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an28
+@validated
 def explain_answer(
     model:'PreTrainedModel',       # a vision-language model: LLaVA, Qwen2-VL, Qwen2.5-VL, InternVL, SmolVLM or Idefics3
     processor:'ProcessorMixin',    # its processor
@@ -266,9 +275,10 @@ def explain_answer(
 
     'attention' is the mean over layers and heads, 'rollout' is from Abnar and Zuidema (2020), and
     'gradient_x_attention' is the relevance of Chefer, Gur and Wolf (2021)."""
-    for name in methods: check_choice('explain_answer: methods', name, tuple(_methods))
+    check_methods(methods, 'explain_answer: ')
     inner, image = unwrapped(model), as_image(image, 'explain_answer: ')
     parts = vision_parts(inner)
+    check_faults(processor_faults(inner, processor), 'explain_answer: ')
     check_observable(parts.language)
     problem = _tower_problem(inner, parts)
     with undisturbed(inner):
@@ -306,17 +316,18 @@ def answer_snapshot(
 ) -> Snapshot:
     "Return the explanation as a snapshot of step 0"
     e = explanation
-    words = [token for token, image in zip(e.tokens, e.is_image) if not image]
-    ids = np.where(e.is_image, -1, np.cumsum(~e.is_image) - 1)
+    is_source = e.is_image | (np.arange(len(e.tokens)) < e.special)
+    words = [token for token, source in zip(e.tokens, is_source) if not source]
+    ids = np.where(is_source, -1, np.cumsum(~is_source) - 1)
     arrays = dict(answer_image=_thumbnail(e.image), answer_weights=np.stack([*e.weights.values()]))
     answer = dict(start=e.start, methods=[*e.weights], probability=[float(p) for p in e.probability],
                   others=e.alternatives, layout=_layout_info(e.layout),
                   image_tokens=np.flatnonzero(e.is_image).tolist())
-    if e.seconds: answer['seconds'] = e.seconds
+    answer |= {name: value for name, value in dict(seconds=e.seconds, special=e.special).items() if value}
     if e.patch_weights:
         arrays['answer_patches'] = np.stack([*e.patch_weights.values()])
         answer['patches'] = _layout_info(e.patches)
     info = dict(args={}, seed=0, drawn_step=0, example_id=number, model=e.model, notes=list(e.notes), answer=answer)
     prompt = ' '.join(words[:len(words) - len(e.answer)])
     return Snapshot(step=0, epoch=0., probe=number, arrays=arrays, texts=(prompt,), tokens=list(e.tokens), words=words,
-                    word_ids=ids, is_special=e.is_image.copy(), info=info)
+                    word_ids=ids, is_special=is_source, info=info)

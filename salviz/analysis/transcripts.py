@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from .answers import (
-    AnswerExplanation, AnswerMethod, scaled_to, through_tower, token_facts, untrained_note)
-from ..core.validation import PositiveInt, check_choice
+    AnswerExplanation, AnswerMethod, check_methods, scaled_to, through_tower, token_facts, untrained_note)
+from ..core.validation import PositiveInt, check_faults, validated
 from ..models.attention import unwrapped
 from ..models.encoder_inputs import encoder_input
 from ..models.loading import device_of, model_name, undisturbed
@@ -97,6 +97,8 @@ def _generated(model, name, values, ids, count) -> list:
     return ids
 
 # %% ../../nbs/09_analysis/14_transcripts.ipynb #tr10
+_precisions = torch.float64, torch.float64, torch.float32 # of self-attention, cross-attention, encoder
+
 class _DecoderPass:
     "The attention of one pass over the input and the answer, and the gradients of logits"
     def __init__(self, model, name, values, ids, needs_gradient):
@@ -105,23 +107,20 @@ class _DecoderPass:
                         output_attentions=True)
         self.logits = out.logits[0].float()
         self._parts = [list(out.decoder_attentions), list(out.cross_attentions), list(out.encoder_attentions or ())]
-
-    def maps(self) -> list: # (self-attention, cross-attention, encoder): lists of float64 [heads, query, key]
-        "Return the attention of all parts"
-        return [[A[0].detach().double().cpu() for A in part] for part in self._parts]
+        # lists of [heads, query, key]; float32 for the encoder, whose maps are large, and float64 for the decoder
+        self.maps = [[A[0].detach().to('cpu', kind) for A in part] for part, kind in zip(self._parts, _precisions)]
 
     def gradients(self, score) -> list: # as `maps`
         "Return the gradients of `score` with respect to the attention of all parts"
         flat = [A for part in self._parts for A in part]
         found = torch.autograd.grad(score, flat, retain_graph=True, allow_unused=True)
-        found = iter([torch.zeros(A.shape[1:]).double() if G is None else G[0].double().cpu()
-                      for A, G in zip(flat, found)])
-        return [[next(found) for _ in part] for part in self._parts]
+        found = iter([torch.zeros(A.shape[1:]) if G is None else G[0] for A, G in zip(flat, found)])
+        return [[next(found).to('cpu', kind) for _ in part] for part, kind in zip(self._parts, _precisions)]
 
 def _weights_of(method, read, ids, start, found) -> tuple:
     """Return the weights [generated, outputs + tokens] and, through the encoder, [generated, outputs without special
     ones] (None if the encoder has no maps)"""
-    (inner, crosses, encoder), rows, patches = read.maps(), [], []
+    (inner, crosses, encoder), rows, patches = read.maps, [], []
     for at in range(start, len(ids)):
         gradients = None
         if method == 'gradient_x_attention': gradients = read.gradients(read.logits[at - 1, ids[at]])
@@ -141,6 +140,15 @@ def _labels(processor, ids, found) -> list:
     words = [w.strip() or processor.tokenizer.convert_ids_to_tokens(i) for w, i in zip(words, ids)]
     return ['[whole image]']*found.special + [f'{one} {i}' for i in range(count)] + words
 
+def _check_length(model, count, generate):
+    "Raise a `ValueError` if `count` tokens of the prompt and `generate` tokens are more than the decoder has positions"
+    config = getattr(model.config, 'decoder', model.config)
+    limit = getattr(config, 'max_target_positions', None) or getattr(config, 'max_position_embeddings', np.inf)
+    check_faults('' if count + generate <= limit else
+                 f'the decoder has {limit} positions, of which the prompt uses {count}; generate must be at most '
+                 f'{limit - count}, got {generate}', 'explain_transcript: ')
+
+@validated
 def explain_transcript(
     model:'PreTrainedModel',      # TrOCR, Donut (`VisionEncoderDecoderModel` with ViT, DeiT or Swin), or Whisper
     processor:'ProcessorMixin',   # its processor
@@ -154,13 +162,14 @@ def explain_transcript(
     """Generate an answer, and attribute each of its tokens to pixels or moments and to earlier tokens
 
     The model is not changed. See `explain_answer` for the methods."""
-    for name in methods: check_choice('explain_transcript: methods', name, AnswerMethod.__args__)
+    check_methods(methods, 'explain_transcript: ')
     model = unwrapped(model)
     found, input_name = encoder_input(model, processor, source, 'explain_transcript'), model.main_input_name
     values = found.values.to(device_of(model), next(model.parameters()).dtype)
     with undisturbed(model):
         for p in model.parameters(): p.requires_grad_(True) # so that all attention has a gradient
         ids = _prompt_ids(model, processor, values, prompt)
+        _check_length(model, len(ids), generate)
         start, ids = len(ids), _generated(model, input_name, values, ids, generate)
         needs_gradient = 'gradient_x_attention' in methods
         read = _DecoderPass(model, input_name, values, ids, needs_gradient)
@@ -182,4 +191,4 @@ def _explanation(model, processor, found, read, ids, start, weights) -> AnswerEx
         found.picture, _labels(processor, ids, found), is_image, outputs + start, probability, alternatives,
         found.layout, found.layout, {name: rows for name, (rows, _) in weights.items()},
         {name: patches for name, (_, patches) in weights.items()} if found.has_maps else {},
-        [note for note in notes if note], model_name(model), found.seconds)
+        [note for note in notes if note], model_name(model), found.seconds, found.special)

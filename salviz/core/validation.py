@@ -83,8 +83,7 @@ _classes = { # name of a class or type: (does a value fit?, what an error calls 
 
 # %% ../../nbs/01_core/05_validation.ipynb #a03d
 _classes['Tokenizer'] = _classes['PreTrainedTokenizerBase']
-_classes['ProcessorMixin'] = (_has('image_processor', 'tokenizer'),
-                              'a processor with an image processor and a tokenizer, as AutoProcessor loads it')
+_classes['ProcessorMixin'] = (_has('tokenizer'), 'a processor (as AutoProcessor loads it), not its tokenizer')
 
 # %% ../../nbs/01_core/05_validation.ipynb #a05
 class _Named(type):

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import inspect
 import json
+import math
 import os
 import re
 import sys
@@ -581,6 +582,12 @@ class _WithSelection(_Export):
         self._send_state({k: v for k, v in state.items() if k not in _passing} | _state_of(place))
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #df7ba6a9
+def _mark_fault(mark) -> str: # '' for a box or an outline
+    "Return what is wrong with the numbers of `mark`"
+    if len(mark) < 4 or len(mark) % 2: return f'a mark of {len(mark)} numbers'
+    is_valid = all(map(math.isfinite, mark)) and (len(mark) > 4 or mark[0] < mark[2] and mark[1] < mark[3])
+    return '' if is_valid else str(mark)
+
 class _WithMarks(_WithSelection):
     "The boxes and outlines that were drawn on images"
     # {example: marks}: boxes [top, left, bottom, right] and outlines [y, x, y, x, ...] in pixels; can be set
@@ -589,10 +596,10 @@ class _WithMarks(_WithSelection):
     @T.validate('marks')
     def _checked_marks(self, proposal):
         "Raise a TraitError for a mark that is not a box or an outline"
-        counts = {len(mark) for marks in proposal['value'].values() for mark in marks}
-        if bad := [n for n in counts if n < 4 or n % 2]:
-            raise T.TraitError('marks must be boxes [top, left, bottom, right] or outlines [y, x, y, x, ...], got a '
-                               f'mark of {bad[0]} numbers')
+        faults = [_mark_fault(mark) for marks in proposal['value'].values() for mark in marks]
+        if bad := [fault for fault in faults if fault]:
+            raise T.TraitError('marks must be boxes [top, left, bottom, right] with top < bottom and left < right, or '
+                               f'outlines [y, x, y, x, ...], of finite numbers, got {bad[0]}')
         return proposal['value']
 
     def _follow_selection(self):

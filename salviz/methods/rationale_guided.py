@@ -463,9 +463,10 @@ class _Checking(_Comparing):
         "Raise an error if the data has no rationales, or if `model` does not support the explanation"
         Method.check(self, model, tokenizer, data, epochs)
         train = data['train']
+        kinds = 'flags for words, character spans, fractions of annotators, or None for each text; see load_rationales'
+        if answers_images(model): kinds = 'boxes, outlines, a mask, or None for each image; see rationale_mask'
         self.require('rationale' in train.column_names,
-                     "requires a column 'rationale' in the training data, which contains flags for words, character "
-                     'spans, fractions of annotators, or None for each text; see load_rationales')
+                     f"requires a column 'rationale' in the training data, which contains {kinds}")
         has = [x is not None for x in train['rationale']]
         self.require(any(has), f'none of the {len(has)} training examples has a rationale; add rationales')
         self.marked_fraction = sum(has) / len(has)

@@ -43,10 +43,15 @@ def _inside_outline(outline, height, width) -> np.ndarray: # bool [height, width
         if rows.any(): mask[rows] ^= (x0 + (down[rows] - y0)/(y1 - y0)*(x1 - x0))[:, None] <= across
     return mask
 
+def _is_outline(x) -> bool:
+    "Return whether `x` can be an outline; values up to 1, or 0 and one other value, are those of a mask's row"
+    points = {*map(tuple, np.reshape(x, (-1, 2)).tolist())} if len(x) % 2 == 0 else ()
+    return len(points) > 2 and max(x) > 1 and (len(x) <= 10 or len({*x} - {0}) > 1)
+
 def _is_mark(x) -> bool:
     "Return whether `x` lists the coordinates of a box or of an outline"
     numbers = isinstance(x, (Sequence, np.ndarray)) and all(isinstance(v, (int, float, np.number)) for v in x)
-    return bool(numbers) and (len(x) == 4 or len(x) >= 6 and len(x) % 2 == 0)
+    return bool(numbers) and bool(np.isfinite(x).all()) and (len(x) == 4 or _is_outline(x))
 
 # %% ../../nbs/08_metrics/10_localisation.ipynb #506f60b4
 def rationale_mask(
@@ -56,14 +61,21 @@ def rationale_mask(
     height:int, width:int, # size of the image, in pixels
 ) -> np.ndarray: # bool [height, width]
     "Return the pixels that `rationale` marks; an empty list marks none"
-    if hasattr(rationale, 'convert'): rationale = np.asarray(rationale.convert('L'))
+    is_image = hasattr(rationale, 'convert')
+    if is_image: rationale = np.asarray(rationale.convert('L'))
+    if isinstance(rationale, np.ndarray) and rationale.dtype.kind in 'bu': is_image |= rationale.shape[-1] != 4
     lengths = {len(row) if hasattr(row, '__len__') else 0 for row in rationale}
-    if len(rationale) == height and lengths == {width}: return np.asarray(rationale) != 0
+    if len(rationale) == height and lengths == {width}:
+        mask = np.asarray(rationale)
+        check_faults('' if mask.ndim == 2 and np.isfinite(mask).all() else
+                     'a mask must be finite numbers [height, width]', 'rationale_mask: ')
+        return mask != 0
+    size = f'{len(rationale)} rows of {max(lengths, default=0)} values: '
     mask = np.zeros((height, width), bool)
     for mark in rationale:
-        check_faults('' if _is_mark(mark) else
+        check_faults('' if not is_image and _is_mark(mark) else
                      'a rationale must be boxes (top, left, bottom, right), outlines (y, x, y, x, ...) or a mask of '
-                     f'{height} × {width} pixels, got {mark!r:.80}', 'rationale_mask: ')
+                     f'{height} × {width} pixels, the size of the image, got {size}{mark!r:.80}', 'rationale_mask: ')
         mask |= box_mask(mark, height, width) if len(mark) == 4 else _inside_outline(mark, height, width)
     return mask
 

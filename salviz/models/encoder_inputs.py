@@ -14,7 +14,7 @@ from transformers.image_transforms import get_resize_output_image_size
 
 from ..core.image_layout import Crop, ImageLayout
 from ..core.validation import check_faults
-from .answer_inputs import as_image
+from .answer_inputs import as_image, processor_faults
 from .attention import unwrapped
 
 # %% ../../nbs/03_models/18_encoder_inputs.ipynb #en05
@@ -57,6 +57,7 @@ _swin = 'donut-swin', 'swin'
 
 def _image_input(model, processor, image, name) -> EncoderInput:
     "Return the input for `image` of a model with a ViT, DeiT or Swin encoder"
+    check_faults(processor_faults(model, processor, kinds='images'), f'{name}: ')
     config, reader, image = model.config.encoder, processor.image_processor, as_image(image, f'{name}: ')
     values = reader(image, return_tensors='pt')['pixel_values']
     (height, width), shape = image.shape[:2], tuple(values.shape[-2:])
@@ -73,11 +74,12 @@ def _image_input(model, processor, image, name) -> EncoderInput:
 # %% ../../nbs/03_models/18_encoder_inputs.ipynb #en10
 def _audio_input(model, processor, audio, name) -> EncoderInput:
     "Return the input of Whisper for `audio` [samples] at the sampling rate of the processor"
+    check_faults(processor_faults(model, processor, 'feature_extractor', 'audio'), f'{name}: ')
     reader, audio = processor.feature_extractor, np.asarray(audio)
     longest = reader.n_samples
-    is_valid = audio.ndim == 1 and audio.dtype.kind == 'f' and 0 < len(audio) <= longest
+    is_valid = audio.ndim == 1 and audio.dtype.kind == 'f' and 0 < len(audio) <= longest and np.isfinite(audio).all()
     check_faults('' if is_valid else
-                 f'audio must be floats [samples] at {reader.sampling_rate} Hz, at most '
+                 f'audio must be finite floats [samples] at {reader.sampling_rate} Hz, at most '
                  f'{longest/reader.sampling_rate:g} s, got {audio.dtype} {list(audio.shape)}', f'{name}: ')
     values = reader(audio, sampling_rate=reader.sampling_rate, return_tensors='pt')['input_features']
     columns, outputs = -(-len(audio)//reader.hop_length), model.config.max_source_positions

@@ -18,7 +18,7 @@ from ..data.signals import SignalCollator, encode_signals, signal_info
 from ..data.texts import Collator, align_answers, encode, encode_texts
 from ..metrics.tasks import modalities
 from ..models.agreement import check_classes, check_tokens
-from ..models.answer_inputs import answer_batch, encoded_answers
+from ..models.answer_inputs import answer_batch, encoded_answers, processor_faults
 from ..models.corruption import corruptions
 from ..models.image_tokens import vision_parts
 from ..models.loading import decoder_start, is_bidirectional, longest_input
@@ -332,9 +332,10 @@ class AnswerFeed(Feed):
 
     def __init__(self, model, processor, max_length=None, mlm_probability=.15):
         super().__init__(model, processor)
-        lacks_processor = not hasattr(processor, 'image_processor')
-        faults = [f'{type(model).__name__} reads images and text; pass its processor in the place of the tokenizer, '
-                  f'got {type(processor).__name__}']*lacks_processor
+        faults = processor_faults(model, processor)
+        if not faults and processor.tokenizer.pad_token_id is None:
+            faults.append('the tokenizer has no pad token; set processor.tokenizer.pad_token = '
+                          'processor.tokenizer.eos_token')
         if max_length is not None: faults.append('max_length does not apply to prompts with images; set it to None')
         check_faults(faults, 'train: ')
         vision_parts(model) # raises the reason if the family is not supported
@@ -351,11 +352,15 @@ class AnswerFeed(Feed):
         batch = {k: v.to(kind) if v.is_floating_point() else v for k, v in batch.items()}
         return batch | collated(rows, self.kinds)
 
-    def _part(self, part, where, first_id=0):
-        "Return the split `part`, encoded"
+    def _check_columns(self, part, where):
+        "Raise a `ValueError` if the split `part` lacks a column"
         lacking = [name for name in ('image', 'target_text') if name not in part.column_names]
         check_faults(f'the rows of {where} lack the column {lacking[0]}; answers about images require image, text '
                      '(the prompt) and target_text (the answer)' if lacking else '', 'train: ')
+
+    def _part(self, part, where, first_id=0):
+        "Return the split `part`, encoded"
+        self._check_columns(part, where)
         rows = list(encoded_answers(self.model, self.tokenizer, part, first_id))
         encoded = datasets.Dataset.from_dict({name: [row[name] for row in rows] for name in rows[0]})
         encoded = datasets.concatenate_datasets([encoded, part.select_columns(['image'])], axis=1)
@@ -370,6 +375,7 @@ class AnswerFeed(Feed):
 
     def probes(self, data, probes, seed=0) -> tuple: # (encoded `Dataset`, list with None for each example)
         "Return the encoded probe examples, and a list with None for each; their ids continue after those of `data`"
+        for split, part in data.items(): self._check_columns(part, split)
         chosen = _choose_probes(data, probes, seed)
         check_faults('' if isinstance(chosen, datasets.Dataset) else
                      'probes must be a number, a split or a Dataset for answers about images')

@@ -342,6 +342,9 @@ def open_job(
     classes = check_data(model, data)
     check_faults(_column_faults(data, settings), 'train: ')
     feed = feed_for(model, tokenizer, settings.max_length, settings.mlm_probability)
+    lacks_snapshots = settings.saliency is not None and not feed.has_snapshots
+    check_faults('saliency is recorded in snapshots, which runs of vision-language models do not have; '
+                 'set saliency=None' if lacks_snapshots else '', 'train: ')
     if settings.snapshots and not feed.has_snapshots:
         warnings.warn(f'train: the run of {type(model).__name__} has no snapshots, because a recording covers '
                       'one inner model; after training, explore(model, processor, image=..., prompt=...) shows its '

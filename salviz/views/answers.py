@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.image_layout import Crop, ImageLayout, pixel_map
+from ..core.image_layout import Crop, ImageLayout, inside_fractions, pixel_map
 from ..core.snapshots import Snapshot
 from ..core.validation import PositiveFloat, check_faults
 from ..core.words import panel_letters
@@ -76,6 +76,16 @@ def _chosen_maps(snapshot, answer, index, tokens, through_tower):
         values = weights[index, tokens][:, answer['image_tokens']]
     return pixel_map(layout, values)*image.shape[0]*image.shape[1]
 
+def _inside(answer) -> np.ndarray: # [image tokens]
+    "Return the fraction of each image token's box that is inside the image"
+    size = [answer['layout'][name] for name in ('height', 'width')]
+    return inside_fractions(explained_layout(answer['layout'], size))
+
+def _outside(answer) -> str: # such as ', padding'
+    "Name what has a weight but no pixel: padding, and outputs of the encoder for the whole image"
+    has_padding = (_inside(answer) < 1 - 1e-6).any()
+    return ', padding'*bool(has_padding) + ', the output for the whole image'*bool(answer.get('special', 0))
+
 # %% ../../nbs/10_views/10_answers.ipynb #va09
 def answer_heat_map(
     snapshot:Snapshot,              # snapshot of an answer about an image, see `explore` with image=
@@ -91,10 +101,10 @@ def answer_heat_map(
     image, weights = arrays_of(snapshot, name, 'answer_image', 'answer_weights')
     index, chosen = _method_index(method, answer['methods']), _chosen_tokens(tokens, weights.shape[1])
     maps = _chosen_maps(snapshot, answer, index, chosen, through_tower)
-    start, is_text = answer['start'], np.ones(len(snapshot.labels), bool)
+    start, is_text = answer['start'], np.arange(len(snapshot.labels)) >= answer.get('special', 0)
     is_text[answer['image_tokens']] = False
-    before = [np.flatnonzero(is_text[:start + g]) for g in chosen]
-    on_picture = [weights[index, g][~is_text].sum() for g in chosen]
+    before, inside = [np.flatnonzero(is_text[:start + g]) for g in chosen], _inside(answer)
+    on_picture = [weights[index, g][answer['image_tokens']] @ inside for g in chosen]
     labels, how = [snapshot.labels[start + g] for g in chosen], _method_words[answer['methods'][index]]
     seconds = answer.get('seconds', 0)*answer['layout']['width']
     source, picture = ('audio', 'spectrogram') if seconds else ('image', 'image')
@@ -109,7 +119,7 @@ def answer_heat_map(
                 + '; 1 is the density of the whole weight, spread evenly over the image.'
                 + f' Colours are blended with the {picture}.'*on_image
                 + ' Below: the text before each token, coloured by its weight; generated tokens are framed. '
-                f'The weights of {source} and text sum to 1.', seconds=float(seconds),
+                f'The weights of {source}{_outside(answer)} and text sum to 1.', seconds=float(seconds),
         labels=tuple(labels), image=fixed(image/255), maps=fixed(maps), names=tuple(names),
         limit=float(limit or max(np.max(maps, initial=0.), 1e-9)), weights=fixed(values),
         words=tuple(cut_name(snapshot.labels[i]) for at in before for i in at),

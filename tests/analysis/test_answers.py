@@ -12,7 +12,7 @@ from salviz.core.maths import rollout
 from salviz.core.snapshots import decode_snapshot, encode_snapshot
 from salviz.models.attention import observe
 from salviz.models.image_tokens import image_layout, patch_order, vision_parts
-from salviz.models.small_vision_language import small_vision_language
+from salviz.models.small_vision_language import small_encoder_decoder, small_vision_language
 
 pytestmark = pytest.mark.numeric
 families = 'llava', 'qwen2_vl', 'internvl', 'idefics3'
@@ -271,3 +271,24 @@ def test_other_models_are_rejected_for_the_true_reason(build, reason):
 def test_an_image_of_another_type_is_rejected(image):
     with pytest.raises(ValueError, match='image must be a PIL image or a uint8 array'):
         explain_answer(*small_vision_language(), image, prompt, 1)
+
+def test_arguments_of_generate_do_not_replace_the_suppressed_image_token():
+    model, processor = small_vision_language('llava')
+    image, prompt = np.zeros((28, 28, 3), np.uint8), 'what is <image> ?'
+    first = explain_answer(model, processor, image, prompt, 1, ['attention'])
+    banned = processor.tokenizer.convert_tokens_to_ids(first.answer)
+    settings = dict(max_new_tokens=1, do_sample=False, pad_token_id=0, suppress_tokens=banned)
+    other = explain_answer(model, processor, image, prompt, settings, ['attention'])
+    assert other.answer != first.answer and not other.is_image[other.start:].any()
+
+def test_a_tokenizer_in_the_place_of_the_processor_and_no_method_are_rejected():
+    model, processor = small_vision_language('llava')
+    image = np.zeros((28, 28, 3), np.uint8)
+    with pytest.raises(ValueError, match='explain_answer: processor must be a processor .*, not its tokenizer'):
+        explain_answer(model, processor.tokenizer, image, 'what is it ?')
+    with pytest.raises(ValueError, match='explain_answer: Llava.* reads images and text; pass its processor'):
+        explain_answer(model, small_encoder_decoder('whisper')[1], image, 'what is it ?')
+    with pytest.raises(ValueError, match='explain_answer: generate must be a positive integer or a dict'):
+        explain_answer(model, processor, image, 'what is it ?', 0)
+    with pytest.raises(ValueError, match='explain_answer: methods must name at least one of attention'):
+        explain_answer(model, processor, image, 'what is it ?', methods=[])

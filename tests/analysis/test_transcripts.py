@@ -1,15 +1,19 @@
 """TrOCR, Donut and Whisper: each output of an encoder covers the pixels or the moment that change it, weights equal
 products of matrices in float64, and what cannot be mapped is rejected"""
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from transformers import Pix2StructConfig, Pix2StructForConditionalGeneration
 
-from salviz.analysis.answers import answer_map, answer_snapshot, answer_words, image_fraction
+from salviz.analysis import transcripts
+from salviz.analysis.answers import answer_map, answer_snapshot, answer_words, image_fraction, through_tower
 from salviz.analysis.transcripts import explain_transcript
 from salviz.model_explorer import explore
 from salviz.models.encoder_inputs import encoder_input, reads_with_encoder
 from salviz.models.small_vision_language import small_encoder_decoder, small_vision_language
+from salviz.views.answers import answer_heat_map
 
 pytestmark = pytest.mark.numeric
 unresized, resized = dict(trocr=(28, 28), donut=(32, 48)), dict(trocr=(33, 61), donut=(40, 90))
@@ -137,9 +141,19 @@ def test_weights_equal_products_of_matrices_in_float64(family):
             assert np.allclose(e.weights[method][g], row, atol=2e-6)
             if patches is not None: assert np.allclose(e.patch_weights[method][g], patches, atol=2e-6)
         words_weight = sum(w for _, w in answer_words(e, -1, method))
-        assert np.isclose(words_weight + image_fraction(e, -1, method), 1, atol=1e-5)
-        assert answer_map(e, -1, method).sum() <= image_fraction(e, -1, method) + 1e-5
+        row = e.weights[method][-1]
+        assert np.isclose(words_weight + row[e.is_image].sum() + row[:e.special].sum(), 1, atol=1e-5)
+        assert np.isclose(answer_map(e, -1, method).sum(), image_fraction(e, -1, method), atol=1e-5)
     assert (family == 'donut') == (not e.patch_weights) == any('attend within windows' in note for note in e.notes)
+
+def test_the_maps_of_the_encoder_are_stored_once_in_single_precision(monkeypatch):
+    seen = []
+    def tower(method, maps, *args):
+        seen.append((maps[0].dtype, maps[0].data_ptr()))
+        return through_tower(method, maps, *args)
+    monkeypatch.setattr(transcripts, 'through_tower', tower)
+    explain_transcript(*small_encoder_decoder('trocr'), picture(28, 28), generate=2)
+    assert len(seen) == 6 and {*seen} == {(torch.float32, seen[0][1])} # two tokens, three methods
 
 def test_the_answer_is_that_of_generate_and_the_model_is_not_changed():
     model, processor = small_encoder_decoder('trocr')
@@ -173,12 +187,53 @@ def test_the_explorer_takes_images_without_a_prompt_and_audio():
         assert ('patches' in answer) == (family == 'whisper') and snapshot.arrays['answer_weights'].shape[1] == 2
     with pytest.raises(ValueError, match='image cannot be combined with audio= and prompt='):
         explore(*small_encoder_decoder('whisper'), audio=tone(.5), image=picture(4, 4))
-    with pytest.raises(ValueError, match='missing: image, prompt|missing: prompt'):
+    with pytest.raises(ValueError, match='missing: prompt$'):
         explore(*small_vision_language('llava'), image=picture(28, 28))
+
+def test_wrong_arguments_are_rejected_at_the_start():
+    model, processor = small_encoder_decoder('trocr')
+    image, call = picture(28, 28), partial(explain_transcript, model, processor)
+    for generate in (0, dict(max_new_tokens=3), 2.5):
+        with pytest.raises(ValueError, match='explain_transcript: generate must be a positive integer'):
+            call(image, generate=generate)
+    with pytest.raises(ValueError, match='explain_transcript: methods must name at least one of attention, rollout'):
+        call(image, methods=())
+    with pytest.raises(ValueError, match='has 64 positions, of which the prompt uses 3; generate must be at most 61'):
+        call(image, 'what is', generate=62)
+    with pytest.raises(ValueError, match='explain_transcript: processor must be a processor .*, not its tokenizer'):
+        explain_transcript(model, processor.tokenizer, image)
+    with pytest.raises(ValueError, match='VisionEncoderDecoderModel reads images; pass its processor in the place'):
+        encoder_input(model, processor.tokenizer, image)
+    model, wrong = small_encoder_decoder('whisper')[0], processor
+    with pytest.raises(ValueError, match='explain_transcript: WhisperFor.* reads audio; pass its processor'):
+        explain_transcript(model, wrong, tone(.5))
+    processor = small_encoder_decoder('whisper')[1]
+    with pytest.raises(ValueError, match='audio must be finite floats'):
+        explain_transcript(model, processor, np.full(800, np.nan, np.float32))
+
+def test_the_explorer_names_the_input_that_is_missing_or_not_read():
+    model, _ = small_encoder_decoder('whisper')
+    with pytest.raises(ValueError, match=r'about audio needs .*, its processor .*, audio=; missing: tokenizer$'):
+        explore(model, audio=tone(.5))
+    with pytest.raises(ValueError, match='audio= requires Whisper, but VisionEncoderDecoderModel reads pixel_values'):
+        explore(*small_encoder_decoder('trocr'), audio=tone(.5))
 
 def test_a_snapshot_of_audio_has_its_duration():
     e = explain_transcript(*small_encoder_decoder('whisper'), tone(.3), generate=1)
     assert answer_snapshot(e).info['answer']['seconds'] == e.seconds == .01 and e.tokens[0] == 'frame 0'
+
+def test_weights_on_padding_and_on_the_whole_image_are_not_on_the_picture_or_the_text():
+    e = explain_transcript(*small_encoder_decoder('whisper'), tone(.5), generate=1)
+    row = e.row(0)[e.is_image]
+    assert np.isclose(image_fraction(e, 0), row[:25].sum(), atol=1e-6) and row[25:].sum() > .1 # 25 of 100 outputs
+    view = answer_heat_map(answer_snapshot(e), [0])
+    assert f'{row[:25].sum():.0%} on audio' in view.names[0] and 'audio, padding and text sum to 1' in view.caption
+    e = explain_transcript(*small_encoder_decoder('trocr'), picture(28, 28), generate=1)
+    snapshot = answer_snapshot(e)
+    assert e.special == snapshot.info['answer']['special'] > 0 and '[whole' not in snapshot.texts[0]
+    assert '[whole image]' not in {*snapshot.words, *(word for word, _ in answer_words(e, 0))}
+    view = answer_heat_map(snapshot, [0])
+    assert '[whole image]' not in view.words and 'image, the output for the whole image and text' in view.caption
 
 def pix2struct():
     both = dict(d_kv=8, d_ff=16, num_heads=2)
@@ -191,7 +246,7 @@ def test_what_cannot_be_mapped_is_rejected_with_the_reason():
     model = pix2struct()
     assert reads_with_encoder(model) and not reads_with_encoder(small_vision_language('llava')[0])
     with pytest.raises(ValueError, match='explain_transcript: Pix2Struct.* is not supported, because how the outputs'):
-        explain_transcript(model, None, picture(4, 4))
+        explain_transcript(model, small_encoder_decoder('trocr')[1], picture(4, 4))
     model, processor = small_encoder_decoder('donut')
     processor.image_processor.do_align_long_axis = True
     with pytest.raises(ValueError, match='because its image processor may rotate the image'):
@@ -200,5 +255,5 @@ def test_what_cannot_be_mapped_is_rejected_with_the_reason():
     processor.image_processor.size = dict(height=40, width=48)
     with pytest.raises(ValueError, match='because its encoder pads 40 × 48 pixels to blocks of 16'):
         explain_transcript(model, processor, picture(40, 30))
-    with pytest.raises(ValueError, match='audio must be floats .* at most 2 s, got float32'):
+    with pytest.raises(ValueError, match='audio must be finite floats .* at most 2 s, got float32'):
         explain_transcript(*small_encoder_decoder('whisper'), tone(2.5))

@@ -101,7 +101,9 @@ def test_measures_equal_those_of_python(page):
         assert np.array_equal(np.reshape(found, (12, 15)), mask)
         measures = page.evaluate(f'sv.measuresInside(heat, sv.markedPixels(marks.slice(0, {k}), 12, 15))')
         assert measures == pytest.approx(dict(pointing=pointing_game(heat, mask), energy=energy_inside(heat, mask),
-                                              area=mask.mean()))
+                                              area=mask.mean(), total=heat.sum()), rel=1e-6)
+    words = page.evaluate('sv.measureWords([marks[0]], sv.measuresInside(Array(180).fill(0), Array(180).fill(1)))')
+    assert words == 'The map is 0 on the whole image, so that nothing can be measured.'
 
 def marks_of(page):
     return page.evaluate("[...document.querySelectorAll('.sv-mark')].map(x => x.getAttribute('points'))")
@@ -130,7 +132,9 @@ def test_an_outline_is_drawn_with_a_finger(browser):
     panel.locator('.sv-marks-bar select').select_option('outline')
     box = panel.locator('.sv-marks').bounding_box()
     touch = page.context.new_cdp_session(page)
-    moves = ('touchStart', [(2, 2)]), ('touchMove', [(18, 2)]), ('touchMove', [(18, 28)]), ('touchEnd', [])
+    # the first line has only two different points
+    moves = (('touchStart', [(2, 2)]), ('touchMove', [(5, 9)]), ('touchMove', [(2, 2)]), ('touchEnd', []),
+             ('touchStart', [(2, 2)]), ('touchMove', [(18, 2)]), ('touchMove', [(18, 28)]), ('touchEnd', []))
     for kind, places in moves:
         points = [dict(x=box['x'] + x/30*box['width'], y=box['y'] + y/20*box['height']) for y, x in places]
         touch.send('Input.dispatchTouchEvent', dict(type=kind, touchPoints=points))
@@ -151,9 +155,32 @@ def test_a_box_is_added_moved_and_removed_with_the_keyboard(page):
     for _ in range(15): page.keyboard.press('ArrowLeft')
     settled(page)
     assert marks_of(page)[0].startswith('0,8 ')
+    page.keyboard.press('Shift+ArrowRight')
+    for _ in range(9): page.keyboard.press('ArrowDown')
+    settled(page)
+    assert marks_of(page)[0].endswith(' 0,20') # moved as far as the border, whatever the step
     page.keyboard.press('Delete')
     settled(page)
-    assert marks_of(page) == []
+    assert marks_of(page) == [] and page.evaluate('document.activeElement.textContent') == 'Add box'
+
+def test_moves_end_at_the_border_and_the_number_of_marks_is_limited(page):
+    state = dict(marks={'0': [[1, 2, 8.5, 9.5]]*200})
+    page.set_content(page_text([answered(['what', 'is', 'it', '?', 'a', 'cat'])], panels=['answer'], state=state))
+    settled(page)
+    page.locator('.sv-mark').first.focus()
+    whole = 'document.querySelectorAll(".sv-imageanswer canvas")[1].salviz.whole'
+    page.evaluate(f'window.before = {whole}')
+    for _ in range(40): page.keyboard.press('ArrowDown')
+    for _ in range(40): page.keyboard.press('Shift+ArrowRight')
+    settled(page)
+    assert marks_of(page)[0] == '2,12.5 30,12.5 30,20 2,20'
+    assert page.evaluate(f'before.length === 600 && before === {whole}') # the map is not computed at each move
+    page.locator('.sv-line').first.locator('.sv-chip').nth(1).click()
+    settled(page)
+    assert page.evaluate(f'before !== {whole}')
+    page.locator('button', has_text='Add box').click()
+    spoken(page, 'There are 200 marks already. Remove one to add another.')
+    assert len(marks_of(page)) == 200
 
 def test_marks_of_a_saved_view_are_checked(page):
     state = dict(marks={'0': [[1, 2, 3, 4], [3, 2, 1, 4], ['<b>', 1, 2, 3], [1, 2, 3, 4, 5], 'x', None]})
@@ -172,6 +199,38 @@ def test_audio_is_read_in_seconds(page):
     for _ in range(2): page.keyboard.press('ArrowRight')
     settled(page)
     assert '0.1 to 0.2 s, weight' in panel.inner_text()
+
+def percent(x): return f'{100*x:.{int(x < .0995)}f} %'
+
+def test_the_weight_on_padding_is_not_on_the_audio(page):
+    snapshot = answered(['<s>', 'a', 'red', 'cat'])
+    answer = snapshot.info['answer']
+    answer |= dict(seconds=.01, layout=dict(height=20, width=30, crops=[[0, 0, 20, 90, 1, 6]])) # 2 of 6 are inside
+    weights = snapshot.arrays['answer_weights']
+    weights[..., 5] += 1
+    weights /= weights.sum(-1, keepdims=True)
+    panel = shown(page, snapshot)
+    row, text = weights[0, 0], panel.inner_text()
+    assert f'{percent(row[:2].sum())} of its weight is on the audio' in text
+    assert f'{percent(row[2:6].sum())} on the padding around it' in text
+    label = panel.locator('canvas').nth(1).get_attribute('aria-label')
+    assert f'The strongest: {".15 to 0.3" if row[1] > row[0] else "0 to 0.15"} s'.replace(': .', ': 0.') in label
+    panel.locator('canvas').nth(1).focus()
+    for _ in range(4): page.keyboard.press('ArrowRight')
+    settled(page)
+    assert '0.15 to 0.3 s, weight' in panel.inner_text()
+
+def test_the_output_for_the_whole_image_is_no_text(page):
+    snapshot = answered(['what', 'is', 'it', '?', 'a', 'cat'])
+    answer = snapshot.info['answer']
+    answer |= dict(special=1, image_tokens=[1, 2, 3, 4, 5], patches=None,
+                   layout=dict(height=20, width=30, crops=[[0, 0, 20, 30, 1, 5]]))
+    snapshot.tokens[0] = '[whole image]'
+    del snapshot.arrays['answer_patches']
+    panel = shown(page, snapshot)
+    whole = snapshot.arrays['answer_weights'][0, 0, 0]
+    assert f'{percent(whole)} on the output of the encoder for the whole image' in panel.inner_text()
+    assert panel.locator('.sv-line').nth(1).locator('.sv-chip').all_inner_texts() == ['what', 'is', 'it', '?']
 
 def test_saved_marks_can_be_read_as_rationales(page):
     snapshot = answered(['what', 'is', 'it', '?', 'a', 'cat'])
@@ -198,3 +257,6 @@ def test_marks_arrive_in_python_and_are_shown_from_there():
     assert json.loads(explorer.view.ui)['marks'] == {'0': explorer.marks[0]}
     assert rationale_mask(explorer.marks[0], 20, 30).sum() == 4 + 36
     with pytest.raises(traitlets.TraitError, match='got a mark of 3 numbers'): explorer.marks = {0: [[1, 2, 3]]}
+    for mark in ([3, 2, 1, 4], [1, 2, np.nan, 4], [0, 0, 9, 0, np.inf, 9]):
+        with pytest.raises(traitlets.TraitError, match='finite numbers, got .'): explorer.marks = {0: [mark]}
+    assert json.loads(explorer.view.ui)['marks'] == {'0': explorer.marks[0]}

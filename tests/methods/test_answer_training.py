@@ -149,6 +149,15 @@ def test_a_batch_without_a_rationale_adds_nothing():
     terms = step_terms(RationaleGuided(), model, model, batch, Progress(), task_of(model))
     assert terms['rationale'].loss.tolist() == [0.] and terms['task'].loss.item() > 0
 
+@pytest.mark.parametrize('marks', [[[40, 0, 50, 30]], []])
+def test_marks_outside_all_image_tokens_are_no_rationale(marks):
+    model, processor = small_vision_language('llava')
+    data = rows([marks, boxes[0]])
+    with pytest.warns(UserWarning, match='the marks of 1 of 2 rows cover no image token'):
+        encoded = [row | more for row, more in zip(data, encoded_answers(model, processor, data), strict=True)]
+    assert encoded[0]['rationale'] is None
+    assert answer_batch(model, processor, encoded)['has_rationale'].tolist() == [False, True]
+
 def rejects(message, data=None, *, tmp_path, method=None, family='llava', processor=None, **settings):
     model, its = small_vision_language(family)
     with pytest.raises(ValueError, match=message):
@@ -160,16 +169,30 @@ def test_what_cannot_be_trained_is_rejected_before_a_run_starts(tmp_path):
     reject = partial(rejects, tmp_path=tmp_path)
     reject('SalLM: does not support vision-language models', method=SalLM())
     reject('LlavaForConditionalGeneration reads images and text; pass its processor in the place of the tokenizer, '
-           'got TokenizersBackend|PreTrainedTokenizerFast', processor=small_vision_language('llava')[1].tokenizer)
-    reject('the rows of probes lack the column image', splits(image=None))
-    reject('the rows of probes lack the column target_text', splits(target_text=None))
-    reject("requires a column 'rationale'", splits(rationales=None))
+           'got (TokenizersBackend|PreTrainedTokenizerFast)', processor=small_vision_language('llava')[1].tokenizer)
+    reject('the rows of train lack the column image', splits(image=None))
+    reject('the rows of train lack the column target_text', splits(target_text=None))
+    reject("requires a column 'rationale' .* contains boxes, outlines, a mask, or None for each image",
+           splits(rationales=None))
     reject('none of the 2 training examples has a rationale', splits(rationales=[None, None]))
+    reject('none of the 2 training examples has a rationale', splits(rationales=[[[40, 0, 50, 30]], None]))
     reject("use explanation='attention'", method=RationaleGuided('rollout'))
     reject("or rows='mean'", method=RationaleGuided(variant=RationaleGuidedVariant(rows='first')))
     reject('heads must be between 0 and 1', method=RationaleGuided(heads=[2]))
     reject('max_length does not apply', max_length=64)
+    processor = small_vision_language('llava')[1]
+    processor.tokenizer.pad_token = None
+    reject('the tokenizer has no pad token; set processor.tokenizer.pad_token', processor=processor)
+    reject('saliency is recorded in snapshots, .* set saliency=None', saliency='integrated_gradients')
+    reject('row 0: target_text contains the image token <image>', splits(target_text=['a <image>', 'red']))
+    array = np.zeros((28, 56, 3), np.uint8)
+    reject(r'row 0: image must be .*; in a Dataset, store PIL images \(feature datasets.Image', splits(image=[array]*2))
     reject('a rationale must be boxes', splits(rationales=[[[0, 1], [1, 0]], None]))
+
+def test_a_run_with_snapshots_0_gives_no_warning(tmp_path, recwarn):
+    train(*small_vision_language('llava'), splits(rationales=None), run_dir=tmp_path/'run', epochs=1, batch_size=2,
+          probes=1, snapshots=0, progress=False)
+    assert not [w for w in recwarn if 'snapshots' in str(w.message)]
 
 def test_an_unsupported_family_is_rejected_with_the_reason():
     tiny = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)

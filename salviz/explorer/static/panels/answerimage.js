@@ -36,6 +36,16 @@ export function pixelDensity(layout, weights, rows, columns) {
   return out;
 }
 
+// The fraction of each token's box that is inside the image, as `inside_fractions` computes it; the rest is padding.
+export function insideFractions(layout) {
+  const {height, width} = layout, out = [];
+  eachBox(layout, height, width, (token, {top, bottom, left, right}) => {
+    const tall = Math.min(bottom, height) - Math.max(top, 0), wide = Math.min(right, width) - Math.max(left, 0);
+    out.push(Math.max(0, tall) * Math.max(0, wide) / ((bottom - top) * (right - left)));
+  });
+  return out;
+}
+
 // The tokens whose boxes contain a point of the image; tiles and a thumbnail overlap.
 export function tokensAt(layout, rows, columns, y, x) {
   const found = [];
@@ -111,7 +121,8 @@ class AnswerPanel {
       const across = this.layout.crops[0][5];
       const step = {ArrowRight: 1, ArrowLeft: -1, ArrowDown: across, ArrowUp: -across};
       if (!(e.key in step)) return;
-      this.cursor = Math.max(0, Math.min(this.values.length - 1, (this.cursor ?? -1) + step[e.key]));
+      const first = this.inside.findIndex(part => part > 0), to = (this.cursor ?? NaN) + step[e.key];
+      if (this.inside[to] > 0 || this.cursor === null) this.cursor = this.cursor === null ? first : to;
       this.read([this.cursor]);
       this.ctx.announce(this.reading.textContent);
       e.preventDefault();
@@ -134,13 +145,13 @@ class AnswerPanel {
   update(changed) {
     if (!answerKeys.some(key => changed.has(key))) return;
     const {store, state} = this.ctx, frame = store.frameOf(state);
-    if (frame !== this.frame) this.answer = answerOf(frame);
+    if (frame !== this.frame) Object.assign(this, {answer: answerOf(frame), whole: null});
     this.frame = frame;
     this.probe = store.probe(state.run, state.probe);
     if (!this.answer || !this.probe) return;
     const {methods, start, image_tokens: places} = this.answer;
     this.tokens = this.probe.labels.slice(start);
-    this.isImage = new Set(places);
+    this.isSource = new Set([...places, ...Array(this.answer.special ?? 0).keys()]);
     this.method = Math.min(this.method, methods.length - 1);
     fillChoice(this.methods, methods.map((name, i) => [String(i), answerMethods[name] ?? name]), this.method);
     this.show();
@@ -155,24 +166,30 @@ class AnswerPanel {
     this.row = answer.weights.subarray(at * n, (at + 1) * n);
     this.layout = this.tower ? answer.patches : answer.layout;
     this.values = Float32Array.from(answer.image_tokens, i => this.row[i]);
-    this.onImage = this.values.reduce((sum, v) => sum + v, 0);
+    this.inside = insideFractions(answer.layout);
+    this.onImage = this.values.reduce((sum, v, i) => sum + v * this.inside[i], 0);
+    this.onPadding = this.values.reduce((sum, v) => sum + v, 0) - this.onImage;
+    this.onWhole = this.row.subarray(0, answer.special ?? 0).reduce((sum, v) => sum + v, 0);
     if (this.tower) {
       const size = answer.patchWeights.length / (answer.methods.length * count);
       this.values = answer.patchWeights.subarray(at * size, (at + 1) * size);
+      this.inside = insideFractions(answer.patches);
     }
     this.density = pixelDensity(this.layout, this.values, rows, columns);
     this.showAnswer(g);
     this.draw();
     this.showText(g);
     this.say(g);
-    this.showMarks();
+    this.showMarks(`${at} ${this.tower}`);
   }
 
-  // The measures use all pixels of the image, of which the page may store fewer.
-  showMarks() {
+  // The measures use all pixels of the image, of which the page may store fewer; `shown` names what the map is about.
+  showMarks(shown) {
     const {height, width} = this.layout, {marks} = this.editor.show(this.ctx.state.probe, height, width);
-    const map = marks.length ? pixelDensity(this.layout, this.values, height, width) : null;
-    this.editor.measure(map && measuresInside(map, markedPixels(marks, height, width)));
+    if (shown !== this.whole?.shown) this.whole = null;
+    if (marks.length) this.whole ??= {shown, map: pixelDensity(this.layout, this.values, height, width)};
+    this.map.salviz.whole = this.whole?.map;
+    this.editor.measure(marks.length ? measuresInside(this.whole.map, markedPixels(marks, height, width)) : null);
   }
 
   showAnswer(g) {
@@ -222,10 +239,10 @@ class AnswerPanel {
     }
   }
 
-  // The text before the token; image tokens are left out.
+  // The text before the token; image tokens and outputs for the whole image are left out.
   showText(g) {
     const {start} = this.answer, {palette, theme} = this.ctx.state;
-    const before = this.probe.labels.map((_, i) => i).slice(0, start + g).filter(i => !this.isImage.has(i));
+    const before = this.probe.labels.map((_, i) => i).slice(0, start + g).filter(i => !this.isSource.has(i));
     const scale = colourScaleOf({limit: Math.max(...before.map(i => this.row[i]), 0), palette, theme});
     this.text.replaceChildren(...before.map(i => {
       const text = elementOf('bdi', '', chipText(this.probe.labels[i]));
@@ -241,23 +258,33 @@ class AnswerPanel {
   say(g) {
     const {answer} = this, label = quoted(this.tokens[g]), notes = this.frame.info?.notes ?? [];
     const others = (answer.others[g] ?? []).map(([name, p]) => `${quoted(name)} ${numberWords(p, 2)}`).join(', ');
-    const strongest = this.values.reduce((best, v, i) => v > this.values[best] ? i : best, 0);
+    const shown = this.values.map((v, i) => this.inside[i] > 0 ? v : -1), strongest = shown.indexOf(Math.max(...shown));
     this.warning.hidden = !notes.length;
     setText(this.warning, notes.join(' '));
     setText(this.about, `${label}: probability ${numberWords(answer.probability[g], 2)}`
       + `${others ? `. Alternatives: ${others}` : ''}. `
-      + `${percent(this.onImage)} of its weight is on the ${this.source()}.`);
+      + `${percent(this.onImage)} of its weight is on the ${this.source()}${this.outside()}.`);
     this.image.setAttribute('aria-label', `the ${answer.seconds ? 'spectrogram' : 'image'}`);
     this.map.setAttribute('aria-label', `Heat map for ${label}. The strongest: ${this.nameOf(strongest)}. `
       + `Arrow keys move between ${answer.seconds ? 'moments' : 'image tokens'}.`);
     const picture = answer.seconds ? 'spectrogram' : 'image';
-    setText(this.legend, `Colours are scaled to this token. The weights of ${this.source()} and text sum to 1. `
+    setText(this.legend, `Colours are scaled to this token. The weights of ${this.source()}`
+      + `${this.hasPadding() ? ', padding' : ''}${answer.special ? ', the output for the whole image' : ''} and text `
+      + 'sum to 1. '
       + 'Framed words were generated.'
       + (this.over ? ` The colours are blended with the ${picture}, so they look different from the scale.` : ''));
     if (this.speak) this.ctx.announce(this.about.textContent);
     this.speak = false;
     this.cursor = null;
     this.read(null);
+  }
+
+  hasPadding() { return insideFractions(this.answer.layout).some(part => part < 1 - 1e-6); }
+
+  // The weights that have no pixel in the picture.
+  outside() {
+    return (this.hasPadding() ? `, ${percent(this.onPadding)} on the padding around it` : '')
+      + (this.answer.special ? `, ${percent(this.onWhole)} on the output of the encoder for the whole image` : '');
   }
 
   source() { return this.answer.seconds ? 'audio' : 'image'; }

@@ -5,6 +5,7 @@ import {countWords} from '../lib/words.js';
 
 // A box is [top, left, bottom, right], an outline [y, x, y, x, ...] with at least three points; both in pixels.
 const markStep = 50, markPart = 4, markMost = 200;
+const markKeys = 'ArrowUp ArrowDown ArrowLeft ArrowRight Delete';
 const markHelp = 'Arrow keys move it, Shift and arrow keys change its size, Delete removes it.';
 
 function isBox(mark) { return mark.length === 4; }
@@ -20,6 +21,17 @@ function pointsOf(mark) {
   if (!isBox(mark)) return Array.from({length: mark.length / 2}, (_, i) => [mark[2 * i], mark[2 * i + 1]]);
   const [top, left, bottom, right] = mark;
   return [[top, left], [top, right], [bottom, right], [bottom, left]];
+}
+
+// [top, left, bottom, right]
+function edgesOf(mark) {
+  const ys = pointsOf(mark).map(([y]) => y), xs = pointsOf(mark).map(([, x]) => x);
+  return [Math.min(...ys), Math.min(...xs), Math.max(...ys), Math.max(...xs)];
+}
+
+// A change from `least` to `most`; none for a mark that is beyond both.
+function within(change, least, most) {
+  return least > most ? 0 : Math.max(least, Math.min(most, change));
 }
 
 // The columns at which an outline crosses the centres of row y, in order; pixels between pairs of them are inside.
@@ -45,10 +57,12 @@ export function markedPixels(marks, height, width) {
   return mask;
 }
 
-// The pointing game, the energy inside and the marked fraction of the image; null without a marked pixel.
+// The pointing game, the energy inside, the marked fraction of the image, and the total of the map. The first two are
+// undefined for a map of zeros; null without a marked pixel.
 export function measuresInside(values, mask) {
-  const most = values.reduce((a, b) => Math.max(a, b), 0) * (1 - 1e-6);
-  let total = 0, inside = 0, tops = 0, hits = 0, area = 0;
+  let largest = 0, total = 0, inside = 0, tops = 0, hits = 0, area = 0;
+  for (let i = 0; i < values.length; i++) if (values[i] > largest) largest = values[i]; // reduce is slow
+  const most = largest * (1 - 1e-6);
   for (let i = 0; i < mask.length; i++) {
     total += values[i];
     inside += mask[i] * values[i];
@@ -57,12 +71,13 @@ export function measuresInside(values, mask) {
     tops += 1;
     hits += mask[i];
   }
-  return area && total ? {pointing: hits / tops, energy: inside / total, area: area / mask.length} : null;
+  return area ? {pointing: hits / tops, energy: inside / total, area: area / mask.length, total} : null;
 }
 
 export function measureWords(marks, measures) {
   if (!marks.length) return 'Draw boxes or outlines to measure how much of the map is inside them.';
   if (!measures) return 'No pixel of the image is marked.';
+  if (!measures.total) return 'The map is 0 on the whole image, so that nothing can be measured.';
   return `Inside ${countWords(marks.length, 'mark')}: energy ${percent(measures.energy)}, pointing game `
     + `${shortNumber(measures.pointing)}. An even map scores ${percent(measures.area)} in both.`;
 }
@@ -77,8 +92,9 @@ export class MarkEditor {
     this.el = elementOf('div', 'sv-marks-place', canvas, this.layer);
     this.modes = choiceOf([['off', 'off'], ['box', 'boxes'], ['outline', 'outlines']], mode => this.setMode(mode));
     this.words = elementOf('p', 'sv-reading');
+    this.adder = buttonOf('Add box', 'add a box in the middle of the image', () => this.addBox());
     this.bar = elementOf('div', 'sv-head sv-marks-bar', labelled('Draw', this.modes),
-      buttonOf('Add box', 'add a box in the middle of the image', () => this.addBox()),
+      this.adder,
       buttonOf('Remove all', 'remove all marks', () => this.store([], 'All marks were removed.')),
       buttonOf('Save marks', 'save the marks as a JSON file', () => this.save()));
     this.listen();
@@ -106,11 +122,12 @@ export class MarkEditor {
     this.layer.replaceChildren(...this.marks.map((mark, i) => {
       const node = this.shape(mark, 'sv-mark');
       node.setAttribute('tabindex', '0');
-      node.setAttribute('role', 'button');
+      node.setAttribute('role', 'img'); // no action on Enter
+      node.setAttribute('aria-keyshortcuts', markKeys);
       node.setAttribute('aria-label', `${this.nameOf(i)}. ${markHelp}`);
       return node;
     }));
-    if (focused >= 0) this.layer.children[Math.min(focused, this.marks.length - 1)]?.focus();
+    if (focused >= 0) (this.layer.children[Math.min(focused, this.marks.length - 1)] ?? this.adder).focus();
     return this;
   }
 
@@ -170,7 +187,7 @@ export class MarkEditor {
     const box = [Math.min(...ys), Math.min(...xs), Math.max(...ys), Math.max(...xs)];
     if (box[0] === box[2] || box[1] === box[3]) return null;
     if (this.mode === 'box') return box;
-    return this.path.length > 2 ? this.path.flat() : null;
+    return new Set(this.path.map(String)).size > 2 ? this.path.flat() : null;
   }
 
   finish() {
@@ -187,6 +204,10 @@ export class MarkEditor {
   }
 
   insert(mark) {
+    if (this.marks.length >= markMost) {
+      this.ctx.announce(`There are ${markMost} marks already. Remove one to add another.`);
+      return;
+    }
     this.focused = this.marks.length;
     this.store([...this.marks, mark], 'Mark added.');
   }
@@ -211,23 +232,24 @@ export class MarkEditor {
     e.stopPropagation();
   }
 
+  // Moves the mark, at most to the border of the image.
   moved(mark, [down, across]) {
-    return mark.map((value, k) => value + (k % 2 ? across : down));
+    const [top, left, bottom, right] = edgesOf(mark);
+    const [y, x] = [within(down, -top, this.height - bottom), within(across, -left, this.width - right)];
+    return mark.map((value, k) => value + (k % 2 ? x : y));
   }
 
-  // Scales the mark from its upper left corner.
-  resized(mark, [down, across]) {
-    const ys = pointsOf(mark).map(([y]) => y), xs = pointsOf(mark).map(([, x]) => x);
-    const [top, left] = [Math.min(...ys), Math.min(...xs)], tall = Math.max(...ys) - top, wide = Math.max(...xs) - left;
-    if (tall + down < 1 || wide + across < 1) return mark;
+  // Scales the mark from its upper left corner, at most to the border of the image.
+  resized(mark, steps) {
+    const [top, left, bottom, right] = edgesOf(mark), tall = bottom - top, wide = right - left;
+    const down = within(steps[0], Math.min(0, 1 - tall), this.height - bottom);
+    const across = within(steps[1], Math.min(0, 1 - wide), this.width - right);
     return mark.map((value, k) => k % 2 ? left + (value - left) * (wide + across) / wide
       : top + (value - top) * (tall + down) / tall);
   }
 
-  // Replaces mark i unless the new one leaves the image.
+  // Replaces mark i.
   change(i, mark) {
-    const isInside = mark.every((value, k) => value >= 0 && value <= (k % 2 ? this.width : this.height));
-    if (!isInside) return;
     this.focused = i;
     this.marks = this.marks.map((other, k) => k === i ? mark : other);
     this.store(this.marks, `${this.nameOf(i)}.`);
