@@ -37,8 +37,9 @@ from ..core.validation import check_faults
 from ..data.texts import encode_texts, model_inputs
 from ..methods.ad_drop import row_ranks
 from ..models.agreement import are_numbers, check_tokens
-from ..models.attention import (
-    attention_note, attention_parts, check_layers, check_observable, head_count, observe, query_key, unwrapped)
+from salviz.models.attention import (
+    attention_note, attention_parts, check_layers, check_observable, head_count, is_edited, observe, query_key,
+    unwrapped)
 from salviz.models.loading import (
     device_of, input_limit, load_classifier, longest_input, model_name, new_head_note, pooled_rows, twin, undisturbed,
     weights_version)
@@ -304,14 +305,14 @@ _most_ranked = 128 # tokens; the explorer computes ranks in longer texts for the
 # three results: {name: array}, {name: layers}, notes
 def _attribution(model, inputs, score, start) -> tuple:
     "Compute the attribution of `score` to each attention position and, for short texts, its rank in its row"
-    layers, heads, arrays = check_layers(model), head_count(model), {}
+    layers, heads, arrays, is_changed = check_layers(model), head_count(model), {}, is_edited(model)
     def put(name, layer, head, x):
         if name not in arrays: arrays[name] = np.empty((len(layers), heads, *x.shape), x.dtype)
         arrays[name][layers.index(layer), head] = x
     def use(layer, head, x, allowed):
         put('attention_attribution', layer, head, x[0].float().cpu().numpy())
-        # the numbers of a model in float64 are rounded, so ranks cannot be computed from them later
-        is_ranked = len(x[0]) <= _most_ranked or x.dtype == torch.float64
+        # ranks cannot be computed later from the rounded numbers of a model in float64, or if heads exclude keys
+        is_ranked = len(x[0]) <= _most_ranked or x.dtype == torch.float64 or is_changed
         if is_ranked: put('attribution_ranks', layer, head, row_ranks(x, allowed)[0].numpy())
     each_attribution(model, inputs, score, use)
     return arrays, dict.fromkeys(arrays, [*layers]), []
