@@ -542,13 +542,14 @@ def cut_note(
     model, tokenizer,
     text:list,   # the text, or both parts of a pair
     longest:int, # number of tokens that are used
+    others=', or use explore_long for a map with pan and zoom', # other ways to use the whole text
 ) -> str: # '' if the whole text is used
     "Describe how many tokens of `text` are cut off, and how to avoid it"
     count = len(tokenizer(*text, truncation=False, verbose=False)['input_ids'])
     if count <= longest: return ''
     limit, cut = input_limit(model, tokenizer), f'The text was cut to {longest:,} of {count:,} tokens'
     if count > limit: return f'{cut}; the model accepts at most {limit:,}, so shorten the text or divide it.'
-    return f'{cut}; pass max_length={count} to use all of them, or use explore_long for a map with pan and zoom.'
+    return f'{cut}; pass max_length={count} to use all of them{others}.'
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #591d9a0a
 def capture_texts(

@@ -224,10 +224,16 @@ class LongTextView(_Results, anywidget.AnyWidget):
                                **changes))
                 if self._stop.is_set(): break
         except Exception as e: self.error = e
-        finally:
+        finally: self._finish()
+
+    def _finish(self):
+        "Show the text as complete or with the error, and end the waiting for it"
+        try:
             problem = '' if self.error is None else f'{type(self.error).__name__}: {self.error}'
             self.shown = self.shown._replace(about=dict(self.about, awaited=0, problem=problem))
             self.meta = json_text(self.about)
+        except Exception as e: self.error = self.error or e # of an observer of `meta`
+        finally:
             atexit.unregister(self._stop_and_join)
             self._left.set()
 

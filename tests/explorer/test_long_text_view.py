@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 
@@ -37,14 +38,16 @@ def words(limit=10**6):
 def text(count):
     return ' '.join('.' if i % 12 == 11 else f'w{i*i % 58}' for i in range(count))
 
-def computed(kind, n=75):
+def computed(kind, n=75, dtype=torch.double, scale=1.):
     torch.manual_seed(0)
-    model = makers[kind]().double().eval()
+    model = makers[kind]().to(dtype).eval()
+    for parameter in model.parameters(): parameter.data *= scale
     inputs = dict(input_ids=torch.randint(0, 60, (1, n)))
     is_special = np.arange(n) % 20 == 0
     with torch.no_grad(), observe(model) as maps:
         model(**inputs)
-        whole = maps.stacked()[0].numpy()
+        whole = maps.stacked()[0]
+        whole = (whole if dtype == torch.double else whole.float()).numpy()
     return long_attention(model, inputs, is_special), whole, is_special
 
 rounding = dict(llama=1e-6, bert=1e-12, gpt2=1e-12) # Llama computes the softmax in float32
@@ -71,6 +74,16 @@ def test_rows_tiles_and_overviews_equal_whole_maps(kind, monkeypatch):
                     np.testing.assert_allclose(means[:, i, j], part.mean((1, 2)), atol=1e-6)
         tile = attention.tile(layer, 1, 0, 0, cell=2, side=16, pool='mean')
         np.testing.assert_allclose(tile, whole[layer, 1, :32, :32].reshape(16, 2, 16, 2).mean((1, 3)), atol=1e-6)
+
+@pytest.mark.parametrize('kind', makers)
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_tiles_of_models_in_half_precision_equal_eager_attention(kind, dtype, monkeypatch):
+    monkeypatch.setattr('salviz.analysis.long_texts._chunk_bytes', 4*75*20)
+    attention, whole, _ = computed(kind, dtype=dtype, scale=3.)
+    part = whole[0, 3, 32:64, :32]
+    for _ in range(2): # the first tile computes whole rows, the second one its keys
+        error = np.abs(attention.tile(0, 3, 1, 0, side=32)/part - 1)
+        assert error.mean() < .05*torch.finfo(dtype).eps
 
 @pytest.mark.parametrize('kind', makers)
 @pytest.mark.parametrize('chunk', [5, 30])
@@ -134,7 +147,7 @@ def test_the_attention_of_generated_tokens_equals_that_of_the_whole_text(kind):
     assert not grown[-1].attention.calls[0].query.requires_grad
 
 def test_an_overview_is_extended_by_the_rows_of_generated_tokens(monkeypatch):
-    first, growing = explained_text(causal('llama'), words(), text(60), generate=9)
+    first, growing = explained_text(causal('llama'), words(), text(66), generate=9)
     before, chunks = first.attention.overview(1, [2], 32), []
     last = list(growing)[-1]
     weights = type(last.attention)._weights
@@ -143,10 +156,11 @@ def test_an_overview_is_extended_by_the_rows_of_generated_tokens(monkeypatch):
         return weights(self, layer, head, start, stop, *keys)
     monkeypatch.setattr(type(last.attention), '_weights', counted)
     fresh = last.attention.overview(1, [2], 32)
-    chunks.clear()
-    for earlier in (before, before._replace(cells=(2,), bounds=np.arange(0, 62, 2))): # another size of cells: from 0
+    other = before._replace(cells=(2,), bounds=np.arange(0, 68, 2))
+    for earlier, expected in ((before, 64), (other, 0)): # another size of cells: from 0
+        chunks.clear()
         extended, = last.attention.overviews(1, [2], 32, (None,), (earlier,))
-        assert extended.cells == fresh.cells
+        assert extended.cells == fresh.cells and min(start for start, _ in chunks) == expected
         for name in ('maxima', 'means'):
             for x, y in zip(getattr(extended, name), getattr(fresh, name)): np.testing.assert_allclose(x, y, atol=1e-6)
     grown = last.attention.overviews(1, [2], 64, (None,), (first.attention.overview(1, [2], 64),))[0]
@@ -156,8 +170,13 @@ def test_a_continuation_that_is_not_possible_is_reported():
     model = causal('llama')
     with pytest.raises(ValueError, match='BertModel cannot generate text; use a causal language model'):
         explained_text(makers['bert']().eval(), words(), text(30), generate=2)
-    with pytest.raises(ValueError, match='at most 5 can be generated'):
-        explained_text(model, words(45), text(40), generate=6)
+    limited = 'at most 45 are allowed, including generated ones, so at most 5 can be generated; .* a larger max_length'
+    for tokenizer, most in ((words(45), None), (words(), 45)):
+        with pytest.raises(ValueError, match=limited):
+            explained_text(model, tokenizer, text(40), max_length=most, generate=6)
+    for bad in (True, 2., '2', np.int64(0)):
+        with pytest.raises(ValueError, match='generate must be a positive integer'):
+            explained_text(model, words(), text(40), generate=bad)
     with pytest.raises(ValueError, match='generate'): explore_long(model, words(), text(40), generate=0)
 
 @pytest.mark.parametrize('kind', makers)
@@ -199,6 +218,8 @@ def test_a_cut_text_is_reported_with_the_way_to_avoid_it():
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         explained_text(model, tokenizer, text(300))
+    with pytest.warns(UserWarning, match='pass max_length=300 to use all of them.$'):
+        explained_text(model, tokenizer, text(300), max_length=200)
 
 def test_hostile_tokens_stay_text(tmp_path):
     attention, _, _ = computed('bert')
@@ -271,7 +292,7 @@ def test_generated_tokens_appear_one_by_one(page, tmp_path):  # noqa: F811
     page.outside.clear()
 
 def test_a_continuation_is_generated_in_the_background(tmp_path):
-    view = explore_long(causal('llama'), words(), text(60), generate=3)
+    view = explore_long(causal('llama'), words(), text(60), generate=np.int64(3))
     view.settle(60)
     assert view.attention.size == 63 and view.about['awaited'] == 0 and len(view.about['tokens']) == 63
     assert view.about['start'] == 60 and '"awaited":0' in view.meta.replace(' ', '')
@@ -285,6 +306,19 @@ def test_the_error_of_a_continuation_is_reported():
     view = LongTextView(first, failing())
     with pytest.raises(RuntimeError, match='out of memory'): view.settle(60)
     assert view.about['problem'] == 'RuntimeError: out of memory' and view.answer(dict(kind='text'))[1]
+
+def test_an_error_of_an_observer_does_not_block_the_end_of_a_continuation():
+    def ready():
+        is_observed.wait()
+        yield from growing
+    def failing(change): raise RuntimeError('the observer failed')
+    is_observed = threading.Event()
+    first, growing = explained_text(causal('llama'), words(), text(20), generate=1)
+    view = LongTextView(first, ready())
+    view.observe(failing, 'meta')
+    is_observed.set()
+    with pytest.raises(RuntimeError, match='the observer failed'): view.settle(20)
+    assert view.attention.size == 21 and not view.about['awaited']
 
 def test_a_saved_page_works_without_a_kernel(page, tmp_path):  # noqa: F811
     view = explore_long(makers['llama']().eval(), words(), text(700), side=64)
