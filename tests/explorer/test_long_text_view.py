@@ -5,11 +5,13 @@ import subprocess
 import sys
 import threading
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from playwright.sync_api import expect
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM, BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConfig, LlamaModel, MistralConfig,
@@ -20,6 +22,7 @@ from long_text_times import cell, choice, open_live, play, settled_tiles
 from salviz import explore_long
 from salviz.analysis.long_texts import LongText, cell_bounds, explained_text, long_attention, word_bounds
 from salviz.core.snapshots import Snapshot
+from salviz.explorer.assets import bundle
 from salviz.explorer.long_text_view import LongTextView, sentence_spans
 from salviz.models.attention import observe
 from salviz.views.head_statistics import _head_numbers
@@ -28,6 +31,9 @@ small = dict(vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_h
 makers = dict(llama=lambda: LlamaModel(LlamaConfig(**small, num_key_value_heads=2)),
               bert=lambda: BertModel(BertConfig(**small)),
               gpt2=lambda: GPT2Model(GPT2Config(vocab_size=60, n_embd=32, n_layer=2, n_head=4)))
+
+def readout(page): return page.locator('.sv-tiles-readout') # noqa: F811
+def strongest_links(page): return page.locator('.sv-tiles-list') # noqa: F811
 
 def words(limit=10**6):
     "Return a fast tokenizer with the words w0 to w57 and a full stop"
@@ -249,19 +255,18 @@ def test_the_map_is_used_with_wheel_keyboard_search_and_sentences(page, tmp_path
     assert cell(page) == 2
     play(page, tmp_path, 'w1')
     assert {kind for kind, _ in seconds} == {'overview', 'tile', 'row'}
-    assert 'of' in page.locator('.sv-tiles-found').text_content() and page.locator('.sv-tiles-list button').count() == 8
+    assert 'of' in page.locator('.sv-tiles-found').text_content()
+    assert strongest_links(page).locator('button').count() == 8
     page.locator('.sv-tiles-map').focus()
     for _ in range(12): page.keyboard.press('+')
-    page.wait_for_timeout(300)
-    settled_tiles(page)
-    assert cell(page) == 1 and 'one weight per cell' in page.locator('.sv-tiles-readout').text_content()
+    page.wait_for_selector('.sv-tiles[data-cell="1"][data-missing="0"]')
+    assert 'one weight per cell' in readout(page).text_content()
     page.keyboard.press('0')
-    page.wait_for_timeout(300)
+    page.wait_for_selector('.sv-tiles[data-cell="2"][data-missing="0"]')
     page.mouse.move(500, 400)
-    assert ' to ' in page.locator('.sv-tiles-readout').text_content()
+    expect(readout(page)).to_contain_text(' to ')
     page.keyboard.press('Escape')
-    page.wait_for_timeout(200)
-    assert page.locator('.sv-tiles-list').is_hidden()
+    expect(strongest_links(page)).to_be_hidden()
 
 def test_generated_tokens_appear_one_by_one(page, tmp_path):  # noqa: F811
     shown, growing = explained_text(causal('llama'), words(), text(90), generate=5)
@@ -271,25 +276,60 @@ def test_generated_tokens_appear_one_by_one(page, tmp_path):  # noqa: F811
     sent, view.send = [], lambda message, buffers=None: sent.append(message)
     view._grow(growing)
     assert [m['size'] for m in sent] == [91, 92, 93, 94, 95] and view.about['awaited'] == 0
-    size = "document.querySelector('.sv-tiles-readout').textContent"
     page.evaluate('m => window.receive(m)', sent[0])
-    page.wait_for_timeout(300)
-    assert 'generating, at most 4 tokens left' in page.evaluate(size)
+    expect(readout(page)).to_contain_text('generating, at most 4 tokens left')
     page.evaluate('m => window.receive(m)', sent[2]) # one message was lost: the text is requested
-    page.wait_for_timeout(300)
+    expect(readout(page)).not_to_contain_text('generating')
     page.evaluate('text => window.finish(text)', view.meta)
-    page.wait_for_timeout(300)
     settled_tiles(page)
-    assert 'generating' not in page.evaluate(size)
+    assert 'generating' not in readout(page).text_content()
     page.locator('input[type=search]').fill(shown.labels[0])
     page.keyboard.press('Shift+Enter') # the last one
     page.get_by_label('Follow generated tokens').check()
-    page.wait_for_timeout(300)
+    expect(strongest_links(page)).to_contain_text(f'Strongest links of 94 “{view.about["tokens"][94]}”')
     settled_tiles(page)
-    assert f'Strongest links of 94 “{view.about["tokens"][94]}”' in page.locator('.sv-tiles-list').text_content()
     with open(view.save(tmp_path/'page.html')) as saved: page.set_content(saved.read())
     page.wait_for_selector('.sv-tiles[data-cell]')
     page.outside.clear()
+
+def test_words_that_change_during_generation_are_shown(page):  # noqa: F811
+    shown, growing = explained_text(causal('llama'), words(), text(510), generate=2)
+    # 256 words of 2 tokens, which fill one tile; the last word is completed by the last token
+    grown = (replace(x, words=cell_bounds(np.arange(x.attention.size + 1), 2)) for x in growing)
+    view = LongTextView(LongText(shown.attention, shown.labels, shown.title, None, shown.start), side=64)
+    open_live(page, view)
+    sent, view.send = [], lambda message, buffers=None: sent.append(message)
+    view._grow(grown)
+    units = choice(page, 'Units')
+    assert 'words' not in units.locator('option').all_text_contents()
+    page.evaluate('m => window.receive(m)', sent[0])
+    units.select_option('words')
+    expect(readout(page)).to_contain_text('maximum over a pair of words')
+    settled_tiles(page)
+    page.evaluate("""() => {
+        const answer = window.kernelAnswer;
+        window.requested = [];
+        window.kernelAnswer = content => { requested.push(content.kind); return answer(content); };
+    }""")
+    page.evaluate('m => window.receive(m)', sent[1])
+    page.wait_for_function("requested.includes('tile')", timeout=20_000)
+    assert units.input_value() == 'words'
+
+two_displays = """async ({program, meta}) => {
+    const {default: widget} = await import(URL.createObjectURL(new Blob([program], {type: 'text/javascript'})));
+    const listeners = [], sent = [], on = (name, f) => { if (name === 'msg:custom') listeners.push(f); };
+    const model = {get: () => meta, on, send: content => sent.push(content)};
+    for (const k of [0, 1]) widget.render({model, el: document.body.appendChild(document.createElement('div'))});
+    const answer = {kind: 'overview', cells: [8], size: 8, id: sent[1].id}, bytes = new DataView(new ArrayBuffer(2));
+    for (const f of listeners) f(answer, [bytes]);
+}"""
+
+def test_displays_of_a_widget_receive_only_the_answers_to_their_requests(page):  # noqa: F811
+    meta = dict(tokens=['a']*8, sentences=[], units={}, layers=[0], heads=1, size=8, start=None, awaited=0)
+    page.evaluate(two_displays, dict(program=bundle('tilewidget.js'), meta=json.dumps(meta)))
+    first, second = readout(page).all()
+    expect(second).to_contain_text('one weight per cell')
+    assert first.text_content() == 'Computing the overview of layer 0, head 0 …'
 
 def test_a_continuation_is_generated_in_the_background(tmp_path):
     view = explore_long(causal('llama'), words(), text(60), generate=np.int64(3))
@@ -317,7 +357,9 @@ def test_an_error_of_an_observer_does_not_block_the_end_of_a_continuation():
     view = LongTextView(first, ready())
     view.observe(failing, 'meta')
     is_observed.set()
-    with pytest.raises(RuntimeError, match='the observer failed'): view.settle(20)
+    try:
+        with pytest.raises(RuntimeError, match='the observer failed'): view.settle(20)
+    finally: view._left.set() # the exit waits for it
     assert view.attention.size == 21 and not view.about['awaited']
 
 def test_a_saved_page_works_without_a_kernel(page, tmp_path):  # noqa: F811
@@ -327,15 +369,12 @@ def test_a_saved_page_works_without_a_kernel(page, tmp_path):  # noqa: F811
     page.wait_for_selector('.sv-tiles[data-cell]')
     page.locator('.sv-tiles-map').focus()
     for _ in range(6): page.keyboard.press('+')
-    page.wait_for_timeout(300)
+    expect(readout(page)).to_contain_text('this page has no finer level')
     assert cell(page) == 16
-    assert 'this page has no finer level' in page.locator('.sv-tiles-readout').text_content()
     page.locator('.sv-tiles-map').click(position=dict(x=400, y=300))
-    page.wait_for_timeout(300)
-    assert '(maximum of each cell)' in page.locator('.sv-tiles-list').text_content()
+    expect(strongest_links(page)).to_contain_text('(maximum of each cell)')
     choice(page, 'Units').select_option('sentences')
-    page.wait_for_timeout(300)
-    assert 'maximum over a pair of sentences' in page.locator('.sv-tiles-readout').text_content()
+    expect(readout(page)).to_contain_text('maximum over a pair of sentences')
 
 @pytest.mark.slow
 def test_the_map_of_8192_tokens_is_used_within_its_limits(tmp_path):
