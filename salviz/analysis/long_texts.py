@@ -327,7 +327,7 @@ def _longest(model, tokenizer, text, max_length) -> int:
 def explained_text(
     model, tokenizer,
     text:str,
-    max_length:int|None=None, # maximum number of tokens, including generated tokens; None: the limit of the model
+    max_length:int|None=None, # maximum number of tokens, including generated ones; None: the model's limit
     generate:int|None=None,   # number of tokens that a causal language model generates after the text
 ) -> tuple: # (`LongText`, iterator over the `LongText` after each generated token)
     "Run `model` on `text`; warn if the text is cut"
