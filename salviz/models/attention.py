@@ -1077,6 +1077,12 @@ def _check_eval_mode(model, who):
     raise ValueError(f'{who}: the model must be in eval mode, since dropout makes every pass different; '
                      'call model.eval() first')
 
+def _of_head(x, head:int, heads:int):
+    "Return the part of `x` [batch, heads, ...] for one of `heads` query heads, which may share it; None stays None"
+    if x is None: return None
+    at = head * x.shape[1] // heads
+    return x[:, at:at + 1]
+
 def query_key(
     model,       # model in eval mode; a transformers model, or a module around one
     inputs:dict, # arguments of its forward
@@ -1124,12 +1130,6 @@ def attention_calls(
     with torch.no_grad(), eager_passes(), _switched(stack, maps, check_part(model, part)[0]): return model(**inputs)
 
 # %% ../../nbs/03_models/01_attention.ipynb #32473185
-def _of_head(x, head:int, heads:int):
-    "Return the part of `x` [batch, heads, ...] for one of `heads` query heads, which may share it; None stays None"
-    if x is None: return None
-    at = head * x.shape[1] // heads
-    return x[:, at:at + 1]
-
 def _cast_as_now(device):
     "Return a function that creates a context manager with the current autocast for the type of `device`"
     if not torch.is_autocast_enabled(device.type): return nullcontext
