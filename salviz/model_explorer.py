@@ -148,7 +148,7 @@ def explore_long(
     model:'torch.nn.Module',                # a transformers model
     tokenizer:'PreTrainedTokenizerBase',    # tokenizer of the model
     text:str,
-    max_length:int|None=None,               # maximum number of tokens; None: the limit of the model
+    max_length:int|None=None,               # maximum of tokens, including generated ones; None: the limit of the model
     side:PositiveInt=512,                   # cells of an overview in each direction
     # number of tokens that a causal language model generates after the text (greedily); their rows appear one by one
     generate:PositiveInt|None=None,

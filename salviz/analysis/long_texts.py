@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
 from itertools import zip_longest
+from numbers import Integral
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -135,6 +136,8 @@ class _Pooled(_Chunks):
         def scores(keys): return self._of_chunk(layer, start, stop, [head], keys, AttentionCall.scores)[0]
         last = self._keys(layer, stop)
         S = scores(slice(left, min(right, last)))
+        dtype = S.dtype # the softmax of bfloat16 and float16 is computed in float32 and then rounded
+        if S.element_size() < 4: S = S.float()
         largest = self._largest(layer, head, S)[:, start:stop]
         is_whole = left == 0 and right >= last
         if not is_whole and largest.isnan().any():
@@ -144,7 +147,7 @@ class _Pooled(_Chunks):
             A = S.softmax(-1)
             if largest.isnan().any(): largest[:] = torch.stack([S.amax(-1), A.amax(-1)])
         else: A = (S - largest[0, :, None]).exp_().mul_(largest[1, :, None])
-        return self.calls[layer].rounded(A).float()
+        return self.calls[layer].rounded(A.to(dtype)).float()
 
     def _pooled_rows(self,
         layer, head,
@@ -317,13 +320,14 @@ class LongText:
 def _longest(model, tokenizer, text, max_length) -> int:
     "Return the number of tokens to use; warn if the text is truncated"
     longest = input_limit(model, tokenizer) if max_length is None else longest_input(model, tokenizer, max_length)
-    if note := cut_note(model, tokenizer, [text], longest): warnings.warn(f'explore_long: {note}', stacklevel=4)
+    note = cut_note(model, tokenizer, [text], longest, others='')
+    if note: warnings.warn(f'explore_long: {note}', stacklevel=4)
     return longest
 
 def explained_text(
     model, tokenizer,
     text:str,
-    max_length:int|None=None, # maximum number of tokens; None: the limit of the model
+    max_length:int|None=None, # maximum number of tokens, including generated ones; None: the model's limit
     generate:int|None=None,   # number of tokens that a causal language model generates after the text
 ) -> tuple: # (`LongText`, iterator over the `LongText` after each generated token)
     "Run `model` on `text`; warn if the text is truncated"
@@ -376,11 +380,13 @@ class _Generation:
 # %% ../../nbs/09_analysis/11_long_texts.ipynb #1879b238
 def _continuation_fault(model, tokens, generate, longest) -> str: # '' if there is none
     "Return the reason why `model` cannot generate `generate` tokens after `tokens`"
-    if type(generate) is not int or generate < 1: return f'generate must be a positive integer, got {generate!r}'
+    if isinstance(generate, bool) or not isinstance(generate, Integral) or generate < 1:
+        return f'generate must be a positive integer, got {generate!r}'
     if head_of(model) != 'causal': return f'{type(model).__name__} cannot generate text; use a causal language model'
     if tokens + generate <= longest: return ''
-    return (f'the text has {tokens:,} tokens and the model accepts {longest:,}, so at most {max(0, longest - tokens)} '
-            'can be generated; generate fewer tokens, or shorten the text')
+    return (f'the text has {tokens:,} tokens and at most {longest:,} are allowed, including generated ones, so at most '
+            f'{max(0, longest - tokens)} can be generated; generate fewer tokens, shorten the text, or pass a larger '
+            'max_length if the model accepts it')
 
 def _first_pass(model, tokenizer, aligned, generate, longest) -> tuple: # see `explained_text`
     aligned = continued(tokenizer, aligned, []) # without special tokens at its end
@@ -389,7 +395,7 @@ def _first_pass(model, tokenizer, aligned, generate, longest) -> tuple: # see `e
     generation = _Generation(twin(model))
     generation.read(aligned.input_ids.tolist())
     text = LongText(LongAttention(generation.calls, aligned.is_special), aligned.labels, _title(model, n),
-                    word_bounds(aligned.word_ids), n, generate)
+                    word_bounds(aligned.word_ids), n, int(generate))
     return text, _continuation(model, tokenizer, generation, text, aligned.word_ids)
 
 def _words_at(text:str, ends:list) -> np.ndarray: # int [tokens]; -1 outside words

@@ -37,8 +37,9 @@ from ..core.validation import check_faults
 from ..data.texts import encode_texts, model_inputs
 from ..methods.ad_drop import row_ranks
 from ..models.agreement import are_numbers, check_tokens
-from ..models.attention import (
-    attention_note, attention_parts, check_layers, check_observable, head_count, observe, query_key, unwrapped)
+from salviz.models.attention import (
+    attention_note, attention_parts, check_layers, check_observable, head_count, is_edited, observe, query_key,
+    unwrapped)
 from salviz.models.loading import (
     device_of, input_limit, load_classifier, longest_input, model_name, new_head_note, pooled_rows, twin, undisturbed,
     weights_version)
@@ -304,14 +305,14 @@ _most_ranked = 128 # tokens; in longer texts, the explorer computes ranks only f
 # three results: {name: array}, {name: layers}, notes
 def _attribution(model, inputs, score, start) -> tuple:
     "Compute the attribution of `score` to each attention position and, for short texts, its rank in its row"
-    layers, heads, arrays = check_layers(model), head_count(model), {}
+    layers, heads, arrays, is_changed = check_layers(model), head_count(model), {}, is_edited(model)
     def put(name, layer, head, x):
         if name not in arrays: arrays[name] = np.empty((len(layers), heads, *x.shape), x.dtype)
         arrays[name][layers.index(layer), head] = x
     def use(layer, head, x, allowed):
         put('attention_attribution', layer, head, x[0].float().cpu().numpy())
-        # the numbers of a model in float64 are rounded, so ranks cannot be computed from them later
-        is_ranked = len(x[0]) <= _most_ranked or x.dtype == torch.float64
+        # ranks cannot be computed later from the rounded numbers of a model in float64, or if heads exclude keys
+        is_ranked = len(x[0]) <= _most_ranked or x.dtype == torch.float64 or is_changed
         if is_ranked: put('attribution_ranks', layer, head, row_ranks(x, allowed)[0].numpy())
     each_attribution(model, inputs, score, use)
     return arrays, dict.fromkeys(arrays, [*layers]), []
@@ -541,13 +542,14 @@ def cut_note(
     model, tokenizer,
     text:list,   # the text, or both parts of a pair
     longest:int, # number of tokens that are used
+    others=', or use explore_long for a map with pan and zoom', # other ways to use the whole text
 ) -> str: # '' if the whole text is used
     "Describe how many tokens of `text` are cut off, and how to avoid it"
     count = len(tokenizer(*text, truncation=False, verbose=False)['input_ids'])
     if count <= longest: return ''
     limit, cut = input_limit(model, tokenizer), f'The text was cut to {longest:,} of {count:,} tokens'
     if count > limit: return f'{cut}; the model accepts at most {limit:,}, so shorten the text or divide it.'
-    return f'{cut}; pass max_length={count} to use all of them, or use explore_long for a map with pan and zoom.'
+    return f'{cut}; pass max_length={count} to use all of them{others}.'
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #591d9a0a
 def capture_texts(

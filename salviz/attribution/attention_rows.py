@@ -44,7 +44,8 @@ def _attention_and_gradients(
         A, gradients = [maps[l] for l in maps.layers], []
         if differentiate: gradients = gradients_of(reading.scores_of(outputs), A, reading.create_graph)
         if len(A) == 1: gradients = [g[None] for g in gradients]
-        allowed = torch.stack([maps.allowed(l) for l in maps.layers]) & real_tokens(reading.inputs)[:, None, :, None]
+        allowed = torch.stack(torch.broadcast_tensors(*map(maps.allowed, maps.layers)))
+        allowed = allowed & real_tokens(reading.inputs)[:, None, :, None]
     A = torch.stack(A)
     if not reading.create_graph: A = A.detach()
     A = _chosen_heads(torch.where(allowed, A, 0.), heads)

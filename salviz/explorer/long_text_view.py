@@ -189,8 +189,47 @@ class _Results(_Answers):
         return path
 
 
+# %% ../../nbs/12_explorer/17_long_text_view.ipynb #1dd03257
+class _Continuation:
+    "Shows the tokens that a thread generates"
+    def _grow(self, growing):
+        "Show the text after each generated token"
+        try:
+            for text in growing:
+                before, self.shown = self.about, _shown(text)
+                now, names = self.about, ('tokens', 'sentences')
+                changes = {k: _change(before[k], now[k]) for k in names}
+                units = {k: _change(before['units'].get(k, []), b) for k, b in now['units'].items()}
+                self.send(dict(kind='grown', size=now['size'], awaited=now['awaited'], title=now['title'], units=units,
+                               **changes))
+                if self._stop.is_set(): break
+        except Exception as e: self.error = e
+        finally: self._finish()
+
+    def _finish(self):
+        "Show the text as complete, or with its error, and release the threads that wait for it"
+        try:
+            problem = '' if self.error is None else f'{type(self.error).__name__}: {self.error}'
+            self.shown = self.shown._replace(about=dict(self.about, awaited=0, problem=problem))
+            self.meta = json_text(self.about)
+        except Exception as e: self.error = self.error or e # of an observer of `meta`
+        finally:
+            atexit.unregister(self._stop_and_join)
+            self._left.set()
+
+    def _stop_and_join(self):
+        self._stop.set()
+        self._left.wait()
+
+    def settle(self,
+        timeout:float|None=None, # seconds; None: no limit
+    ) -> None:
+        "Wait until the continuation is generated; raise the error if its generation failed"
+        if not self._left.wait(timeout): raise TimeoutError(f'settle: not finished after {timeout} s')
+        if self.error is not None: raise self.error
+
 # %% ../../nbs/12_explorer/17_long_text_view.ipynb #4bcfa62c
-class LongTextView(_Results, anywidget.AnyWidget):
+class LongTextView(_Results, _Continuation, anywidget.AnyWidget):
     "The attention of a long text as a map with pan and zoom; see `salviz.explore_long`"
     _esm = bundle('tilewidget.js')
     _css = static_text('tiles.css')
@@ -211,36 +250,6 @@ class LongTextView(_Results, anywidget.AnyWidget):
 
     def _answer(self, content):
         if (found := self.answer(content)) is not None: self.send(dict(found[0], id=content.get('id')), [found[1]])
-
-    def _grow(self, growing):
-        "Show the text after each generated token"
-        try:
-            for text in growing:
-                before, self.shown = self.about, _shown(text)
-                now, names = self.about, ('tokens', 'sentences')
-                changes = {k: _change(before[k], now[k]) for k in names}
-                units = {k: _change(before['units'].get(k, []), b) for k, b in now['units'].items()}
-                self.send(dict(kind='grown', size=now['size'], awaited=now['awaited'], title=now['title'], units=units,
-                               **changes))
-                if self._stop.is_set(): break
-        except Exception as e: self.error = e
-        finally:
-            problem = '' if self.error is None else f'{type(self.error).__name__}: {self.error}'
-            self.shown = self.shown._replace(about=dict(self.about, awaited=0, problem=problem))
-            self.meta = json_text(self.about)
-            atexit.unregister(self._stop_and_join)
-            self._left.set()
-
-    def _stop_and_join(self):
-        self._stop.set()
-        self._left.wait()
-
-    def settle(self,
-        timeout:float|None=None, # seconds; None: no limit
-    ) -> None:
-        "Wait until the continuation is generated; raise the error if its generation failed"
-        if not self._left.wait(timeout): raise TimeoutError(f'settle: not finished after {timeout} s')
-        if self.error is not None: raise self.error
 
     def close(self) -> None:
         "Stop the generation and close the view"

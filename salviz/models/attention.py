@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['unwrapped', 'attention_stack', 'cross_modules', 'attention_parts', 'check_part', 'eager_attention_of', 'Maps',
            'AttentionEdit', 'AttentionCall', 'eager_passes', 'check_observable', 'attention_layers', 'head_count',
-           'attention_note', 'check_layers', 'observe', 'edited', 'QueryKey', 'query_key', 'attention_calls',
-           'computes_by_head', 'gradients_by_head', 'layer_modules', 'cached_layers']
+           'attention_note', 'check_layers', 'observe', 'edited', 'is_edited', 'QueryKey', 'query_key',
+           'attention_calls', 'computes_by_head', 'gradients_by_head', 'layer_modules', 'cached_layers']
 
 # %% ../../nbs/03_models/01_attention.ipynb #003
 import copy
@@ -227,7 +227,7 @@ class Maps(_Calls):
     def __len__(self): return len(self.layers)
     def __getitem__(self, layer): return self._captured[self._at(layer)]
 
-    def allowed(self, layer) -> torch.Tensor: # bool [batch, 1, query, key]
+    def allowed(self, layer) -> torch.Tensor: # bool [batch, 1 or heads, query, key]
         "Return the keys that each query of `layer` may attend to, before `drop`; all False if only padding is left"
         shape, keep = self[layer].shape, self._keep[self._at(layer)]
         if keep is None: keep = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self[layer].device)
@@ -453,6 +453,15 @@ def _capture_rows(maps, layer, call):
     if maps._heads and keep.shape[1] > 1: keep = keep[:, list(maps._heads)]
     maps._row_maps[layer] = at, A, keep.expand(len(A), -1, len(at[0]), k)
 
+def _store_rows(maps, layer, A, keep):
+    "Store the requested rows of the whole map `A`, whose queries attended to the keys `keep` (None: to all keys)"
+    at, heads = maps._rows[layer].to(A.device).expand(len(A), -1), maps._heads
+    at = torch.where(at < 0, at + A.shape[2], at)
+    if keep is None: keep = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=A.device)
+    keep = _rows_at(keep.expand(len(A), -1, *A.shape[2:]), at)
+    if heads: A, keep = A[:, list(heads)], keep if keep.shape[1] == 1 else keep[:, list(heads)]
+    maps._row_maps[layer] = at, _rows_at(A, at), keep.expand(-1, -1, at.shape[1], -1)
+
 # %% ../../nbs/03_models/01_attention.ipynb #054
 def _observed_attention(module, query, key, value, attention_mask, **kwargs):
     "Compute the attention of one layer as its `Maps` specify; use the fused kernel if the layer is not observed"
@@ -478,14 +487,15 @@ def _attend(maps, module, query, key, value, attention_mask, dropout=0., scaling
                                       is_causal=is_causal, position_bias=position_bias, **kwargs)
     groups = query.shape[1] // key.shape[1] # grouped-query attention: several query heads share a key head
     key, value = repeat_kv(key, groups), repeat_kv(value, groups)
-    keep = _masked(maps, layer, _structure(module, query, key, attention_mask, is_causal),
-                   (*query.shape[:3], key.shape[2]))
+    keep = _structure(module, query, key, attention_mask, is_causal)
     if edit is not None: keep = edit.remaining(keep, query.shape[2], key.shape[2])
+    keep = _masked(maps, layer, keep, (*query.shape[:3], key.shape[2]))
     if maps._with_vectors: maps._vectors[layer] = query, key, scaling, position_bias
     if maps._with_logits: maps.largest_logits[layer] = _largest_logits(query, key, keep, scaling, position_bias)
     A = _probabilities(module, query, key, keep, scaling, position_bias)
     if edit is not None: A = edit.replaced(A)
     is_captured = layer in maps.layers
+    if layer in maps._rows and not is_captured: _store_rows(maps, layer, A, keep)
     if is_captured and not maps._after_dropout: A = _capture(maps, layer, A)
     A = F.dropout(A, dropout, module.training)
     if is_captured and maps._after_dropout: A = _capture(maps, layer, A)
@@ -534,13 +544,8 @@ class _Tap:
 
     def store_rows(self, A):
         "Store the requested rows of the whole map `A`"
-        maps, layer = self.maps, self.layer
-        at, drop, heads = maps._rows[layer].to(A.device).expand(len(A), -1), maps._drop.get(layer), maps._heads
-        at = torch.where(at < 0, at + A.shape[2], at)
-        keep = _rows_at(maps._keep[layer].expand(-1, -1, *A.shape[2:]), at)
-        if drop is not None: keep = _protected_keep(keep, _rows_at(drop, at))
-        if heads: A, keep = A[:, list(heads)], keep if keep.shape[1] == 1 else keep[:, list(heads)]
-        maps._row_maps[layer] = at, _rows_at(A, at), keep.expand(-1, -1, at.shape[1], -1)
+        keep, drop = self.maps._keep[self.layer], self.maps._drop.get(self.layer)
+        _store_rows(self.maps, self.layer, A, keep if drop is None else _protected_keep(keep, drop))
 
     def after_dropout(self, dropout, args, A):
         if self.maps is None or self.layer not in self.maps.layers: return None
@@ -1043,6 +1048,10 @@ def edited(
     maps = _EditedMaps(_named(model, None), (), attention_layers(model), edits=edits)
     with eager_passes(), _switched(check_observable(model), maps): yield
 
+def is_edited(model, part=None) -> bool:
+    "Return whether the attention of `part` of `model` is changed by an enclosing `edited`"
+    return bool(getattr(getattr(check_part(model, part)[1].config, '_maps', None), '_edits', None))
+
 # %% ../../nbs/03_models/01_attention.ipynb #qk02
 @dataclass(frozen=True)
 class QueryKey:
@@ -1068,6 +1077,12 @@ def _check_eval_mode(model, who):
     raise ValueError(f'{who}: the model must be in eval mode, since dropout makes every pass different; '
                      'call model.eval() first')
 
+def _of_head(x, head:int, heads:int):
+    "Return the part of `x` [batch, heads, ...] for one of `heads` query heads, which may share it; None stays None"
+    if x is None: return None
+    at = head * x.shape[1] // heads
+    return x[:, at:at + 1]
+
 def query_key(
     model,       # model in eval mode; a transformers model, or a module around one
     inputs:dict, # arguments of its forward
@@ -1091,8 +1106,8 @@ def query_key(
     query, key, scaling, bias = maps._vectors[layer]
     shape = maps[layer].shape
     return QueryKey(query[:, head], key[:, head], query.shape[-1]**-.5 if scaling is None else float(scaling),
-                    None if bias is None else bias.expand(shape)[:, head], maps.allowed(layer)[:, 0],
-                    maps[layer][:, head])
+                    None if bias is None else bias.expand(shape)[:, head],
+                    _of_head(maps.allowed(layer), head, heads)[:, 0], maps[layer][:, head])
 
 # %% ../../nbs/03_models/01_attention.ipynb #e010270c
 def attention_calls(
@@ -1104,19 +1119,17 @@ def attention_calls(
     "Run `model` once with the fused kernel and pass each attention call to `use`; return the outputs"
     _check_eval_mode(model, 'attention_calls')
     stack, numbers = check_part(model, part)[1], attention_layers(model, part)
-    check_faults(f'attention_calls: {_named(model, part)} adds products with positions to its scores, which are not '
-                 'computed from queries and keys alone' if _disentangled(stack) else '')
+    problem = ''
+    if _disentangled(stack):
+        problem = 'adds products with positions to its scores, which are not computed from queries and keys alone'
+    elif is_edited(model, part):
+        problem = 'is edited, and its changed weights cannot be computed from queries and keys; use observe'
+    check_faults(problem and f'attention_calls: {_named(model, part)} {problem}')
     maps = Maps(_named(model, part), (), numbers)
     maps._with_calls = use
     with torch.no_grad(), eager_passes(), _switched(stack, maps, check_part(model, part)[0]): return model(**inputs)
 
 # %% ../../nbs/03_models/01_attention.ipynb #32473185
-def _of_head(x, head:int, heads:int):
-    "Return the part of `x` [batch, heads, ...] for one of `heads` query heads, which may share it; None stays None"
-    if x is None: return None
-    at = head * x.shape[1] // heads
-    return x[:, at:at + 1]
-
 def _cast_as_now(device):
     "Return a function that creates a context manager with the current autocast for the type of `device`"
     if not torch.is_autocast_enabled(device.type): return nullcontext

@@ -28,9 +28,10 @@ from salviz.attribution.saliency import input_saliency
 from salviz.explorer import widget
 from salviz.explorer.payload import pack_frame, unpack_frame
 from salviz.explorer.quantisation import pool_cells
+from salviz.core.interventions import Intervention
 from salviz.models.loading import load_classifier
 from salviz.analysis import model_maps
-from salviz.analysis.model_maps import _explain_texts
+from salviz.analysis.model_maps import _explain_texts, _explained, capture_texts
 from salviz.model_explorer import explore
 from salviz.views.maps import chosen_map
 from test_attention import builders, decoders
@@ -634,6 +635,19 @@ def test_ranks_of_long_texts_are_computed_for_the_heads_that_are_shown(monkeypat
     frames = [unpack_frame(pack_frame(s)) for s in (stored, computed)]
     np.testing.assert_array_equal(*(f['arrays']['attribution_ranks'] for f in frames), strict=True)
     assert [f['info']['ranks'] for f in frames] == ['exact', 'exact']
+
+@pytest.mark.parametrize('one', [Intervention(region='high'), Intervention(rows=[1]), Intervention(heads=[(0, 1)])])
+def test_ranks_under_an_intervention_do_not_depend_on_the_length(one, monkeypatch):
+    model, tokenizer = classifier().float(), tokenizer_for('bert')
+    def ranks():
+        snapshot, = _explained(capture_texts(model, tokenizer, texts[1], None, None, None, None, True, None,
+                                             interventions=[one]))
+        return snapshot, unpack_frame(pack_frame(snapshot))['arrays']['attribution_ranks']
+    stored = ranks()[1]
+    monkeypatch.setattr(model_maps, '_most_ranked', 0)
+    snapshot, computed = ranks()
+    np.testing.assert_array_equal(stored, computed, strict=True)
+    assert 'attribution_ranks' in snapshot.arrays
 
 @pytest.mark.slow
 def test_a_script_ends_without_waiting_for_the_computation():

@@ -7,11 +7,11 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2ForSequenceClassification
 
 from salviz.attribution.applied_interventions import apply_intervention, masked_source
-from salviz.attribution.attention import attention_attribution
+from salviz.attribution.attention import attention_attribution, each_attribution
 from salviz.attribution.explanations import explain
 from salviz.core.interventions import Intervention, InterventionOptions
 from salviz.core.maths import discard_candidates, drop_mask, keyed_uniform
-from salviz.models.attention import edited, observe
+from salviz.models.attention import attention_calls, edited, is_edited, observe, query_key
 
 layers, heads, size = 2, 4, 6
 
@@ -136,6 +136,47 @@ def test_integrated_gradients_and_rollout_are_computed_under_the_intervention(mo
     assert path.intervention == one and path.completeness_error.max() < .05
     plain, changed = (explain(model, batch, 'rollout', intervention=i).values for i in (None, one))
     assert not changed[:, 2].any() and plain[:, 2].all()
+
+@pytest.mark.parametrize('one', [*ones, Intervention(region='high')], ids=lambda one: '+'.join(one.as_dict()))
+def test_rows_and_attributions_of_attention_are_computed_under_the_intervention(model, one):
+    batch, at = batch_of(8), torch.tensor([[0, 3, -1]])
+    for layers in (0, 1, -1, None):
+        values = [explain(model, batch, 'attention', row=row, layers=layers, intervention=one).values
+                  for row in ('pooled', 'mean')]
+        applied = apply_intervention(model, batch, one)
+        with applied.on(model) as inputs, observe(model) as whole, torch.no_grad(): model(**inputs)
+        A = torch.stack([whole[l] for l in ((0, 1) if layers is None else [layers])]).mean((0, 2))
+        for got, expected in zip(values, (A[:, 0], A.mean(1))): torch.testing.assert_close(got, expected)
+    with applied.on(model) as inputs:
+        for chosen in (None, [3, 1]):
+            with observe(model, rows=at, heads=chosen) as rows, torch.no_grad(): model(**inputs)
+            for l in (0, 1):
+                of = slice(None) if chosen is None else chosen
+                torch.testing.assert_close(rows.rows(l), whole[l][:, of][:, :, at[0]], rtol=0, atol=1e-12)
+                seen = whole.seen(l).expand_as(whole[l])[:, of][:, :, at[0]]
+                assert torch.equal(rows.seen_rows(l).expand_as(seen), seen)
+    for method in ('gradient_x_attention', 'attention_gradient', 'attention_integrated_gradients', 'rollout'):
+        assert torch.isfinite(explain(model, batch, method, 0, intervention=one).values).all()
+
+@pytest.mark.parametrize('one', ones, ids=lambda one: '+'.join(one.as_dict()))
+def test_attributions_of_whole_maps_and_of_single_heads_allow_the_same_keys(model, one):
+    with apply_intervention(model, batch_of(8), one).on(model) as inputs:
+        target = torch.tensor([1])
+        maps, allowed = attention_attribution(model, inputs, target)
+        def use(layer, head, x, may):
+            torch.testing.assert_close(x, maps[layer][:, head], rtol=0, atol=1e-12)
+            assert torch.equal(may, allowed[layer].expand_as(maps[layer])[:, head])
+        each_attribution(model, inputs, target, use)
+        got = query_key(model, inputs, 1, 3)
+    assert torch.equal(got.allowed, allowed[1].expand_as(maps[1])[:, 3])
+
+def test_attention_calls_are_not_available_for_edited_attention(model):
+    applied = apply_intervention(model, batch_of(8), ones[0])
+    with applied.on(model) as inputs:
+        assert is_edited(model)
+        with pytest.raises(ValueError, match='changed weights cannot be computed from queries and keys; use observe'):
+            attention_calls(model, inputs, lambda *_: None)
+    assert not is_edited(model)
 
 def test_no_trace_is_left_and_observing_works_inside(model):
     batch = batch_of(6)

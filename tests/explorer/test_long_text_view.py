@@ -3,12 +3,15 @@
 import json
 import subprocess
 import sys
+import threading
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from playwright.sync_api import expect
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM, BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConfig, LlamaModel, MistralConfig,
@@ -19,6 +22,7 @@ from long_text_times import cell, choice, open_live, play, settled_tiles
 from salviz import explore_long
 from salviz.analysis.long_texts import LongText, cell_bounds, explained_text, long_attention, word_bounds
 from salviz.core.snapshots import Snapshot
+from salviz.explorer.assets import bundle
 from salviz.explorer.long_text_view import LongTextView, sentence_spans
 from salviz.models.attention import observe
 from salviz.views.head_statistics import _head_numbers
@@ -27,6 +31,9 @@ small = dict(vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_h
 makers = dict(llama=lambda: LlamaModel(LlamaConfig(**small, num_key_value_heads=2)),
               bert=lambda: BertModel(BertConfig(**small)),
               gpt2=lambda: GPT2Model(GPT2Config(vocab_size=60, n_embd=32, n_layer=2, n_head=4)))
+
+def readout(page): return page.locator('.sv-tiles-readout') # noqa: F811
+def strongest_links(page): return page.locator('.sv-tiles-list') # noqa: F811
 
 def words(limit=10**6):
     "Return a fast tokenizer with the words w0 to w57 and a full stop"
@@ -37,14 +44,16 @@ def words(limit=10**6):
 def text(count):
     return ' '.join('.' if i % 12 == 11 else f'w{i*i % 58}' for i in range(count))
 
-def computed(kind, n=75):
+def computed(kind, n=75, dtype=torch.double, scale=1.):
     torch.manual_seed(0)
-    model = makers[kind]().double().eval()
+    model = makers[kind]().to(dtype).eval()
+    for parameter in model.parameters(): parameter.data *= scale
     inputs = dict(input_ids=torch.randint(0, 60, (1, n)))
     is_special = np.arange(n) % 20 == 0
     with torch.no_grad(), observe(model) as maps:
         model(**inputs)
-        whole = maps.stacked()[0].numpy()
+        whole = maps.stacked()[0]
+        whole = (whole if dtype == torch.double else whole.float()).numpy()
     return long_attention(model, inputs, is_special), whole, is_special
 
 rounding = dict(llama=1e-6, bert=1e-12, gpt2=1e-12) # Llama computes the softmax in float32
@@ -71,6 +80,16 @@ def test_rows_tiles_and_overviews_equal_whole_maps(kind, monkeypatch):
                     np.testing.assert_allclose(means[:, i, j], part.mean((1, 2)), atol=1e-6)
         tile = attention.tile(layer, 1, 0, 0, cell=2, side=16, pool='mean')
         np.testing.assert_allclose(tile, whole[layer, 1, :32, :32].reshape(16, 2, 16, 2).mean((1, 3)), atol=1e-6)
+
+@pytest.mark.parametrize('kind', makers)
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_tiles_of_models_in_half_precision_equal_eager_attention(kind, dtype, monkeypatch):
+    monkeypatch.setattr('salviz.analysis.long_texts._chunk_bytes', 4*75*20)
+    attention, whole, _ = computed(kind, dtype=dtype, scale=3.)
+    part = whole[0, 3, 32:64, :32]
+    for _ in range(2): # the first tile computes whole rows, the second one its keys
+        error = np.abs(attention.tile(0, 3, 1, 0, side=32)/part - 1)
+        assert error.mean() < .05*torch.finfo(dtype).eps
 
 @pytest.mark.parametrize('kind', makers)
 @pytest.mark.parametrize('chunk', [5, 30])
@@ -134,7 +153,7 @@ def test_the_attention_of_generated_tokens_equals_that_of_the_whole_text(kind):
     assert not grown[-1].attention.calls[0].query.requires_grad
 
 def test_an_overview_is_extended_by_the_rows_of_generated_tokens(monkeypatch):
-    first, growing = explained_text(causal('llama'), words(), text(60), generate=9)
+    first, growing = explained_text(causal('llama'), words(), text(66), generate=9)
     before, chunks = first.attention.overview(1, [2], 32), []
     last = list(growing)[-1]
     weights = type(last.attention)._weights
@@ -143,10 +162,11 @@ def test_an_overview_is_extended_by_the_rows_of_generated_tokens(monkeypatch):
         return weights(self, layer, head, start, stop, *keys)
     monkeypatch.setattr(type(last.attention), '_weights', counted)
     fresh = last.attention.overview(1, [2], 32)
-    chunks.clear()
-    for earlier in (before, before._replace(cells=(2,), bounds=np.arange(0, 62, 2))): # another size of cells: from 0
+    other = before._replace(cells=(2,), bounds=np.arange(0, 68, 2))
+    for earlier, expected in ((before, 64), (other, 0)): # another size of cells: from 0
+        chunks.clear()
         extended, = last.attention.overviews(1, [2], 32, (None,), (earlier,))
-        assert extended.cells == fresh.cells
+        assert extended.cells == fresh.cells and min(start for start, _ in chunks) == expected
         for name in ('maxima', 'means'):
             for x, y in zip(getattr(extended, name), getattr(fresh, name)): np.testing.assert_allclose(x, y, atol=1e-6)
     grown = last.attention.overviews(1, [2], 64, (None,), (first.attention.overview(1, [2], 64),))[0]
@@ -156,8 +176,13 @@ def test_a_continuation_that_is_not_possible_is_reported():
     model = causal('llama')
     with pytest.raises(ValueError, match='BertModel cannot generate text; use a causal language model'):
         explained_text(makers['bert']().eval(), words(), text(30), generate=2)
-    with pytest.raises(ValueError, match='at most 5 can be generated'):
-        explained_text(model, words(45), text(40), generate=6)
+    limited = 'at most 45 are allowed, including generated ones, so at most 5 can be generated; .* a larger max_length'
+    for tokenizer, most in ((words(45), None), (words(), 45)):
+        with pytest.raises(ValueError, match=limited):
+            explained_text(model, tokenizer, text(40), max_length=most, generate=6)
+    for bad in (True, 2., '2', np.int64(0)):
+        with pytest.raises(ValueError, match='generate must be a positive integer'):
+            explained_text(model, words(), text(40), generate=bad)
     with pytest.raises(ValueError, match='generate'): explore_long(model, words(), text(40), generate=0)
 
 @pytest.mark.parametrize('kind', makers)
@@ -199,6 +224,8 @@ def test_a_cut_text_is_reported_with_the_way_to_avoid_it():
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         explained_text(model, tokenizer, text(300))
+    with pytest.warns(UserWarning, match='pass max_length=300 to use all of them.$'):
+        explained_text(model, tokenizer, text(300), max_length=200)
 
 def test_hostile_tokens_stay_text(tmp_path):
     attention, _, _ = computed('bert')
@@ -228,19 +255,20 @@ def test_the_map_is_used_with_wheel_keyboard_search_and_sentences(page, tmp_path
     assert cell(page) == 2
     play(page, tmp_path, 'w1')
     assert {kind for kind, _ in seconds} == {'overview', 'tile', 'row'}
-    assert 'of' in page.locator('.sv-tiles-found').text_content() and page.locator('.sv-tiles-list button').count() == 8
+    assert 'of' in page.locator('.sv-tiles-found').text_content()
+    assert strongest_links(page).locator('button').count() == 8
     page.locator('.sv-tiles-map').focus()
     for _ in range(12): page.keyboard.press('+')
-    page.wait_for_timeout(300)
-    settled_tiles(page)
-    assert cell(page) == 1 and 'one weight per cell' in page.locator('.sv-tiles-readout').text_content()
+    page.wait_for_selector('.sv-tiles[data-cell="1"][data-missing="0"]')
+    assert 'one weight per cell' in readout(page).text_content()
     page.keyboard.press('0')
-    page.wait_for_timeout(300)
-    page.mouse.move(500, 400)
-    assert ' to ' in page.locator('.sv-tiles-readout').text_content()
+    page.wait_for_selector('.sv-tiles[data-cell="2"][data-missing="0"]')
+    def is_described(x):
+        page.mouse.move(x, 400)
+        return ' to ' in readout(page).text_content()
+    assert any(map(is_described, range(500, 600))) # a tile that arrives late clears the description
     page.keyboard.press('Escape')
-    page.wait_for_timeout(200)
-    assert page.locator('.sv-tiles-list').is_hidden()
+    expect(strongest_links(page)).to_be_hidden()
 
 def test_generated_tokens_appear_one_by_one(page, tmp_path):  # noqa: F811
     shown, growing = explained_text(causal('llama'), words(), text(90), generate=5)
@@ -250,28 +278,63 @@ def test_generated_tokens_appear_one_by_one(page, tmp_path):  # noqa: F811
     sent, view.send = [], lambda message, buffers=None: sent.append(message)
     view._grow(growing)
     assert [m['size'] for m in sent] == [91, 92, 93, 94, 95] and view.about['awaited'] == 0
-    size = "document.querySelector('.sv-tiles-readout').textContent"
     page.evaluate('m => window.receive(m)', sent[0])
-    page.wait_for_timeout(300)
-    assert 'generating, at most 4 tokens left' in page.evaluate(size)
+    expect(readout(page)).to_contain_text('generating, at most 4 tokens left')
     page.evaluate('m => window.receive(m)', sent[2]) # one message was lost: the text is requested
-    page.wait_for_timeout(300)
+    expect(readout(page)).not_to_contain_text('generating')
     page.evaluate('text => window.finish(text)', view.meta)
-    page.wait_for_timeout(300)
     settled_tiles(page)
-    assert 'generating' not in page.evaluate(size)
+    assert 'generating' not in readout(page).text_content()
     page.locator('input[type=search]').fill(shown.labels[0])
     page.keyboard.press('Shift+Enter') # the last one
     page.get_by_label('Follow generated tokens').check()
-    page.wait_for_timeout(300)
+    expect(strongest_links(page)).to_contain_text(f'Strongest links of 94 “{view.about["tokens"][94]}”')
     settled_tiles(page)
-    assert f'Strongest links of 94 “{view.about["tokens"][94]}”' in page.locator('.sv-tiles-list').text_content()
     with open(view.save(tmp_path/'page.html')) as saved: page.set_content(saved.read())
     page.wait_for_selector('.sv-tiles[data-cell]')
     page.outside.clear()
 
+def test_words_that_change_during_generation_are_shown(page):  # noqa: F811
+    shown, growing = explained_text(causal('llama'), words(), text(510), generate=2)
+    # 256 words of 2 tokens, which fill one tile; the last word is completed by the last token
+    grown = (replace(x, words=cell_bounds(np.arange(x.attention.size + 1), 2)) for x in growing)
+    view = LongTextView(LongText(shown.attention, shown.labels, shown.title, None, shown.start), side=64)
+    open_live(page, view)
+    sent, view.send = [], lambda message, buffers=None: sent.append(message)
+    view._grow(grown)
+    units = choice(page, 'Units')
+    assert 'words' not in units.locator('option').all_text_contents()
+    page.evaluate('m => window.receive(m)', sent[0])
+    units.select_option('words')
+    expect(readout(page)).to_contain_text('maximum over a pair of words')
+    settled_tiles(page)
+    page.evaluate("""() => {
+        const answer = window.kernelAnswer;
+        window.requested = [];
+        window.kernelAnswer = content => { requested.push(content.kind); return answer(content); };
+    }""")
+    page.evaluate('m => window.receive(m)', sent[1])
+    page.wait_for_function("requested.includes('tile')", timeout=20_000)
+    assert units.input_value() == 'words'
+
+two_displays = """async ({program, meta}) => {
+    const {default: widget} = await import(URL.createObjectURL(new Blob([program], {type: 'text/javascript'})));
+    const listeners = [], sent = [], on = (name, f) => { if (name === 'msg:custom') listeners.push(f); };
+    const model = {get: () => meta, on, send: content => sent.push(content)};
+    for (const k of [0, 1]) widget.render({model, el: document.body.appendChild(document.createElement('div'))});
+    const answer = {kind: 'overview', cells: [8], size: 8, id: sent[1].id}, bytes = new DataView(new ArrayBuffer(2));
+    for (const f of listeners) f(answer, [bytes]);
+}"""
+
+def test_displays_of_a_widget_receive_only_the_answers_to_their_requests(page):  # noqa: F811
+    meta = dict(tokens=['a']*8, sentences=[], units={}, layers=[0], heads=1, size=8, start=None, awaited=0)
+    page.evaluate(two_displays, dict(program=bundle('tilewidget.js'), meta=json.dumps(meta)))
+    first, second = readout(page).all()
+    expect(second).to_contain_text('one weight per cell')
+    assert first.text_content() == 'Computing the overview of layer 0, head 0 …'
+
 def test_a_continuation_is_generated_in_the_background(tmp_path):
-    view = explore_long(causal('llama'), words(), text(60), generate=3)
+    view = explore_long(causal('llama'), words(), text(60), generate=np.int64(3))
     view.settle(60)
     assert view.attention.size == 63 and view.about['awaited'] == 0 and len(view.about['tokens']) == 63
     assert view.about['start'] == 60 and '"awaited":0' in view.meta.replace(' ', '')
@@ -286,6 +349,21 @@ def test_the_error_of_a_continuation_is_reported():
     with pytest.raises(RuntimeError, match='out of memory'): view.settle(60)
     assert view.about['problem'] == 'RuntimeError: out of memory' and view.answer(dict(kind='text'))[1]
 
+def test_an_error_of_an_observer_does_not_block_the_end_of_a_continuation():
+    def ready():
+        is_observed.wait()
+        yield from growing
+    def failing(change): raise RuntimeError('the observer failed')
+    is_observed = threading.Event()
+    first, growing = explained_text(causal('llama'), words(), text(20), generate=1)
+    view = LongTextView(first, ready())
+    view.observe(failing, 'meta')
+    is_observed.set()
+    try:
+        with pytest.raises(RuntimeError, match='the observer failed'): view.settle(20)
+    finally: view._left.set() # the exit waits for it
+    assert view.attention.size == 21 and not view.about['awaited']
+
 def test_a_saved_page_works_without_a_kernel(page, tmp_path):  # noqa: F811
     view = explore_long(makers['llama']().eval(), words(), text(700), side=64)
     page.goto(view.save(tmp_path/'page.html').as_uri())
@@ -293,15 +371,12 @@ def test_a_saved_page_works_without_a_kernel(page, tmp_path):  # noqa: F811
     page.wait_for_selector('.sv-tiles[data-cell]')
     page.locator('.sv-tiles-map').focus()
     for _ in range(6): page.keyboard.press('+')
-    page.wait_for_timeout(300)
+    expect(readout(page)).to_contain_text('this page has no finer level')
     assert cell(page) == 16
-    assert 'this page has no finer level' in page.locator('.sv-tiles-readout').text_content()
     page.locator('.sv-tiles-map').click(position=dict(x=400, y=300))
-    page.wait_for_timeout(300)
-    assert '(maximum of each cell)' in page.locator('.sv-tiles-list').text_content()
+    expect(strongest_links(page)).to_contain_text('(maximum of each cell)')
     choice(page, 'Units').select_option('sentences')
-    page.wait_for_timeout(300)
-    assert 'maximum over a pair of sentences' in page.locator('.sv-tiles-readout').text_content()
+    expect(readout(page)).to_contain_text('maximum over a pair of sentences')
 
 @pytest.mark.slow
 def test_the_map_of_8192_tokens_is_used_within_its_limits(tmp_path):

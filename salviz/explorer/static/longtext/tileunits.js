@@ -13,6 +13,17 @@ export class Units {
     this.size = this.bounds ? this.bounds.length - 1 : meta.size;
   }
 
+  // A copy that does not change with `meta.units`.
+  copy() { return Object.assign(new Units(this.meta, this.name), {bounds: this.bounds?.slice() ?? null}); }
+
+  // The number of units at the beginning of the text that are the same in `other`.
+  countSame(other) {
+    const most = Math.min(this.size, other.size);
+    if (!this.bounds || !other.bounds) return most;
+    const different = this.bounds.findIndex((bound, i) => bound !== other.bounds[i]);
+    return different < 0 ? most : Math.max(0, different - 1);
+  }
+
   get noun() { return this.name.slice(0, -1); }
 
   start(unit) { return this.bounds ? this.bounds[unit] : unit; }

@@ -27,7 +27,7 @@ export class TileView {
   }
 
   build() {
-    const {layers, heads, units, start} = this.meta, numbers = count => Array.from({length: count}, (_, i) => [i, i]);
+    const {layers, heads, start} = this.meta, numbers = count => Array.from({length: count}, (_, i) => [i, i]);
     this.search = Object.assign(document.createElement('input'), {type: 'search', size: 14});
     this.found = elementOf('output', 'sv-tiles-found');
     this.canvas = elementOf('canvas', 'sv-tiles-map');
@@ -39,7 +39,9 @@ export class TileView {
     this.list = elementOf('ol', 'sv-tiles-list');
     this.jump = choiceOf([], i => i !== '' && this.showSentence(this.meta.sentences[i]));
     fillChoice(this.jump, sentenceEntries(this.meta.sentences), '');
-    const unitNames = ['tokens', ...Object.keys(units)].map(name => [name, name]), follow = tickBox(isOn => {
+    this.unitChoice = choiceOf([], name => this.chooseUnit(name));
+    this.fillUnits();
+    const follow = tickBox(isOn => {
       this.isFollowing = isOn;
       if (isOn) this.followText();
     });
@@ -49,12 +51,16 @@ export class TileView {
     this.root.append(elementOf('div', 'sv-tiles-bar',
       labelled('Layer', choiceOf(layers.map(l => [l, l]), l => this.choose({layer: Number(l)}))),
       labelled('Head', choiceOf(numbers(heads), h => this.choose({head: Number(h)}))),
-      labelled('Units', choiceOf(unitNames, name => this.chooseUnit(name))),
+      labelled('Units', this.unitChoice),
       labelled('Cells show the', choiceOf([['maximum', 'maximum'], ['mean', 'mean']], pool => this.choose({pool}))),
       labelled('Contrast', this.contrasts),
       labelled('Search', this.search), this.found, labelled('Sentence', this.jump),
       ...(this.isLive && start !== null ? [labelled('Follow generated tokens', follow)] : [])),
     elementOf('div', 'sv-tiles-frame', this.canvas, this.minimap), this.readout, this.links, this.list);
+  }
+
+  fillUnits() {
+    fillChoice(this.unitChoice, ['tokens', ...Object.keys(this.meta.units)].map(name => [name, name]), this.unit.name);
   }
 
   listen() {
@@ -184,14 +190,14 @@ export class TileView {
 
   // Adds the rows of generated tokens. Returns false if an earlier change is missing.
   grow(change) {
-    const before = this.unit.size;
+    const before = this.unit.copy();
     if (!applyChange(this.meta, change)) return false;
     this.showGrowth(before);
     return true;
   }
 
   replaceText(meta) {
-    const before = this.unit.size;
+    const before = this.unit.copy();
     Object.assign(this.meta, meta);
     this.showGrowth(before);
   }
@@ -199,8 +205,10 @@ export class TileView {
   async showGrowth(before) {
     this.version++;
     this.unit = new Units(this.meta, this.unit.name);
-    this.cache.expire(key => this.isAtEnd(key, before));
+    const same = this.unit.countSame(before);
+    this.cache.expire(key => this.isAtEnd(key, same));
     for (const key of [...this.heads.keys()]) if (key !== this.key()) this.heads.delete(key);
+    this.fillUnits();
     if (document.activeElement !== this.jump) fillChoice(this.jump, sentenceEntries(this.meta.sentences), '');
     if (this.isFollowing) this.followText();
     this.redraw();
@@ -225,10 +233,10 @@ export class TileView {
     return new MapImage(new Float32Array(bytes), columns, rows);
   }
 
-  // Whether a tile changes when units are appended to the first `size` units.
-  isAtEnd(key, size) {
+  // Whether a tile contains units after the first `same` units, which did not change.
+  isAtEnd(key, same) {
     const [unit, , , , cell, row, column] = key.split('/');
-    return unit !== this.unit.name || (Math.max(row, column) + 1) * cell * tileSide > size;
+    return unit !== this.unit.name || (Math.max(row, column) + 1) * cell * tileSide > same;
   }
 
   // The finest cell that is not smaller than a pixel, a power of 2.

@@ -2,7 +2,8 @@
 import {TileView} from './tileview.js';
 
 function kernelSource(model, onGrowth) {
-  const waiting = new Map();
+  // All displays of a widget receive the kernel's answers, so each display names its requests.
+  const waiting = new Map(), name = Math.random().toString(36).slice(2);
   let count = 0;
   model.on('msg:custom', (message, buffers) => {
     if (message.kind === 'grown') return onGrowth(message);
@@ -13,8 +14,9 @@ function kernelSource(model, onGrowth) {
     waiting.delete(message.id);
   });
   const query = content => new Promise(resolve => {
-    waiting.set(++count, resolve);
-    model.send({...content, id: count});
+    const id = `${name} ${count += 1}`;
+    waiting.set(id, resolve);
+    model.send({...content, id});
   });
   return {overview: (layer, head, unit) => query({kind: 'overview', layer, head, unit}),
     tile: which => query({kind: 'tile', ...which}), row: which => query({kind: 'row', ...which}),
