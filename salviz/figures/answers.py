@@ -8,6 +8,7 @@ __all__ = []
 # %% ../../nbs/11_figures/15_answers.ipynb #fa03
 import numpy as np
 from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
 
 from ..core.words import panel_letters
 from .drawing import (
@@ -27,7 +28,11 @@ def _draw_image(sheet, view, i, x, y, wide, high):
         shown = cmap(norm(view.maps[i - 1]))[..., :3]
         if view.on_image: shown = (1 - _grey)*shown + _grey*view.image.mean(-1, keepdims=True)
     ax.imshow(shown, aspect='auto')
-    ax.set(xticks=[], yticks=[])
+    for outline in view.outlines:
+        down, across = np.concatenate([outline, outline[:1]]).T
+        ax.plot(across*shown.shape[1] - .5, down*shown.shape[0] - .5, color=vermilion, linewidth=1.1,
+                path_effects=[withStroke(linewidth=2.4, foreground='white')])
+    ax.set(xticks=[], yticks=[], xlim=(-.5, shown.shape[1] - .5), ylim=(shown.shape[0] - .5, -.5))
 
 def _scale(limit):
     "Return a square-root scale up to `limit`: its norm, its colours and the values to print"

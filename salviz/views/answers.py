@@ -15,6 +15,7 @@ from ..core.image_layout import Crop, ImageLayout, inside_fractions, pixel_map
 from ..core.snapshots import Snapshot
 from ..core.validation import PositiveFloat, check_faults
 from ..core.words import panel_letters
+from ..metrics.localisation import energy_inside, pointing_game, rationale_mask
 from .base import View, arrays_of, as_list, cut_name, fixed, infos_of, number_words, title_of
 
 # %% ../../nbs/10_views/10_answers.ipynb #va05
@@ -33,6 +34,7 @@ class AnswerHeatMap(View):
     unit:str              # unit of the maps
     on_image:bool         # are the colours blended with the image?
     seconds:float=0.      # duration of the audio, if the image is its spectrogram
+    outlines:tuple=()     # closed lines around marked regions: [points, 2], y and x as fractions of the image
 
 # %% ../../nbs/10_views/10_answers.ipynb #va07
 def explained_layout(
@@ -64,17 +66,29 @@ def _method_index(method, methods) -> int:
 _method_words = dict(attention='mean attention over layers and heads', rollout='attention rollout',
                      gradient_x_attention='gradient x attention')
 
-def _chosen_maps(snapshot, answer, index, tokens, through_tower):
-    "Return the density of each pixel for the chosen `tokens`, [chosen, height, width]"
-    name = 'answer_heat_map'
-    image, weights = arrays_of(snapshot, name, 'answer_image', 'answer_weights')
+def _chosen_maps(snapshot, index, tokens, through_tower, size):
+    "Return the density of each pixel for the chosen `tokens`, [chosen, height, width], for an image of `size`"
+    name, answer = 'answer_heat_map', snapshot.info['answer']
     if through_tower:
         patches, = arrays_of(snapshot, name, 'answer_patches')
-        layout, values = explained_layout(answer['patches'], image.shape[:2]), patches[index, tokens]
+        layout, values = explained_layout(answer['patches'], size), patches[index, tokens]
     else:
-        layout = explained_layout(answer['layout'], image.shape[:2])
-        values = weights[index, tokens][:, answer['image_tokens']]
-    return pixel_map(layout, values)*image.shape[0]*image.shape[1]
+        weights, = arrays_of(snapshot, name, 'answer_weights')
+        layout, values = explained_layout(answer['layout'], size), weights[index, tokens][:, answer['image_tokens']]
+    return pixel_map(layout, values)*size[0]*size[1]
+
+def _outline(mark, size) -> np.ndarray: # [points, 2]
+    "Return the corners of a box, or the points of an outline, as fractions of an image of `size`"
+    if len(mark) == 4: mark = [mark[k] for k in (0, 1, 0, 3, 2, 3, 2, 1)]
+    return np.reshape(mark, (-1, 2))/size
+
+def _inside_words(marks, maps, letters) -> str:
+    "Return a sentence on the fraction of each of `maps` inside `marks`, and on its pointing game"
+    mask = rationale_mask(marks, *maps[0].shape)
+    listed = [', '.join(f'({letter}) {measure(one, mask):.0%}' for letter, one in zip(letters, maps))
+              for measure in (energy_inside, pointing_game)]
+    return (f' Lines enclose the marked regions, {mask.mean():.0%} of the image. Energy inside: {listed[0]}; pointing '
+            f'game: {listed[1]}.')
 
 def _inside(answer) -> np.ndarray: # [image tokens]
     "Return the fraction of each image token's box that is inside the image"
@@ -94,13 +108,16 @@ def answer_heat_map(
     through_tower:bool=False,       # follow the weights through the vision tower, to its patches?
     limit:PositiveFloat|None=None,  # density at the end of the colour scale; None: the largest one
     on_image:bool=True,             # blend the colours with the image? They then differ from the scale
+    # boxes (top, left, bottom, right) and outlines (y, x, y, x, ...) in pixels, such as `explorer.marks[0]`; they are
+    # drawn, and the caption says how much of each map is inside
+    marks:Sequence|None=None,
 ) -> AnswerHeatMap:
     "For each of several generated tokens, return the weights of the pixels and of the text before the token"
     name = 'answer_heat_map'
     answer, = infos_of(snapshot, name, 'answer')
     image, weights = arrays_of(snapshot, name, 'answer_image', 'answer_weights')
     index, chosen = _method_index(method, answer['methods']), _chosen_tokens(tokens, weights.shape[1])
-    maps = _chosen_maps(snapshot, answer, index, chosen, through_tower)
+    maps = _chosen_maps(snapshot, index, chosen, through_tower, image.shape[:2])
     start, is_text = answer['start'], np.arange(len(snapshot.labels)) >= answer.get('special', 0)
     is_text[answer['image_tokens']] = False
     before, inside = [np.flatnonzero(is_text[:start + g]) for g in chosen], _inside(answer)
@@ -112,6 +129,8 @@ def answer_heat_map(
     letters = [x.strip('()') for x in panel_letters(len(chosen) + 1)[1:]]
     listed = ', '.join(f'({letter}) “{cut_name(label)}”' for letter, label in zip(letters, labels))
     values = np.concatenate([weights[index, g, at] for g, at in zip(chosen, before)])
+    size, marked = (answer['layout']['height'], answer['layout']['width']), ''
+    if marks: marked = _inside_words(marks, _chosen_maps(snapshot, index, chosen, through_tower, size), letters)
     return AnswerHeatMap(
         title=title_of(snapshot, how), subtitle=f'model {snapshot.info.get("model", "")}',
         caption=f'(a) The {picture}. Weights of generated tokens: {listed}. {how.capitalize()} of the language model'
@@ -119,7 +138,8 @@ def answer_heat_map(
                 + '; 1 is the density of the whole weight, spread evenly over the image.'
                 + f' Colours are blended with the {picture}.'*on_image
                 + ' Below: the text before each token, coloured by its weight; generated tokens are framed. '
-                f'The weights of {source}{_outside(answer)} and text sum to 1.', seconds=float(seconds),
+                f'The weights of {source}{_outside(answer)} and text sum to 1.' + marked, seconds=float(seconds),
+        outlines=tuple(fixed(_outline(mark, size)) for mark in marks or ()),
         labels=tuple(labels), image=fixed(image/255), maps=fixed(maps), names=tuple(names),
         limit=float(limit or max(np.max(maps, initial=0.), 1e-9)), weights=fixed(values),
         words=tuple(cut_name(snapshot.labels[i]) for at in before for i in at),
