@@ -137,8 +137,8 @@ def _compacted(
 ) -> dict: # the same, [rows, longest row]
     "Delete all positions of `inputs` except `remaining`, close the gaps and pad each row on the right"
     if not remaining.any(1).all():
-        raise ValueError("an example without special tokens would be empty; use replacement='mask' or "
-                         "'mean_embedding'")
+        raise ValueError("removal would leave nothing of an example that has no special tokens; use "
+                         "replacement='mask' or 'mean_embedding'")
     length = remaining.sum(1)
     order = (~remaining).to(torch.uint8).argsort(dim=1, stable=True)[:, :length.max()]
     filled = torch.arange(order.shape[1], device=remaining.device) < length[:, None]

@@ -114,7 +114,7 @@ def _with_numbers(
         printed = str(fact(name))
         if not re.search(rf'(?<![\w.+−-]){re.escape(printed)}$', before):
             context = before.split('\n')[-1][-40:]
-            raise ValueError(f'fact {name} is {printed}, but the prose has …{context}')
+            raise ValueError(f'fact {name} is {printed}, but the text contains …{context}')
         parts.append(before)
         start = comment.end()
     return ''.join([*parts, text[start:]])

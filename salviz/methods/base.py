@@ -488,7 +488,7 @@ class Batch(dict):
 
     def __missing__(self, name):
         raise NoColumn(f'{self.method.name}: batch[{name!r}] does not exist; {self.where} has the columns '
-                       f'{", ".join(self)}. Batches contain all columns of the data; to use further columns with '
+                       f'{", ".join(self)}. Batches contain all columns of the data; to use additional columns with '
                        'custom probes, pass the probes as a Dataset')
 
 # %% ../../nbs/05_methods/00_base.ipynb #d2bdbd1bb

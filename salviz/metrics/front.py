@@ -104,7 +104,7 @@ def _directions(measures, better):
     "Return {metric: 'higher' or 'lower'}; raise a `ValueError` if the better direction of a metric is unknown"
     better = {m: checked_better(better, who='front: ').get(m) or better_of(m) for m in measures}
     unknown = [m for m, way in better.items() if way is None]
-    if unknown: raise ValueError(f"front: the better direction of {unknown[0]} is unknown; pass "
+    if unknown: raise ValueError(f"front: it is unknown whether a higher or lower {unknown[0]} is better; pass "
                                  f"better={{{unknown[0]!r}: 'higher'}} or 'lower'")
     return better
 

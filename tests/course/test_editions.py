@@ -73,7 +73,7 @@ def test_teachers_read_solutions_and_what_is_theirs_behind_a_fold():
 def test_a_number_that_is_not_its_fact_is_not_built(prose):
     wrong = lessons.lesson(changed={10: f'The accuracy is {prose}.'})
     for edition in ('student', 'teacher', 'page'):
-        with pytest.raises(ValueError, match='cell cell-10: fact 1.share is .87, but the prose has'):
+        with pytest.raises(ValueError, match='cell cell-10: fact 1.share is .87, but the text contains'):
             edition_of(wrong, edition, lessons.facts)
 
 def test_an_unknown_fact_is_named(tmp_path):

@@ -367,7 +367,7 @@ def test_run_that_cannot_continue_is_moved_aside_and_trained_again(made, tmp_pat
 
 def test_trial_of_another_process_is_skipped(made, whole):
     with Lease(whole.folder/"locks"/"AD-DROP.seed=1"), pytest.warns(
-        UserWarning, match=r'1 trials are being trained by another process \(AD-DROP.seed=1\)'):
+        UserWarning, match=r'1 trial is being trained by another process \(AD-DROP.seed=1\)'):
         made['study'](whole.folder).run()
 
 # cells
@@ -451,7 +451,7 @@ def test_method_can_build_on_the_run_of_another_method(made, tmp_path):
     assert list(study.runs()) == ['plain', 'sallm, weight=0.5', 'sallm, weight=2.0']
     lost = made['study'](tmp_path/'t', methods={'sallm': lambda run_of: SalLM(teacher=run_of('plain')),
                                                 'plain': FineTuning}, seeds=(0,), measures=['test_accuracy'], epochs=1)
-    with pytest.warns(UserWarning, match='plain.seed=0 has no finished run; list methods that others build on first'):
+    with pytest.warns(UserWarning, match='plain.seed=0 has no finished run; in methods=, list a method before'):
         assert lost.run().method.tolist() == ['plain']
 
 def _invented_training(study, cell, check):
