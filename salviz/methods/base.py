@@ -333,7 +333,7 @@ class _Described(_WithOptions):
         return f'{self.name}({", ".join(values)})'
 
     def completed(self, args:dict) -> dict:
-        "Return recorded `args` under their current names, with defaults for arguments that were added later"
+        "Return recorded `args` under their current names, with defaults for arguments that the run's version lacked"
         names, defaults = _renamed(type(self)), self.options()
         return {**{name: x for name, x in defaults.items() if x is not inspect.Parameter.empty},
                 **{names.get(name, name): x for name, x in args.items()}}
