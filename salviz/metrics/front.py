@@ -152,7 +152,7 @@ def _summed(frame, setting, measures, reported, confidence):
     for value, group in frame.groupby(setting, sort=True):
         if group['seed'].duplicated().any():
             raise ValueError(f'front: seed {group["seed"][group["seed"].duplicated()].iloc[0]} occurs twice for '
-                             f'{setting} = {value:g}; remove one of them')
+                             f'{setting} = {value:g}; remove one of these runs')
         row = {setting: float(value), 'seeds': len(group)}
         for m in (*measures, *reported):
             finite = [x for x in map(float, group[m]) if np.isfinite(x)]

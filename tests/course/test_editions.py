@@ -107,7 +107,7 @@ def test_a_measured_number_without_a_fact_is_loose(text, loose): assert _loose_n
     ({19: lessons.recall.replace('5. ', '6. ')}, (), 'Five questions to recall'),
     ({18: 'Hint: `weights = np.exp(scores - np.max(scores))`'}, (), 'the student edition contains a line'),
     ({}, [('code', 'def f(): pass', 'stub')], 'the cell after a stub must be its solution'),
-    ({}, [('code', 'x = 1', 'answer')], 'at most one tag, one of')])
+    ({}, [('code', 'x = 1', 'answer')], 'at most one of the tags')])
 def test_faults_of_a_lesson_are_listed(changed, more, words):
     faults = lesson_faults(lessons.lesson(changed, more), lessons.facts)
     assert any(words in fault for fault in faults), faults
