@@ -646,7 +646,8 @@ class _TrialList(_FinishedTrials):
         failed = {c.name: e for c in self.cells if (e := self._record(c.name).get('error'))}
         if len(failed) == len(self.cells):
             error = next(iter(failed.values()))
-            raise RuntimeError(f'Study: every trial failed ({len(failed)} of {len(failed)}), the first one with {error}')
+            raise RuntimeError(f'Study: every trial failed ({len(failed)} of {len(failed)}), '
+                               f'the first one with {error}')
         if failed:
             first, error = next(iter(failed.items()))
             message = (f'Study: {len(failed)} of {len(self.cells)} trials failed, {first} with {error}; status() lists '

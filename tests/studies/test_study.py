@@ -303,7 +303,8 @@ def test_invalid_measures_raise(measures, said):
 def test_failed_measure_keeps_the_run_and_is_tried_again(made, whole):
     def broken(run): return 'many'
     study = made['study'](whole.folder, measures={'test_accuracy': 'test_accuracy', 'broken': broken})
-    with pytest.raises(RuntimeError, match="every trial failed .4 of 4.*measure 'broken' must return a number"): study.run()
+    with pytest.raises(RuntimeError, match="every trial failed .4 of 4.*measure 'broken' must return a number"):
+        study.run()
     assert study.status()['state'].tolist() == ['failed']*4 and study.results().test_accuracy.notna().all()
     mended = made['study'](whole.folder)
     assert not (mended.run().isna().any().any() or mended.status()['error'].any())
