@@ -356,7 +356,8 @@ def _inches(
     "Parse a width in inches, or the name of a venue"
     try: number = float(word)
     except ValueError: return word
-    if not math.isfinite(number): raise argparse.ArgumentTypeError(f'must be inches or a venue, got {word!r}')
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f'must be a number of inches or the name of a venue, got {word!r}')
     return number
 
 def _flat(lists): return None if lists is None else [item for l in lists for item in l]

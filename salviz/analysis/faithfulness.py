@@ -59,10 +59,10 @@ def _unit_values(v, real, positions, words, unit, i):
     "Return the value of each unit in example `i` and the unit of each of `positions`; `real` is False for padding"
     per_word = unit == 'word' and v.ndim == 1 and len(v) == words.max() + 1
     if v.ndim != 1 or not per_word and len(v) not in (real.sum(), len(real)):
-        of_words = f', or for each of its {words.max() + 1} words'*(unit == 'word')
-        raise ValueError(f'values of example {i} must be one number for each of its {real.sum()} tokens, special ones '
-                         f'included, or for each of the {len(real)} positions of the batch{of_words}, got shape '
-                         f'{list(v.shape)}')
+        of_words = f', or one for each of its {words.max() + 1} words'*(unit == 'word')
+        raise ValueError(f'values of example {i} must contain one number for each of its {real.sum()} tokens '
+                         '(including special tokens), or one for each of the '
+                         f'{len(real)} positions of the batch{of_words}, got shape {list(v.shape)}')
     if not per_word:
         if len(v) != len(real): v = np.bincount(np.flatnonzero(real), weights=v, minlength=len(real))
         v = v[positions]
@@ -138,8 +138,8 @@ def _compacted(
 ) -> dict: # the same, [rows, longest row]
     "Delete all positions of `inputs` except `remaining`, close the gaps and pad each row on the right"
     if not remaining.any(1).all():
-        raise ValueError("an example without special tokens would be empty; use replacement='mask' or "
-                         "'mean_embedding'")
+        raise ValueError("all tokens of an example without special tokens would be removed; use "
+                         "replacement='mask' or 'mean_embedding'")
     length = remaining.sum(1)
     order = (~remaining).to(torch.uint8).argsort(dim=1, stable=True)[:, :length.max()]
     filled = torch.arange(order.shape[1], device=remaining.device) < length[:, None]

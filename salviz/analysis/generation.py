@@ -53,7 +53,7 @@ def translations(
     "Generate the translation of each text of `data` with `model`"
     check_counts(beams=beams, batch_size=batch_size)
     if head_task(model) != 'seq2seq':
-        raise ValueError(f'translations needs a model for the task seq2seq, got {type(model).__name__} '
+        raise ValueError(f'translations: model must have the task seq2seq, got {type(model).__name__} '
                          f'({head_task(model)})')
     end, source = tokenizer.eos_token_id, data
     rows, collate, _ = encoded_for(model, data, tokenizer, max_length)

@@ -743,7 +743,7 @@ def _read_images(
     "Convert `images` to the form that `model` reads; raise a `ValueError` if they are invalid"
     x, labels, names = _columns_of(images)
     if hasattr(x, '__len__') and len(x) > _most_images and np.ndim(x[0]) in (0, 3):
-        raise ValueError(f'{len(x)} images at once is too many, because each needs the maps of all heads; pass at '
+        raise ValueError(f'{len(x)} images at once are too many, because each needs the maps of all heads; pass at '
                          f'most {_most_images}, such as images[:8] or dataset.select(range(8))')
     if isinstance(x, (list, tuple)): x = list(map(_array, x))
     if isinstance(x, list) and len({one.shape for one in x}) > 1:

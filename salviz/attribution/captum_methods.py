@@ -186,7 +186,7 @@ def _of_tokens(score, values, is_repeated) -> torch.Tensor: # [rows, n]
         tokens = int(real.sum())
     if values.dim() < 2 or values.shape[1] != tokens:
         raise ValueError(f'the output of the layer has shape {list(values.shape)}, '
-                         f'without an axis for the {tokens} tokens')
+                         f'but no axis for the {tokens} tokens')
     values = values.flatten(2) if values.dim() > 2 else values[..., None]
     if is_repeated: return values[..., 0]
     return values.sum(-1)
@@ -200,7 +200,7 @@ def _of_pixels(score, values, is_repeated) -> torch.Tensor: # [rows, height, wid
         cells = values[..., 0] if is_repeated else values.sum(-1)
         if cells.shape[1] == first + rows*columns: grid = cells[:, first:].unflatten(1, (rows, columns))
     if grid is None:
-        raise ValueError(f'the output of the layer has shape {list(values.shape)}, without axes for pixels or patches')
+        raise ValueError(f'the output of the layer has shape {list(values.shape)}, but no axes for pixels or patches')
     pixels = nn.functional.interpolate(grid[:, None], (height, width))[:, 0]
     return pixels * grid[0].numel() / (height * width * channels)
 

@@ -36,8 +36,8 @@ def _text_columns(inputs) -> tuple: # (texts, pairs or None)
     kinds = {'pairs' if isinstance(t, tuple) and len(t) == 2 else type(t).__name__ for t in inputs}
     if kinds == {'pairs'}: return tuple(map(list, zip(*inputs)))
     if kinds in ({'str'}, {'list'}): return list(inputs), None
-    raise ValueError('inputs must be all texts (strings), all pairs of texts (tuples of two strings) or all lists of '
-                     f'words, got a list of {", ".join(sorted(kinds))}')
+    raise ValueError('inputs must be a list that contains only texts (strings), only pairs of texts (tuples of two '
+                     f'strings) or only lists of words, got a list of {", ".join(sorted(kinds))}')
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #011b
 def _data_fault(data) -> str: # '' if there is none

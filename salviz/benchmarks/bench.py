@@ -718,7 +718,7 @@ def cost_table(
     cells = [dict(step=goals[name]['title'], published=goals[name]['published'] or '-', measure=what, mean=x)
              for name in names for what, x in factors(name)]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f'cost_table: {twice[0]!r} is listed twice; name each row once')
+        raise ValueError(f'cost_table: {twice[0]!r} is listed twice; list each row only once')
     frame = pd.DataFrame(cells).assign(std=math.nan, n=1, p_adjusted=math.nan, best=False, mark='')
     return ResultTable(frame, ('step', 'published'), 'measure', _cost_sentences(results, tables, memory), digits=2)
 

@@ -267,8 +267,8 @@ def _compared(works, rounds, clock, agree) -> dict: # seconds, ratio and largest
     first = {who: work() for who, work in works.items()} if agree else {}
     differ = {who: _disagreement(values, first['salviz']) for who, values in first.items() if who != 'salviz'}
     if bad := [who for who, x in differ.items() if x > 1e-3]:
-        raise RuntimeError(f'bench: {bad[0]} and salviz compute different values (by {differ[bad[0]]:.1e} of the '
-                           'largest value), so their times cannot be compared')
+        raise RuntimeError(f'bench: {bad[0]} and salviz compute different values (difference: {differ[bad[0]]:.1e} '
+                           'of the largest value), so their times cannot be compared')
     if not agree: timed_rounds(works, 1, clock)
     times = timed_rounds(works, rounds, clock)
     return {who: dict(seconds=float(np.median(x)), ratio=relative(times, who, 'salviz'), difference=differ.get(who))

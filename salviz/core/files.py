@@ -74,8 +74,8 @@ def _fields(path, text):
             if fields: rows.append((line, fields))
             line = reader.line_num + 1
     except csv.Error as e:
-        raise ValueError(f'{path}: the row that begins on line {line} has an unclosed quote, or a quote inside a field '
-                         f'that is not doubled ({e}); put texts with commas or quotes in quotes, and double the quotes '
+        raise ValueError(f'{path}: the row that begins on line {line} has an unclosed quote, or an undoubled quote '
+                         f'inside a field ({e}); put texts with commas or quotes in quotes, and double the quotes '
                          'inside: "he said ""no"", twice"') from None
     finally: csv.field_size_limit(limit)
     return rows

@@ -33,7 +33,7 @@ def cell_tag(
     cell_tags = cell.get('metadata', {}).get('tags', [])
     unknown = [tag for tag in cell_tags if tag not in _tags]
     if unknown or len(cell_tags) > 1:
-        raise ValueError(f'cell {cell.get("id")}: a cell may have at most one tag, one of {", ".join(_tags)}; got '
+        raise ValueError(f'cell {cell.get("id")}: a cell may have at most one of the tags {", ".join(_tags)}; got '
                          f'{", ".join(map(str, cell_tags))}')
     if cell_tags: return cell_tags[0]
     return ''
@@ -114,7 +114,7 @@ def _with_numbers(
         printed = str(fact(name))
         if not re.search(rf'(?<![\w.+−-]){re.escape(printed)}$', before):
             context = before.split('\n')[-1][-40:]
-            raise ValueError(f'fact {name} is {printed}, but the prose has …{context}')
+            raise ValueError(f'fact {name} is {printed}, but the text contains …{context}')
         parts.append(before)
         start = comment.end()
     return ''.join([*parts, text[start:]])

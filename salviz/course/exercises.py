@@ -113,8 +113,8 @@ def _predict_of(sentence):
     def predict(words):
         p = measured.get(tuple(words))
         if p is None:
-            raise ValueError('predict: only the whole sentence and the sentence without one word are stored; remove '
-                             'a word and put nothing in its place')
+            raise ValueError('predict: predictions are stored only for the whole sentence and for the sentence without '
+                             'one word; remove one word and do not replace it')
         return np.array([1 - p, p])
     return predict
 

@@ -225,7 +225,8 @@ def open_lab(
 @contextlib.contextmanager
 def _no_network():
     "Block every connection to other computers"
-    def refuse(self, address): raise OSError(f'no network during the rehearsal, but something connected to {address!r}')
+    def refuse(self, address):
+        raise OSError(f'the rehearsal must run without a network, but something connected to {address!r}')
     connect = socket.socket.connect
     def local(self, address):
         stays_here = self.family == getattr(socket, 'AF_UNIX', None)

@@ -471,7 +471,7 @@ def _shape_of(rows, columns, split):
     if reader is None and missing:
         raise ValueError(f'{split} has no column {", ".join(missing)}; '
                          f'its columns are {", ".join(map(str, rows[0]))}, '
-                         'which is not a published format of rationales; '
+                         'which match no published format of rationales; '
                          'name its columns with text=, label= and rationale=')
     return reader or _generic(*columns)
 

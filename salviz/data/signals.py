@@ -193,7 +193,7 @@ def _read_idx(path) -> np.ndarray:
     path = checked_file(path)
     with {'.gz': gzip.open}.get(path.suffix, open)(path, 'rb') as f: content = f.read()
     if len(content) < 4 or content[:2] != b'\0\0' or content[2] not in _idx_types:
-        raise ValueError(f'{path} is not an idx file: it must begin with two zero bytes and a number type')
+        raise ValueError(f'{path} is not an idx file: it must begin with two zero bytes and the code of a number type')
     shape = [len(content)]
     if len(content) >= 4 + 4*content[3]: shape = np.frombuffer(content, '>u4', content[3], 4)
     kind, rest = np.dtype(_idx_types[content[2]]), content[4 + 4*content[3]:]
@@ -428,8 +428,8 @@ def _informative_boxes(
         last = fixed or 0
         if layout.places == axis: last = max(layout.offsets)
         if last + size > length:
-            raise ValueError(f'the box of this layout does not fit: along {axis} it covers {last} to {last + size}, '
-                             f'but an example has {length}')
+            raise ValueError(f'the box of this layout does not fit: along the {axis} axis, it covers positions '
+                             f'{last} to {last + size}, but an example has only {length}')
         if layout.places == axis: start = np.asarray(layout.offsets)[label]
         elif fixed is None: start = rng.integers(0, length - size + 1, len(label))
         else: start = fixed

@@ -1370,7 +1370,7 @@ def _answers_within(
     needed = {'text', 'text_pair', 'answer'}
     if not isinstance(data, dict) or not all(needed <= {*part.column_names} for part in data.values()):
         raise ValueError('answers_within: data must be a DatasetDict of questions with contexts, '
-                         'as load_questions returns it')
+                         'as returned by load_questions')
     longest = _longest(tokenizer, max_length)
     def fits(part):
         texts = align_batch(tokenizer, list(part['text']), list(part['text_pair']), longest)

@@ -45,8 +45,8 @@ def _pairs(heads):
     if heads is None or isinstance(heads, str) and heads == 'all': return heads
     try: return [(int(l), int(h)) for l, h in heads]
     except (TypeError, ValueError):
-        raise ValueError('heads must be (layer, head) pairs, such as [(5, 0), (5, 1)], whose full maps are included '
-                         f"above 128 tokens, or 'all'; got {heads!r}") from None
+        raise ValueError("heads must be 'all' or a list of (layer, head) pairs, such as [(5, 0), (5, 1)], got "
+                         f'{heads!r}') from None
 
 # %% ../../nbs/12_explorer/06_page.ipynb #006c
 def _check_layers(runs, layers):

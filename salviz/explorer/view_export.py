@@ -80,8 +80,8 @@ def _place(selection, kind, figure_kind, options) -> dict: # layer and head, or 
     place = entry_place(selection.entry)
     if 'mean_of' in place and {'layer', 'head'} & {*options}: return {}
     if 'mean_of' in place and 'head' in figure_kind.options and 'mean_of' not in figure_kind.options:
-        raise ValueError(f'figure: {kind} does not support the mean over chosen heads, which is shown; choose one '
-                         'head in the explorer, or pass layer= and head=')
+        raise ValueError(f'figure: {kind} does not support the mean over chosen heads that the explorer shows; '
+                         'choose one head there, or pass layer= and head=')
     return place
 
 # %% ../../nbs/12_explorer/13_view_export.ipynb #009p

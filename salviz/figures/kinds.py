@@ -57,8 +57,8 @@ def _venue_of(width):
     venue = str(width).lower()
     name = venue.removesuffix('-two-column')
     if name not in venues:
-        raise ValueError(f"figure: width must be in inches or a venue ({', '.join(venues)}), with '-two-column' for "
-                         f"the width of the page, got {width!r}")
+        raise ValueError(f"figure: width must be a number of inches or a venue ({', '.join(venues)}), followed by "
+                         f"'-two-column' for the width of the page, got {width!r}")
     return venues[name], venue != name
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #006c

@@ -459,7 +459,7 @@ def prior_method(
     released = form == 'released'
     if released and p is not None:
         raise ValueError(f"p={p!r} only applies to form='equal'; form='released' drops the whole region, "
-                         'which is the fraction rate of each row; omit p')
+                         f'a fraction rate={rate!r} of each row; omit p')
     if p is None: p = rate
     if not (0 < rate <= p < 1):
         raise ValueError(f'rate and p must satisfy 0 < rate <= p < 1, got rate={rate!r} and p={p!r}')

@@ -239,7 +239,7 @@ def assign_heads(
         by_layer = {check_layers(model, layer, 'patterns')[0]: heads for layer, heads in patterns.items()}
         if len(by_layer) < len(patterns):
             raise ValueError('AttentionGuidance: patterns contains a layer more than once: '
-                             f'{", ".join(map(str, patterns))}; use each layer once')
+                             f'{", ".join(map(str, patterns))}; list each layer only once')
     else:
         translates = patterns is None and check_part(model)[0] == 'encoder'
         if translates and head_fraction != .5:

@@ -333,7 +333,7 @@ class _Described(_WithOptions):
         return f'{self.name}({", ".join(values)})'
 
     def completed(self, args:dict) -> dict:
-        "Return recorded `args` under their current names, with defaults for arguments newer than the recording"
+        "Return recorded `args` under their current names, with defaults for arguments that the run's version lacked"
         names, defaults = _renamed(type(self)), self.options()
         return {**{name: x for name, x in defaults.items() if x is not inspect.Parameter.empty},
                 **{names.get(name, name): x for name, x in args.items()}}
@@ -490,7 +490,7 @@ class Batch(dict):
 
     def __missing__(self, name):
         raise NoColumn(f'{self.method.name}: batch[{name!r}] does not exist; {self.where} has the columns '
-                       f'{", ".join(self)}. Batches contain all columns of the data; to use further columns with '
+                       f'{", ".join(self)}. Batches contain all columns of the data; to use additional columns with '
                        'custom probes, pass the probes as a Dataset')
 
 # %% ../../nbs/05_methods/00_base.ipynb #d2bdbd1bb

@@ -80,8 +80,8 @@ def _query_rows(
     check_choice('rows', rows, ('auto', 'pooled', 'ordinary'))
     row = pooled_row_of(snapshot)
     if row is None and rows == 'pooled':
-        raise ValueError("rows='pooled': this snapshot has no pooled row, because its head reads several; use "
-                         "rows='ordinary'")
+        raise ValueError("rows='pooled': this snapshot has no pooled row, because the classification head reads "
+                         "several rows; use rows='ordinary'")
     if row is None or rows == 'ordinary': return np.flatnonzero(~np.asarray(snapshot.is_special, bool))
     return np.array([row])
 

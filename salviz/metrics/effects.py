@@ -57,8 +57,8 @@ def _task_codes(tasks, n):
     if tasks is None: return np.zeros(n, dtype=int)
     codes, _ = pd.factorize(np.asarray(tasks, dtype=object))
     if codes.shape != (n,) or (codes < 0).any():
-        raise ValueError(f'tasks must name the task of each of the {n} pairs, got {len(codes)} names, '
-                         f'{int((codes < 0).sum())} of them missing')
+        raise ValueError(f'tasks must name the task of each of the {n} pairs, got {len(codes)} entries '
+                         f'({int((codes < 0).sum())} missing)')
     return codes
 
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-7b

@@ -104,7 +104,7 @@ def _directions(measures, better):
     "Return {metric: 'higher' or 'lower'}; raise a `ValueError` if the better direction of a metric is unknown"
     better = {m: checked_better(better, who='front: ').get(m) or better_of(m) for m in measures}
     unknown = [m for m, way in better.items() if way is None]
-    if unknown: raise ValueError(f"front: the better direction of {unknown[0]} is unknown; pass "
+    if unknown: raise ValueError(f"front: it is unknown whether a higher or lower {unknown[0]} is better; pass "
                                  f"better={{{unknown[0]!r}: 'higher'}} or 'lower'")
     return better
 
@@ -152,7 +152,7 @@ def _summed(frame, setting, measures, reported, confidence):
     for value, group in frame.groupby(setting, sort=True):
         if group['seed'].duplicated().any():
             raise ValueError(f'front: seed {group["seed"][group["seed"].duplicated()].iloc[0]} occurs twice for '
-                             f'{setting} = {value:g}; remove one of them')
+                             f'{setting} = {value:g}; remove one of these runs')
         row = {setting: float(value), 'seeds': len(group)}
         for m in (*measures, *reported):
             finite = [x for x in map(float, group[m]) if np.isfinite(x)]

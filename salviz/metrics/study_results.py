@@ -251,7 +251,8 @@ def _best_ways(frame, by, report, better):
     ways = {x: (better or {}).get(x, better_of(x)) for x in (by, report)}
     for name, x in dict(report=report, by=by).items():
         if ways[x] is None:
-            problem = f"the better direction of {x} is unknown; pass better={{{x!r}: 'higher'}} or 'lower'"
+            problem = (f'it is unknown whether a higher or lower {x} is better; pass '
+                       f"better={{{x!r}: 'higher'}} or 'lower'")
     for name, x in dict(report=report, by=by).items():
         if x not in measures: problem = f'unknown metric {name}={x!r}; available: {", ".join(measures) or "none"}'
     if by == report or by.startswith('test_'):

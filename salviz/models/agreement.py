@@ -216,7 +216,8 @@ def trained_order(
                          f'{", ".join(labels)}; omit labels, and if the classes are the same, rename them in the '
                          'order of the head with salviz.models.agreement.name_classes(model, [...])')
     warnings.warn(f'{str(name)!r}: the trained head has the classes in the order {", ".join(head_names)}, '
-                  f'labels in the order {", ".join(labels)}: the order of the head is used', stacklevel=5)
+                  f'but labels lists them in the order {", ".join(labels)}; the order of the head is used',
+                  stacklevel=5)
     return head_names
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm20b

@@ -49,7 +49,7 @@ groups = { # in the order of the report: {verdict: (heading, meaning)}
     'not supported': ('Not supported', 'an effect that would matter is excluded, or harm beyond the margin is shown; '
                       'with several effects, for at least one of them'),
     'contradicted': ('Contradicted', 'the whole interval is below 0'),
-    'inconclusive': ('Inconclusive', 'the data fit both no effect and an effect that would matter'),
+    'inconclusive': ('Inconclusive', 'the data are compatible with no effect and with an effect that would matter'),
     'not testable': ('Not testable', 'at this scale, the models did not learn what the claim requires'),
     'no verdict': ('No verdict', 'fewer than four pairs, or a budget without verdicts'),
     'not run': ('Not run', 'no rows')}

@@ -230,8 +230,8 @@ def _reproduce_tuned(folder, names, processes, file, progress) -> pd.DataFrame:
     table = tuned_table(file)
     wanted = [e.name for name in names for e in tuned_effects[name]]
     if left := [name for name in wanted if not table.finished[name]]:
-        raise RuntimeError(f'reproduce: {len(left)} of {len(wanted)} effects are not decided ({", ".join(left[:5])}): '
-                           f'a run failed, see the error files under {folder}. Call reproduce again to resume')
+        raise RuntimeError(f'reproduce: {len(left)} of {len(wanted)} effects are undecided ({", ".join(left[:5])}), '
+                           f'because a run failed; see the error files under {folder}. Call reproduce again to resume')
     return read_rows(file, 'tuned')
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-13b

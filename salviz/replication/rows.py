@@ -33,7 +33,8 @@ def file_entries(file) -> list: # of dict
         except ValueError: entry = None
         if isinstance(entry, dict) and entry.get('kind') in _kinds: out.append(entry)
         elif i < len(lines) - 1 or text.endswith('\n'):
-            raise ValueError(f'{file.name}: line {i + 1} is not a registry, machine, choice or row; remove that line')
+            raise ValueError(f'{file.name}: line {i + 1} is not an entry of kind registry, machine, choice or row; '
+                             'remove that line')
     return out
 
 # %% ../../nbs/15_replication/07_rows.ipynb #rw-6c1

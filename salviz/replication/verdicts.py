@@ -34,7 +34,7 @@ def _word_of(
 ) -> str:
     "Return the verdict of `rule` for an interval; an end that equals a threshold does not pass it"
     check_choice('rule', rule, _rules)
-    if not low <= high: raise ValueError(f'low must be a number and at most high, got {low!r} and {high!r}')
+    if not low <= high: raise ValueError(f'low and high must be numbers with low <= high, got {low!r} and {high!r}')
     if rule == 'no harm':
         if low > -smallest: return 'supported'
         if high < -smallest: return 'not supported'

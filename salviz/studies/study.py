@@ -267,7 +267,7 @@ class _TrialParts(_StudyArguments):
         run = Run(path) if (path/'config.json').is_file() else None
         if run is None or not run.finished:
             raise RuntimeError(f'run_of: {other.name} has no finished run; '
-                               'in methods=, list methods that others build on first')
+                               'in methods=, list a method before the methods that build on it')
         return run
 
 # %% ../../nbs/07_studies/03_study.ipynb #020
@@ -646,7 +646,8 @@ class _TrialList(_FinishedTrials):
         failed = {c.name: e for c in self.cells if (e := self._record(c.name).get('error'))}
         if len(failed) == len(self.cells):
             error = next(iter(failed.values()))
-            raise RuntimeError(f'Study: all {len(failed)} trials failed, the first one with {error}')
+            raise RuntimeError(f'Study: every trial failed ({len(failed)} of {len(failed)}), '
+                               f'the first one with {error}')
         if failed:
             first, error = next(iter(failed.items()))
             message = (f'Study: {len(failed)} of {len(self.cells)} trials failed, {first} with {error}; status() lists '
@@ -654,8 +655,8 @@ class _TrialList(_FinishedTrials):
                        'number of tries')
             warnings.warn(message, stacklevel=4)
         if busy:
-            warnings.warn(f'Study: {len(busy)} trials are being trained by another process ({busy[0]}); '
-                          'call run() again when they are finished', stacklevel=4)
+            warnings.warn(f'Study: {len(busy)} trial{"s are" if len(busy) > 1 else " is"} being trained by another '
+                          f'process ({busy[0]}); call run() again when this training has ended', stacklevel=4)
 
 # %% ../../nbs/07_studies/03_study.ipynb #031r
 class _RunningStudy(_TrialList):

@@ -53,8 +53,8 @@ def _check_texts(name, d, columns):
     empty = [i for c in columns if c in d.column_names for i, t in enumerate(d[c][:]) if not isinstance(t, str)
              or not t.strip()]
     if empty:
-        raise ValueError(f'train: {len(empty)} texts in the {name} split are empty (first: row {empty[0]}, counted '
-                         'from 0); remove them')
+        raise ValueError(f'train: {len(empty)} of the texts in the {name} split {"is" if len(empty) == 1 else "are"} '
+                         f'empty (first: row {empty[0]}, counted from 0); remove empty texts')
 
 # %% ../../nbs/06_training/00_feed.ipynb #008
 def _check_sight(model, task):

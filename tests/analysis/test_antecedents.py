@@ -289,7 +289,7 @@ def test_invalid_data_are_rejected(call, said):
 def test_sentences_that_are_too_long_are_rejected_instead_of_truncated(tiny_bert, tiny_tokenizer, sentences):
     long = datasets.Dataset.from_list([by_hand(), by_hand() | dict(text=by_hand()['text'] + ' and so on'*40)])
     with pytest.warns(UserWarning, match='were truncated'), pytest.raises(ValueError,
-                                                                    match='1 sentences are longer than 64 tokens '
+                                                                    match='1 sentence is longer than 64 tokens '
                                                                     '.first: row 1.'):
         antecedent_accuracy(tiny_bert(), tiny_tokenizer, long)
     with pytest.raises(ValueError, match='at least two sentences'):

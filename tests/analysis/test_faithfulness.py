@@ -250,8 +250,8 @@ def test_values_may_be_per_token_or_per_position_with_any_padding(tiny_bert, tin
         assert torch.equal(_unit_ranks(batch, told, unit)[0], _unit_ranks(batch, told.values, unit)[0])
     for n in (lengths[0] - 1, lengths[0] + 1, batch['input_ids'].shape[1] + 1):
         with pytest.raises(ValueError,
-                           match=f'one number for each of its {lengths[0]} tokens, special ones included, or for each '
-                           f'of the {len(order[0])} positions'):
+                           match=f'one number for each of its {lengths[0]} tokens .including special tokens., or one '
+                           f'for each of the {len(order[0])} positions'):
             _unit_ranks(batch, [np.zeros(n), *values[1:]])
     with pytest.raises(ValueError, match="must explain one class per example, got an explanation with target='each'"):
         _unit_ranks(batch, explain(model, batch, 'input_x_gradient', 'each'))

@@ -356,7 +356,7 @@ def test_objects_are_found_by_their_names_and_never_share_one():
     ('captum.NoiseTunnel(GradientShap)', 'draws random numbers itself'),
     ('captum.Lime(steps=3)', 'captum.Lime has no option steps; available: '),
     ("captum.LayerConductance(layer='nowhere')", "has no layer 'nowhere'; layers are bert"),
-    ("captum.LayerGradientXActivation(layer='bert.pooler')", 'without an axis for the 6 tokens'),
+    ("captum.LayerGradientXActivation(layer='bert.pooler')", 'but no axis for the 6 tokens'),
     ('captum.LayerGradCam', 'supports pixel_values only'),
     ('lime', "an attribution of Captum such as 'captum.Lime'")])
 def test_bad_names_are_rejected_with_the_reason(method, message):

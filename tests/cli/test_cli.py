@@ -204,7 +204,7 @@ wrong = [(('study', 'study', '--set', 'nope=1'), 'study table: no argument nope;
          ((*figure, '--set', 'source=1'), '--set: `source` is the positional argument RUN'),
          ((*figure, '--kind', 'attention_map', '--set', 'overlays=3'),
           'attention_map: overlays must be a string, a list of strings or None, got 3'),
-         ((*figure, '--width', 'nan'), 'must be inches or a venue'),
+         ((*figure, '--width', 'nan'), 'must be a number of inches or the name of a venue'),
          ((*figure, '--font-size', 'inf'), 'must be a non-negative number'),
          ((*figure, '--columns', '0'), 'must be a whole number of at least 1'),
          (('figure', '', '--out', 'a.png'), 'got an empty string'),

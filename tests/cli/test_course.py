@@ -60,7 +60,7 @@ def test_existing_files_are_not_overwritten(package, tmp_path, capsys, place, st
 def test_a_lesson_with_a_wrong_fact_leaves_an_empty_folder(package, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, 'salviz.course.facts', SimpleNamespace(fact=lambda name: '.88'))
     assert main(['course', 'mine']) == 2
-    assert 'lesson 1_row: cell cell-10: fact 1.share is .88, but the prose has' in capsys.readouterr().err
+    assert 'lesson 1_row: cell cell-10: fact 1.share is .88, but the text contains' in capsys.readouterr().err
     assert names(tmp_path/'here'/'mine') == []
 
 def test_jupyterlab_opens_lesson_1_only_with_the_option_open(package, monkeypatch):
@@ -152,7 +152,7 @@ def test_the_rehearsal_prints_a_line_per_lesson_and_leaves_no_files(package, tmp
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('cell,text,words', [
     (13, 'def row(scores): return [1, 0]', 'check rejects the solution'),
-    (17, "import socket\nsocket.create_connection(('192.0.2.1', 80))", 'no network during the rehearsal'),
+    (17, "import socket\nsocket.create_connection(('192.0.2.1', 80))", 'the rehearsal must run without a network'),
     (21, 'assert False, "not so"', 'AssertionError: not so'),
     (9, "Reveal('1.class', lambda: 1/0)", 'ZeroDivisionError')])
 def test_a_failed_rehearsal_names_the_lesson_and_the_cell(package, capsys, cell, text, words):

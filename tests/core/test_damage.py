@@ -719,7 +719,7 @@ def test_study_without_weights_deletes_them_after_each_trial(tmp_path, make_tiny
                  snapshots=0)
     study = Study(folder, bert, tiny_data, {'FineTuning': FineTuning}, seeds=(0, 1, 2), **given)
     held = study._lease(study.cells[2])
-    with held, pytest.warns(UserWarning, match='1 trials are being trained by another process'): study.run()
+    with held, pytest.warns(UserWarning, match='1 trial is being trained by another process'): study.run()
     assert seen[-2:] == [[], []]
     assert not list(folder.glob('runs/*/checkpoints/checkpoint-*'))
     assert study.results()['accuracy'].tolist() == [0., 1.]

@@ -73,7 +73,7 @@ def test_teachers_read_solutions_and_what_is_theirs_behind_a_fold():
 def test_a_number_that_is_not_its_fact_is_not_built(prose):
     wrong = lessons.lesson(changed={10: f'The accuracy is {prose}.'})
     for edition in ('student', 'teacher', 'page'):
-        with pytest.raises(ValueError, match='cell cell-10: fact 1.share is .87, but the prose has'):
+        with pytest.raises(ValueError, match='cell cell-10: fact 1.share is .87, but the text contains'):
             edition_of(wrong, edition, lessons.facts)
 
 def test_an_unknown_fact_is_named(tmp_path):
@@ -107,7 +107,7 @@ def test_a_measured_number_without_a_fact_is_loose(text, loose): assert _loose_n
     ({19: lessons.recall.replace('5. ', '6. ')}, (), 'Five questions to recall'),
     ({18: 'Hint: `weights = np.exp(scores - np.max(scores))`'}, (), 'the student edition contains a line'),
     ({}, [('code', 'def f(): pass', 'stub')], 'the cell after a stub must be its solution'),
-    ({}, [('code', 'x = 1', 'answer')], 'at most one tag, one of')])
+    ({}, [('code', 'x = 1', 'answer')], 'at most one of the tags')])
 def test_faults_of_a_lesson_are_listed(changed, more, words):
     faults = lesson_faults(lessons.lesson(changed, more), lessons.facts)
     assert any(words in fault for fault in faults), faults

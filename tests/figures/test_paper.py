@@ -589,7 +589,7 @@ refused = [('heat_map', {}, ValueError, "unknown kind 'heat_map'; available: att
            ('discard_region', dict(heads=8), ValueError, 'discard_region has no option heads; available: layer, head'),
            ('masked_sentence', {}, ValueError, 'has no is_masked.*; available: attention, attention_attribution'),
            ('pattern_residual', {}, ValueError, 'has no pattern_target.*available:'),
-           ('discard_region', dict(width='vldb'), ValueError, r'width must be in inches or a venue \(acl, emnlp'),
+           ('discard_region', dict(width='vldb'), ValueError, r'must be a number of inches or a venue \(acl, emnlp'),
            ('discard_region', dict(font_size='caption'), ValueError, "font_size='caption' needs a venue"),
            ('discard_region', dict(width='acl', font_size=11), ValueError,
             'too narrow for DiscardRegion at 11 points; choose at most 10.6 points'),

@@ -119,7 +119,7 @@ def test_suspended_process_is_replaced_from_another_host_and_writes_nothing(made
         time.sleep(.05)
     held, = study_progress(study.folder).cells.itertuples()
     assert (held.state, held.host, held.process) == ('running', 'elsewhere', child.pid)
-    with pytest.warns(UserWarning, match='1 trials are being trained by another process'): study.run()
+    with pytest.warns(UserWarning, match='1 trial is being trained by another process'): study.run()
     file, = (study.folder/'locks').iterdir()
     os.utime(file, (0, 0))
     assert study_progress(study.folder).counts['running'] == 0

@@ -455,7 +455,7 @@ def test_empty_texts_splits_and_invalid_labels_raise(tmp_path, tiny_bert, tiny_t
     for texts in (['fine', ' '], ['fine', None]):
         hollow = datasets.DatasetDict({**tiny_data,
                                        'validation': datasets.Dataset.from_dict(dict(text=texts, label=[0, 1]))})
-        with pytest.raises(ValueError, match='1 texts in the validation split are empty .first: row 1'):
+        with pytest.raises(ValueError, match='1 of the texts in the validation split is empty .first: row 1'):
             train(tiny_bert(), tiny_tokenizer, hollow, run_dir=tmp_path/'run', **quick)
     for label in (None, .5, 'good'):
         odd = datasets.DatasetDict({**tiny_data,
