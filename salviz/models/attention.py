@@ -700,7 +700,7 @@ def _without_trace(stack):
     finally:
         for m, mode in modes: m.training = mode
         for m, name, were in hooks:
-            were.update(m.__dict__[name]) # hooks that transformers added meanwhile
+            were.update(m.__dict__[name]) # hooks that transformers added inside the block
             m.__dict__[name] = were
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr07

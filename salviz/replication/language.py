@@ -225,7 +225,7 @@ def _masked_lm(folder, after, seeds, layers, **sizes):
       small=dict(_small, seeds=range(100, 105), layers=(6,)),
       full=dict(_full, seeds=range(100, 105), layers=(12,)))
 def _all_guided(folder, after, seeds, layers, **sizes):
-    "Return the study that guides all heads; separate from MLM, which trains each condition at each depth"
+    "Return the study that guides all heads, which is separate because MLM trains each condition at each depth"
     return _pretraining(folder, 'MLM1', seeds, dict(AG1=partial(_guided, head_fraction=1.)), _with_line,
                        settings=dict(layers=list(layers)), **sizes)
 

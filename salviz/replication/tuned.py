@@ -42,7 +42,7 @@ def _mean_difference(claim, unit=1., labels=None, higher=True) -> float:
 def _tests(claim, *effects): tuned_effects[claim] = effects
 
 def _half(name, title, terms, paper_effect, seeds, **more) -> TunedEffect:
-    "Return an effect whose smallest size of interest is half of the paper's"
+    "Return an effect whose smallest effect of interest is half of the effect in the paper"
     return TunedEffect(name, title, terms, round(paper_effect/2, 5), paper_effect=paper_effect, seeds=seeds,
                        why='half of the effect in the paper', **more)
 

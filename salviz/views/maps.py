@@ -923,7 +923,7 @@ def continuation(
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MaskedPairs(View):
     "Sentences and their masked copies, word by word, concatenated"
-    saliency:np.ndarray    # [N] of words, signed; NaN for special tokens
+    saliency:np.ndarray    # [N] of each word, signed; NaN for special tokens
     limit:float            # saliency at either end of the colour scale
     masked_labels:tuple    # [N] words of the masked copy
     is_replaced:np.ndarray # bool [N]
