@@ -475,9 +475,10 @@ def _continuations(
         prompt = continued(tokenizer, text, [])
         ids = torch.tensor([prompt.input_ids.tolist()], device=device_of(model))
         if ids.shape[1] + settings.get('max_new_tokens', 1) > longest:
-            raise ValueError(f'generate: the text has {ids.shape[1]} tokens and the model accepts {longest}, so at '
-                             f'most {max(0, longest - ids.shape[1])} can be generated; generate fewer tokens, or '
-                             'shorten the text')
+            raise ValueError(f'generate: the text has {ids.shape[1]} tokens and at most {longest} are allowed, '
+                             f'including generated ones, so at most {max(0, longest - ids.shape[1])} can be generated; '
+                             'generate fewer tokens, shorten the text, or pass a larger max_length if the model '
+                             'accepts it')
         with undisturbed(model, seed=0), torch.no_grad():
             written = model.generate(ids, attention_mask=torch.ones_like(ids),
                                   pad_token_id=_baseline_token(model, tokenizer)[0], **settings)
