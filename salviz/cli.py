@@ -482,6 +482,8 @@ def _describe_kinds() -> str:
     modules = ast.literal_eval(_assigned(_figure_tree('drawing'), '_drawing_modules'))
     trees = [_figure_tree(module.rpartition('.')[2]) for module in modules]
     kinds = dict(pair for tree in trees for pair in _registered_kinds(tree))
+    if drawing := sys.modules.get('salviz.figures.drawing'): # contains the kinds that the caller has registered
+        kinds |= {name: kind.about for name, kind in drawing.figure_kinds().items()}
     venues = [venue.arg for venue in _assigned(_figure_tree('kinds'), 'venues').keywords]
     lines = [f'{name:{max(map(len, kinds))}}  {about}' for name, about in kinds.items()]
     return '\n'.join(['kinds:', *lines, '', f'venues: {", ".join(venues)}'])

@@ -512,7 +512,7 @@ _claim('S2', 'saliency_guided', 'Accuracy falls faster when salient pixels are r
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-17e
 _claim('S3', 'saliency_guided', 'Gradients concentrate near zero',
     short='gradients concentrate near zero',
-    paper_says='Figure 2 A and C, no numbers', weak='Images of one run.',
+    paper_says='Figures 2A and 2C; no numbers', weak='Images of one run.',
     ours='DIGITS: the fraction of pixels whose gradient is below .05 times the largest of the image.',
     effects=[Effect('S3', 'fraction of small gradients, SGT - FT',
                     _minus('DIGITS', 'SGT', 'FT', 'small_gradients'), .02,
@@ -580,7 +580,7 @@ _claim('S5', 'saliency_guided', 'Saliency finds informative cells more precisely
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-18a
 _claim('S6', 'saliency_guided', 'The late bias of an LSTM\'s saliency vanishes',
     short='no late bias in an LSTM',
-    paper_says='Figure 6 B, no numbers', weak='The paper does not say whether the models solve the task.',
+    paper_says='Figure 6B; no numbers', weak='The paper does not say whether the models solve the task.',
     ours='VANISH: series of 25 steps with an early or a late informative box, and forget gates that start open. The '
          'metric is AUP of the gradient, because gradients vanish; this was decided after a pilot in which integrated '
          'gradients had no late bias.',
