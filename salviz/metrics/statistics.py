@@ -610,10 +610,11 @@ def _html(table) -> str:
         written = replace(c, mean=html.escape(c.mean), mark=html.escape(c.mark))
         return _printed(written, '<b>{}</b>', mark='<sup>{}</sup>')
     rows, columns = (list(map(html.escape, part)) for part in table.heads())
-    left, right = 'style="text-align:left"', 'style="text-align:right;white-space:nowrap"'
+    padding = 'padding:.2em .6em' # some front ends, such as marimo, remove the default padding
+    left, right, centre = (f'style="text-align:{x};{padding}"' for x in ('left', 'right;white-space:nowrap', 'center'))
     head = ''.join(f'<th {left}>{x}</th>' for x in rows) + ''.join(f'<th {right}>{x}</th>' for x in columns)
     if groups := table.groups():
-        above = ''.join(f'<th colspan="{k}" style="text-align:center">{html.escape(x)}</th>' for x, k in groups)
+        above = ''.join(f'<th colspan="{k}" {centre}>{html.escape(x)}</th>' for x, k in groups)
         below = ''.join(f'<th {right}>{html.escape(x)}</th>' for x in table.lower_heads())
         head = f'<th></th>'*len(rows) + f'{above}</tr><tr>' + ''.join(f'<th {left}>{x}</th>' for x in rows) + below
     def line(names, cells):
