@@ -73,8 +73,7 @@ def _unit_values(v, real, positions, words, unit, i):
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #006x
 def _unit_ranks(
-    # as returned by `Collator`: input_ids [batch, n], attention_mask, is_special and, for words, word_ids
-    batch:dict,
+    batch:dict, # as returned by `Collator`: input_ids [batch, n], attention_mask, is_special and, for words, word_ids
     values, # one array per example, [batch, n] or an `Explanation`: a number per token, or with unit='word' per word
     unit='token',     # or 'word'
     ranking='signed', # highest values first, or 'magnitude': highest magnitudes first

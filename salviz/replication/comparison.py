@@ -124,11 +124,10 @@ class _ComparedRows:
     splits:list       # held-out splits, 'test' first
     methods:list      # names of all methods, in the order of the call
     left_out:dict = field(default_factory=dict) # {method: why it was not trained}
-    tuning:dict = field(default_factory=dict)   # {method: {'trials', 'space', 'chosen', 'score'}}
+    # {method: {'trials', 'space', 'chosen', 'score'}, and 'note' if the method has a `Method.evaluation_note`}
+    tuning:dict = field(default_factory=dict)
     sentences:list = field(default_factory=list) # sentences on budget and data, for the caption
     texts:dict = field(default_factory=dict)    # {form: methods text}
-    # {method: sentence} for methods with another name than their class, see `Method.evaluation_note`
-    evaluation_notes:dict = field(default_factory=dict)
 
     @classmethod
     def open(cls,
@@ -195,7 +194,8 @@ class _Sentences(_Ranked):
     def _evaluation_notes(self) -> dict: # {method: sentence}
         "Return `Method.evaluation_note` of the methods that have one"
         kinds = method_kinds()
-        notes = {name: getattr(kinds.get(name), 'evaluation_note', '') for name in self.methods} | self.evaluation_notes
+        notes = {name: getattr(kinds.get(name), 'evaluation_note', '') for name in self.methods}
+        notes |= {name: tuned['note'] for name, tuned in self.tuning.items() if 'note' in tuned}
         return {name: note for name, note in notes.items() if note and name not in self.left_out}
 
     def _evaluation_sentence(self):
@@ -438,8 +438,9 @@ def _comparison(work, plan, tuning, final) -> MethodComparison:
         stopped = f'Stopped in the {stage} at the budget of {_time_words(work.budget)}: '*(time.time() >= ends)
         sentences = [f'{stopped}{len(rows)} of {total} final runs are finished.']
     notes = {name: note for name, spec in work.methods.items() if (note := getattr(spec, 'evaluation_note', ''))}
+    tuning = {name: tuned | (dict(note=notes[name]) if name in notes else {}) for name, tuned in tuning.items()}
     return MethodComparison(rows, work.score, work.held_out, list(work.methods), plan.left_out, tuning, sentences,
-                            texts, notes)
+                            texts)
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-029
 def _save_unless_shorter(comparison, file, say):

@@ -350,7 +350,7 @@ def test_invalid_arguments_are_rejected_by_name(tiny_bert, tiny_tokenizer):
     values = torch.rand(batch['input_ids'].shape)
     cases = [
         (lambda: faithfulness(model, batch, values[:2]), 'must contain one array for each of the 4 examples, got 2'),
-        (lambda: faithfulness(model, batch, [[1.]]*4), 'values of example 0 must be one number for each of its'),
+        (lambda: faithfulness(model, batch, [[1.]]*4), 'values of example 0 must contain one number for each of its'),
         (lambda: faithfulness(model, batch, values/0), 'values of example 0 must be finite, got inf'),
         (lambda: faithfulness(model, batch, values, 'loudest'),
          "target must be 'predicted', 'gold', a class, or an int64 tensor with a class for each, got 'loudest'"),

@@ -143,7 +143,7 @@ def test_without_sacrebleu_the_error_says_how_to_install_it(monkeypatch, trained
     assert set(scores) == {'exact_match', 'ended'}
 
 def test_invalid_translations_are_rejected(trained, pairs, tokenizer, tiny_bert):
-    with pytest.raises(ValueError, match='a model for the task seq2seq, got BertForSequenceClassification'):
+    with pytest.raises(ValueError, match='model must have the task seq2seq, got BertForSequenceClassification'):
         translations(tiny_bert(), tokenizer, ['a'])
     with pytest.raises(ValueError, match='data must have targets'):
         translation_scores(trained, tokenizer, ['the dog sees a house .'])

@@ -70,7 +70,7 @@ def test_invalid_selection_metrics_give_a_short_error(tmp_path):
                           (dict(by='validation_loss', report='validation_loss'), 'metric on the validation split')):
         with pytest.raises(ValueError, match=says): best_settings(frame, **options)
     named = frame.rename(columns=dict(validation_accuracy='validation_points', test_accuracy='test_points'))
-    with pytest.raises(ValueError, match='better direction of validation_points'):
+    with pytest.raises(ValueError, match='whether a higher or lower validation_points is better'):
         best_settings(named, 'validation_points')
     both = dict(validation_points='higher', test_points='higher')
     assert best_settings(named, 'validation_points', better=both)[['p', 'q']].equals(best_settings(frame)[['p', 'q']])

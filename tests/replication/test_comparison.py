@@ -250,7 +250,6 @@ def test_methods_that_do_not_fit_are_left_out_with_the_reason(compared):
     assert 'requires rationales in every split that is scored' in result.left_out['Steering']
     assert {*result.rows.method} == {'FineTuning', 'DropHead'}
     assert 'rationale' in result.notes()['RightForRightReasons']
-    assert result.evaluation_notes == dict(Steering=Steering.evaluation_note)
     assert Steering.evaluation_note not in result.methods_text() # it was not trained
 
 def rows_of(means, seeds=6, spread=.01, seed=0):
@@ -403,6 +402,6 @@ def test_the_shipped_comparison_opens_and_its_table_follows_from_its_rows():
     assert Steering.evaluation_note in result.results().caption
     assert result.table().note['Steering'] == Steering.evaluation_note and not result.table().note['RDrop']
     renamed = compared_rows(dict(FineTuning=.7, A=.8))
-    renamed.evaluation_notes['A'] = Steering.evaluation_note
+    renamed.tuning['A'] = dict(trials=1, chosen={}, note=Steering.evaluation_note)
     assert Steering.evaluation_note in renamed.results().caption and Steering.evaluation_note in renamed.to_latex()
     assert 'domain: mean ood accuracy against test accuracy' in result.figure().caption

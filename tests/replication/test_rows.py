@@ -36,7 +36,7 @@ def test_an_incomplete_last_line_is_skipped_and_other_damage_raises_an_error(tmp
     lines = file.read_text().splitlines()
     for damaged in ('nonsense', '[]', '{"kind": "other"}'):
         file.write_text('\n'.join([*lines[:2], damaged, *lines[2:]]) + '\n')
-        with pytest.raises(ValueError, match='line 3 is not a registry'): read_rows(file)
+        with pytest.raises(ValueError, match='line 3 is not an entry of kind registry'): read_rows(file)
 
 def test_a_changed_registry_is_written_before_its_rows(tmp_path, monkeypatch):
     file = tmp_path/'rows.jsonl'

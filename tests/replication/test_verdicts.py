@@ -32,7 +32,7 @@ def test_verdicts_follow_the_rules_for_all_intervals_thresholds_included():
     for low, high in itertools.combinations_with_replacement(ends, 2):
         for rule in _rules: assert _word_of(low, high, rule, .01) == by_rule(low, high, rule, .01), (low, high, rule)
     for bad in ((math.nan, 1.), (0., math.nan), (1., 0.)):
-        with pytest.raises(ValueError, match='low must be'): _word_of(*bad, 'better', .01)
+        with pytest.raises(ValueError, match='low and high must be'): _word_of(*bad, 'better', .01)
 
 def test_every_verdict_occurs():
     means = (.03, .01), (0., .005), (-.03, .01), (0., .1)

@@ -211,7 +211,7 @@ def test_fractions_of_annotators_and_spans_mark_the_words_of_the_majority(data):
     (dict(confidence=95), 'confidence must be between 0 and 1'),
     (dict(measures=dict(right='test_accuracy', test_right='test_accuracy'), y='test_right'),
      'selected on the validation split'),
-    (dict(measures=dict(right='test_accuracy', plausible='gap'), better={}), 'better direction of right is'),
+    (dict(measures=dict(right='test_accuracy', plausible='gap'), better={}), 'whether a higher or lower right is'),
 ])
 def test_invalid_arguments_of_pareto_raise_before_training(made, tmp_path, kw, match):
     of_study = {k: kw[k] for k in ('measures', 'better') if 'measures' in kw and k in kw}
