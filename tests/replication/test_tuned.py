@@ -75,18 +75,18 @@ def test_everything_is_tuned_and_frozen_before_the_first_test_row_and_nothing_is
     before = file.read_text()
     assert not TunedProtocol(tmp_path/'elsewhere', file).once() and file.read_text() == before
 
-def test_an_interrupted_run_continues_with_the_same_choices(tiny, tmp_path):
+@pytest.mark.parametrize('part', [.5, *(pytest.param(part, marks=pytest.mark.slow) for part in (0, 1))])
+def test_an_interrupted_run_continues_with_the_same_choices(tiny, tmp_path, part):
     file, whole = tmp_path/'rows.jsonl', tmp_path/'whole.jsonl'
     TunedProtocol(tmp_path/'a', whole).once()
     lines = whole.read_text().splitlines(keepends=True)
-    for cut in (2, len(lines)//2, len(lines) - 1):
-        file.write_text(''.join(lines[:cut]))
-        TunedProtocol(tmp_path/f'b{cut}', file).once()
-        def numbers(path): return {(r['budget'], r['method'], str(r['settings']), r['seed']): r['measures']
-                                   for budget in ('tuning', 'tuned') for r in row_entries(path, budget)}
-        assert numbers(file) == numbers(whole)
-        def settings(path): return {key: choice['settings'] for key, choice in frozen(path).items()}
-        assert settings(file) == settings(whole)
+    file.write_text(''.join(lines[:round(2 + part*(len(lines) - 3))]))
+    TunedProtocol(tmp_path/'b', file).once()
+    def numbers(path): return {(r['budget'], r['method'], str(r['settings']), r['seed']): r['measures']
+                               for budget in ('tuning', 'tuned') for r in row_entries(path, budget)}
+    assert numbers(file) == numbers(whole)
+    def settings(path): return {key: choice['settings'] for key, choice in frozen(path).items()}
+    assert settings(file) == settings(whole)
 
 def test_invalid_budgets_of_claims_are_named(tmp_path):
     with pytest.raises(ValueError, match="G8: not in the budget 'tuned'; available: "):
