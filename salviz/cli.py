@@ -491,7 +491,7 @@ def _describe_kinds() -> str:
 
 # %% ../nbs/13_cli/02_cli.ipynb #019
 def _figure_options(arg):
-    "Add the options of `salviz figure`; its help ends with the kinds of figures, which are read only for the help"
+    "Add the options of `salviz figure`, whose help ends with the kinds of figures"
     p = arg.__self__
     def help_with_kinds():
         p.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -814,7 +814,7 @@ def _sentence(error) -> str:
 
 # %% ../nbs/13_cli/02_cli.ipynb #025c
 def main(argv=None) -> int:
-    "Run the command line with the arguments `argv` (default: `sys.argv`) and return the exit status"
+    "Run the `salviz` command with the arguments `argv` (default: `sys.argv`) and return the exit status"
     a = _parser().parse_args(argv)
     a.argv = list(sys.argv[1:] if argv is None else argv)
     try: return a.act(a) or 0

@@ -157,8 +157,8 @@ def explore_long(
 
     The model runs once with its fused kernel. Overviews and tiles are computed from queries and keys when you look at
     them. The rows of the map are tokens, words or sentences. `save(path)` of the result writes a page with the
-    overviews of all heads, and `head_frame()` computes the statistics of all heads in chunks; both wait for generated
-    tokens. `settle()` waits, too, and `close()` stops the generation."""
+    overviews of all heads, and `head_frame()` computes the statistics of all heads in chunks; both wait until all
+    tokens are generated, and so does `settle()`. `close()` stops the generation."""
     from salviz.analysis.long_texts import explained_text
     from salviz.explorer.long_text_view import LongTextView
     shown, growing = explained_text(model, tokenizer, text, max_length, generate)

@@ -98,7 +98,7 @@ def _table_text(table) -> str:
 
 # %% ../nbs/13_cli/00_tour.ipynb #017
 def _guided_last(snapshot):
-    "Return the guided heads of the last layer; pre-trained heads of the first layer change slowly"
+    "Return the guided heads of the last layer, because pre-trained heads of the first layer change slowly"
     return guided_heads(snapshot, layer=snapshot.layers['pattern_target'][-1])
 
 _pictures = {'sallm': attention_beside_saliency, 'saliency-guided': masked_sentence, 'ad-drop': discard_region,
@@ -205,7 +205,7 @@ def _write_explorer(
     path,      # path of the HTML file
     runs:list, # two runs
 ) -> str: # a link, or '' if the page cannot run the models
-    "Write the page of two runs with their models"
+    "Write an explorer page with two runs and their models"
     from salviz.analysis.model_source import ModelSource
     from salviz.explorer.page import page_of, write_page
     from salviz.explorer.page_model import page_models

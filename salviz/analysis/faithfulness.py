@@ -122,7 +122,7 @@ def _fraction_counts(
     units,  # number of units of each example, int [batch]
     fractions, # above 0 and up to 1
 ) -> np.ndarray: # int64 [batch, fractions]
-    "Convert `fractions` to numbers of units, rounded up and at least one"
+    "Convert `fractions` to numbers of units, rounded up to at least one"
     fractions = np.asarray(fractions, dtype=np.float64)
     _check_fractions('fractions', fractions, zero=False)
     return np.maximum(1, np.ceil(np.asarray(units)[:, None] * fractions - 1e-9).astype(np.int64))
@@ -350,7 +350,7 @@ def decision_flip(
     target='predicted',    # class of a multi-label model whose decision is tested, as in `faithfulness`
 ) -> dict: # arrays [B]: flip_fraction, flipped (bool), removed and units (int)
     """Compute the fraction of units of each example that must be removed, most salient first,
-    until the predicted class changes; 1 if it never changes, NaN if nothing can be removed"""
+    to change the predicted class; 1 if it never changes, NaN if nothing can be removed"""
     batch, ranks, units, run = _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean,
                                      batch_size)
     whole = _whole(run, ranks)

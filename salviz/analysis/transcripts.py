@@ -60,7 +60,8 @@ def _eager(model):
         for key, config in configs.items(): config._attn_implementation = before[key]
 
 def _whisper_prompt(model, values, start) -> list:
-    "Return the tokens that make Whisper transcribe in the language of the audio without timestamps; [] if it has none"
+    """Return the tokens that make Whisper transcribe in the language of the audio without timestamps;
+    [] if the model has no such tokens"""
     settings, ids = model.generation_config, []
     languages = getattr(settings, 'lang_to_id', None)
     if languages:

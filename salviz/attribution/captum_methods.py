@@ -342,7 +342,7 @@ class _Recipe:
         return ({} if self.inner is None else self.inner.defaults()) | _defaults_of(self.kind)
 
     def label(self, changed) -> str:
-        "Return the name, with the options that are `changed`"
+        "Return the name of the attribution, followed by its `changed` options"
         parts = ([] if self.inner is None else [self.inner.name]) + [f'{k}={_written(x)}' for k, x in changed.items()]
         return self.name + (f'({", ".join(parts)})' if parts else '')
 

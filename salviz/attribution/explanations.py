@@ -237,7 +237,7 @@ def explainers(
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #066
 class Explained(list):
-    "The arrays for all examples of a data set, with the other results of `explain`"
+    "The attributions of all examples of a data set, one array each, with the other results of `explain`"
     def __init__(self, arrays, method, target, score, completeness_error, options):
         super().__init__(arrays)
         self.method, self.options = method, options        # as in `Explanation`
