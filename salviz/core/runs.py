@@ -517,7 +517,7 @@ def _damaged_arrays(run, contents=False) -> list:
 
 # %% ../../nbs/01_core/15_runs.ipynb #080d
 def _damaged_values(run) -> list:
-    "Return the damage to the state and the summary, and files in place of folders"
+    "Return the damage to the state, the summary and the folders of the run, in whose place there may be files"
     out = []
     for name in ('state.json', 'summary.json'):
         try: run._values(name)

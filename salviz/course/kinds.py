@@ -206,7 +206,7 @@ def answer_of(
     query:Query,
     value,       # as for `checked_value`, or with texts of the question
 ):
-    "Return `value` as plain JSON"
+    "Return the answer `value` as plain JSON"
     return checked_value(query, _numbered(query, value))
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd19
@@ -251,7 +251,7 @@ def truth_of(
     query:Query,
     truth,       # words; a head, several or an array [layers, heads]; an option; items or {item: number}; a number
 ):
-    "Return `truth` as plain JSON; intervals are pairs (low, high)"
+    "Return the true answer `truth` as plain JSON; intervals are pairs (low, high)"
     return _truths[query.kind](truth, **query.options)
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd22

@@ -208,7 +208,7 @@ def _check_signs(nickname, body) -> str:
     return _in_signs(zlib.crc32(f'{_version}:{folded(nickname)}:{body}'.encode()), 7)
 
 def sheet_code(of:MarkSet, sheet:MarkSheet) -> str:
-    "Return the code of a `sheet`: marks1:NICK: and characters in groups"
+    "Return the code of a `sheet`: marks1:NICK: and groups of characters, separated by hyphens"
     number = 0
     for states, flags in zip(_states(of), sheet.marks): number = number*states + _digit(flags, of.most)
     body = of.id + _in_signs(number, _payload_length(of))

@@ -300,7 +300,7 @@ class Reveal(W.VBox):
         if wish == 'anyway' or wish == 'open' and not _session.waiting(self.names): self.show(anyway=True)
 
     def show(self, anyway=False):
-        "Show the content and the true answers; with `anyway`, also if predictions are missing"
+        "Show the content and the true answers; with `anyway`, even if predictions are missing"
         waiting = _session.waiting(self.names)
         if waiting and not anyway:
             raise ValueError(f'Reveal: commit {", ".join(waiting)} first, or call show(anyway=True), '

@@ -421,7 +421,7 @@ def _informative_boxes(
     layout,   # a Layout
     steps, features, # size of an example
 ) -> np.ndarray: # bool [n, steps, features]
-    "Return the entries of each example that contain the signal of its class"
+    "Return a mask of the entries of each example that contain the signal of its class"
     inside = []
     for axis, length in (('time', steps), ('feature', features)):
         size, fixed = getattr(layout, axis), getattr(layout, f'{axis}_start')

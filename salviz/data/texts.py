@@ -289,8 +289,8 @@ def _plain(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #023b
 def _plain_labels(table, name, split, **reading):
-    """Return the labels in the column called `name`; raise a `ValueError` if one is missing; pass `reading` to
-    `written_labels`"""
+    """Return the labels in the column called `name`; raise a `ValueError` if one is missing;
+    `reading` contains arguments of `written_labels`"""
     values = _label_values(table, name, split, **reading)
     odd = [i for i, x in enumerate(values) if isinstance(x, (bytes, dict, set))]
     if odd: refuse_rows(odd, split, f'the label is neither a name nor a number (type {type(values[odd[0]]).__name__})')
