@@ -46,7 +46,7 @@ def _demo_probes(
     validation,     # `Dataset` with text and rating
     n:int=6,        # number of sentences
 ):
-    "Return `n` sentences of 9 to 14 words, first the most positive one, then the most negative one"
+    "Return `n` sentences of 9 to 14 words: the most positive one, the most negative one, and random others"
     order = [int(i) for i in np.random.default_rng(1).permutation(len(validation))]
     fits = [i for i in order if 9 <= len(validation[i]['text'].split()) <= 14]
     if len(fits) < n:

@@ -199,7 +199,7 @@ def head_table(
     target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted', # what saliency explains, see `score_target`
     patterns:str|Sequence|dict=(), # names, functions of tokens, or {name: pattern}; adds a column for each
     layers:int|Sequence[int]|None=None,                                  # None: all
-    # query rows: 'ordinary' tokens, 'all' real ones, or the 'pooled' one
+    # query rows: those of 'ordinary' tokens, 'all' except padding, or only the 'pooled' row
     rows:Literal['ordinary', 'all', 'pooled']='ordinary',
     batch_size:PositiveInt=32,
     max_length:int|None=None, # maximum number of tokens in a text

@@ -533,7 +533,7 @@ def background_of(data) -> np.ndarray: # broadcastable to an example
 def replace_top(
     x:torch.Tensor, # [batch, channels, height, width], or [batch, time, features]
     saliency,       # [batch, height, width], or [batch, time, features]
-    fraction:float, # fraction of the tokens to replace, from 0 to 1, rounded up
+    fraction:float, # fraction of the pixels or cells to replace, from 0 to 1; their number is rounded up
     background=0.,  # broadcastable to an example
 ) -> torch.Tensor: # like `x`
     """Return `x` with the most salient fraction of its pixels (all channels) or cells replaced; of equally salient

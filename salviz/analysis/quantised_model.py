@@ -25,7 +25,7 @@ from ..models.loading import longest_input
 # %% ../../nbs/09_analysis/09_quantised_model.ipynb #pm32b0eb
 @dataclass(frozen=True)
 class _Layout:
-    "Names of the modules of one kind of model, and the differences in its structure"
+    "Names of the modules of one kind of model, and properties of its structure"
     stack:str          # module that contains the embeddings and the layers
     layers:str         # its list of layers
     parts:dict         # {name in the engine: module of a layer}
@@ -141,7 +141,7 @@ def _engine_config(model, layout) -> dict:
 
 # %% ../../nbs/09_analysis/09_quantised_model.ipynb #pm12a0e7
 def _piece_order(tokenizer, texts, frequent=()) -> tuple: # (ids always included, others by decreasing frequency)
-    "Sort the ids: pieces of `texts`, special tokens and characters first, then by frequency in `frequent`, if any"
+    "Sort the token ids: pieces of `texts`, special tokens and characters first, the others by frequency in `frequent`"
     vocabulary, first = tokenizer.get_vocab(), {*tokenizer.added_tokens_decoder}
     for text in texts: first |= {*tokenizer(*text)['input_ids']}
     byte_level = tokenizer.backend_tokenizer.model.__class__.__name__ == 'BPE'

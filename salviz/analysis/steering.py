@@ -80,7 +80,7 @@ def head_gains(
 
 def common_heads(
     gains:pd.DataFrame, # from `head_gains`
-    k:int,              # number of heads of each task
+    k:int,              # number of heads per task
 ) -> dict: # {layer: heads}
     "Return the heads that are among the best `k` for every task (Zhang et al. 2024)"
     best = set.intersection(*(set(gains[task].nlargest(k).index) for task in gains))

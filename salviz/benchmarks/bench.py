@@ -513,7 +513,7 @@ def _train_step(model, optimizer, batch):
     return loss
 
 def _measure_watching(steps=12, probes=4, device='cpu', say=print) -> dict:
-    "Measure the cost of `watch`: steps with and without it alternate"
+    "Measure the cost of `watch` by alternating training steps with and without it"
     say(f'watch: {steps} steps with and without it, {probes} probe examples')
     clock = clock_of(device)
     part = subset(load_text('movie-sentences'), steps * _batch_size, validation_size=16, test_size=16)

@@ -702,7 +702,7 @@ class _RunForOtherTools(_RunResuming):
     @validated
     def to_xarray(
         self,
-        probe:int|None=None,            # one probe example, then without an axis 'probe'; None: all
+        probe:int|None=None,            # a single probe example, without an axis 'probe'; None: all
         *,
         steps:Sequence[int]|None=None,  # recorded steps, negative from the end; None: all
         layers:Sequence[int]|None=None, # layers of the model; None: all recorded ones

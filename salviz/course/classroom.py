@@ -166,7 +166,7 @@ def _class_alpha(
     counts,      # for each sentence int [words, 2]: students who marked a word and who did not
     times=1000,  # bootstrap samples
 ) -> Alpha:
-    "Return alpha over all words, with a 95% interval over sentences"
+    "Return Krippendorff's alpha over all words, with a 95% bootstrap interval over sentences"
     value = _alpha_of_counts(np.concatenate(counts))
     used = [c for c in counts if (c.sum(1) >= 2).any()]
     if value is None or len(used) < 2: return Alpha(value, None, None)
