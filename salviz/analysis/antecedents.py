@@ -209,7 +209,7 @@ def _antecedent_baselines(
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #027
 def _mention_weights(A, aligned, row) -> tuple: # ([heads…, words], {direction: [heads…]})
     """Return the attention `A` [..., n, n] from the mention in `row` to each word, the roles of the words,
-    and the sums of this attention over earlier words, later words, the mention itself and special tokens"""
+    and the sums of this attention by direction (earlier, later, itself, special tokens)"""
     spans = [(a, b) for _, a, b in aligned.word_spans]
     roles = _word_roles(row, spans)
     pieces = np.isin(aligned.word_ids, np.flatnonzero(roles['mention']))
