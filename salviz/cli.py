@@ -155,7 +155,7 @@ def _load_head(name, data, seed):
 
 # %% ../nbs/13_cli/02_cli.ipynb #cli-datab
 def _make_method(kind, settings):
-    "Return a method of class `kind` with `settings` under their recorded names; raise an error for unknown ones"
+    "Return a method of class `kind` with `settings` under their recorded names; raise an error for unknown settings"
     from salviz.studies.trials import check_allowed
     check_allowed(f'{kind.__name__}: no argument', settings, kind.accepted())
     return kind.from_args(settings)

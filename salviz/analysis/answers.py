@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an06
 def _mean_attention(maps, gradients, v):
-    "Propagate the weights `v` from queries to keys, by the mean attention of all layers and heads"
+    "Propagate the weights `v` from queries to keys with the mean attention of all layers and heads"
     A = torch.stack([A.mean(1).to(v) for A in maps]).mean(0)
     return torch.einsum('bq,bqk->bk', v, A)
 

@@ -116,7 +116,7 @@ def antecedent_sentences(
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #015
 def _data_problem(data) -> str:
-    "Explain why `data` cannot be used for the test (missing columns, invalid spans); '' if it can"
+    "Return the reason why `data` cannot be used for the test (such as missing columns or invalid spans), '' if it can"
     needed = ('text', 'mention', 'antecedent', 'candidates')
     columns = getattr(data, 'column_names', None)
     if columns is None or isinstance(data, dict):

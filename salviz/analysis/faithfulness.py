@@ -475,7 +475,7 @@ def faithfulness_data(
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #037
 def _means(measured, names):
-    "Return {method: {name: mean over the examples with a value}}; warn about the examples without one"
+    "Return {method: {name: mean over the examples with a value}}; warn about examples without a value"
     gone = sorted({int(i) for f in measured.values() for n in names for i in np.argwhere(np.isnan(f[n]))[:, 0]})
     if gone:
         rows = ', '.join(map(str, gone[:10])) + ', …'*(len(gone) > 10)

@@ -254,7 +254,7 @@ class LongAttention(_Statistics):
         pool:Literal['maximum', 'mean']='maximum',
         bounds:np.ndarray|None=None, # bounds of the units; None: tokens
     ) -> np.ndarray: # float32 [rows, columns], at most `side` x `side`
-        "Compute a tile of a map; equal to eager attention up to rounding for cells of one token"
+        "Compute a tile of a map; if its cells are single tokens, it equals eager attention up to rounding"
         cells = cell_bounds(self._bounds(bounds), cell)
         outside = min(row, column) < 0 or max(row, column)*side >= len(cells) - 1
         check_faults(f'tile: the tile ({row}, {column}) is outside of {len(cells) - 1} cells' if outside else '')

@@ -723,7 +723,7 @@ def _array(x):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img3
 def _image_problem(x, channels) -> str:
-    "Explain why an image model with this number of channels cannot read the array `x`; '' if it can"
+    "Return the reason why an image model with this number of channels cannot read the array `x`, '' if it can"
     if x.ndim != 4 or not len(x):
         return ('images must be [n, channels, height, width], or one image [channels, height, width], got '
                 f'{list(x.shape)}')

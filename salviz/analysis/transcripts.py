@@ -135,7 +135,7 @@ def _weights_of(method, read, ids, start, found) -> tuple:
 
 # %% ../../nbs/09_analysis/14_transcripts.ipynb #tr11
 def _labels(processor, ids, found) -> list:
-    "Return names for the encoder's outputs, and readable tokens"
+    "Return the names of the encoder's outputs, followed by readable tokens"
     one, count = 'frame' if found.seconds else 'image', found.layout.tokens
     words = [processor.tokenizer.decode([i]) for i in ids]
     words = [w.strip() or processor.tokenizer.convert_ids_to_tokens(i) for w, i in zip(words, ids)]

@@ -119,7 +119,7 @@ def _sums(x): return f'{float(np.sum(x)):.3g}'
 def _common_mistake(
     value, truth, # arrays
 ) -> str: # '' if there is none
-    "Return the message about a mistake that can occur in any exercise"
+    "Return the message about a mistake in `value` that can occur in any exercise"
     if isinstance(truth, list): return ''
     a, b = np.asarray(value), np.asarray(truth)
     if a.dtype == bool and a.shape == b.shape and b.dtype == bool:

@@ -349,7 +349,7 @@ def write_editions(
     lessons=None,      # folder with the lesson sources; None: the bundled lessons
     fact=course_fact,  # function(name) -> printed fact
 ) -> list: # of paths
-    "Write the `edition` of every lesson to `folder`; pages for teachers have no student edition"
+    "Write the `edition` of every lesson to `folder`, except for pages that have no such edition"
     import nbformat
     editions = {}
     for path in lesson_files(lessons):

@@ -76,7 +76,7 @@ def _course_packages(
     extra='course',
     environment=None, # values of requirement markers, see `_environment_of`; None for this system
 ) -> dict: # {name: version}
-    "Return the requirements of the course with the versions installed here, or None if not installed"
+    "Return the packages that the course requires, with the version installed here, or None for a missing package"
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
     found, waiting = {}, [('salviz', (extra,))]

@@ -92,7 +92,7 @@ def _numbers(**arguments):
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd11b
 def _scale_problem(low, high, step) -> str:
-    "Explain why a question cannot have these limits and this step; '' if it can"
+    "Return the reason why a question cannot have these limits and this step, '' if it can"
     if low >= high: return f'low must be below high, got {low:g} and {high:g}'
     if not 0 < step <= high - low: return f'step must be above 0 and at most high - low, got {step:g}'
     return ''
@@ -129,7 +129,7 @@ def slope(
     near:_Finite=None, # distance from the true end that scores 1 if the direction is right; None for 10% of the range
     same:_Finite=None, # largest change that counts as no change; None for 2% of the range
 ) -> Query:
-    "Return a question that asks for the end of a line, which starts at the value `start`"
+    "Return a question that asks for the end of a line that starts at the value `start`"
     if step is None: step = (high - low)/100
     if near is None: near = (high - low)*.1
     if same is None: same = (high - low)*.02
