@@ -901,7 +901,7 @@ class _BackgroundThread:
         if self.error is not None: raise self.error
 
     def subscribe(self, fn): # returns a function that unsubscribes
-        "Call `fn` with this object in the background thread after each step; add its errors to `subscriber_errors`"
+        "Call `fn` with this object in the background thread after each step; add errors of `fn` to `subscriber_errors`"
         entry = (fn,)
         self._listeners = [*self._listeners, entry]
         def unsubscribe(): self._listeners = [other for other in self._listeners if other is not entry]

@@ -439,7 +439,7 @@ def _option_fault(recipe, score, x, options) -> str: # '' if there is none
 
 @contextmanager
 def _restored(model):
-    "Remove the hooks and attributes that the block adds to the modules of `model`, even if it fails"
+    "Remove the hooks and attributes that the block adds to the modules of `model`, even if the block fails"
     hooks = '_forward_hooks', '_forward_pre_hooks', '_backward_hooks', '_backward_pre_hooks'
     before = [(m, {*vars(m)}, {name: dict(vars(m)[name]) for name in hooks}) for m in model.modules()]
     try: yield

@@ -17,7 +17,7 @@ from .material import course_probes, course_run, shipped
 # %% ../../nbs/14_course/01_facts.ipynb #cf-5
 @lru_cache
 def course_tables() -> dict: # {'0', '1', '2': tables of that seed, see `salviz.course.recipe.measure_course`}
-    "Return the measurements of the course's classifier, '0', and of two trained with other seeds"
+    "Return the measurements of the course's classifier, '0', and of two classifiers trained with other seeds"
     return json.loads(shipped('tables.json').read_text(encoding='utf-8'))
 
 # %% ../../nbs/14_course/01_facts.ipynb #cf-5b

@@ -76,7 +76,8 @@ def order(
     first:str='first', # label of the upper end of the list, such as 'most faithful'
     last:str='last',   # label of the lower end
 ) -> Query:
-    "Return a question that asks for the order of `items`; they are shown as passed, so do not pass the true order"
+    """Return a question that asks for the order of `items`. The items are shown as you pass them, so do not pass them
+    in the true order"""
     first, last = _texts('first and last', (first, last), 2)
     return Query('order', dict(items=_texts('items', items, 2), first=first, last=last))
 

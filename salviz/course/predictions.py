@@ -193,7 +193,7 @@ class Predict(_Question):
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr16
 def _all_fit(query, values):
-    "Return whether all `values` are valid answers to `query`; values from other people's files may not be"
+    "Return whether all `values`, which may come from other people's files, are valid answers to `query`"
     try: return all(checked_value(query, value) is not None for value in values)
     except ValueError: return False
 

@@ -37,7 +37,7 @@ def _merged(
 _readings = 'any', 'majority', 'share'
 
 def _word_fractions(text, pieces, fractions):
-    "Return the largest fraction of the `pieces` that each word of `text` overlaps; 0 if it overlaps none"
+    "Return, for each word of `text`, the largest of the `fractions` of the `pieces` that it overlaps, 0 if none"
     of_characters = np.zeros(len(text))
     for (start, end), fraction in zip(pieces, fractions): of_characters[start:end] = fraction
     return [float(of_characters[start:end].max()) for start, end in find_words(text)]
