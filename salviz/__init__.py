@@ -50,7 +50,7 @@ from salviz.core.docstrings import documented # noqa: E402, their package calls 
 from salviz.core.model_access import provide_model_access # noqa: E402
 
 def _model_source(*args):
-    "Return a `ModelSource`, which runs models for the explorer; the explorer imports no package that computes"
+    "Return a `ModelSource`, so that the explorer can run models without importing the packages that compute"
     from salviz.analysis.model_source import ModelSource
     return ModelSource(*args)
 

@@ -155,7 +155,7 @@ def _load_head(name, data, seed):
 
 # %% ../nbs/13_cli/02_cli.ipynb #cli-datab
 def _make_method(kind, settings):
-    "Return a method of class `kind` with `settings` under their recorded names; raise an error for unknown ones"
+    "Return a method of class `kind` with `settings` under their recorded names; raise an error for unknown settings"
     from salviz.studies.trials import check_allowed
     check_allowed(f'{kind.__name__}: no argument', settings, kind.accepted())
     return kind.from_args(settings)
@@ -491,7 +491,7 @@ def _describe_kinds() -> str:
 
 # %% ../nbs/13_cli/02_cli.ipynb #019
 def _figure_options(arg):
-    "Add the options of `salviz figure`; its help ends with the kinds of figures, which are read only for the help"
+    "Add the options of `salviz figure`, whose help ends with the kinds of figures"
     p = arg.__self__
     def help_with_kinds():
         p.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -594,7 +594,7 @@ def _traceback_option(p, default=argparse.SUPPRESS): # so that a subcommand does
 
 # %% ../nbs/13_cli/02_cli.ipynb #st-3b
 def _engine_options(arg, *names):
-    "Add the options that select an engine; `names` are those of the option for processes on this machine"
+    "Add the options that select an engine; `names` are the spellings of the option for local processes"
     engines = arg.__self__.add_mutually_exclusive_group().add_argument
     engines(*names, type=_whole(1), metavar='N', help='N processes on this machine (default: this process)')
     engines('--dask', type=_named, metavar='ADDRESS', help='the workers of a dask scheduler, such as tcp://node1:8786')
@@ -814,7 +814,7 @@ def _sentence(error) -> str:
 
 # %% ../nbs/13_cli/02_cli.ipynb #025c
 def main(argv=None) -> int:
-    "Run the command line with the arguments `argv` (default: `sys.argv`) and return the exit status"
+    "Run the `salviz` command with the arguments `argv` (default: `sys.argv`) and return the exit status"
     a = _parser().parse_args(argv)
     a.argv = list(sys.argv[1:] if argv is None else argv)
     try: return a.act(a) or 0

@@ -98,7 +98,7 @@ def explore(
     # number of steps of integrated gradients; None: 20 up to 512 tokens, fewer for longer texts (at least 6), with the
     # completeness error in the notes of the text
     steps:int|None=None,
-    attribution:bool=True,           # also compute attention attribution?
+    attribution:bool=True,           # also compute the attention attribution
     # number of tokens that a causal language model generates after each text (greedily), or a dict of arguments of
     # model.generate; each one is explained; for `image` or `audio`, 16 by default (encoder-decoders take no dict)
     generate:int|dict|None=None,
@@ -148,7 +148,7 @@ def explore_long(
     model:'torch.nn.Module',                # a transformers model
     tokenizer:'PreTrainedTokenizerBase',    # tokenizer of the model
     text:str,
-    max_length:int|None=None,               # maximum of tokens, including generated ones; None: the limit of the model
+    max_length:int|None=None,               # maximum number of tokens, generated ones included; None: model's limit
     side:PositiveInt=512,                   # cells of an overview in each direction
     # number of tokens that a causal language model generates after the text (greedily); their rows appear one by one
     generate:PositiveInt|None=None,
@@ -157,8 +157,8 @@ def explore_long(
 
     The model runs once with its fused kernel. Overviews and tiles are computed from queries and keys when you look at
     them. The rows of the map are tokens, words or sentences. `save(path)` of the result writes a page with the
-    overviews of all heads, and `head_frame()` computes the statistics of all heads in chunks; both wait for generated
-    tokens. `settle()` waits, too, and `close()` stops the generation."""
+    overviews of all heads, and `head_frame()` computes the statistics of all heads in chunks; both wait until all
+    tokens are generated, and so does `settle()`. `close()` stops the generation."""
     from salviz.analysis.long_texts import explained_text
     from salviz.explorer.long_text_view import LongTextView
     shown, growing = explained_text(model, tokenizer, text, max_length, generate)

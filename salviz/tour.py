@@ -46,7 +46,7 @@ def _demo_probes(
     validation,     # `Dataset` with text and rating
     n:int=6,        # number of sentences
 ):
-    "Return `n` sentences of 9 to 14 words, first the most positive one, then the most negative one"
+    "Return `n` sentences of 9 to 14 words: the most positive one, the most negative one, and random others"
     order = [int(i) for i in np.random.default_rng(1).permutation(len(validation))]
     fits = [i for i in order if 9 <= len(validation[i]['text'].split()) <= 14]
     if len(fits) < n:
@@ -98,7 +98,7 @@ def _table_text(table) -> str:
 
 # %% ../nbs/13_cli/00_tour.ipynb #017
 def _guided_last(snapshot):
-    "Return the guided heads of the last layer; pre-trained heads of the first layer change slowly"
+    "Return the guided heads of the last layer, because pre-trained heads of the first layer change slowly"
     return guided_heads(snapshot, layer=snapshot.layers['pattern_target'][-1])
 
 _pictures = {'sallm': attention_beside_saliency, 'saliency-guided': masked_sentence, 'ad-drop': discard_region,
@@ -205,7 +205,7 @@ def _write_explorer(
     path,      # path of the HTML file
     runs:list, # two runs
 ) -> str: # a link, or '' if the page cannot run the models
-    "Write the page of two runs with their models"
+    "Write an explorer page with two runs and their models"
     from salviz.analysis.model_source import ModelSource
     from salviz.explorer.page import page_of, write_page
     from salviz.explorer.page_model import page_models

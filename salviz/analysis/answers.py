@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an06
 def _mean_attention(maps, gradients, v):
-    "Propagate the weights `v` from queries to keys, by the mean attention of all layers and heads"
+    "Propagate the weights `v` from queries to keys with the mean attention of all layers and heads"
     A = torch.stack([A.mean(1).to(v) for A in maps]).mean(0)
     return torch.einsum('bq,bqk->bk', v, A)
 
@@ -80,7 +80,7 @@ def through_tower(
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an15
 def _divided(weights, layout, merge):
-    "Divide the weight of each token among its merge × merge patches, row by row, and return [..., patches]"
+    "Return the weights [..., patches], in which each token's weight is split equally among its merge × merge patches"
     parts = (weights/merge**2).split([crop.rows*crop.columns for crop in layout.crops], -1)
     grids = [part.unflatten(-1, (crop.rows, crop.columns)) for part, crop in zip(parts, layout.crops)]
     finer = [grid.repeat_interleave(merge, -1).repeat_interleave(merge, -2).flatten(-2) for grid in grids]
@@ -113,7 +113,7 @@ class AnswerExplanation:
         return self.tokens[self.start:]
 
     def row(self, token:int, method:AnswerMethod='attention') -> np.ndarray: # float32 [n]
-        "Return the weights of all tokens for one generated token, whose index `token` counts from 0"
+        "Return the weights of all tokens for the generated token with the index `token`, counted from 0"
         check_choice('method', method, tuple(self.weights))
         count = len(self.answer)
         check_faults('' if -count <= token < count else
@@ -136,7 +136,7 @@ def image_fraction(
     token:int,                  # index of the generated token
     method:AnswerMethod='attention',
 ) -> float:
-    "Return the fraction of a generated token's weight that is inside the image or the audio, without padding"
+    "Return the fraction of a generated token's weight that falls on the image or the audio, excluding padding"
     e = explanation
     return float(e.row(token, method)[e.is_image] @ inside_fractions(e.layout))
 
@@ -149,7 +149,7 @@ def answer_map(
 ) -> np.ndarray: # float64 [height, width]
     """Return the weight of each pixel for a generated token
 
-    The sum over the image is `image_fraction`, unless the weights are followed through the vision tower."""
+    Unless `through_tower` is True, the weights of all pixels sum to `image_fraction`."""
     row = explanation.row(token, method)
     if not through_tower: return pixel_map(explanation.layout, row[explanation.is_image])
     missing = '' if explanation.patch_weights else 'the vision tower could not be observed. ' + explanation.notes[-1]
@@ -224,7 +224,7 @@ class _Pass:
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an26
 def _weights_of(method, read, ids, start, is_image, layout, merge, order) -> tuple:
-    "Return the weights [generated, n] of all tokens and [generated, patches] of all patches (None without a tower)"
+    "Return the weights [generated, n] of tokens and [generated, patches] of patches (None without maps of the tower)"
     (language, tower), rows, patches = read.maps(), [], []
     for at in range(start, len(ids)):
         gradients = None, None
@@ -242,7 +242,7 @@ def token_facts(
     ids:list, start:int, # tokens; those from position `start` on were generated
     most=5,
 ) -> tuple: # (probability [generated], alternatives)
-    "Return the probability of each generated token, and its most probable alternatives (`most` of them)"
+    "Return the probability of each generated token, and the alternatives with the highest probabilities"
     p, written = logits[start - 1:-1].softmax(-1), torch.as_tensor(ids[start:])
     probability = p.gather(1, written[:, None].to(p.device))[:, 0]
     rest = p.scatter(1, written[:, None].to(p.device), 0.).topk(min(most, p.shape[1] - 1))
@@ -251,7 +251,7 @@ def token_facts(
     return probability.detach().cpu().numpy(), named
 
 def check_methods(methods, where:str):
-    "Raise a `ValueError` unless `methods` are one or several of `AnswerMethod`"
+    "Raise a `ValueError` unless `methods` contains at least one name, and only names in `AnswerMethod`"
     check_faults('' if len(methods) else f'methods must name at least one of {", ".join(_methods)}', where)
     for name in methods: check_choice(f'{where}methods', name, tuple(_methods))
 

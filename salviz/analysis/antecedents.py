@@ -55,8 +55,8 @@ _mention_kinds = dict(pronominal=('subject', 'object', 'possessive'), nominal=('
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #009
 def _phrases(rng, kind, gender, place) -> list: # of 4 str
-    """Draw four noun phrases; the one at position `place` has the `gender`, and if the mention is a pronoun,
-    no other phrase has it"""
+    """Draw four noun phrases. The phrase at position `place` has the given `gender`;
+    if the mention is a pronoun, it is the only phrase with this gender"""
     if kind == 'proper':
         chosen = [str(rng.choice(_names[gender]))]
         rest = [n for g in _names.values() for n in g if n != chosen[0]]
@@ -94,7 +94,7 @@ def antecedent_sentences(
     # columns text, mention [start, end], antecedent and candidates [[start, end], …] (in characters), kind, role,
     # gender, place
 ) -> datasets.Dataset:
-    """Generate different synthetic sentences for the antecedent test; the antecedent is equally often the first, second
+    """Generate distinct synthetic sentences for the antecedent test; the antecedent is equally often the first, second
     and third noun phrase"""
     problem = ''
     if type(n) is not int or n < 1 or not kinds or n % (3*len(kinds)):
@@ -116,7 +116,7 @@ def antecedent_sentences(
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #015
 def _data_problem(data) -> str:
-    "Explain why `data` cannot be used for the test (missing columns, invalid spans); '' if it can"
+    "Return the reason why `data` cannot be used for the test (such as missing columns or invalid spans), '' if it can"
     needed = ('text', 'mention', 'antecedent', 'candidates')
     columns = getattr(data, 'column_names', None)
     if columns is None or isinstance(data, dict):
@@ -208,8 +208,8 @@ def _antecedent_baselines(
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #027
 def _mention_weights(A, aligned, row) -> tuple: # ([heads…, words], {direction: [heads…]})
-    """Return the attention from the mention in `row` to each word, and its sums by direction; `A` [..., n, n] are the
-    maps"""
+    """Return the attention `A` [..., n, n] from the mention in `row` to each word, the roles of the words,
+    and the sums of this attention by direction (earlier, later, itself, special tokens)"""
     spans = [(a, b) for _, a, b in aligned.word_spans]
     roles = _word_roles(row, spans)
     pieces = np.isin(aligned.word_ids, np.flatnonzero(roles['mention']))
@@ -284,7 +284,8 @@ def antecedent_accuracy(
 def _best_head(
     frame, # result of `antecedent_accuracy`
 ) -> pd.DataFrame: # chosen_on, layer, head, chosen (accuracy there), accuracy (on the other half)
-    "Select the best head on each half and return its accuracy on the other half; for ties, the lowest layer and head"
+    """Select the best head on each half of the sentences (the lowest layer and head for ties),
+    and return its accuracy on the other half"""
     rows = []
     for on, other in (('first_half', 'second_half'), ('second_half', 'first_half')):
         best = frame.loc[frame[on].idxmax()]

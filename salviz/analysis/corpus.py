@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #007
 def check_has_column(data, name:str, function:str, needs:str):
-    "Raise a `ValueError` if `data` has no column called `name`; the error states what the `function` needs (`needs`)"
+    "Raise a `ValueError` if `data` has no column called `name`; `needs` describes in the error what `function` needs"
     if name not in data.column_names:
         raise ValueError(f'{function} needs {needs}, but data only has the columns {", ".join(data.column_names)}')
 
@@ -65,7 +65,7 @@ def _row_choice(
 def _key_kinds(
     batch:dict, # from `Collator`
 ) -> dict: # {kind: bool [batch, query, key]}
-    "Return masks [batch, query, key] of the keys that are special, previous, next, the query itself, or neighbours"
+    "Return a mask [batch, query, key] for each kind of key: special, previous, next, the query itself, and neighbours"
     real, special = batch['attention_mask'].bool(), batch['is_special']
     ordinary = (real & ~special)[:, None, :]
     before, after = ((neighbours(real, d, 'zero') > 0) & ordinary for d in (-1, 1))
@@ -122,7 +122,7 @@ class RunningMean:
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #021
 def _received(model, batch, A) -> np.ndarray: # float64 [batch, heads, n]
-    "Return the attention to each token from the pooled row or, without one, its mean over the rows of ordinary tokens"
+    "Return the attention that each token receives from the pooled row or, without one, from ordinary tokens on average"
     if A.shape[2] == 1: return A[:, :, 0].cpu().double().numpy() # only the pooled row was computed
     try: row = pooled_rows(model, batch)
     except ValueError: row = None
@@ -199,7 +199,7 @@ def head_table(
     target:str|int|torch.Tensor|Callable[..., torch.Tensor]='predicted', # what saliency explains, see `score_target`
     patterns:str|Sequence|dict=(), # names, functions of tokens, or {name: pattern}; adds a column for each
     layers:int|Sequence[int]|None=None,                                  # None: all
-    # query rows: 'ordinary' tokens, 'all' real ones, or the 'pooled' one
+    # query rows: those of 'ordinary' tokens, 'all' except padding, or only the 'pooled' row
     rows:Literal['ordinary', 'all', 'pooled']='ordinary',
     batch_size:PositiveInt=32,
     max_length:int|None=None, # maximum number of tokens in a text

@@ -58,7 +58,7 @@ class EmpiricalExplainer(nn.Module):
 
 # %% ../../nbs/09_analysis/13_empirical_explainer.ipynb #em-8
 def _error(explainer, texts, targets, seconds) -> dict:
-    "Compare the predictions for `texts` with the attributions `targets`, which took `seconds` for each text"
+    "Compare the predictions for `texts` with the attributions `targets`, which took `seconds` per text to compute"
     start = time.perf_counter()
     found = explainer.explain(texts)
     passed = (time.perf_counter() - start)/len(texts)
@@ -68,7 +68,7 @@ def _error(explainer, texts, targets, seconds) -> dict:
                 correlation=float(np.mean([np.corrcoef(a, b)[0, 1] for a, b in pairs])), speedup=seconds/passed)
 
 def _fit(explainer, rows, collate, targets, epochs, learning_rate, batch_size, seed):
-    "Train `explainer` on the squared error of the attributions `targets`, in batches of shuffled rows"
+    "Train `explainer` to predict the attributions `targets`, with a squared error loss and shuffled batches"
     optimiser, generator = torch.optim.AdamW(explainer.parameters(), lr=learning_rate), np.random.default_rng(seed)
     for _ in range(epochs):
         order = generator.permutation(len(targets))

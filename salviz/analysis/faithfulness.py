@@ -121,7 +121,7 @@ def _fraction_counts(
     units,  # number of units of each example, int [batch]
     fractions, # above 0 and up to 1
 ) -> np.ndarray: # int64 [batch, fractions]
-    "Convert `fractions` to numbers of units, rounded up and at least one"
+    "Convert `fractions` to numbers of units, rounded up to at least one"
     fractions = np.asarray(fractions, dtype=np.float64)
     _check_fractions('fractions', fractions, zero=False)
     return np.maximum(1, np.ceil(np.asarray(units)[:, None] * fractions - 1e-9).astype(np.int64))
@@ -349,7 +349,7 @@ def decision_flip(
     target='predicted',    # class of a multi-label model whose decision is tested, as in `faithfulness`
 ) -> dict: # arrays [B]: flip_fraction, flipped (bool), removed and units (int)
     """Compute the fraction of units of each example that must be removed, most salient first,
-    until the predicted class changes; 1 if it never changes, NaN if nothing can be removed"""
+    to change the predicted class; 1 if it never changes, NaN if nothing can be removed"""
     batch, ranks, units, run = _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean,
                                      batch_size)
     whole = _whole(run, ranks)
@@ -474,7 +474,7 @@ def faithfulness_data(
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #037
 def _means(measured, names):
-    "Return {method: {name: mean over the examples with a value}}; warn about the examples without one"
+    "Return {method: {name: mean over the examples with a value}}; warn about examples without a value"
     gone = sorted({int(i) for f in measured.values() for n in names for i in np.argwhere(np.isnan(f[n]))[:, 0]})
     if gone:
         rows = ', '.join(map(str, gone[:10])) + ', …'*(len(gone) > 10)
@@ -532,7 +532,7 @@ def background_of(data) -> np.ndarray: # broadcastable to an example
 def replace_top(
     x:torch.Tensor, # [batch, channels, height, width], or [batch, time, features]
     saliency,       # [batch, height, width], or [batch, time, features]
-    fraction:float, # fraction of the tokens to replace, from 0 to 1, rounded up
+    fraction:float, # fraction of the pixels or cells to replace, from 0 to 1; their number is rounded up
     background=0.,  # broadcastable to an example
 ) -> torch.Tensor: # like `x`
     """Return `x` with the most salient fraction of its pixels (all channels) or cells replaced; of equally salient

@@ -33,7 +33,7 @@ def pooled(
     bounds:np.ndarray, # int [cells + 1]: the first row of each cell, and the end of the last cell
     pool:Literal['maximum', 'sum'],
 ) -> torch.Tensor: # [..., cells, keys]
-    "Pool the rows of `x` to cells; pool the transposed result to pool the keys"
+    "Pool the rows of `x` to cells; to pool the keys too, transpose the result and pool it again"
     widths, how = np.diff(bounds), torch.amax if pool == 'maximum' else torch.sum
     width = int(widths[0])
     if (widths[:-1] == width).all() and widths[-1] <= width:
@@ -79,7 +79,7 @@ def _row_statistics(
 _chunk_bytes = 2**22 # bytes of the attention weights that are in memory at the same time
 
 class Overview(NamedTuple):
-    "A layer at reduced resolution: one entry for each level, from the finest to the coarsest"
+    "The maps of a layer at several reduced resolutions (levels), from the finest to the coarsest"
     cells:tuple       # width of a cell in units
     maxima:tuple      # float32 [heads, side, side] for each level
     means:tuple       # float32 [heads, side, side] for each level
@@ -132,7 +132,7 @@ class _Pooled(_Chunks):
         return found
 
     def _weights(self, layer, head, start, stop, left, right) -> torch.Tensor: # [rows, keys], keys up to `right`
-        "Return the weights of a chunk of queries for the keys from `left`"
+        "Return the weights of a chunk of queries for the keys from `left` to `right`"
         def scores(keys): return self._of_chunk(layer, start, stop, [head], keys, AttentionCall.scores)[0]
         last = self._keys(layer, stop)
         S = scores(slice(left, min(right, last)))
@@ -203,7 +203,7 @@ class _Statistics(_Pooled):
 
 # %% ../../nbs/09_analysis/11_long_texts.ipynb #lt012
 def _levels(maxima, sums, cell, bounds) -> Overview: # maxima and sums: float32 [heads, side, side]
-    "Return the `Overview` that consists of the finest level, with these `maxima` and `sums`, and its coarser levels"
+    "Return the `Overview` whose finest level has these `maxima` and `sums`, with all coarser levels"
     levels, finest = [], bounds
     while not levels or levels[-1][1].shape[-1] > 16:
         if levels:
@@ -224,11 +224,11 @@ class _Finest:
         self.same = max(0, int((self.bounds[:n] == before.bounds[:n]).cumprod().sum()) - 1) if n else 0
 
     def pooled_keys(self, part:dict) -> dict: # {pool: [row cells, key cells]}
-        "Pool the keys of pooled rows {pool: [row cells, keys]}"
+        "Pool the keys of rows that are already pooled, {pool: [row cells, keys]}"
         return {pool: pooled(x.T.contiguous(), self.bounds, pool).T.cpu() for pool, x in part.items()}
 
     def overview(self, heads) -> Overview:
-        "Return the overview of `heads`, a list of {pool: cells} without the rows of earlier cells"
+        "Return the overview of `heads`, a list of {pool: cells} without the rows reused from an earlier overview"
         found = {pool: torch.stack([x[pool] for x in heads]) for pool in ('maximum', 'sum')}
         if n := self.same: # causal: the first n rows of cells do not attend to later cells
             sizes = cell_sizes(self.bounds[:n + 1], self.bounds[:n + 1])
@@ -254,7 +254,7 @@ class LongAttention(_Statistics):
         pool:Literal['maximum', 'mean']='maximum',
         bounds:np.ndarray|None=None, # bounds of the units; None: tokens
     ) -> np.ndarray: # float32 [rows, columns], at most `side` x `side`
-        "Compute a tile of a map; equal to eager attention up to rounding for cells of one token"
+        "Compute a tile of a map; if its cells are single tokens, it equals eager attention up to rounding"
         cells = cell_bounds(self._bounds(bounds), cell)
         outside = min(row, column) < 0 or max(row, column)*side >= len(cells) - 1
         check_faults(f'tile: the tile ({row}, {column}) is outside of {len(cells) - 1} cells' if outside else '')
@@ -266,7 +266,7 @@ class LongAttention(_Statistics):
         bounds:np.ndarray|None=None, # bounds of the units; None: tokens
         pool:Literal['maximum', 'mean']='maximum',
     ) -> np.ndarray: # float32 [units]
-        "Compute the attention of one token, word or sentence of one head"
+        "Compute the attention of one token, word or sentence in one head"
         units = self._bounds(bounds)
         return self.block(layer, head, units[query:query + 2], units, pool)[0]
 
@@ -277,7 +277,7 @@ class LongAttention(_Statistics):
         units:tuple=(None,),  # bounds of the units of each overview; None: tokens
         before:tuple=(),      # overviews of the same heads and units before a causal model continued the text
     ) -> list: # of `Overview`, one entry for each of `units`
-        "Pool the maps of a layer to the finest level with at most `side` cells in each direction, and to coarser ones"
+        "Pool the maps of a layer to a finest level of at most `side` cells in each direction, and to coarser levels"
         finest = [_Finest(self._bounds(b), side, earlier) for b, earlier in zip_longest(units, before)]
         rows = [x.bounds[x.same:] for x in finest]
         def cells(head):
@@ -287,7 +287,7 @@ class LongAttention(_Statistics):
         return [x.overview(heads) for x, heads in zip(finest, parts)]
 
     def overview(self, layer:int, heads:list|None=None, side:int=256) -> Overview:
-        "Return the overview in tokens; see `overviews`"
+        "Return an overview whose cells consist of tokens; see `overviews`"
         return self.overviews(layer, heads, side)[0]
 
 
@@ -369,7 +369,7 @@ class _Generation:
         self.options = dict(use_cache=True) | ({'logits_to_keep': 1} if 'logits_to_keep' in names else {})
 
     def read(self, ids:list):
-        "Run the model on the tokens `ids` after those of earlier calls"
+        "Run the model on the tokens `ids`, which follow the tokens of earlier calls"
         found, inputs = {}, dict(input_ids=torch.tensor([ids], device=device_of(self.model)), **self.options)
         if self.cache is not None: inputs['past_key_values'] = self.cache
         with undisturbed(self.model): out = attention_calls(self.model, inputs, found.__setitem__)
@@ -399,7 +399,7 @@ def _first_pass(model, tokenizer, aligned, generate, longest) -> tuple: # see `e
     return text, _continuation(model, tokenizer, generation, text, aligned.word_ids)
 
 def _words_at(text:str, ends:list) -> np.ndarray: # int [tokens]; -1 outside words
-    "Return the index of the word in `text` in which each token begins; `ends`: 0 and the end of each token"
+    "Return the index of the word in `text` in which each token begins; `ends` contains 0 and the end of each token"
     spans, offsets = [(0, a, b) for a, b in find_words(text)], np.stack([ends[:-1], ends[1:]], 1)
     return touched_words((text,), spans, offsets, np.zeros(len(offsets), int))[0]
 

@@ -250,14 +250,15 @@ _most_steps, _fewest_steps, _tokens_of_most = 20, 6, 512
 def _path_steps(saliency, tokens:int, steps=None) -> int:
     """Return `steps`, or by default the number of steps of integrated gradients for an input of `tokens` tokens
 
-    The default is 20 up to 512 tokens, then falls with the square of the length to at least 6. It is 20 for every
-    other `saliency`."""
+    The default is 20 for up to 512 tokens, then decreases with the square of the length to a minimum of 6. For every
+    `saliency` other than integrated gradients, it is 20."""
     if steps is not None: return steps
     if saliency != 'integrated_gradients': return _most_steps
     return min(_most_steps, max(_fewest_steps, round(_most_steps * (_tokens_of_most / tokens)**2)))
 
 def _note_on_steps(model, inputs, values, score, steps, baseline) -> str:
-    "Return a note that the integrated gradients `values` used fewer `steps` than usual, with their completeness error"
+    """Return a note that the integrated gradients `values` were computed in fewer `steps` than usual,
+    with their completeness error"""
     error = float(completeness_error(model, inputs, values, score, baseline))
     return (f'Integrated gradients have {steps} steps instead of {_most_steps}, since the input has '
             f'{row_tokens(model, inputs):,} tokens; completeness error: {error:.1%}. '
@@ -282,7 +283,7 @@ def _is_large(shape) -> bool:
     return 4 * math.prod(shape) > _most_bytes
 
 def _in_half(x:np.ndarray) -> np.ndarray: # float16, shape of `x`
-    "Round the attention `x` to float16; weights that would become 0 are set to the smallest number instead"
+    "Round the attention `x` to float16; weights that would become 0 are set to the smallest positive number"
     rounded = x.astype(np.float16)
     rounded[(rounded == 0) & (x != 0)] = np.finfo(np.float16).smallest_subnormal
     return rounded
@@ -304,7 +305,8 @@ _most_ranked = 128 # tokens; in longer texts, the explorer computes ranks only f
 
 # three results: {name: array}, {name: layers}, notes
 def _attribution(model, inputs, score, start) -> tuple:
-    "Compute the attribution of `score` to each attention position and, for short texts, its rank in its row"
+    """Compute the attribution of `score` to each attention position and, for short texts, the rank of each value in its
+    row"""
     layers, heads, arrays, is_changed = check_layers(model), head_count(model), {}, is_edited(model)
     def put(name, layer, head, x):
         if name not in arrays: arrays[name] = np.empty((len(layers), heads, *x.shape), x.dtype)
@@ -323,7 +325,7 @@ def _not_a_model(model) -> str:
     return f'model must be a transformers model, got {type(model).__name__}; pass the model inside it'
 
 def _check_model(model, tokenizer, saliency):
-    "Raise an error if `_explain_texts` does not support a model, tokenizer or method; return the part that it explains"
+    "Return the part of `model` that is explained; raise an error if the model, tokenizer or method is not supported"
     name, problem = type(model).__name__, ''
     if not getattr(tokenizer, 'is_fast', False):
         problem = (f'tokenizer must be a fast tokenizer of transformers, got {type(tokenizer).__name__}; load it with '
@@ -397,7 +399,7 @@ _evidence_order = ('input', 'attention', 'saliency', 'saliency_map', 'continuati
                    'attribution_ranks', 'probabilities')
 
 def _extended(snapshot, arrays, layers, notes, wanted) -> Snapshot:
-    "Add `arrays` and their properties to `snapshot`"
+    "Return a copy of `snapshot` with additional `arrays` and their properties"
     both, info = {**snapshot.arrays, **arrays}, dict(snapshot.info)
     if 'attention_attribution' in arrays: info['ranks'] = 'exact' # even if they are computed from it later
     if {'saliency', 'saliency_map'} & {*arrays}:
@@ -506,7 +508,7 @@ def _token_facts(
 def _saliency_of_each(
     model, inputs, score, start, saliency, steps, baseline,
 ) -> tuple: # ({name: array}, {name: layers}, notes)
-    "Compute the saliency of all tokens for the logit of each token, starting at position `start`"
+    "Compute the saliency of all tokens for the logit of each token from position `start` on"
     ids, method = inputs['input_ids'][0], attribution_named(saliency)
     steps = _path_steps(saliency, len(ids), steps)
     options = {k: v for k, v in dict(steps=steps, baseline=baseline).items() if k in method.options}
@@ -519,7 +521,7 @@ def _saliency_of_each(
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #b5bec609
 def _applied(model, tokenizer, inputs, text, intervention) -> AppliedIntervention:
-    "Return `inputs` of one `text` under `intervention`; unchanged if it is None"
+    "Apply `intervention` to the `inputs` of one `text`; None changes nothing"
     if not intervention: return AppliedIntervention(inputs, {}, np.arange(len(text.tokens)))
     facts = {name: torch.as_tensor(np.asarray(getattr(text, name)))[None] for name in ('word_ids', 'is_special')}
     return apply_intervention(model, inputs | facts, intervention, tokenizer)
@@ -721,7 +723,7 @@ def _array(x):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img3
 def _image_problem(x, channels) -> str:
-    "Explain why an image model with this number of channels cannot read the array `x`; '' if it can"
+    "Return the reason why an image model with this number of channels cannot read the array `x`, '' if it can"
     if x.ndim != 4 or not len(x):
         return ('images must be [n, channels, height, width], or one image [channels, height, width], got '
                 f'{list(x.shape)}')
@@ -758,7 +760,7 @@ def _read_images(
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img5
 def _classes_of(model, classes, of_data):
-    "Return the class names of `model`: `classes`, the names in its config or, without these, the names in the data"
+    "Return the class names of `model`: `classes`, or else the names in its config, or else the names in the data"
     count = model.config.num_labels
     names = _names_of(model, count, classes)
     if classes is not None and (len(names) != count or len({*names}) < count):
@@ -893,13 +895,13 @@ class _BackgroundThread:
     def wait(self,
         timeout=None, # seconds; None: no limit
     ):
-        "Wait until the computation has ended; raise its error, or a `TimeoutError` after `timeout`"
+        "Wait until the computation has ended; raise its error, or a `TimeoutError` after `timeout` seconds"
         if not self._left.wait(timeout):
             raise TimeoutError(f'wait: {self.stage or "an earlier computation"} is still running after {timeout} s')
         if self.error is not None: raise self.error
 
     def subscribe(self, fn): # returns a function that unsubscribes
-        "Call `fn` with this object after each step, in the thread; add errors that `fn` raises to `subscriber_errors`"
+        "Call `fn` with this object in the background thread after each step; add errors of `fn` to `subscriber_errors`"
         entry = (fn,)
         self._listeners = [*self._listeners, entry]
         def unsubscribe(): self._listeners = [other for other in self._listeners if other is not entry]

@@ -49,7 +49,7 @@ class _ModelChoices:
         return 'the model of this training (current state)'
 
     def attributions(self) -> list:
-        "Return the names of the available attributions for saliency"
+        "Return the names of the attributions that are available for saliency"
         if self._recorded_with is None and getattr(self.run, 'recorded', None):
             try: self._recorded_with = self.run.snapshot(*self.run.recorded[0]).info.get('saliency_method', _usual)
             except (ValueError, KeyError, OSError): self._recorded_with = _usual # damaged; the view reports it
@@ -110,7 +110,7 @@ class ModelSource(_ModelChoices):
         at:int=-1,    # index among the `choices`; the last is the newest
         frequent=(),  # texts whose word pieces come first, see `quantised_model`
     ) -> tuple: # (`QuantisedModel`, its name)
-        "Prepare one of the `choices` for a page"
+        "Prepare the model of one of the `choices` for a page"
         from salviz.analysis.quantised_model import quantised_model
         check_faults(self.needs())
         choice, name = self.choices()[at]
@@ -123,7 +123,7 @@ class ModelSource(_ModelChoices):
         layer:int, head:int,
         length:int,  # maximum number of tokens
     ) -> tuple: # (tokens, `QueryKey` of a batch of one)
-        "Compute queries and keys of one head in `text`"
+        "Compute the queries and keys of one head for `text`"
         from salviz.analysis.model_maps import text_query_key
         model, tokenizer = self._ready(choice)
         least = tokenizer.num_special_tokens_to_add(pair=True) + 1 # texts are not truncated below this length

@@ -25,7 +25,7 @@ from ..models.loading import longest_input
 # %% ../../nbs/09_analysis/09_quantised_model.ipynb #pm32b0eb
 @dataclass(frozen=True)
 class _Layout:
-    "Names of the modules of one kind of model, and the differences in its structure"
+    "Names of the modules of one kind of model, and properties of its structure"
     stack:str          # module that contains the embeddings and the layers
     layers:str         # its list of layers
     parts:dict         # {name in the engine: module of a layer}
@@ -64,7 +64,7 @@ _activations = 'gelu', 'gelu_new', 'relu'
 
 # %% ../../nbs/09_analysis/09_quantised_model.ipynb #pm4edd06
 def _activation(config) -> str:
-    "Return the name of the activation function of `config`, which models store under different names"
+    "Return the name of the activation function in `config`, whose key differs between models"
     names = 'hidden_act', 'activation_function', 'activation'
     return next((name for key in names if isinstance(name := getattr(config, key, None), str)), '')
 
@@ -98,13 +98,13 @@ def quantised_rows(
     return np.rint(x/np.where(scale > 0, scale, 1)[:, None]).astype(np.int8), scale
 
 def dequantised(codes, scale) -> np.ndarray: # float32 [rows, columns]
-    "Return the values of the `codes` of `quantised_rows`"
+    "Convert the `codes` returned by `quantised_rows` back to values"
     return codes.astype(np.float32)*scale[:, None]
 
 # %% ../../nbs/09_analysis/09_quantised_model.ipynb #pm03b239
 def _state_of(model) -> dict: # {name: float32 array}
-    """Return the weights of `model` as arrays; GPT-2's weights are converted to linear layers [outputs, inputs],
-    three per attention"""
+    """Return the weights of `model` as arrays; those of GPT-2 are converted to linear layers [outputs, inputs],
+    with separate layers for queries, keys and values"""
     state = {k: v.detach().cpu().float().numpy() for k, v in model.state_dict().items() if v.is_floating_point()}
     if model.config.model_type != 'gpt2': return state
     out = {}
@@ -141,7 +141,7 @@ def _engine_config(model, layout) -> dict:
 
 # %% ../../nbs/09_analysis/09_quantised_model.ipynb #pm12a0e7
 def _piece_order(tokenizer, texts, frequent=()) -> tuple: # (ids always included, others by decreasing frequency)
-    "Sort the ids: pieces of `texts`, special tokens and characters first, then by frequency in `frequent`, if any"
+    "Sort the token ids: pieces of `texts`, special tokens and characters first, the others by frequency in `frequent`"
     vocabulary, first = tokenizer.get_vocab(), {*tokenizer.added_tokens_decoder}
     for text in texts: first |= {*tokenizer(*text)['input_ids']}
     byte_level = tokenizer.backend_tokenizer.model.__class__.__name__ == 'BPE'

@@ -18,7 +18,7 @@ from ..core.validation import check_choice
 
 # %% ../../nbs/09_analysis/06_roar.ipynb #ro-6
 def _replaced(part, saliency, fraction, background):
-    "Return a split with the top `fraction` of each example replaced"
+    "Return the split `part` with the most salient `fraction` of each example replaced"
     name = next(k for k in ('pixel_values', 'values') if k in part.column_names)
     rows = part.with_format('numpy')[:]
     x = torch.from_numpy(np.asarray(rows[name], np.float32))
@@ -71,7 +71,7 @@ def roar_table(
     results,                 # `Study.results()`, with the columns saliency, share and seed
     measure='test_accuracy', # metric to compare
 ) -> pd.DataFrame: # saliency, share, seeds, the metric, random, difference: means over seeds
-    "Compare a metric after retraining with its value for a random ranking; difference: random minus the method"
+    "Compare a metric after retraining with its value for a random ranking; the difference is random minus method"
     lacking = [k for k in ('saliency', 'share', 'seed', measure) if k not in results.columns]
     if lacking: raise ValueError(f'results have no columns {", ".join(lacking)}; '
                                  'pass Study.results() of a study with RemovedData as its data')

@@ -44,8 +44,8 @@ def steer(
     heads:dict[int, list]|None=None, # {layer: heads} to steer; None: all
     alpha:float=.01,            # factor of the attention to all other tokens, above 0
 ) -> Iterator[None]:
-    """Steer the attention of `heads` to the `marked` tokens in all passes of `model` in this block, also in `generate`
-    (Zhang et al. 2024)"""
+    """Steer the attention of `heads` to the `marked` tokens in all passes of `model` inside the block,
+    including those of `generate` (Zhang et al. 2024)"""
     everything = list(range(head_count(model)))
     if heads is None: heads = dict.fromkeys(check_layers(model), everything)
     wrong = [h for chosen in heads.values() for h in chosen if h not in everything]
@@ -80,9 +80,9 @@ def head_gains(
 
 def common_heads(
     gains:pd.DataFrame, # from `head_gains`
-    k:int,              # number of heads of each task
+    k:int,              # number of heads per task
 ) -> dict: # {layer: heads}
-    "Return the heads that are among the best `k` of every task (Zhang et al. 2024)"
+    "Return the heads that are among the best `k` for every task (Zhang et al. 2024)"
     best = set.intersection(*(set(gains[task].nlargest(k).index) for task in gains))
     chosen = {}
     for layer, head in sorted(best): chosen.setdefault(layer, []).append(head)

@@ -59,7 +59,7 @@ def _uniform_kl(target, counts) -> torch.Tensor: # float64 [batch]
     return torch.xlogy(t, t).sum(-1) + counts.sum(-1).clamp(min=1).double().log() * t.sum(-1)
 
 def _mass(attention, target, counts) -> torch.Tensor: # float64 [batch]
-    "Return the fraction of `attention` [batch, tokens] on marked tokens, among the tokens that count"
+    "Return the fraction of `attention` [batch, tokens] on tokens that `target` marks, among the tokens that count"
     a = torch.where(counts, attention.double(), 0.)
     return torch.where(target > 0, a, 0.).sum(-1)/a.sum(-1)
 
@@ -134,14 +134,14 @@ def target_kl(
     teacher=None,
     **settings,  # settings of `target_divergences`
 ) -> float:
-    "Return the mean KL divergence of `model`'s attention from the teacher's target, over the texts that have one"
+    "Return the mean KL divergence of `model`'s attention from the teacher's target, over the texts that have a target"
     return float(target_divergences(model, data, tokenizer, teacher, **settings)['kl'].mean())
 
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-16b
 def teacher_of(
     run, # a finished `Run`
 ) -> Path: # path of a run
-    "Return the path of the teacher of `run`: the teacher that SalLM used, or else the run itself"
+    "Return the path of the teacher that SalLM used in `run`, or of the run itself if there was no teacher"
     if not isinstance(run, Run): run = Run(run)
     recorded = run.config['method'].get('args', {}).get('teacher')
     if (run.path/'teacher').is_dir(): return run.path/'teacher'

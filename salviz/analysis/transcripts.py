@@ -60,7 +60,8 @@ def _eager(model):
         for key, config in configs.items(): config._attn_implementation = before[key]
 
 def _whisper_prompt(model, values, start) -> list:
-    "Return the tokens that make Whisper transcribe in the language of the audio without timestamps; [] if it has none"
+    """Return the tokens that make Whisper transcribe in the language of the audio without timestamps;
+    [] if the model has no such tokens"""
     settings, ids = model.generation_config, []
     languages = getattr(settings, 'lang_to_id', None)
     if languages:
@@ -134,7 +135,7 @@ def _weights_of(method, read, ids, start, found) -> tuple:
 
 # %% ../../nbs/09_analysis/14_transcripts.ipynb #tr11
 def _labels(processor, ids, found) -> list:
-    "Return names for the encoder's outputs, and readable tokens"
+    "Return the names of the encoder's outputs, followed by readable tokens"
     one, count = 'frame' if found.seconds else 'image', found.layout.tokens
     words = [processor.tokenizer.decode([i]) for i in ids]
     words = [w.strip() or processor.tokenizer.convert_ids_to_tokens(i) for w, i in zip(words, ids)]

@@ -67,7 +67,7 @@ def _occurrences(name, batch, tokenizer) -> np.ndarray|None: # bool [n]
     return np.array([str(token).removeprefix('##').lstrip('Ġ▁') == '.' for token in tokens])
 
 def _limited(pattern, allowed) -> np.ndarray: # [n, n], NaN in rows without a key
-    "Return `pattern` [n, n] on the `allowed` positions, bool [n, n], with rows that sum to 1"
+    "Restrict `pattern` [n, n] to the `allowed` positions, bool [n, n], and normalise its rows to sum to 1"
     values = np.where(allowed, pattern, 0)
     total = values.sum(-1, keepdims=True)
     return np.divide(values, total, out=np.full_like(values, np.nan), where=total > 0)
@@ -171,7 +171,7 @@ def apply_intervention(
     tokenizer=None,     # needed by the pattern 'period'
     target='predicted', # class whose logit the region and the saliency explain, see `target_scores`
 ) -> AppliedIntervention:
-    "Compute the changes of `intervention` for one example; raise a `ValueError` if it does not fit"
+    "Compute the changes of `intervention` for one example; raise a `ValueError` if they cannot be applied to it"
     check_faults(_batch_faults(intervention, batch, tokenizer), 'Intervention: ')
     layers, heads, (_, n) = attention_layers(model), head_count(model), batch['input_ids'].shape
     length = int(real_tokens(batch)[0].nonzero().max()) + 1

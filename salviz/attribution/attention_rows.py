@@ -88,7 +88,7 @@ def _of_what_is_read(reading, per_key) -> torch.Tensor: # [targets, rows, n] or 
 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #054
 def _row(reading, layers, heads, at) -> torch.Tensor: # [rows, key]
-    "Return the row `at` of attention, averaged over heads and layers, with the fused kernel for the other rows"
+    "Return the row `at` of attention, averaged over heads and layers; compute the other rows with the fused kernel"
     with torch.no_grad(), observe(reading.model, layers, rows=at) as maps:
         with only_read(reading.model, reading.targets, reading.rows): outputs = reading.model(**reading.inputs)
         reading.settle(outputs)

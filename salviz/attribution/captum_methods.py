@@ -342,7 +342,7 @@ class _Recipe:
         return ({} if self.inner is None else self.inner.defaults()) | _defaults_of(self.kind)
 
     def label(self, changed) -> str:
-        "Return the name, with the options that are `changed`"
+        "Return the name of the attribution, followed by its `changed` options"
         parts = ([] if self.inner is None else [self.inner.name]) + [f'{k}={_written(x)}' for k, x in changed.items()]
         return self.name + (f'({", ".join(parts)})' if parts else '')
 
@@ -439,7 +439,7 @@ def _option_fault(recipe, score, x, options) -> str: # '' if there is none
 
 @contextmanager
 def _restored(model):
-    "Remove the hooks and attributes that the block adds to the modules of `model`, even if it fails"
+    "Remove the hooks and attributes that the block adds to the modules of `model`, even if the block fails"
     hooks = '_forward_hooks', '_forward_pre_hooks', '_backward_hooks', '_backward_pre_hooks'
     before = [(m, {*vars(m)}, {name: dict(vars(m)[name]) for name in hooks}) for m in model.modules()]
     try: yield

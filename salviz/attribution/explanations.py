@@ -228,7 +228,7 @@ def explainers(
     # a small batch for the test; None: five tokens, or small numbers of the shape in the model's config
     inputs:dict|None=None,
 ) -> dict: # {method: 'available', or the reason why it is not available}
-    "Return, for each attribution, whether it can explain `model` or the reason why it cannot"
+    "Return, for each attribution, 'available' if it can explain `model`, else the reason why it cannot"
     if inputs is None: inputs = _tiny_input(model)
     first = {k: v[:1] for k, v in model_inputs(inputs).items()}
     cheap = dict(steps=1, samples=1) | (dict(window=2**20) if what_is_read(first) != 'input_ids' else {})
@@ -237,7 +237,7 @@ def explainers(
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #066
 class Explained(list):
-    "The arrays for all examples of a data set, with the other results of `explain`"
+    "The attributions of all examples of a data set, one array each, with the other results of `explain`"
     def __init__(self, arrays, method, target, score, completeness_error, options):
         super().__init__(arrays)
         self.method, self.options = method, options        # as in `Explanation`

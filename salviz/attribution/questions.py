@@ -58,7 +58,7 @@ def encoded_for(
     target='predicted', # 'gold' reads the labels, so their classes must be those of `model`
     # (encoded Dataset, function: list of rows -> batch, order: row indices that group texts of similar length)
 ) -> tuple:
-    "Encode `data` for `model`; return it with a function that creates batches and an order of its rows"
+    "Encode `data` for `model`; return the encoded data, a function that creates batches, and an order of the rows"
     check_faults(_data_fault(data), 'data ')
     columns = getattr(data, 'column_names', None)
     if columns is not None:

@@ -222,7 +222,7 @@ def real_tokens(inputs:dict) -> torch.Tensor:
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #019b
 def every_row(inputs:dict) -> torch.Tensor:
-    "Return 0, 1, …, the index of each example of `inputs`"
+    "Return the index of each example of `inputs`: 0, 1, …"
     x = inputs[what_is_read(inputs)]
     return torch.arange(len(x), device=x.device)
 
@@ -259,7 +259,7 @@ def row_tokens(model, inputs:dict) -> int:
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #022d
 def _tokens_of(model, inputs:dict, is_cut=True) -> torch.Tensor: # int64 [batch]
-    "Return the `row_tokens` of each row without trailing padding"
+    "Return the length of each row without trailing padding, measured as in `row_tokens`"
     rows = every_row(inputs)
     if not is_cut or 'attention_mask' not in inputs: return torch.full_like(rows, row_tokens(model, inputs))
     real = real_tokens(inputs)
@@ -273,7 +273,7 @@ def packs_of(
     is_cut=True,     # whether padding may be removed
     places=None,     # number of positions per row whose logits are computed, see `rows_at_once`
 ) -> list: # of (int64 [rows], number of tokens to keep of each text, or None)
-    "Group examples of similar length that go through `model` together"
+    "Group examples of similar length for joint passes through `model`"
     tokens = _tokens_of(model, inputs, is_cut)
     def rows_that_fit(n): return batch_size or rows_at_once(model, n, places)
     # reading the lengths would wait for the GPU; they are not needed if one pass contains all rows
@@ -287,7 +287,7 @@ def packs_of(
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #022kb
 def in_their_order(parts, packs) -> torch.Tensor:
-    "Concatenate the tensors `parts` [..., rows] of `packs` into one [..., batch], in the order of the batch"
+    "Concatenate the tensors `parts` [..., rows] of `packs` into one tensor [..., batch], in the order of the batch"
     return torch.cat(parts, -1)[..., torch.cat([rows for rows, _ in packs]).argsort()]
 
 @torch.no_grad()

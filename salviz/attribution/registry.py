@@ -136,7 +136,7 @@ def attribution_named(
 _passed = {} # {name: `Attribution`}, those that were passed as objects
 
 def attribution_name(method:object) -> object: # a name; or `method` itself, if it is not an attribution
-    "Return the name of an attribution; afterwards, `attribution_named` finds an object by this name"
+    "Return the name of the attribution `method`; register an object, so that `attribution_named` finds it by name"
     if isinstance(method, str) or not is_attribution(method): return method
     found = attribution_named(method)
     if not found.is_found_by_name: _passed[found.name] = found

@@ -81,7 +81,7 @@ def _warn_about_sum(reading, gradient, x, kind):
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #030bb
 def _at_the_input(kind:str): # a key of `_reductions`
-    "Return the attribution that reduces the gradient at the input by `kind`"
+    "Return the attribution that applies the reduction `kind` to the gradient at the input"
     def by_gradient(reading):
         gradient = reading.gradients(reading.x[None])[:, 0]
         if reading.is_text: _warn_about_sum(reading, gradient, reading.x, kind)

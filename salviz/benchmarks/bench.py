@@ -513,7 +513,7 @@ def _train_step(model, optimizer, batch):
     return loss
 
 def _measure_watching(steps=12, probes=4, device='cpu', say=print) -> dict:
-    "Measure the cost of `watch`: steps with and without it alternate"
+    "Measure the cost of `watch` by alternating training steps with and without it"
     say(f'watch: {steps} steps with and without it, {probes} probe examples')
     clock = clock_of(device)
     part = subset(load_text('movie-sentences'), steps * _batch_size, validation_size=16, test_size=16)
@@ -564,7 +564,7 @@ class RowStep:
     def set_up(self): return contextlib.nullcontext(self)
 
 def row_steps(tokens:int, device='cpu', layers=1, **how) -> dict: # {name: RowStep}
-    "Return a step without a loss on a row ('plain'), one with it ('row'), and one for each of `how`"
+    "Return a step without a loss on a row ('plain'), a step with such a loss ('row'), and a step for each of `how`"
     with forked_random(0):
         config = BertConfig(num_hidden_layers=layers, max_position_embeddings=tokens, attention_probs_dropout_prob=0.)
         model = BertForSequenceClassification(config).to(device).train()
@@ -653,7 +653,7 @@ def _machine(results) -> str:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #053c
 def _bench_table(results:dict) -> str:
-    "Return the main table in Markdown: goals, measurements at each length, and the papers' factors"
+    "Return the main table in Markdown: goals, measurements at each length, and the costs reported in the papers"
     tables, memory = _main_tables(results), (results.get('memory') or {}).get('rows', {})
     if not tables: raise ValueError('bench_table: results contain no measurement with attention dropout 0 in fp32')
     lengths = '/'.join(str(t['tokens']) for t in tables)
@@ -668,7 +668,7 @@ def _bench_table(results:dict) -> str:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #053a
 def _cost_lines(results:dict) -> list: # of str, Markdown
-    "Return the section on cost in the README: times relative to plain fine-tuning, peak memory, recording"
+    "Return the lines of the README's section on cost: times relative to plain fine-tuning, peak memory, recording"
     tables = _main_tables(results)
     def span(*names):
         times = [t['rows'][name]['time_ratio'] for t in tables for name in names]
@@ -750,7 +750,7 @@ def _missed_goals(results:dict) -> list: # of sentences
 
 # %% ../../nbs/13_cli/01_bench.ipynb #056
 def _step_table(results:dict, t:dict) -> pd.DataFrame:
-    "Return the table of one length with goals, measurements and published factors"
+    "Return the table of one length, with goals, measurements and published relative costs"
     memory = (results.get('memory') or {}).get('rows', {})
     def line(name, r):
         g, peak = results['goals'][name], memory.get(name)

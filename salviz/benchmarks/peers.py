@@ -263,7 +263,7 @@ def _training_causal(model, tokenizer, tokens=64, size=8):
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe11
 def _compared(works, rounds, clock, agree) -> dict: # seconds, ratio and largest difference of each
-    "Compare `works` of one kind with salviz"
+    "Compare the results and times of `works` of one kind with those of salviz"
     first = {who: work() for who, work in works.items()} if agree else {}
     differ = {who: _disagreement(values, first['salviz']) for who, values in first.items() if who != 'salviz'}
     if bad := [who for who, x in differ.items() if x > 1e-3]:

@@ -106,7 +106,7 @@ def cache_dir() -> Path:
     return Path(os.environ.get('SALVIZ_CACHE') or user_cache_path('salviz', appauthor=False)).expanduser().absolute()
 
 def _place(name) -> Path:
-    "Return the cache folder of the asset called `name`; each version has its own"
+    "Return the cache folder of the asset called `name`; each version has its own folder"
     return cache_dir()/f'{name}-{_assets[name].sha256[:12]}'
 
 # %% ../../nbs/01_core/02_assets.ipynb #018b

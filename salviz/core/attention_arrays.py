@@ -334,8 +334,8 @@ def attention_maps(
 ) -> list[Snapshot]: # one per sentence, step and model
     """Convert attention weights that were computed elsewhere to snapshots, for `Explorer` and `figure`
 
-    Takes the arguments of bertviz, CircuitsVis (tokens first) and inspectus. Raises a ValueError if sizes, tokens or
-    values do not fit."""
+    Accepts the arguments of bertviz, CircuitsVis (tokens first) and inspectus. Raises a `ValueError`
+    if the sizes do not match the tokens, or if the values are not attention weights."""
     if _is_tokens(attention) or isinstance(attention, (list, tuple)) and attention and all(map(_is_tokens, attention)):
         attention, tokens = tokens, attention
     if _is_tokens(sentence_b_start): sentence_b_start, key_tokens = None, sentence_b_start
@@ -362,7 +362,7 @@ def save_maps(
     maps:Sequence[Snapshot], # result of `attention_maps`
     path:str|os.PathLike,    # new folder; with several models, one folder for each is created inside
 ) -> Run|dict[str, Run]:
-    "Write `maps` as a run (with several models as {name: run}) and return it"
+    "Write `maps` as one run for each model; return the run or, for several models, {name: run}"
     groups = maps_by_model(maps)
     if len(groups) > 1:
         names = {name: re.sub(r'\W+', '-', name) or 'maps' for name in groups}

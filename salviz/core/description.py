@@ -196,7 +196,7 @@ def _entries(cite) -> dict: # {key: BibTeX entry}
 
 # %% ../../nbs/01_core/20_description.ipynb #de-13d
 def citations_of_facts(facts) -> dict: # {key: BibTeX entry}
-    "Return the entries that `facts` cite; skip citations that are neither a known name nor an entry"
+    "Return the BibTeX entries that `facts` cite; skip citations that are neither a known name nor an entry"
     entries = {}
     for key, entry in (pair for fact in facts if fact for cite in fact.cites for pair in _entries(cite).items()):
         if entries.setdefault(key, entry) != entry:

@@ -66,7 +66,7 @@ def read_lines(path) -> list: # of str
 
 # %% ../../nbs/01_core/01_files.ipynb #009
 def _fields(path, text):
-    "Return (first line, fields) for each row of a CSV file that is not blank"
+    "Return (number of the first line, fields) for each non-blank row of a CSV file"
     reader, rows, line = csv.reader(io.StringIO(text, newline=''), strict=True), [], 1
     limit = csv.field_size_limit(len(text) + 1) # fields may be longer than the csv module's default limit
     try:

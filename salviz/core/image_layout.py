@@ -60,7 +60,7 @@ class ImageLayout:
         return np.concatenate([crop.boxes() for crop in self.crops])
 
     def refined(self, factor:int) -> 'ImageLayout':
-        "Return the layout of the patches from which tokens are merged, `factor` × `factor` patches per token"
+        "Return the layout of patches before they are merged into tokens, with `factor` × `factor` patches per token"
         finer = [replace(crop, rows=crop.rows*factor, columns=crop.columns*factor) for crop in self.crops]
         return replace(self, crops=tuple(finer))
 

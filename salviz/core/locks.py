@@ -53,7 +53,7 @@ _no_locks = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP} # erro
 
 # %% ../../nbs/01_core/13_locks.ipynb #045bb
 class Held:
-    "A lock on the folder of a run, held until `release`; raises `RunInUse` with the holder if the folder is locked"
+    "A lock on the folder of a run, held until `release`; raises `RunInUse`, which names the holder, if already locked"
     def __init__(self, path):
         self.path, self.note, self._lease = Path(path), Path(path)/'.training.json', lease_on(path)
         # a worker thread may release a lock that another thread acquired

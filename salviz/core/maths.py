@@ -33,7 +33,7 @@ def _counted(
 
 # %% ../../nbs/01_core/06_maths.ipynb #008
 def _check_fraction(name, x, meaning, may_be_0=True):
-    "Raise a `ValueError` unless `x` is in [0, 1], or in (0, 1]"
+    "Raise a `ValueError` unless `x` is in [0, 1] or, if `may_be_0` is False, in (0, 1]"
     if 0 < x <= 1 or may_be_0 and x == 0: return
     interval = 'between 0 and 1'
     if not may_be_0: interval = 'above 0 and at most 1'
@@ -197,7 +197,7 @@ def rollout(
 
 # %% ../../nbs/01_core/06_maths.ipynb #031
 def _distribution(name, x, counts):
-    "Normalise `x` to sum 1 over the counted positions of its last axis; NaN in rows without any mass"
+    "Normalise `x` to a sum of 1 over the counted positions of its last axis; rows that sum to 0 become NaN"
     x, counts = _counted(name, x, counts)
     x = np.where(counts, x, 0).astype(np.float64)
     if (x < 0).any(): raise ValueError(f'{name} must not be negative at counted positions, got {x.min():.3g}')
@@ -285,7 +285,7 @@ def ranks(
     x,           # numbers [..., n]
     counts=None, # bool, broadcastable to `x`: positions that count
 ) -> np.ndarray: # float64 [..., n] from 1 upwards; NaN at positions that do not count
-    "Return the ranks of `x` along the last axis among the counted positions; ties have their mean rank"
+    "Return the ranks of `x` along the last axis among the counted positions; ties receive the mean of their ranks"
     x, counts = _counted('x', x, counts)
     order = np.lexsort((x, ~counts), axis=-1)
     ascending, place = np.take_along_axis(x, order, -1), np.arange(x.shape[-1])

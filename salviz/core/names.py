@@ -81,7 +81,7 @@ def runs_words(groups:dict) -> str: # '' or a sentence
 
 # %% ../../nbs/01_core/03_names.ipynb #agr11
 def class_places(names, others) -> list: # of int; None for a class that `others` lacks
-    """Return the index of each class of `names` in another list; case, spaces, hyphens and underscores are ignored
+    """Return the index of each class of `names` in the list `others`; case, spaces, hyphens and underscores are ignored
     unless two classes differ only in these"""
     names, others = [str(name) for name in names], [str(name) for name in others]
     def plain(name): return re.sub(r'[\s_-]+', ' ', name.strip()).casefold()

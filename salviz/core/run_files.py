@@ -113,7 +113,7 @@ def sealed(
 
 # %% ../../nbs/01_core/11_run_files.ipynb #012ac
 def _is_sealed(x:dict) -> bool:
-    "Return whether `x` has a seal or part of a seal; one flipped bit cannot remove both markers of a seal"
+    "Return whether `x` has at least one of the two markers of a seal; a single flipped bit cannot remove both"
     name, value = next(reversed(x.items()), ('', None))
     return name == 'seal' or isinstance(value, str) and value.startswith('crc32:')
 

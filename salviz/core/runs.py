@@ -517,7 +517,7 @@ def _damaged_arrays(run, contents=False) -> list:
 
 # %% ../../nbs/01_core/15_runs.ipynb #080d
 def _damaged_values(run) -> list:
-    "Return the damage to the state and the summary, and files in place of folders"
+    "Return the damage to the state, the summary and the folders of the run, in whose place there may be files"
     out = []
     for name in ('state.json', 'summary.json'):
         try: run._values(name)
@@ -702,7 +702,7 @@ class _RunForOtherTools(_RunResuming):
     @validated
     def to_xarray(
         self,
-        probe:int|None=None,            # one probe example, then without an axis 'probe'; None: all
+        probe:int|None=None,            # a single probe example, without an axis 'probe'; None: all
         *,
         steps:Sequence[int]|None=None,  # recorded steps, negative from the end; None: all
         layers:Sequence[int]|None=None, # layers of the model; None: all recorded ones

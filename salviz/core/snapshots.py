@@ -31,8 +31,8 @@ _whole = ('probabilities', 'probability', 'saliency', 'saliency_target', 'salien
           'input', 'masked_map')
 
 def plain_name(name:str) -> str:
-    """Remove the method in parentheses from the array name `name`, such as 'method_saliency (SalLM)';
-    two methods may record arrays of the same name"""
+    """Return the array name `name`, such as 'method_saliency (SalLM)', without the method in parentheses,
+    which distinguishes the arrays of two methods"""
     return name.partition(' (')[0]
 
 def _plain_memory(x) -> np.ndarray:
@@ -369,7 +369,7 @@ def snapshot_file(step:int, probe:int) -> str: # relative to the folder of a run
     return f'snapshots/step-{step:08d}.probe-{probe:03d}.safetensors'
 
 def snapshot_numbers(name:str): # (step, probe); None if `name` is not the name of a snapshot
-    "Parse the `name` of a snapshot's file"
+    "Return the step and the number of the probe from the `name` of a snapshot's file"
     numbers = re.fullmatch(r'step-(\d{8,})\.probe-(\d{3,})\.safetensors', name)
     return numbers and (int(numbers[1]), int(numbers[2]))
 

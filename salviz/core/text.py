@@ -158,7 +158,7 @@ class TokenText:
     word_ids:np.ndarray     # [n] index into `words`; -1 for special tokens, white space and invisible characters
     words:list              # [W] str
     word_spans:list         # [W] (segment, start, end)
-    unmerged_spans:list     # (segment, start, end) of the words before those that share a token are merged
+    unmerged_spans:list     # (segment, start, end) of each word, before words that share a token are merged
     is_special:np.ndarray   # bool [n], whether the tokenizer added the token
     truncated:int           # number of tokens removed by truncation
 
@@ -202,7 +202,7 @@ def touched_words(
 
 # %% ../../nbs/01_core/07_text.ipynb #030c
 def _merged(word_spans, first, last) -> tuple: # (spans, int [words]: index of the merged word of each word)
-    "Merge words that share a token; `first` and `last` are the words that each token overlaps"
+    "Merge words that share a token; `first` and `last` are the first and the last word that each token overlaps"
     begins = np.ones(len(word_spans), bool)
     for a, b in {*zip(first[last > first].tolist(), last[last > first].tolist())}: begins[a + 1:b + 1] = False
     if begins.all(): return word_spans, np.arange(len(word_spans))
@@ -420,7 +420,8 @@ def _spread_words(
 
 # %% ../../nbs/01_core/07_text.ipynb #057
 def _flag_spans(tt, flags):
-    "Return the spans (segment, start, end) of flagged words, from `unmerged_spans` or separated by white space"
+    """Return the spans (segment, start, end) of flagged words, which are those of `unmerged_spans`
+    or those separated by white space"""
     flags = np.asarray(flags)
     spaced = [(s, *span) for s, text in enumerate(tt.texts) for span in spaced_words(text)]
     plain = tt.unmerged_spans

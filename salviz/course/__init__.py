@@ -1,4 +1,4 @@
-"Teach with predictions, reveals, marks and exercises, and the runs that they use; can be imported without torch."
+"Teach with predictions, reveals, marked words and exercises, and the runs that they use; torch is not required."
 from salviz import lazy_names
 
 _modules = {

@@ -119,7 +119,7 @@ def _sums(x): return f'{float(np.sum(x)):.3g}'
 def _common_mistake(
     value, truth, # arrays
 ) -> str: # '' if there is none
-    "Return the message about a mistake that can occur in any exercise"
+    "Return the message about a mistake in `value` that can occur in any exercise"
     if isinstance(truth, list): return ''
     a, b = np.asarray(value), np.asarray(truth)
     if a.dtype == bool and a.shape == b.shape and b.dtype == bool:
@@ -252,8 +252,8 @@ def _first_difference(
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-25d
 def _two(value, case, at=()):
-    """Return the student's value, words that introduce the right value, and the right value, with enough digits to
-    tell them apart"""
+    """Return the student's value, words that introduce the right value, and the right value; both values have enough
+    digits to tell them apart"""
     yours, right = (x[at[0]] if isinstance(x, list) else np.asarray(x)[at] for x in (value, case.truth))
     digits = next((d for d in (4, 6, 8) if _shown(yours, d) != _shown(right, d)), 12)
     return _shown(yours, digits), _owner(case), _shown(right, digits)
@@ -376,7 +376,7 @@ def _map(
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-31b
 def _maps(case, value, off, first):
-    "Return your answer, the right answer and the difference as three maps"
+    "Return the student's answer, the right answer and the difference as three maps"
     value, truth = np.asarray(value), np.asarray(case.truth)
     size = np.abs(np.concatenate([value.ravel(), truth.ravel()]).astype(float))
     largest = size[np.isfinite(size)].max(initial=0)
@@ -417,7 +417,7 @@ def _bare(x): return x if isinstance(x, str) else _shown(x)
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-33d
 def _table(case, value, off, first):
-    "Return your answer, the right answer and the difference as a table"
+    "Return the student's answer, the right answer and the difference as a table"
     flags, yours, right, title = off.reshape(-1), value, case.truth, ''
     if off.ndim == 0: labels, yours, right = [''], (value,), (case.truth,)
     else: labels = list(map(str, range(len(off))))
@@ -442,7 +442,7 @@ def _drawn(
     case:Case,
     value, # the student's answer
 ) -> str: # HTML; '' if the shapes differ
-    "Draw your answer, the right answer and the difference"
+    "Draw the student's answer, the right answer and the difference"
     if np.shape(value) != np.shape(case.truth): return ''
     off = _off(value, case.truth, case.tolerance)
     first = _first_difference(case, value)[0] if off.any() else None
@@ -457,7 +457,7 @@ def framed(
     body='',                             # HTML
     mark=None,                           # mark before the title; None: chosen by `is_good`
 ) -> str:
-    "Return a box with a coloured edge around the paragraphs"
+    "Return the HTML of a box with a coloured edge around `paragraphs` and `body`"
     edge = '22, 163, 74' if is_good else _amber
     if mark is None: mark = '✓ ' if is_good else '✗ '
     text = ''.join(f'<div style="margin-top:4px;overflow-wrap:anywhere">{_with_code(p)}</div>'

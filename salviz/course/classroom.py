@@ -36,7 +36,7 @@ from ..metrics.plausibility import auprc, hard_rationale, lexical_prior, random_
 _most_codes = 500 # maximum number of codes in one file or message
 
 def _files(path) -> list: # of paths
-    "Return the files for `path`: itself, those in a folder, or those matching a pattern such as 'in/*.json'"
+    "Return the files that `path` denotes: one file, those in a folder, or those matching a pattern such as 'in/*.json'"
     path = Path(path).expanduser()
     if path.is_dir(): return sorted(p for p in path.iterdir() if p.suffix.lower() in ('.json', '.txt'))
     if '*' in path.name and not path.exists(): return sorted(path.parent.glob(path.name))
@@ -87,7 +87,7 @@ def _read_handed(
     of:MarkSet,
     handed,     # files, folders, patterns, codes, widgets, or a list of them
 ) -> tuple: # (sheets, [(source, reason)] of unreadable items, [(source, content)] of answers files)
-    "Read everything in `handed`"
+    "Read all marks and answers files in `handed`"
     one = isinstance(handed, (str, Path, dict, MarkSheet)) or hasattr(handed, 'sheet')
     sheets, broken, answered = [], [], []
     for item in [handed] if one else handed:
@@ -166,7 +166,7 @@ def _class_alpha(
     counts,      # for each sentence int [words, 2]: students who marked a word and who did not
     times=1000,  # bootstrap samples
 ) -> Alpha:
-    "Return alpha over all words, with a 95% interval over sentences"
+    "Return Krippendorff's alpha over all words, with a 95% bootstrap interval over sentences"
     value = _alpha_of_counts(np.concatenate(counts))
     used = [c for c in counts if (c.sum(1) >= 2).any()]
     if value is None or len(used) < 2: return Alpha(value, None, None)
@@ -234,7 +234,7 @@ class _MergedMarks:
         return every if without is None else [c - of_one(t[without]) for c, t in zip(every, self.table)]
 
     def flags(self, by='majority') -> list: # for each sentence an array of one number per word, or None
-        "Return the marks of the 'majority', the 'votes' (fractions of the class), or one nickname"
+        "Return the marks of the 'majority' or of the student with a nickname, or the 'votes' (fractions of the class)"
         if by in ('majority', 'votes'): return self.majority if by == 'majority' else self.fractions
         rows = [s.marks for s in self.sheets if isinstance(by, str) and folded(s.nickname) == folded(by)]
         if rows: return [None if flags is None else np.array(flags) for flags in rows[0]]
@@ -283,7 +283,7 @@ class ClassMarks(_MergedMarks):
         nickname=None, # nickname of the student whose answers are in the first row
         **rows,        # additional rows by name: for each sentence one number per word
     ) -> 'WordBars':
-        "Draw the majority and the votes of a sentence, and additional rows"
+        "Draw the majority and the votes for each word of a sentence, with additional rows"
         first, problem = {}, 'nobody has marked'*(not self.respondents[sentence])
         if nickname is not None: first = {nickname: self.flags(nickname)[sentence]}
         if any(flags is None for flags in first.values()): problem = f'{nickname} has not finished'
@@ -637,7 +637,7 @@ def _answer_to(question, entry):
     except ValueError: return None
 
 def _answer_counts(question, values) -> str:
-    "Return the most frequent `values` in the words of the question, with their counts"
+    "Return the most frequent `values`, written as answers to `question`, with their counts"
     if question.query.kind == 'words': values = [[word] for value in values for word in value]
     counts = Counter(value_text(question.query, value) for value in values).most_common()
     rest = len(counts) - 6

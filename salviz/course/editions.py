@@ -107,7 +107,7 @@ def _with_numbers(
     text,             # Markdown with facts in comments
     fact=course_fact, # function(name) -> printed fact
 ) -> str:
-    "Return `text` without the comments; raise a ValueError if a number differs from its fact"
+    "Return `text` without the comments that name facts; raise a ValueError if a number differs from its fact"
     parts, start = [], 0
     for comment in _comment.finditer(text):
         before, name = text[start:comment.start()], comment[1]
@@ -339,7 +339,7 @@ def ship_lessons(
 # %% ../../nbs/14_course/11_editions.ipynb #ed-32d
 @contextmanager
 def naming_lesson(name):
-    "Put the name of the lesson before the message of a ValueError"
+    "Put the name of the lesson before the message of a ValueError that the block raises"
     try: yield
     except ValueError as error: raise ValueError(f'lesson {name}: {error}') from None
 
@@ -349,7 +349,7 @@ def write_editions(
     lessons=None,      # folder with the lesson sources; None: the bundled lessons
     fact=course_fact,  # function(name) -> printed fact
 ) -> list: # of paths
-    "Write the `edition` of every lesson to `folder`; pages for teachers have no student edition"
+    "Write the `edition` of every lesson to `folder`, except for pages that have no such edition"
     import nbformat
     editions = {}
     for path in lesson_files(lessons):

@@ -104,7 +104,7 @@ _measured = {
 
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-12b
 def _predict_of(sentence):
-    "Return a function of words with the stored predictions for `sentence` and its parts"
+    "Return a function that takes the words of `sentence` or of a part of it, and returns the stored prediction"
     whole, without, without_all = _measured[sentence]
     words = sentence.split()
     def rest(x): return tuple(w for w in words if w != x)

@@ -17,7 +17,7 @@ from .material import course_probes, course_run, shipped
 # %% ../../nbs/14_course/01_facts.ipynb #cf-5
 @lru_cache
 def course_tables() -> dict: # {'0', '1', '2': tables of that seed, see `salviz.course.recipe.measure_course`}
-    "Return the measurements of the course's classifier, '0', and of two trained with other seeds"
+    "Return the measurements of the course's classifier, '0', and of two classifiers trained with other seeds"
     return json.loads(shipped('tables.json').read_text(encoding='utf-8'))
 
 # %% ../../nbs/14_course/01_facts.ipynb #cf-5b
@@ -177,7 +177,7 @@ def _interval(values, draws=2000) -> tuple: # (mean, low, high)
     return float(values.mean()), *map(float, np.quantile(means, (.025, .975)))
 
 def faithfulness_intervals(seed=0) -> dict: # {explanation: (mean, low, high)}, best first
-    "Return the comprehensiveness of all explanations for the classifier with this seed"
+    "Return the mean comprehensiveness of each explanation, with an interval, for the classifier with this seed"
     table = {name: _interval(values) for name, values in course_tables()[str(seed)]['comprehensiveness'].items()}
     return dict(sorted(table.items(), key=lambda pair: -pair[1][0]))
 

@@ -67,7 +67,7 @@ class _Handed:
     notes:list = field(default_factory=list) # messages about problematic files
 
 def _first_answers(file):
-    "Return the first answers of a file with their times; if all times are equal, the file is a copy"
+    "Return the first answers of a file with their times, which are the same in a copy of the file"
     firsts = {name: entry.get('first') for name, entry in file['entries'].items()}
     answers = {name: (str(first.get('value')), str(first.get('time'))) for name, first in firsts.items()
             if isinstance(first, dict) and first.get('time')}
@@ -140,7 +140,7 @@ def _grade_one(
     file:dict, # content of an answers file
     assignments:Assignments,
 ) -> dict: # a row of the table
-    "Return the row of one student"
+    "Return the row of one student in the table of points"
     entries, notes = file['entries'], []
     answered = {name: _checked(question, entries[name]) for name, question in assignments.predictions.items()
                 if name in entries}
@@ -167,7 +167,7 @@ def _grade_one(
 # %% ../../nbs/14_course/14_grading.ipynb #gr-20
 @dataclass
 class Grades:
-    "The points of a class"
+    "The points of all students in a class"
     rows:list
     notes:list # messages about files
 

@@ -63,7 +63,7 @@ _systems = dict(
 def _environment_of(
     platform, # a platform tag of wheels, such as 'win_amd64'
 ) -> dict:
-    "Return the values of the markers in requirements for the system that a platform tag names"
+    "Return the environment markers of the system that a platform tag names, for evaluating requirements"
     found = re.fullmatch(r'(win|macosx|(?:many|musl)?linux)_(?:\w+_)?(amd64|arm64|x86_64|aarch64)', platform)
     if not found:
         raise ValueError('course --platform takes platform tags of wheels, such as win_amd64, macosx_14_0_arm64 or '
@@ -76,7 +76,7 @@ def _course_packages(
     extra='course',
     environment=None, # values of requirement markers, see `_environment_of`; None for this system
 ) -> dict: # {name: version}
-    "Return the requirements of the course with the versions installed here, or None if not installed"
+    "Return the packages that the course requires, with the version installed here, or None for a missing package"
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
     found, waiting = {}, [('salviz', (extra,))]

@@ -76,7 +76,8 @@ def order(
     first:str='first', # label of the upper end of the list, such as 'most faithful'
     last:str='last',   # label of the lower end
 ) -> Query:
-    "Return a question that asks for the order of `items`; they are shown as passed, so do not pass the true order"
+    """Return a question that asks for the order of `items`. The items are shown as you pass them, so do not pass them
+    in the true order"""
     first, last = _texts('first and last', (first, last), 2)
     return Query('order', dict(items=_texts('items', items, 2), first=first, last=last))
 
@@ -92,7 +93,7 @@ def _numbers(**arguments):
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd11b
 def _scale_problem(low, high, step) -> str:
-    "Explain why a question cannot have these limits and this step; '' if it can"
+    "Return the reason why a question cannot have these limits and this step, '' if it can"
     if low >= high: return f'low must be below high, got {low:g} and {high:g}'
     if not 0 < step <= high - low: return f'step must be above 0 and at most high - low, got {step:g}'
     return ''
@@ -129,7 +130,7 @@ def slope(
     near:_Finite=None, # distance from the true end that scores 1 if the direction is right; None for 10% of the range
     same:_Finite=None, # largest change that counts as no change; None for 2% of the range
 ) -> Query:
-    "Return a question that asks for the end of a line, which starts at the value `start`"
+    "Return a question that asks for the end of a line that starts at the value `start`"
     if step is None: step = (high - low)/100
     if near is None: near = (high - low)*.1
     if same is None: same = (high - low)*.02
@@ -206,7 +207,7 @@ def answer_of(
     query:Query,
     value,       # as for `checked_value`, or with texts of the question
 ):
-    "Return `value` as plain JSON"
+    "Return the answer `value` as plain JSON"
     return checked_value(query, _numbered(query, value))
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd19
@@ -251,7 +252,7 @@ def truth_of(
     query:Query,
     truth,       # words; a head, several or an array [layers, heads]; an option; items or {item: number}; a number
 ):
-    "Return `truth` as plain JSON; intervals are pairs (low, high)"
+    "Return the true answer `truth` as plain JSON; intervals are pairs (low, high)"
     return _truths[query.kind](truth, **query.options)
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd22

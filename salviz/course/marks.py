@@ -166,7 +166,7 @@ def read_sheet(
     text:str,    # content of a file
     source='',   # name of the file
 ) -> MarkSheet:
-    "Return the sheet in a file; raise a ValueError if there is none"
+    "Return the mark sheet in the `text` of a file; raise a ValueError if the text is not a valid mark sheet"
     content = parsed_json(text)
     if not isinstance(content, dict) or content.get('salviz') != 'marks':
         raise ValueError('is JSON but not a file of marks')
@@ -178,7 +178,8 @@ def _place_sizes(n, most): # [number of sets of k words, for k up to `most`]
     return [math.comb(n, k) for k in range(min(n, most) + 1)]
 
 def _digit(flags, most) -> int:
-    "Encode a sentence as a number: 0 if not done, then ordered by the number of marked words, then by the words"
+    """Encode the `flags` of a sentence as a number: 0 if the sentence is not done, else the rank of the set of marked
+    words, by size and then by position"""
     if flags is None: return 0
     at = [i for i, x in enumerate(flags) if x]
     return 1 + sum(_place_sizes(len(flags), most)[:len(at)]) + sum(math.comb(c, i + 1) for i, c in enumerate(at))
@@ -208,7 +209,7 @@ def _check_signs(nickname, body) -> str:
     return _in_signs(zlib.crc32(f'{_version}:{folded(nickname)}:{body}'.encode()), 7)
 
 def sheet_code(of:MarkSet, sheet:MarkSheet) -> str:
-    "Return the code of a `sheet`: marks1:NICK: and characters in groups"
+    "Return the code of a `sheet`: marks1:NICK: and groups of characters, separated by hyphens"
     number = 0
     for states, flags in zip(_states(of), sheet.marks): number = number*states + _digit(flags, of.most)
     body = of.id + _in_signs(number, _payload_length(of))
@@ -228,7 +229,7 @@ def read_code(
     text:str,    # one code
     source='',
 ) -> MarkSheet:
-    "Return the sheet in a code; raise a ValueError if the code is damaged"
+    "Return the mark sheet in a code; raise a ValueError if the code is damaged"
     if not (match := _code.search(text)): raise ValueError(f'is not a code; a code starts with marks{_version}:')
     if int(match[1]) != _version: _check_version(int(match[1]), of, of.id)
     typed = re.sub('[^0-9A-Z]', '', match[3].upper()).translate(_meant)
@@ -248,7 +249,7 @@ def read_code(
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma20d
 def codes_in(text:str) -> list: # of str
-    "Return the codes in a `text`, such as a chat"
+    "Return the codes of mark sheets in `text`, such as the messages of a chat"
     return [match[0] for match in _code.finditer(text)]
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma24

@@ -55,7 +55,7 @@ def _sentence_set(part='mark') -> str:
 
 # %% ../../nbs/14_course/00_material.ipynb #cm-14
 def course_base(): # (model in eval mode, tokenizer)
-    "Return the classifier at the end of the run 'base', the start of all other runs"
+    "Return the classifier at the end of the run 'base', from which all other runs start"
     from salviz.models.loading import load_classifier
     return load_classifier('movie-minilm')
 

@@ -242,7 +242,7 @@ def _program():
 
 @lru_cache(1)
 def _packed_program():
-    "Return the two scripts of a page with a model, whose JavaScript is compressed because its size is limited"
+    "Return the two scripts of a page with a model; the JavaScript is compressed because the page's size is limited"
     program, _ = _program()
     packed = base64.b64encode(gzip.compress(program.encode(), 9, mtime=0)).decode()
     return f'<script type="text/plain" id="course-program">{packed}</script>', course_text('packedprogram.js')

@@ -193,7 +193,7 @@ class Predict(_Question):
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr16
 def _all_fit(query, values):
-    "Return whether all `values` are valid answers to `query`; values from other people's files may not be"
+    "Return whether all `values`, which may come from other people's files, are valid answers to `query`"
     try: return all(checked_value(query, value) is not None for value in values)
     except ValueError: return False
 
@@ -300,7 +300,7 @@ class Reveal(W.VBox):
         if wish == 'anyway' or wish == 'open' and not _session.waiting(self.names): self.show(anyway=True)
 
     def show(self, anyway=False):
-        "Show the content and the true answers; with `anyway`, also if predictions are missing"
+        "Show the content and the true answers; with `anyway`, even if predictions are missing"
         waiting = _session.waiting(self.names)
         if waiting and not anyway:
             raise ValueError(f'Reveal: commit {", ".join(waiting)} first, or call show(anyway=True), '

@@ -70,7 +70,7 @@ def _marks_as_saliency(
     texts, marks, # for each text flags of its words
     tokenizer,
 ): # function(model, batch, classes) -> [batch, tokens], for `SalLM`
-    "Return a saliency function that returns marks"
+    "Return a function that returns `marks` as the saliency of `texts`"
     import torch
     from salviz.core.text import align_batch
     from salviz.data.columns import token_values
@@ -168,7 +168,7 @@ def _agreement(readings) -> dict:
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-21c
 def _on_marks(readings, marks) -> dict:
-    "Return the fraction of attention, saliency and words on marked words, and the AUPRC"
+    "Return the fractions of attention and of saliency on marked words, the fraction of marked words, and the AUPRC"
     def area(values): return float(np.nanmean([auprc(v, m) for v, m in zip(values, marks)]))
     attention, size = [x['attention'] for x in readings], [np.abs(x['saliency']) for x in readings]
     return dict(attention=float(np.mean([a[m].sum() for a, m in zip(attention, marks)])),
@@ -276,7 +276,8 @@ def _snapshots_of(run, word='never', probe=2) -> list: # of dict, one per snapsh
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-27
 def _after_marking(base, tokenizer, name, mark, folder, data, draw=0):
-    "Measure attention on 40 sentences before and after training on marks of 20 others; draw 0 is the course's choice"
+    """Measure attention on 40 sentences before and after training on marks of 20 others; `draw` 0 is the split that the
+    course uses"""
     sentences = course_sentences('mark') + course_sentences('held')
     order = np.random.default_rng(draw).permutation(60) if draw else np.arange(60)
     marked, held = [sentences[i] for i in order[:20]], [sentences[i] for i in order[20:]]

@@ -165,7 +165,7 @@ def store(name:str, entry:dict) -> None:
 
 # %% ../../nbs/14_course/04_session.ipynb #se12b
 def _name_problem(name, kind) -> str:
-    "Explain why an entry cannot have this name and kind; '' if it can"
+    "Return the reason why an entry cannot have this name and kind, '' if it can"
     for argument, x in dict(name=name, kind=kind).items():
         if not isinstance(x, str) or not x: return f'`{argument}` must be a non-empty string, got {shown(x)}'
     if kind in _shapes: return f'`kind` must not be a kind of prediction, got {kind!r}'

@@ -51,7 +51,7 @@ def _texts_in(part) -> tuple: # (texts or lists of words, second texts or None)
 
 # %% ../../nbs/02_data/03_columns.ipynb #009b
 def _word_counts(text, pair=None) -> tuple: # (words, words separated by spaces)
-    "Return the number of words of `text` together with its second text"
+    "Return the total number of words in `text` and its second text, counted in two ways"
     if not isinstance(text, str): return len(text), len(text)
     texts = [t for t in (text, pair) if t is not None]
     return sum(len(find_words(t)) for t in texts), sum(len(t.split()) for t in texts)

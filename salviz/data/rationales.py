@@ -37,7 +37,7 @@ def _merged(
 _readings = 'any', 'majority', 'share'
 
 def _word_fractions(text, pieces, fractions):
-    "Return the largest fraction of the `pieces` that each word of `text` overlaps; 0 if it overlaps none"
+    "Return, for each word of `text`, the largest of the `fractions` of the `pieces` that it overlaps, 0 if none"
     of_characters = np.zeros(len(text))
     for (start, end), fraction in zip(pieces, fractions): of_characters[start:end] = fraction
     return [float(of_characters[start:end].max()) for start, end in find_words(text)]
@@ -112,7 +112,7 @@ def _flags_as_sides(texts, flags):
 _hate = 'hatespeech', 'normal', 'offensive' # in the order of the class numbers on the Hub
 
 def _mean_flags(lists):
-    "Return the fraction of the `lists` in which the flag is set, for each position"
+    "Return, for each position, the fraction of the `lists` in which the flag is set"
     return [sum(map(bool, each))/len(lists) for each in zip(*lists)]
 
 # %% ../../nbs/02_data/02_rationales.ipynb #012b
@@ -372,7 +372,7 @@ def _export_of(rows, text) -> tuple: # (rows, function that makes their reader, 
 
 # %% ../../nbs/02_data/02_rationales.ipynb #023
 def _in_the_form(example, annotators):
-    "With 'share', convert spans in `example` to fractions per word; readers for a single annotator return spans"
+    "If `annotators` is 'share', convert spans in `example`, as returned for a single annotator, to fractions per word"
     rationale = example and example['rationale']
     if annotators == 'share' and rationale is not None and all(isinstance(mark, list) for mark in rationale):
         texts = [example[side] for side in ('text', 'text_pair') if side in example]

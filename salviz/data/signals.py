@@ -316,7 +316,7 @@ def _header_problem(header) -> str:
     return ''
 
 def _values_problem(values) -> str:
-    "Explain why the series, [rows][channels] of arrays, do not form one array; '' if they do"
+    "Return the reason why the series, [rows][channels] of arrays, do not form one array, '' if they do"
     if not values: return ' has no series'
     lengths, widths = {len(c) for row in values for c in row}, {len(row) for row in values}
     if len(lengths) > 1:
@@ -421,7 +421,7 @@ def _informative_boxes(
     layout,   # a Layout
     steps, features, # size of an example
 ) -> np.ndarray: # bool [n, steps, features]
-    "Return the entries of each example that contain the signal of its class"
+    "Return a mask of the entries of each example that contain the signal of its class"
     inside = []
     for axis, length in (('time', steps), ('feature', features)):
         size, fixed = getattr(layout, axis), getattr(layout, f'{axis}_start')

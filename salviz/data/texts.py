@@ -73,7 +73,7 @@ def _packaged(name):
 _genres = {'main-news': 'news', 'main-captions': 'captions', 'main-forums': 'forums', 'main-forum': 'forums'} # in files
 
 def _sts_b(genre=None, with_genre=False):
-    "Read the three splits of STS-B, or the pairs of one `genre`; `with_genre`: add the column genre"
+    "Read the three splits of STS-B, or the pairs of one `genre`, with the column genre if `with_genre` is True"
     def part(name):
         lines = (asset('sts-b')/f'sts-{name}.csv').read_text(encoding='utf-8').strip('\n').split('\n')
         rows = [(_genres[kind], *more) for kind, _, _, _, *more in (line.split('\t')[:7] for line in lines)]
@@ -289,8 +289,8 @@ def _plain(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #023b
 def _plain_labels(table, name, split, **reading):
-    """Return the labels in the column called `name`; raise a `ValueError` if one is missing; pass `reading` to
-    `written_labels`"""
+    """Return the labels in the column called `name`; raise a `ValueError` if one is missing;
+    `reading` contains arguments of `written_labels`"""
     values = _label_values(table, name, split, **reading)
     odd = [i for i, x in enumerate(values) if isinstance(x, (bytes, dict, set))]
     if odd: refuse_rows(odd, split, f'the label is neither a name nor a number (type {type(values[odd[0]]).__name__})')
@@ -722,8 +722,8 @@ def _are_counted(sentences):
 def _bio(path, word=None, tag=None):
     """Read a file with one word and its tag per line as a data frame with the columns words and tags
 
-    `word` and `tag` are column numbers. If `word` is None, it is the first column without word numbers. If `tag` is
-    None, it is the last column."""
+    `word` and `tag` are column numbers. If `word` is None, words are read from the first column without word numbers.
+    If `tag` is None, tags are read from the last column."""
     sentences, choose = _tag_lines(path), 'pass the column numbers of words and tags, such as words=1, tags=3 (from 0)'
     width, counted = len(sentences[0][0][1]), _are_counted(sentences)
     unusable = {2: ': the first column contains only word numbers; a column of words is required',
