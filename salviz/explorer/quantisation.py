@@ -158,7 +158,7 @@ codecs = dict(
 def codec_of(
     name:str, # may end in a method, as in 'method_saliency (SalLM)', or in layer and head, as in 'attention/0.3'
 ) -> str:
-    "Return the code for the array called `name`"
+    "Return the name of the encoding for the array called `name`"
     return codecs[re.split(r'/| \(', name)[0]]
 
 # %% ../../nbs/12_explorer/01_quantisation.ipynb #009c

@@ -270,7 +270,7 @@ class HeadRows:
         return False
 
     def _is_in_progress(self, step) -> bool:
-        "Return True if the recorder is still writing snapshots of `step`, which is the last one"
+        "Return True if `step` is the last step and the recorder is still writing its snapshots"
         if self.run.finished or step != self.run.steps[-1]: return False
         complete = [row['step'] for row in self.run.metrics if row.get('kind') == 'record']
         return bool(complete) and complete[-1] < step

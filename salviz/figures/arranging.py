@@ -32,7 +32,7 @@ _name_fields = {Curves: ('names',), Boxes: ('names',), MetricTable: ('names', 'h
 _after_name = re.compile(r'(.*?)((?: \(%\))?(?: [↑↓])?)') # the unit and the arrow in a column heading
 
 def _flat(names) -> list:
-    "Return the texts in nested tuples"
+    "Return all texts in the nested tuples `names` as one list"
     if isinstance(names, str): return [names]
     return [name for part in names for name in _flat(part)]
 
@@ -316,7 +316,7 @@ _colour_words = {r'\borange\b': 'the upper end of the scale', r'\bblue\b': 'the 
                  r'\bdarker is larger\b': 'see the colour bar'}
 
 def with_other_colours(view, maps):
-    "Return `view` with a caption that names ends of the scale instead of colours, if `maps` replaces them"
+    "Return `view`; if `maps` replaces its colours, the caption names the ends of the scale instead of colours"
     if not maps: return view
     caption = view.caption
     for pattern, words in _colour_words.items(): caption = re.sub(pattern, words, caption)

@@ -214,7 +214,7 @@ def _map_named(name):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #97ea518b
 def _map_faults(cmap):
-    "Yield a message for each of `cmap` that is not a colour map for figures"
+    "Yield a message for each entry of `cmap` that is not a colour map or does not suit figures"
     for name in cmap:
         found = _map_named(name)
         if found is None:
@@ -235,7 +235,7 @@ def chosen_maps(
     return {'signed' if _is_diverging(found) else 'sequential': found for found in maps}
 
 def fraction_map_of(settings) -> dict: # {'sequential': colour map}, or {}
-    "Return the colour map in `settings` of matplotlib, if it suits fractions"
+    "Return the colour map in matplotlib's `settings` as a dict, which is empty if the map does not suit fractions"
     name = settings.get('image.cmap')
     if name is None or not _is_sequential(matplotlib.colormaps[name]): return {}
     return chosen_maps(name)
@@ -924,7 +924,7 @@ def arrow_to(source, place):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #045
 def _legend_places(entries, space):
-    "Return the top left corners of the `entries` of a legend in `space` points, and its height in points"
+    "Return the top left corners of the `entries` of a legend that is `space` points wide, and the legend's height"
     if not entries: return [], 0.
     texts = [_legend_lines(text, space) for _, text in entries]
     # 14 points for the sample, 4 and 14 for gaps
@@ -1060,7 +1060,7 @@ unmarked = 'At this width, the cells are too small for minus signs, so greyscale
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #054
 def _tex_engine(fig):
-    "Return a LaTeX engine that can set the texts of `fig`; raise an error if none is installed"
+    "Return a LaTeX engine that can typeset the texts of `fig`; raise an error if none is installed"
     strange = beyond_latin(''.join({c for one in fig.findobj(Text) if not one.get_parse_math()
                                     for c in one.get_text()}).replace('\n', ''))
     if strange: wanted = ('xelatex', 'lualatex')
@@ -1121,7 +1121,7 @@ def stamped(
     path,         # ends in .pdf, .svg or .png
     text='paths', # see `rendered`
 ) -> bytes:
-    "Return `fig` as the bytes of a file, with metadata on how it was created, if there is any"
+    "Return `fig` as the bytes of a file, including any metadata on how it was created"
     recipe, kind = getattr(fig, 'recipe', None), path.suffix.lower().removeprefix('.')
     if recipe and kind == 'svg': recipe = recipe | dict(text=text)
     line = ''
@@ -1231,7 +1231,7 @@ def draws_in_axes(
     *view_classes,
     follows=(), # names of `choices`
 ):
-    "Register function(view, axes) for views of `view_classes`, and the `choices` that their drawings follow"
+    "Register the decorated function(view, axes) for views of `view_classes`, and the choices that its drawings follow"
     def register(draw):
         for view_class in view_classes: axes_drawings[view_class], followed[view_class] = draw, tuple(follows)
         return draw

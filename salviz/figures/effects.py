@@ -22,7 +22,7 @@ _of_word = {'supported': (blue, blue), 'not supported': (grey, grey), 'contradic
 _small_fill, _undecided = '#b3d3e8', (grey, 'white')
 
 def _dot_colours(row, scaled):
-    "Return the line colour and the fill colour of an effect with its verdict"
+    "Return the line colour and the fill colour that show the verdict on an effect"
     line, fill = _of_word.get(row.word, _undecided)
     if scaled and row.smallest > 0: smallest = 1.
     else: smallest = row.smallest

@@ -70,7 +70,7 @@ def _found_study(facts, folder, folders):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-7
 def _table_of(x):
-    "Return the table that a file contains"
+    "Return the table in `x`, which is read from the metadata of a figure"
     if 'table' not in x:
         raise ValueError('remake: the table of this figure was too large to be stored in its file; pass it with '
                          'runs=TABLE')

@@ -331,7 +331,7 @@ class _Weighting(_Guiding):
         return comparable_alpha(*losses, task_fraction=self.variant.task_fraction)
 
     def prepare(self, trainer:'MethodTrainer') -> None:
-        "Set alpha to the argument, to the value stored in the run, or to a value chosen on the first step; store it"
+        "Set alpha to the argument, the value stored in the run, or a value chosen at the first step, and store it"
         self._warn_if_constant(trainer)
         stored = trainer.broadcast(trainer.run.state.get('alpha'))
         self._alpha = stored if self.alpha is None else self.alpha

@@ -428,7 +428,7 @@ def _in_words(x):
     return f'{type(x).__name__} {x!r:.60}'
 
 def _require_kind(method, x, kind, message):
-    "Raise an error unless `x` is a `kind`; format `x` only for the error, since a plan prints all of its tensors"
+    "Raise an error unless `x` is an instance of `kind`; `x` is formatted only for the error, because plans are large"
     if not isinstance(x, kind): method.require(False, f'{message}, got {_in_words(x)}')
 
 # %% ../../nbs/05_methods/00_base.ipynb #555e6327b

@@ -291,8 +291,8 @@ def _paired(a, b):
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #052b
 def _compared(pairs, columns, options):
-    """Concatenate the results of `compare_snapshots` for all `pairs`, with the entries of `columns(a,
-    b)` as first columns"""
+    """Concatenate the results of `compare_snapshots` for all `pairs` of snapshots, with the entries of `columns(a, b)`
+    as first columns"""
     return _stacked([compare_snapshots(a, b, **options).assign(**columns(a, b)) for a, b in pairs], *columns(*pairs[0]))
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #052c
@@ -348,7 +348,7 @@ def pattern_distance(
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #064
 def _named_pattern(snapshot, name, boundary, multiple):
-    "Return the paper's pattern called `name` for the sentence of `snapshot`; None if its token does not occur"
+    "Return the pattern called `name` for the sentence of `snapshot`; None if the sentence lacks the pattern's token"
     occurs = dict(delim=snapshot.is_special, period=[t == '.' for t in snapshot.labels]).get(name)
     return pattern_matrix(name, np.ones(len(snapshot.tokens), bool), occurs, boundary, multiple)
 

@@ -120,7 +120,7 @@ def _training_words(settings):
 class _DescribedStudy(_StudyFolder):
     "A study with a list of its trials and a description in words"
     def status(self) -> pd.DataFrame: # columns method, settings, seed, run, state, error
-        "Return one row per trial, with 'finished', 'failed', 'interrupted' or 'missing', and the error that ended it"
+        "Return one row per trial with its state ('finished', 'failed', 'interrupted' or 'missing') and any error message"
         names, rows = list(self.manifest['design']['settings']), []
         for c in self.manifest['cells']:
             error, state = self._record(Path(c['run']).name).get('error', ''), state_of(self.folder/c['run'])
@@ -334,7 +334,7 @@ class StudyResults(_MeasuredStudy):
     def model_card(self,
         name:str|None=None, # name of the model; None: the folder name
     ) -> 'Written':
-        "Return a model card in Markdown: training, metrics, and what is unknown"
+        "Return a model card in Markdown with the training, the scores and their limitations"
         from salviz.metrics.methods_text import model_card
         return model_card(self, name)
 

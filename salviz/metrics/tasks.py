@@ -153,7 +153,7 @@ class Facts(_TaskFields):
 
     @property
     def best(self) -> dict: # {'name', 'greater_is_better'}, as in the config of a run
-        "Validation score that selects the checkpoint"
+        "Validation score that is used to select the checkpoint"
         return dict(name=self.metric, greater_is_better=self.metric != 'loss')
 
     @property
