@@ -88,7 +88,7 @@ def long_text_page(
     attention,    # a `LongAttention`
     units:dict,   # from `unit_bounds`
     meta:dict,    # the text and its units, for the page
-    side:int,     # cells of the finest level in each direction
+    side:int,     # number of cells of the finest level in each direction
     limit:float=10e6,
 ) -> str:
     "Return the page with the overviews of all heads, without the finest levels that exceed `limit` bytes"
@@ -237,7 +237,7 @@ class LongTextView(_Results, _Continuation, anywidget.AnyWidget):
 
     def __init__(self, text, growing=(), side:int=512):
         # a `LongText`; an iterator over the `LongText` after each generated token;
-        # cells of an overview in each direction
+        # number of cells of an overview in each direction
         self.side, self._overviews, self.error = side, {}, None
         self.shown = _shown(text)
         super().__init__(meta=json_text(self.about))

@@ -241,7 +241,7 @@ def _short(x) -> list:
     return float(f'{x:.3g}') if math.isfinite(x) else None
 
 def _head_row(heads) -> dict:
-    "Return `HeadsAtStep` as a row for the browser"
+    "Convert `heads`, a `HeadsAtStep`, to a row for the browser"
     marks = None if heads.marks is None else heads.marks.tolist()
     return dict(kind='heads', examples=heads.examples, step=heads.step, layers=list(heads.layers), texts=heads.texts,
                 long_texts=heads.long_texts, marks=marks, threshold=mark_threshold, fewest_words=fewest_words,
@@ -258,7 +258,7 @@ class HeadRows:
         self._rows = {} # {step: (number of snapshots, row or None)}
 
     def more(self, seconds=math.inf) -> bool:
-        "Compute missing steps for at most about `seconds`; return True if steps are still missing"
+        "Compute missing steps for about `seconds` at most; return True if steps are still missing"
         if hasattr(self.run, 'put'): return False # snapshots without a training run
         start, places = time.monotonic(), {}
         for step, probe in self.run.recorded:

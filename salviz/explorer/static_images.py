@@ -91,7 +91,7 @@ def entry_place(entry:dict) -> dict: # layer and head, or mean_of
                 rollout=dict(layer=None, head='rollout'))[kind]
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #011
-_Part = namedtuple('Part', 'height draw notes', defaults=((),)) # points; draw(sheet, x, y); remarks
+_Part = namedtuple('Part', 'height draw notes', defaults=((),)) # points; function(sheet, x, y); notes below
 
 def _of_view(view, width) -> _Part:
     "Return the body of the figure of `view`, without its heading"

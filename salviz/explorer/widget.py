@@ -681,7 +681,7 @@ def _model_sources(runs, model, training) -> list:
 # %% ../../nbs/12_explorer/09_widget.ipynb #f3a82081
 @dataclass(frozen=True)
 class ExplorerOptions:
-    "Height and memory of an `Explorer`"
+    "Limits on the height and the memory of an `Explorer`"
     height:Annotated[float, Ge(100), Le(10_000)]|None=None # height in pixels; None: as high as needed
     budget:Annotated[float, Gt(0)]=256e6 # maximum size in bytes of the frames in the kernel and in the browser
 

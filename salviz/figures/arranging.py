@@ -95,7 +95,7 @@ def renamed(
     changes = {k: _renamed_all(getattr(view, k), new) for k in fields}
     changes |= {k: _renamed_words(getattr(view, k), new) for k in ('title', 'subtitle', 'caption')}
     changes['notes'] = tuple(_renamed_words(note, new) for note in view.notes)
-    if not isinstance(view, MetricTable): # the frame of a table has columns of its own
+    if not isinstance(view, MetricTable): # the frame of a table has other columns
         frames = {k: getattr(view, k) for k in ('frame', 'raw') if getattr(view, k, None) is not None}
         changes |= {k: _renamed_frame(frame, new) for k, frame in frames.items()}
     return replace(view, **changes)

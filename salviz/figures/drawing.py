@@ -1175,7 +1175,7 @@ _drawing_modules = ('salviz.figures.maps', 'salviz.figures.sheet', 'salviz.figur
                     'salviz.figures.answers',
                     'salviz.figures.own_axes')
 
-# sources that `salviz.figures.sheet.figure` accepts
+# options of `salviz.figures.sheet.figure`; sources of kinds in words
 drawing_options = ('columns', 'font', 'heading', 'titles', 'share', 'page_height')
 _sources = dict(snapshot='a snapshot', snapshots='a list of snapshots', pair='two snapshots', run='a run',
                runs='a list of runs', frame='a table of numbers', results='a table of results')

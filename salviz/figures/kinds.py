@@ -206,7 +206,7 @@ Content = namedtuple('Content', 'views seen runs kind distinctions about', defau
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #025b
 def _places(content) -> list: # of lines
-    "Return a text for each panel that distinguishes it, with layer and head if the view has them"
+    "For each panel, return a text that tells it from the others, with layer and head if the view has them"
     def place_of(view):
         place = {k: getattr(view, k, None) for k in ('layer', 'head')}
         return ', '.join(f'{k} {x}' for k, x in place.items() if x is not None)
@@ -703,10 +703,10 @@ def figure(
     # characteristic figure of a snapshot
     kind:str|None=None,
     *,
-    # a recorded step, negative from the end, or a list; None: the last one at which the method was active
+    # a recorded step (negative steps count from the end) or a list; None: the last step with an active method
     step:int|Sequence[int]|None=None,
-    probe:int|Sequence[int]|None=None, # index of the probe example, or a list; None: 0
-    # inches, a venue such as 'acl' (one column) or 'acl-two-column', see `venues`; None: 6.75
+    probe:int|Sequence[int]|None=None, # index of the probe example, or a list of indices; None: 0
+    # width in inches, or a venue, such as 'acl' (one column) or 'acl-two-column', see `venues`; None: 6.75 inches
     width:float|str|None=None,
     # size of most texts in points, or 'caption' for the size of the captions of the venue (less if space is short);
     # None: `font.size` of your style outside a venue, else 7
@@ -719,7 +719,7 @@ def figure(
     order:Names|None=None,             # names that come first
     # {name in the figure or class of a method: name to show}; for kinds with an option `names`, also a list
     names:dict|Names|None=None,
-    # (lowest, highest) of the axis of values, {'x' or 'y': limits}, or those of the colour scale of a grid or map
+    # (lowest, highest) of the value axis, or of the colour scale of a grid or map; or {'x' or 'y': (lowest, highest)}
     limits:dict|Sequence[float]|None=None,
     caption:str='short',               # 'short': a title and two sentences; 'long': everything; or your own caption
     # style sheet of matplotlib, its path, or a dict of settings, used instead of your current settings

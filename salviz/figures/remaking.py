@@ -204,7 +204,7 @@ def _called_again(recipe, path, runs, changes):
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-12
 def remake(
     path:str|os.PathLike, # a PDF, SVG or PNG that `save_figure` has written
-    # a folder with its runs or its study, or a list of folders; or its source: a run, a study, a table
+    # a folder with the runs or the study of the figure, or a list of folders; or the source: a run, a study, a table
     runs:object=None,
     # file to write, also in another format; None: NAME-remade next to it, if anything differs
     to:str|os.PathLike|None=None,

@@ -351,8 +351,8 @@ class Method(_Described):
     task_weight = 1. # weight of the task loss; smaller in a method that replaces this loss
     # {setting of the method or of `train`: values worth tuning}; in `compare`, every method has equally many trials
     search_space:ClassVar[dict] = dict(learning_rate=learning_rates)
-    method_group:ClassVar[str] = 'baselines' # its name in `compare`: 'papers' or 'baselines'
-    evaluation_note:ClassVar[str] = '' # what readers of a comparison must know about its scores, a sentence
+    method_group:ClassVar[str] = 'baselines' # group of the method in `compare`: 'papers' or 'baselines'
+    evaluation_note:ClassVar[str] = '' # sentence on what readers of a comparison must know about its scores
 
     def task_names(self) -> tuple:
         "Return the names of the tasks that this method supports"

@@ -91,7 +91,7 @@ def rationale_loss(
     values:torch.Tensor,    # one or several explanations for each example [batch, sets, n]
     rationale:torch.Tensor, # [batch, n]: flags, or fractions from 0 to 1
     counts:torch.Tensor,    # bool [batch, sets, n]: tokens that count
-    loss='kl',              # a key of the table above
+    loss='kl',              # 'mse', 'l1', 'huber', 'bce', 'kl', 'order' or 'margin'
     normalise='share',      # see `normalised`
     **options,              # `delta` of 'huber', `margin` of 'margin'
 ) -> torch.Tensor: # [batch], the mean over the sets with at least one token that counts

@@ -425,7 +425,7 @@ def next_value(
 # %% ../../nbs/08_metrics/06_front.ipynb #fr030sb
 def even_values(
     low:float, high:float,
-    count:int,   # at least 2, including both ends
+    count:int,   # number of values, at least 2, including both ends
     scale='log', # or 'linear'
 ) -> list:
     "Return `count` evenly spaced values: the exact ends, and values rounded to three digits between them"

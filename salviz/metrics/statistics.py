@@ -450,7 +450,7 @@ class _TableFields:
     about:str = ''      # sentences on model, data and training, at the end of the caption
     names:tuple = ()    # names of methods, data and model, for citations
     p_values:bool = False # whether each compared column is followed by a column of p-values
-    change_from:object = None # value of a row; other cells print its mean and theirs, as in 2.99 → 7.74
+    change_from:object = None # value of a row whose mean is printed before each other mean, as in 2.99 → 7.74
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #8f44e5aa
 class _Titled(_TableFields):

@@ -120,7 +120,7 @@ def _training_words(settings):
 class _DescribedStudy(_StudyFolder):
     "A study with a list of its trials and a description in words"
     def status(self) -> pd.DataFrame: # columns method, settings, seed, run, state, error
-        "Return one row per trial with its state ('finished', 'failed', 'interrupted' or 'missing') and any error message"
+        "Return one row per trial with its state ('finished', 'failed', 'interrupted' or 'missing') and any error"
         names, rows = list(self.manifest['design']['settings']), []
         for c in self.manifest['cells']:
             error, state = self._record(Path(c['run']).name).get('error', ''), state_of(self.folder/c['run'])
@@ -339,7 +339,7 @@ class StudyResults(_MeasuredStudy):
         return model_card(self, name)
 
     def best(self,
-        by:str='validation_accuracy', # metric that selects, for the best checkpoint of each run
+        by:str='validation_accuracy', # metric used to select the setting, at the best checkpoint of each run
         report:str|None=None,         # metric to report; None: the same metric on the test split
         **where,                      # only runs with this `method`, `seed` or settings
     ) -> pd.DataFrame:
