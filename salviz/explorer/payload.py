@@ -225,7 +225,7 @@ def split_frame(data:bytes) -> tuple: # (header, payload)
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #026b
 def follow(spec:dict, arrays:dict) -> np.ndarray:
-    "Recompute a region that is stored without bytes, from the ranks and random numbers that `spec` names, and `arrays`"
+    "Recompute a region that is stored without bytes, from `arrays` and the ranks and random numbers that `spec` names"
     f, ranks = spec['follows'], arrays['attribution_ranks']
     if f['from'] == 'attribution_ranks':
         allowed = (ranks > 0) & ~np.isin(np.arange(ranks.shape[-1]), f['closed'])

@@ -322,7 +322,7 @@ def front_meta(
     front,
     runs:list, # from `runs_of_front`
 ) -> dict:
-    "Return the data of the trade-off panel: points with intervals and run numbers, the staircase, descriptions"
+    "Return the data of the trade-off panel: points with intervals and run numbers, the staircase and descriptions"
     view, number = trade_off(front), {}
     for run in filter(None, runs): number[run.path] = len(number)
     points = view.frame.to_dict('records')

@@ -87,7 +87,7 @@ def _least_missed(
 
 # %% ../../nbs/12_explorer/05_transfer.ipynb #013
 class TransferPlan:
-    "The frames (run, probe, step) to send, up to a limit of bytes and a limit of frames"
+    "The frames (run, probe, step) to send, with limits on bytes and on the number of frames"
     def __init__(self, budget, most=1000):
         self.budget, self.most, self.sizes, self.planned, self.in_view = budget, most, {}, set(), set()
 
@@ -137,7 +137,7 @@ class TransferPlan:
 
 # %% ../../nbs/12_explorer/05_transfer.ipynb #018
 def thin_rows(rows, most=2000) -> list:
-    "Return evenly spaced `rows`, at most `most` of each kind"
+    "Return evenly spaced `rows`; `most` is the maximum number of each kind"
     kinds = {}
     for i, row in enumerate(rows): kinds.setdefault(row.get('kind'), []).append(i)
     return [rows[i] for i in sorted(i for at in kinds.values() for i in _evenly_spaced(at, most))]

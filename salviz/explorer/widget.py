@@ -370,7 +370,7 @@ class _Display(_Pages):
         return data
 
     def refresh(self) -> None:
-        "Redraw the image of this explorer wherever it is displayed, without a change to the live view"
+        "Redraw the image of this explorer wherever it is displayed, without changing the live view"
         from IPython.display import update_display
         if self._display_id: update_display(self._repr_mimebundle_(), raw=True, display_id=self._display_id)
 
@@ -531,7 +531,7 @@ def _state_of(place) -> dict:
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #7fb0be63
 class _WithSelection(_Export):
-    "The selection as a trait that other cells observe and set"
+    "The selection as a trait that other cells can observe and set"
     selection = T.Instance(dict, ())
     # the current view as a dict, for `Explorer(run, state=…)`; can be set
     state = property(lambda self: self._view_state(), lambda self, state: self._show_state(state))

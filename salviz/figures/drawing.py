@@ -852,7 +852,7 @@ def _bar_lines(label, height): return wrapped(label, max(height, 60), 6.5)
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #040s
 def upright_bar_width(ticks, label, height):
-    "Return the width in points of a vertical colour bar of `height` points, with a gap of 8 points before it"
+    "Return the width in points of a vertical colour bar of `height` points, including a gap of 8 points before it"
     texts, unit = _numbered(ticks)
     numbers, lines = max(text_width(text, 6) for text in texts), _bar_lines(label + unit, height)
     return 8 + 7 + 6 + numbers + 2 + 8.5*len(lines) + Sheet.margin
@@ -1287,7 +1287,7 @@ def _kind_lines(kind, width=110) -> list:
 def _who(function): return function.__module__, function.__qualname__
 
 def _view_class_of(make):
-    "Return the class of view in the return annotation of `make`"
+    "Return the class of views that the return annotation of `make` names"
     view_class = inspect.get_annotations(make, eval_str=True).get('return') # a signature may be readable text
     if not (isinstance(view_class, type) and issubclass(view_class, View)):
         raise ValueError(f'figure_kind: the return annotation of make must be a View, such as `def {make.__name__}'

@@ -279,7 +279,7 @@ def _options_from_runs(kind, panel, options) -> dict: # more options
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028
 def _distinctions(shown, options) -> list: # of words
-    """Return a text that distinguishes each view: its run, step, probe, layer and head. They come from the first
+    """Return a text that distinguishes each view: its run, step, probe, layer and head. These come from the first
     snapshot of each view and from its options."""
     names = run_names(_runs_of(shown))
     def parts(one):
@@ -452,7 +452,7 @@ def _caption_sizes(points, inches, views, columns) -> list: # of points
     return [most, *(size for size in range(int(points), 6, -1) if size < most)]
 
 def _smaller_words(points, fig, inches, view):
-    "Return the warning that the text of `fig` is smaller than the captions of the venue, which have `points` points"
+    "Return the warning that the text of `fig` is smaller than the venue's captions; `points` is their font size"
     return (f'figure: {type(view).__name__} does not fit on a page {inches:.2f} inches wide at the {points} points of '
             f'the captions; drawn at {7*fig.scale:.3g}')
 

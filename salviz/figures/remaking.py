@@ -36,7 +36,7 @@ def _run_in(folder):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-6b
 def _found_run(facts, folder, folders):
-    "Find the run that has the identity in `facts`, the description of a run in the metadata of a figure"
+    "Find the run that has the same identity as `facts`, the description of a run in a figure's metadata"
     near = []
     if facts.get('path'): near = [folder/facts['path']]
     example = []
@@ -56,7 +56,7 @@ def _not_found(what, facts):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-6sb
 def _found_study(facts, folder, folders):
-    "Find the study that has the identity in `facts`, the description of a study in the metadata of a figure"
+    "Find the study that has the same identity as `facts`, the description of a study in a figure's metadata"
     near = []
     if facts.get('path'): near = [folder/facts['path']]
     paths = [path for path in near if (path/'study.json').is_file()]

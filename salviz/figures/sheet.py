@@ -486,7 +486,7 @@ _short = {'ranking saliency': 'ranking', 'masked copy X̃': 'copy X̃'}
 # %% ../../nbs/11_figures/01_sheet.ipynb #030b
 def _square_layout(view, panels, width, dense=False):
     """Lay out the panels of an image or a short series side by side; return (height, draw, points between cells). If
-    `dense`, use one row if each panel gets 40 points, and reduce the height of the panels of a long series."""
+    `dense`, use a single row when each panel gets at least 40 points, and reduce the height of a long series."""
     rows, columns = _cells(view)
     left, foot, gap = 30, 50, 14
     if view.modality == 'image': left, foot = 10, 34

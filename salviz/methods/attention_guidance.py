@@ -324,7 +324,7 @@ class _Weighting(_Guiding):
 
     def choose_alpha(self, model:torch.nn.Module, *batches,
                      over_processes:Callable[..., object]=lambda sums: sums) -> float:
-        """Return the weight that `comparable_alpha` picks on all examples of `batches`
+        """Return the weight that `comparable_alpha` chooses, based on all examples of `batches`
 
         `over_processes` sums a tensor over all processes."""
         losses = self._first_losses(model, batches, over_processes)

@@ -127,7 +127,7 @@ def is_positive_fraction(meaning:str) -> Limit:
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-01b
 def optional(limit:Limit, meaning='None') -> Limit:
-    "Allow None in addition to the values that `limit` allows"
+    "Extend `limit` to allow None as well"
     return Limit(lambda x: x is None or limit.fits(x), f'{meaning} or {limit.words}')
 
 is_weight = Limit(lambda x: _is_number(x) and 0 <= x < math.inf, 'a finite non-negative number')
@@ -299,7 +299,7 @@ class _WithOptions:
         return cls(**_with_variant(cls, kind, *_split(cls, kind, args)))
 
     def replaced(self, **args:Any) -> 'Method':
-        "Return a copy of the method with new values for `args`, whose names are those in saved files"
+        "Return a copy of the method with new values for `args`, which are named as in saved files"
         names = _renamed(type(self))
         return self.from_args({**self.arguments(), **{names.get(name, name): x for name, x in args.items()}})
 

@@ -93,7 +93,7 @@ def _checked(values, mask) -> tuple: # (values, mask)
     return values, mask
 
 def _grown(mask, by) -> np.ndarray:
-    "Return the pixels in `mask`, and those at a distance of at most `by` pixels along each axis"
+    "Return the pixels in `mask` and their neighbours; `by` is the maximum distance in pixels along each axis"
     for axis in (0, 1):
         padded = np.pad(mask, [(by, by) if i == axis else (0, 0) for i in (0, 1)])
         mask = np.lib.stride_tricks.sliding_window_view(padded, 2*by + 1, axis).any(-1)
@@ -129,7 +129,7 @@ def localisation(
     tolerance:int=0, # see `pointing_game`
 ) -> dict: # pointing_game, energy, area, images
     """Return the means of `pointing_game` and `energy_inside` over images, and the mean fraction of marked
-    pixels (`area`), which is the score of a uniform map in both"""
+    pixels (`area`), which is the score of a uniform map in both metrics"""
     check_faults('' if len(maps) == len(masks) else
                  f'maps and masks must have the same length, got {len(maps)} and {len(masks)}', 'localisation: ')
     pairs = [_checked(one, mask) for one, mask in zip(maps, masks) if mask is not None]

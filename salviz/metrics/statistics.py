@@ -864,7 +864,7 @@ def _score_problem(frame, columns, measure, ways) -> str:
     return ''
 
 def _with_score(frame, columns, measure, better):
-    """Add a column score with the metric that `measure` names for each value of the setting `columns`;
+    """Add a column 'score' with the metric that `measure` names for each value of the setting `columns`;
     return the frame and the direction of the score"""
     ways = {m: (better or {}).get(m, better_of(m)) for m in measure.values()}
     check_faults(_score_problem(frame, columns, measure, ways))

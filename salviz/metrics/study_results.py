@@ -273,7 +273,7 @@ def best_settings(
     better:dict=None,         # {metric: 'higher' or 'lower'} if a name is ambiguous
 # method, settings, cells, runs (of the selected setting), by, report, its deviation, tied, chosen_on_report, flattery
 ) -> pd.DataFrame:
-    """Return the best setting of each method by one metric (`by`), with its value of another metric (`report`)
+    """Return the best setting of each method by one metric (`by`), and the value of another metric (`report`) there
 
     If several settings are equally good, the first one is selected and `tied` lists the others. Settings with fewer
     finite runs than others are excluded."""
