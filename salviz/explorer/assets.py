@@ -18,13 +18,13 @@ _declared = re.compile(
     r'^(export\s+)?(?:async\s+)?(?:function\b\s*\*?|class\b|const\b|let\b|var\b)\s*(\w+|[\[{][^=]*[\]}])', re.M)
 
 def _scripts() -> dict: # {name: file}
-    "Return {name: file} for salviz/explorer/static/ and its folders, whose file names are unique"
+    "Return {name: file} for all files below salviz/explorer/static/; file names are unique across its folders"
     every = [file for file in Path(files('salviz.explorer')/'static').rglob('*') if file.is_file()]
     return {file.name: file for file in every}
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #049b
 def static_text(name:str) -> str:
-    "Return the text of the file called `name` in salviz/explorer/static/; panels.js is generated"
+    "Return the text of the file called `name` in salviz/explorer/static/, or the generated text of panels.js"
     if name == 'panels.js': return _panels_text()
     if name not in (scripts := _scripts()):
         names = ', '.join(sorted(scripts))
@@ -33,7 +33,7 @@ def static_text(name:str) -> str:
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #049c
 def _problem_of(line) -> str:
-    "Explain why the `line` of a module cannot be bundled; '' if it can"
+    "Return the reason why the `line` of a module cannot be bundled, or '' if there is none"
     m = _import.fullmatch(line.strip())
     if line.startswith('import') and not m: return "imports must be single lines like import {a, b} from './x.js'"
     if m and ' as ' in m[1]: return 'imports must not rename'

@@ -64,7 +64,7 @@ def _libraries():
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #014b
 def _from_bertviz(page) -> tuple: # (frame, script)
-    "Split bertviz's `page` into frame and script, without external scripts and with the data escaped and only once"
+    "Split bertviz's `page` into frame and script; remove external scripts, and include the data once, escaped"
     frame, _, script = page.partition('\n<script type="text/javascript">\n')
     before, begin, rest = script.removesuffix('\n</script>\n').partition('const params = ')
     params, end = json.JSONDecoder().raw_decode(rest)

@@ -18,7 +18,7 @@ def model_query(
     kind:str, # name of the queries in the messages of the page
     is_valid, # function from a query to a bool; `id`, `run`, `texts` and `choice` are checked for every kind
 ): # decorator of a function from (one `ModelAccess` per run, a query) to a generator of (message, its buffers)
-    "Register the function that answers one kind of query to a model; a panel sends it with `ctx.kernel.ask`"
+    "Register the function that answers one kind of query to a model; panels send queries with `ctx.kernel.ask`"
     def add(answer):
         model_queries[kind] = answer, is_valid
         return answer
@@ -30,7 +30,7 @@ def _is_pair(head): return isinstance(head, list) and len(head) == 2 and all(isi
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #5d1f83fa
 def _two_models(sources, source, question, attribution) -> tuple: # (names of both models, two snapshots)
-    "Run another model on the first text of `question`, and the chosen model on its second text"
+    "Run another model on the first text of `question`, and the chosen model on the second text"
     other, choice = question['other'], question['choice']
     first, change = sources[other['run']], [question.get('intervention')]
     one, = first(question['texts'][:1], other['choice'], attribution, change)

@@ -13,7 +13,7 @@ from .widget import Explorer
 
 # %% ../../nbs/12_explorer/15_drop_in.ipynb #di006
 def _selected(attention, layers):
-    "Return `attention` with None for the layers that are not among `layers` (None: all)"
+    "Return `attention` with None in place of every layer that is not in `layers`; `layers=None` keeps all"
     if attention is None or layers is None: return attention
     return [x if layer in layers else None for layer, x in enumerate(attention)]
 
@@ -68,7 +68,7 @@ def attention_heads(
     return Explorer(attention, tokens)
 
 def attention_patterns(tokens:Sequence[str], attention:Any) -> Explorer:
-    "Open the explorer with the arguments of `circuitsvis.attention.attention_patterns`: tokens, [heads, query, key]"
+    "Open the explorer with the arguments of `circuitsvis.attention.attention_patterns`"
     return Explorer(attention, tokens)
 
 def attention_pattern(

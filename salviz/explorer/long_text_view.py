@@ -41,7 +41,7 @@ def unit_bounds(
     text,            # a `LongText`
     sentences:list,  # from `sentence_spans`
 ) -> dict: # {'tokens', 'words', 'sentences': int [units + 1]}
-    "Return the first token of each unit and the end of the text, for tokens and for units that group them"
+    "Return the first token of each unit and the length of the text; units are tokens, and words and sentences if known"
     n, bounds = len(text.labels), dict(words=text.words, sentences=np.array([0] + [s['stop'] for s in sentences]))
     return dict(tokens=np.arange(n + 1)) | {k: b for k, b in bounds.items() if b is not None and 1 < len(b) - 1 < n}
 
@@ -88,7 +88,7 @@ def long_text_page(
     attention,    # a `LongAttention`
     units:dict,   # from `unit_bounds`
     meta:dict,    # the text and its units, for the page
-    side:int,     # cells of the finest level in each direction
+    side:int,     # number of cells of the finest level in each direction
     limit:float=10e6,
 ) -> str:
     "Return the page with the overviews of all heads, without the finest levels that exceed `limit` bytes"
@@ -111,7 +111,7 @@ _requests = dict(overview=('layer', 'head'), row=('layer', 'head', 'row'), text=
 _most_overviews = 16 # maximum number of stored overviews
 
 def _change(old:list, new:list) -> list: # [number of unchanged entries, the entries after them]
-    "Return how `old` becomes `new`"
+    "Return the change from `old` to `new`: the number of equal first entries, and the new entries after them"
     n = next((i for i, (a, b) in enumerate(zip(old, new)) if a != b), min(len(old), len(new)))
     return [n, new[n:]]
 
@@ -207,7 +207,7 @@ class _Continuation:
         finally: self._finish()
 
     def _finish(self):
-        "Show the text as complete, or with its error, and release the threads that wait for it"
+        "Show the completed text or the error, and release the threads that wait for the end of the generation"
         try:
             problem = '' if self.error is None else f'{type(self.error).__name__}: {self.error}'
             self.shown = self.shown._replace(about=dict(self.about, awaited=0, problem=problem))
@@ -237,7 +237,7 @@ class LongTextView(_Results, _Continuation, anywidget.AnyWidget):
 
     def __init__(self, text, growing=(), side:int=512):
         # a `LongText`; an iterator over the `LongText` after each generated token;
-        # cells of an overview in each direction
+        # number of cells of an overview in each direction
         self.side, self._overviews, self.error = side, {}, None
         self.shown = _shown(text)
         super().__init__(meta=json_text(self.about))

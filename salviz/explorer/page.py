@@ -99,8 +99,8 @@ def plotly_gz() -> bytes:
 
 # %% ../../nbs/12_explorer/06_page.ipynb #010
 def _packed(frames, small=4e4):
-    """Pack the `frames` of one example: exactly if the result has at most `small` bytes (short sentences, mostly
-    headers), else with at most 1.5 bytes per weight"""
+    """Pack the `frames` of one example: without loss if the result has at most `small` bytes, else with at most 1.5
+    bytes per weight"""
     exact = pack_page(frames, budget=None)
     if len(exact) <= small: return exact
     return pack_page(frames)

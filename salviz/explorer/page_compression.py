@@ -47,7 +47,7 @@ def _left_out(header, arrays):
 _coarser = [(1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (16, 2), (16, 4), (32, 4), (32, 8)]
 
 def _coarsen(codec:str, codes:np.ndarray, k:int) -> np.ndarray:
-    "Round the cube8 or level8 codes `codes` to every `k`-th code"
+    "Round `codes`, which are encoded as cube8 or level8, to every `k`-th code"
     if k == 1: return codes
     if codec == 'cube8': zero, free = 0, 255
     else: zero, free = 128, 0

@@ -31,7 +31,7 @@ def _template(model, name) -> dict:
     return dict(run=run_meta([model.answer]), info=info, name=name)
 
 def _payload(model) -> tuple: # ({name: shape, offset and scale}, bytes)
-    "Return the weights of `model` as bytes, and where each of them starts"
+    "Return the shapes and positions of the weights of `model`, and all weights as bytes"
     arrays, parts, at = {}, [], 0
     for key, x in model.weights.items():
         blocks = x if isinstance(x, tuple) else (x,)

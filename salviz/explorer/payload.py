@@ -46,7 +46,7 @@ def _custom_codec(
     x,           # evidence
     is_map:bool, # whether its last two axes are queries and keys
 ) -> str:
-    "Return the code for evidence of a custom method"
+    "Return the name of the encoding for evidence of a custom method"
     if x.dtype == bool: return 'bits'
     if x.dtype.kind in 'iu':
         if is_map: return 'level8' if table_code(x) is None else 'table8'
@@ -56,14 +56,14 @@ def _custom_codec(
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #3a507eeab
 def _in_reach(x):
-    "Return `x` as float32 and the exponent that was factored out, usually 0"
+    "Return `x` as float32, divided by a power of two if necessary, and the exponent of this power, usually 0"
     size = np.abs(x[np.isfinite(x)]).max(initial=0)
     if not size or 1e-30 < size < 1e37: exponent = 0
     else: exponent = math.frexp(size)[1]
     return (np.ldexp(x, -exponent) if exponent else x).astype(np.float32), exponent
 
 def _range(x):
-    "Return the range of the finite numbers in `x` and how many are not finite"
+    "Return the range of the finite numbers in `x`, and the number of non-finite ones"
     finite = x[np.isfinite(x)]
     if finite.size: low, high = (float(finite.min()), float(finite.max()))
     else: low, high = 0., 0.
@@ -225,7 +225,7 @@ def split_frame(data:bytes) -> tuple: # (header, payload)
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #026b
 def follow(spec:dict, arrays:dict) -> np.ndarray:
-    "Recompute a region that is stored without bytes, from the ranks and random numbers that `spec` names, and `arrays`"
+    "Recompute a region that is stored without bytes, from `arrays` and the ranks and random numbers that `spec` names"
     f, ranks = spec['follows'], arrays['attribution_ranks']
     if f['from'] == 'attribution_ranks':
         allowed = (ranks > 0) & ~np.isin(np.arange(ranks.shape[-1]), f['closed'])

@@ -158,14 +158,14 @@ codecs = dict(
 def codec_of(
     name:str, # may end in a method, as in 'method_saliency (SalLM)', or in layer and head, as in 'attention/0.3'
 ) -> str:
-    "Return the code for the array called `name`"
+    "Return the name of the encoding for the array called `name`"
     return codecs[re.split(r'/| \(', name)[0]]
 
 # %% ../../nbs/12_explorer/01_quantisation.ipynb #009c
 def encode_array(
-    name:str,   # determines the code, see `codec_of`
+    name:str,   # determines the encoding, see `codec_of`
     x,          # array
-    codec=None, # overrides the code that belongs to the name
+    codec=None, # encoding that replaces the one for this name; None: do not replace it
 ) -> tuple: # (header entry, bytes)
     "Encode `x` and return its header entry and bytes"
     codec, spec = codec or codec_of(name), dict(shape=list(x.shape))

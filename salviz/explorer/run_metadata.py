@@ -241,7 +241,7 @@ def _short(x) -> list:
     return float(f'{x:.3g}') if math.isfinite(x) else None
 
 def _head_row(heads) -> dict:
-    "Return `HeadsAtStep` as a row for the browser"
+    "Convert `heads`, a `HeadsAtStep`, to a row for the browser"
     marks = None if heads.marks is None else heads.marks.tolist()
     return dict(kind='heads', examples=heads.examples, step=heads.step, layers=list(heads.layers), texts=heads.texts,
                 long_texts=heads.long_texts, marks=marks, threshold=mark_threshold, fewest_words=fewest_words,
@@ -258,7 +258,7 @@ class HeadRows:
         self._rows = {} # {step: (number of snapshots, row or None)}
 
     def more(self, seconds=math.inf) -> bool:
-        "Compute missing steps for at most about `seconds`; return True if steps are still missing"
+        "Compute missing steps for about `seconds` at most; return True if steps are still missing"
         if hasattr(self.run, 'put'): return False # snapshots without a training run
         start, places = time.monotonic(), {}
         for step, probe in self.run.recorded:
@@ -270,7 +270,7 @@ class HeadRows:
         return False
 
     def _is_in_progress(self, step) -> bool:
-        "Return True if the recorder is still writing snapshots of `step`, which is the last one"
+        "Return True if `step` is the last step and the recorder is still writing its snapshots"
         if self.run.finished or step != self.run.steps[-1]: return False
         complete = [row['step'] for row in self.run.metrics if row.get('kind') == 'record']
         return bool(complete) and complete[-1] < step
@@ -322,7 +322,7 @@ def front_meta(
     front,
     runs:list, # from `runs_of_front`
 ) -> dict:
-    "Return the data of the trade-off panel: points with intervals and run numbers, the staircase, descriptions"
+    "Return the data of the trade-off panel: points with intervals and run numbers, the staircase and descriptions"
     view, number = trade_off(front), {}
     for run in filter(None, runs): number[run.path] = len(number)
     points = view.frame.to_dict('records')

@@ -51,8 +51,8 @@ class Selection:
         self.entry = entry
 
     def _at_work(self, most=8):
-        """Return the snapshot if the method was active at its step; otherwise return the last snapshot
-        at which it was active, if it is one of the last `most`"""
+        """Return the selected snapshot if the method was active at its step; otherwise, return the newest recorded
+        snapshot with an active method (among the last `most`), or the selected one if there is none"""
         def tells(snapshot): return {'attention_attribution', 'guided'} & set(snapshot.arrays)
         if self.run is None or tells(self.snapshot): return self.snapshot
         steps = [step for step, probe in self.run.recorded if probe == self.snapshot.probe][:-most - 1:-1]
@@ -91,7 +91,7 @@ def entry_place(entry:dict) -> dict: # layer and head, or mean_of
                 rollout=dict(layer=None, head='rollout'))[kind]
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #011
-_Part = namedtuple('Part', 'height draw notes', defaults=((),)) # points; draw(sheet, x, y); remarks
+_Part = namedtuple('Part', 'height draw notes', defaults=((),)) # points; function(sheet, x, y); notes below
 
 def _of_view(view, width) -> _Part:
     "Return the body of the figure of `view`, without its heading"
@@ -290,7 +290,7 @@ def _evidence_part(selection, width) -> _Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #09c18fb4e
 def _named(view):
-    "Return the name of the evidence, with layer and head if they were chosen"
+    "Return the name of the evidence in `view`, with the layer and head if they were chosen"
     place = [f', {k} {v}' for k, v in (('layer', view.layer), ('head', view.head)) if v is not None]
     return F.drawable(cut_name(view.name), set()) + ''.join(place)
 
@@ -307,7 +307,7 @@ _parts = dict(heads=_heads_part, map=_map_part, triptych=_triptych_part, compare
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028b
 def _kind_view(image, selection): # a view
-    "Return the view of one kind of figure (`image`), at the layer and head of `selection` if it takes them"
+    "Return the view of one kind of figure (`image`) for `selection`, including its layer and head where applicable"
     kind, place = figure_kinds()[image], entry_place(selection.entry)
     if kind.takes in ('run', 'runs'): return kind.make(selection.run)
     return kind.make(selection.snapshot, **{k: v for k, v in place.items() if k in kind.options})

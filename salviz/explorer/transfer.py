@@ -20,7 +20,7 @@ def in_marimo():
 
 # %% ../../nbs/12_explorer/05_transfer.ipynb #006
 class ThrottledWorker:
-    "A worker that calls `act` in a separate thread, at most `rate` times per second and always after the last `call`"
+    "A worker that runs `act` in a separate thread, at most `rate` times per second; requests in between are combined"
     def __init__(self, act, rate=10):
         self.act, self.gap, self.error = act, 1/rate, None
         self._turn, self._due, self._last, self._thread = threading.Condition(), None, -np.inf, None
@@ -62,7 +62,7 @@ class ThrottledWorker:
             except Exception as e: self.error = e
 
     def flush(self, timeout=30.):
-        "Wait for all requested calls; raise an exception of `act` again"
+        "Wait for all requested calls; re-raise the exception if `act` raised one"
         with self._turn: done = self._turn.wait_for(lambda: self._due is None and not self._is_acting, timeout)
         if not done: raise TimeoutError(f'the requested calls did not finish within {timeout:g} seconds')
         if self.error is not None: error, self.error = self.error, None; raise error
@@ -87,7 +87,7 @@ def _least_missed(
 
 # %% ../../nbs/12_explorer/05_transfer.ipynb #013
 class TransferPlan:
-    "The frames (run, probe, step) to send, up to a limit of bytes and a limit of frames"
+    "The frames (run, probe, step) to send, with limits on bytes and on the number of frames"
     def __init__(self, budget, most=1000):
         self.budget, self.most, self.sizes, self.planned, self.in_view = budget, most, {}, set(), set()
 
@@ -137,7 +137,7 @@ class TransferPlan:
 
 # %% ../../nbs/12_explorer/05_transfer.ipynb #018
 def thin_rows(rows, most=2000) -> list:
-    "Return evenly spaced `rows`, with a maximum number of each kind"
+    "Return evenly spaced `rows`; `most` is the maximum number of each kind"
     kinds = {}
     for i, row in enumerate(rows): kinds.setdefault(row.get('kind'), []).append(i)
     return [rows[i] for i in sorted(i for at in kinds.values() for i in _evenly_spaced(at, most))]

@@ -45,7 +45,7 @@ class _DescribedRuns:
         self._prioritise(0, first)
 
     def _guess(self, run, probe):
-        "Estimate the size of a frame of one sentence in bytes, before the first one is packed"
+        "Estimate the size in bytes of a frame of one sentence, before its first frame is packed"
         m = self._metas[run]
         n = next((len(p['tokens']) for p in m['probes'] if p['id'] == probe), 32)
         return 3*(m['model']['layers'] or 12)*(m['model']['heads'] or 12)*min(n, 128)**2 + 2000
@@ -82,7 +82,7 @@ class _Inbox(_DescribedRuns):
         self._sender.call()
 
     def _ask(self, content):
-        "Queue a request from the page: {kind: 'probe' or 'map', run, probe, and for a map step, layer, head}"
+        "Queue a request from the page: {kind: 'probe', run, probe} or {kind: 'map', run, probe, step, layer, head}"
         if not isinstance(content, dict): return
         if content.get('kind') in model_queries: return self._ask_model(content)
         names = dict(probe=('run', 'probe'), map=('run', 'probe', 'step', 'layer', 'head')).get(content.get('kind'))

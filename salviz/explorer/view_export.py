@@ -31,7 +31,7 @@ def _has_map(s, name, place):
 
 # %% ../../nbs/12_explorer/13_view_export.ipynb #006b
 def _regions_in(selection) -> list: # [(name of the overlay, name of the evidence)]
-    "Return the regions recorded for the head in view, none for a mean"
+    "Return the regions that were recorded for the head in view, or an empty list if the view shows a mean over heads"
     names = dict(candidates='discard_candidates', discarded='discarded')
     if selection.entry['kind'] != 'head': return []
     layers, layer = selection.snapshot.layers, selection.entry.get('layer')
@@ -67,7 +67,7 @@ def _map_options(selection, state) -> dict:
 
 # %% ../../nbs/12_explorer/13_view_export.ipynb #009b
 def _panel_kind(selection, tab):
-    "Return the kind of figure for a panel; None for the default of the snapshot"
+    "Return the kind of figure for a panel, or None for the default kind of the snapshot"
     if not selection.snapshot.labels or 'attention' not in selection.snapshot.arrays: return None
     if tab == 'compare' and selection.other is not None: return 'compared'
     if tab == 'triptych': return 'triptych'

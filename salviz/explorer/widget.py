@@ -311,7 +311,7 @@ class _Pages(_Pictures):
                        state=self._state(), front=self.view._front, **kw)
 
     def _for_a_page(self, run):
-        "Return `run`, or during a computation of `explore` a copy whose snapshots list the missing parts"
+        "Return `run` or, while `explore` is computing, a copy of the run whose snapshots list the missing parts"
         background = self._background
         if background is None or background.state in _over or run is not as_run(background): return run
         def of_now(snapshot):
@@ -370,7 +370,7 @@ class _Display(_Pages):
         return data
 
     def refresh(self) -> None:
-        "Redraw the image of this explorer wherever it is displayed, without a change to the live view"
+        "Redraw the image of this explorer wherever it is displayed, without changing the live view"
         from IPython.display import update_display
         if self._display_id: update_display(self._repr_mimebundle_(), raw=True, display_id=self._display_id)
 
@@ -470,7 +470,7 @@ class _Export(_TrainingEnd):
         kind:str|None=None, # kind of figure, see `salviz.figures.kinds.figure`; None: the one for the current view
         **options,          # options of that function, such as width='acl'
     ) -> 'Picture|Interactive': # a matplotlib `Figure`
-        "Draw the current view as a figure for a paper, with `.caption`, `.facts` and `.citations`"
+        "Draw the current view as a figure for a paper, with a caption and citations; see `salviz.figures.kinds.figure`"
         from salviz.figures.kinds import figure
         return figure(self, kind, **options)
 
@@ -531,7 +531,7 @@ def _state_of(place) -> dict:
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #7fb0be63
 class _WithSelection(_Export):
-    "The selection as a trait that other cells observe and set"
+    "The selection as a trait that other cells can observe and set"
     selection = T.Instance(dict, ())
     # the current view as a dict, for `Explorer(run, state=…)`; can be set
     state = property(lambda self: self._view_state(), lambda self, state: self._show_state(state))
@@ -549,7 +549,7 @@ class _WithSelection(_Export):
         return state, metas[state.get('run', 0) if state.get('run', 0) < len(metas) else 0]
 
     def _place(self, **changes):
-        "Return the current selection with `changes`"
+        "Return the current selection after applying `changes`"
         place = _SelectedPlace(_place_of(*self._shown_run()), **changes)
         vars(place)['explorer'] = weakref.ref(self)
         return place
@@ -576,7 +576,7 @@ class _WithSelection(_Export):
         if (place := self._place()) != self.selection: self.selection = place
 
     def _write_selection(self, place):
-        "Show a selection (`place`) in the browser if another one is in view"
+        "Show a selection (`place`) in the browser unless it is already in view"
         state, meta = self._shown_run()
         if _place_of(state, meta) == place: return
         self._send_state({k: v for k, v in state.items() if k not in _passing} | _state_of(place))
@@ -657,7 +657,7 @@ def _is_maps(args, kwargs) -> bool:
     return has_tokens and not any(isinstance(one, Snapshot) for one in first)
 
 def _takes_maps(init:_Init) -> _Init:
-    "Let `init` of the explorer take the arguments of `attention_maps` instead of runs"
+    "Extend the constructor `init` of the explorer to accept the arguments of `attention_maps` instead of runs"
     @wraps(init)
     def with_maps(self, *args, **kwargs):
         if not _is_maps(args, kwargs): return init(self, *args, **kwargs)
@@ -681,7 +681,7 @@ def _model_sources(runs, model, training) -> list:
 # %% ../../nbs/12_explorer/09_widget.ipynb #f3a82081
 @dataclass(frozen=True)
 class ExplorerOptions:
-    "Height and memory of an `Explorer`"
+    "Limits on the height and the memory of an `Explorer`"
     height:Annotated[float, Ge(100), Le(10_000)]|None=None # height in pixels; None: as high as needed
     budget:Annotated[float, Gt(0)]=256e6 # maximum size in bytes of the frames in the kernel and in the browser
 
@@ -691,7 +691,7 @@ class ExplorerOptions:
 class Explorer(_Intervening):
     """An interactive view of a run: attention, attribution [layers, heads, query, key], saliency [tokens], regions
 
-    Instead of a run, it takes attention maps from elsewhere with the arguments of `attention_maps`.
+    Instead of a run, you can pass attention maps that were computed elsewhere, with the arguments of `attention_maps`.
 
     Example: `Explorer('runs/ad-drop', compare='runs/plain', panels=['heads', 'saliency'])`,
     `Explorer(model(**batch, output_attentions=True).attentions, tokens)`"""

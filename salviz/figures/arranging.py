@@ -32,7 +32,7 @@ _name_fields = {Curves: ('names',), Boxes: ('names',), MetricTable: ('names', 'h
 _after_name = re.compile(r'(.*?)((?: \(%\))?(?: [↑↓])?)') # the unit and the arrow in a column heading
 
 def _flat(names) -> list:
-    "Return the texts in nested tuples"
+    "Return all texts in the nested tuples `names` as one list"
     if isinstance(names, str): return [names]
     return [name for part in names for name in _flat(part)]
 
@@ -95,7 +95,7 @@ def renamed(
     changes = {k: _renamed_all(getattr(view, k), new) for k in fields}
     changes |= {k: _renamed_words(getattr(view, k), new) for k in ('title', 'subtitle', 'caption')}
     changes['notes'] = tuple(_renamed_words(note, new) for note in view.notes)
-    if not isinstance(view, MetricTable): # the frame of a table has columns of its own
+    if not isinstance(view, MetricTable): # the frame of a table has other columns
         frames = {k: getattr(view, k) for k in ('frame', 'raw') if getattr(view, k, None) is not None}
         changes |= {k: _renamed_frame(frame, new) for k, frame in frames.items()}
     return replace(view, **changes)
@@ -316,7 +316,7 @@ _colour_words = {r'\borange\b': 'the upper end of the scale', r'\bblue\b': 'the 
                  r'\bdarker is larger\b': 'see the colour bar'}
 
 def with_other_colours(view, maps):
-    "Return `view` with a caption that names ends of the scale instead of colours, if `maps` replaces them"
+    "Return `view`; if `maps` replaces its colours, the caption names the ends of the scale instead of colours"
     if not maps: return view
     caption = view.caption
     for pattern, words in _colour_words.items(): caption = re.sub(pattern, words, caption)

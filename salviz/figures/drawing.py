@@ -214,7 +214,7 @@ def _map_named(name):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #97ea518b
 def _map_faults(cmap):
-    "Yield a message for each of `cmap` that is not a colour map for figures"
+    "Yield a message for each entry of `cmap` that is not a colour map or does not suit figures"
     for name in cmap:
         found = _map_named(name)
         if found is None:
@@ -235,7 +235,7 @@ def chosen_maps(
     return {'signed' if _is_diverging(found) else 'sequential': found for found in maps}
 
 def fraction_map_of(settings) -> dict: # {'sequential': colour map}, or {}
-    "Return the colour map in `settings` of matplotlib, if it suits fractions"
+    "Return the colour map in matplotlib's `settings` as a dict, which is empty if the map does not suit fractions"
     name = settings.get('image.cmap')
     if name is None or not _is_sequential(matplotlib.colormaps[name]): return {}
     return chosen_maps(name)
@@ -852,7 +852,7 @@ def _bar_lines(label, height): return wrapped(label, max(height, 60), 6.5)
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #040s
 def upright_bar_width(ticks, label, height):
-    "Return the width in points of a vertical colour bar of `height` points, with a gap of 8 points before it"
+    "Return the width in points of a vertical colour bar of `height` points, including a gap of 8 points before it"
     texts, unit = _numbered(ticks)
     numbers, lines = max(text_width(text, 6) for text in texts), _bar_lines(label + unit, height)
     return 8 + 7 + 6 + numbers + 2 + 8.5*len(lines) + Sheet.margin
@@ -924,7 +924,7 @@ def arrow_to(source, place):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #045
 def _legend_places(entries, space):
-    "Return the top left corners of the `entries` of a legend in `space` points, and its height in points"
+    "Return the top left corners of the `entries` of a legend that is `space` points wide, and the legend's height"
     if not entries: return [], 0.
     texts = [_legend_lines(text, space) for _, text in entries]
     # 14 points for the sample, 4 and 14 for gaps
@@ -1060,7 +1060,7 @@ unmarked = 'At this width, the cells are too small for minus signs, so greyscale
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #054
 def _tex_engine(fig):
-    "Return a LaTeX engine that can set the texts of `fig`; raise an error if none is installed"
+    "Return a LaTeX engine that can typeset the texts of `fig`; raise an error if none is installed"
     strange = beyond_latin(''.join({c for one in fig.findobj(Text) if not one.get_parse_math()
                                     for c in one.get_text()}).replace('\n', ''))
     if strange: wanted = ('xelatex', 'lualatex')
@@ -1121,7 +1121,7 @@ def stamped(
     path,         # ends in .pdf, .svg or .png
     text='paths', # see `rendered`
 ) -> bytes:
-    "Return `fig` as the bytes of a file, with metadata on how it was created, if there is any"
+    "Return `fig` as the bytes of a file, including any metadata on how it was created"
     recipe, kind = getattr(fig, 'recipe', None), path.suffix.lower().removeprefix('.')
     if recipe and kind == 'svg': recipe = recipe | dict(text=text)
     line = ''
@@ -1175,7 +1175,7 @@ _drawing_modules = ('salviz.figures.maps', 'salviz.figures.sheet', 'salviz.figur
                     'salviz.figures.answers',
                     'salviz.figures.own_axes')
 
-# sources that `salviz.figures.sheet.figure` accepts
+# options of `salviz.figures.sheet.figure`; sources of kinds in words
 drawing_options = ('columns', 'font', 'heading', 'titles', 'share', 'page_height')
 _sources = dict(snapshot='a snapshot', snapshots='a list of snapshots', pair='two snapshots', run='a run',
                runs='a list of runs', frame='a table of numbers', results='a table of results')
@@ -1231,7 +1231,7 @@ def draws_in_axes(
     *view_classes,
     follows=(), # names of `choices`
 ):
-    "Register function(view, axes) for views of `view_classes`, and the `choices` that their drawings follow"
+    "Register the decorated function(view, axes) for views of `view_classes`, and the choices that its drawings follow"
     def register(draw):
         for view_class in view_classes: axes_drawings[view_class], followed[view_class] = draw, tuple(follows)
         return draw
@@ -1287,7 +1287,7 @@ def _kind_lines(kind, width=110) -> list:
 def _who(function): return function.__module__, function.__qualname__
 
 def _view_class_of(make):
-    "Return the class of view in the return annotation of `make`"
+    "Return the class of views that the return annotation of `make` names"
     view_class = inspect.get_annotations(make, eval_str=True).get('return') # a signature may be readable text
     if not (isinstance(view_class, type) and issubclass(view_class, View)):
         raise ValueError(f'figure_kind: the return annotation of make must be a View, such as `def {make.__name__}'

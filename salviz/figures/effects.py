@@ -22,7 +22,7 @@ _of_word = {'supported': (blue, blue), 'not supported': (grey, grey), 'contradic
 _small_fill, _undecided = '#b3d3e8', (grey, 'white')
 
 def _dot_colours(row, scaled):
-    "Return the line colour and the fill colour of an effect with its verdict"
+    "Return the line colour and the fill colour that show the verdict on an effect"
     line, fill = _of_word.get(row.word, _undecided)
     if scaled and row.smallest > 0: smallest = 1.
     else: smallest = row.smallest
@@ -82,9 +82,9 @@ _stacked_high = 23.
 def _forest_places(view, claims, high_row, stacked):
     """Return the layout of the groups and their total height in points
 
-    The layout is [(heading or None, its y, [(row, y of its axis, points above, points below)])]. `claims` has the lines
-    of text of each claim. If `stacked`, the text is above the interval; otherwise, it is beside the interval, in a row
-    that is `high_row` points high."""
+    The layout is [(heading or None, its y, [(row, y of its axis, points above, points below)])]. `claims` lists
+    the lines of text of each claim. If `stacked`, the text is above the interval; otherwise, it is beside the interval,
+    in a row that is `high_row` points high."""
     places, y = [], 0.
     for title, group in zip(view.groups, dict.fromkeys(view.frame['group'])): # without groups, `group` is empty
         heading, y, rows = y + 6, y + 14*bool(group), []

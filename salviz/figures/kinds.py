@@ -52,7 +52,7 @@ venues = dict(acl=_acl, emnlp=_acl, naacl=_acl, eacl=_acl, icml=_icml, aistats=_
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #006b
 def _venue_of(width):
-    "Return the `Venue` in `width` (None if it is in inches), and whether `width` is that of the whole page"
+    "Return the `Venue` that `width` names (None for inches), and whether the figure is as wide as the whole page"
     if isinstance(width, (int, float)) and not isinstance(width, bool): return None, False
     venue = str(width).lower()
     name = venue.removesuffix('-two-column')
@@ -206,7 +206,7 @@ Content = namedtuple('Content', 'views seen runs kind distinctions about', defau
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #025b
 def _places(content) -> list: # of lines
-    "Return a text for each panel that distinguishes it, with layer and head if the view has them"
+    "For each panel, return a text that tells it from the others, with layer and head if the view has them"
     def place_of(view):
         place = {k: getattr(view, k, None) for k in ('layer', 'head')}
         return ', '.join(f'{k} {x}' for k, x in place.items() if x is not None)
@@ -279,7 +279,7 @@ def _options_from_runs(kind, panel, options) -> dict: # more options
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028
 def _distinctions(shown, options) -> list: # of words
-    """Return a text that distinguishes each view: its run, step, probe, layer and head. They come from the first
+    """Return a text that distinguishes each view: its run, step, probe, layer and head. These come from the first
     snapshot of each view and from its options."""
     names = run_names(_runs_of(shown))
     def parts(one):
@@ -368,14 +368,14 @@ def _without(name, kind, needs, **options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #029b
 def _check_table(name, kind, source):
-    "Raise an error if `kind` draws a table and `source` is not one"
+    "Raise an error if `kind` draws a table and `source` is not a table"
     if kind.is_of_table and isinstance(source, (Run, Snapshot, list, dict)):
         raise ValueError(f'figure: {name} needs a table ({kind.needs}), got {type(source).__name__}; studies and '
                          'metrics return such tables')
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #eb4ba331
 def _snapshots_of_steps(kind, source) -> list:
-    "Return the snapshots in `source` if it is a list of several, for a `kind` that shows the steps of one run; else []"
+    "Return the snapshots if `source` is a list of several and `kind` shows the steps of one run, else []"
     is_list = isinstance(source, (list, tuple)) and len(source) > 1 and all(isinstance(one, Snapshot) for one in source)
     return list(source) if is_list and kind.takes == 'run' else []
 
@@ -452,13 +452,13 @@ def _caption_sizes(points, inches, views, columns) -> list: # of points
     return [most, *(size for size in range(int(points), 6, -1) if size < most)]
 
 def _smaller_words(points, fig, inches, view):
-    "Return the warning that the text of `fig` is smaller than the captions of the venue, which have `points` points"
+    "Return the warning that the text of `fig` is smaller than the venue's captions; `points` is their font size"
     return (f'figure: {type(view).__name__} does not fit on a page {inches:.2f} inches wide at the {points} points of '
             f'the captions; drawn at {7*fig.scale:.3g}')
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031b1
 def _knowledge_note(runs) -> str: # '' if all of them learned
-    "Return a sentence for captions that lists the `runs` whose model is hardly better than the majority class"
+    "Return a sentence for captions that lists the `runs` whose model hardly beats a constant prediction"
     names, knowledge = folder_names(runs), {run.path: run.knowledge() for run in runs}
     few = [path for path, (_, is_close) in knowledge.items() if is_close]
     if len(runs) == 1 and few: return f' The model {knowledge[few[0]][0]}.'
@@ -629,13 +629,14 @@ def _custom_code(kind):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #22079d8f
 def _size_in(settings):
-    "Return the font size of the user's style within the sizes that figures have, or None"
+    "Remove the font size from `settings` and return it, limited to the range for figures; None if it is not set"
     size = settings.pop('font.size', None)
     if size is None: return None
     return float(min(max(size, 4), 20))
 
 def _content_to_draw(source, kind, step, probe, options):
-    "Return the `Content`, the opened source, the source to draw, kind, probe, options, and whether explorers differ"
+    """Return the `Content`, the opened source, the source to draw, kind, probe, options, and whether the probes or
+    options of several explorers differ"""
     explorers, calls = _listed(source), []
     if explorers and all(hasattr(one, 'as_figure') for one in explorers):
         calls = _calls_of(explorers, kind, step, probe, options)
@@ -649,7 +650,7 @@ def _content_to_draw(source, kind, step, probe, options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #3030f0ed
 def _settings_for(call, drawing, style, ax, interactive): # (settings, call, drawing)
-    "Return the settings of matplotlib that a figure follows, and the `call` and `drawing` with their font and size"
+    "Return the settings of matplotlib that a figure follows; move their font and size to `call` and `drawing`"
     venue, _ = _venue_of(6.75 if call['width'] is None else call['width'])
     settings = {}
     if venue is None or style is not None: settings = user_settings(style)
@@ -702,10 +703,10 @@ def figure(
     # characteristic figure of a snapshot
     kind:str|None=None,
     *,
-    # a recorded step, negative from the end, or a list; None: the last one at which the method was active
+    # a recorded step (negative steps count from the end) or a list; None: the last step with an active method
     step:int|Sequence[int]|None=None,
-    probe:int|Sequence[int]|None=None, # index of the probe example, or a list; None: 0
-    # inches, a venue such as 'acl' (one column) or 'acl-two-column', see `venues`; None: 6.75
+    probe:int|Sequence[int]|None=None, # index of the probe example, or a list of indices; None: 0
+    # width in inches, or a venue, such as 'acl' (one column) or 'acl-two-column', see `venues`; None: 6.75 inches
     width:float|str|None=None,
     # size of most texts in points, or 'caption' for the size of the captions of the venue (less if space is short);
     # None: `font.size` of your style outside a venue, else 7
@@ -718,7 +719,7 @@ def figure(
     order:Names|None=None,             # names that come first
     # {name in the figure or class of a method: name to show}; for kinds with an option `names`, also a list
     names:dict|Names|None=None,
-    # (lowest, highest) of the axis of values, {'x' or 'y': limits}, or those of the colour scale of a grid or map
+    # (lowest, highest) of the value axis, or of the colour scale of a grid or map; or {'x' or 'y': (lowest, highest)}
     limits:dict|Sequence[float]|None=None,
     caption:str='short',               # 'short': a title and two sentences; 'long': everything; or your own caption
     # style sheet of matplotlib, its path, or a dict of settings, used instead of your current settings

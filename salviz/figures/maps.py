@@ -43,7 +43,7 @@ def _bars(view):
             for (kind, limit, unit), of in bars.items()]
 
 # %% ../../nbs/11_figures/02_maps.ipynb #010
-# maps per row; points; points; points; (x, y); top of each row; points
+# number of maps per row; side, left edge and gap in points; ticks (x, y); top of each row and height in points
 _Grid = namedtuple('_Grid', 'across side left gap ticks tops height')
 
 def _columns(count, width):

@@ -319,7 +319,7 @@ def _axes_in(target, views):
 
 # %% ../../nbs/11_figures/11_own_axes.ipynb #a24f9129
 def _finished_texts(axes, existing):
-    "Escape the new texts of `axes` that LaTeX typesets, and never parse tick labels at fixed places as formulas"
+    "Escape the new texts of `axes` for LaTeX, and turn off formulas in tick labels at fixed positions"
     for axis in (axis for ax in axes for axis in (ax.xaxis, ax.yaxis)):
         is_fixed = isinstance(axis.get_major_locator(), FixedLocator) # other labels can be powers of ten
         for label in axis.get_ticklabels():

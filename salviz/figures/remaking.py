@@ -36,7 +36,7 @@ def _run_in(folder):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-6b
 def _found_run(facts, folder, folders):
-    "Find the run that has the identity in `facts`, the description of a run in the metadata of a figure"
+    "Find the run that has the same identity as `facts`, the description of a run in a figure's metadata"
     near = []
     if facts.get('path'): near = [folder/facts['path']]
     example = []
@@ -56,7 +56,7 @@ def _not_found(what, facts):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-6sb
 def _found_study(facts, folder, folders):
-    "Find the study that has the identity in `facts`, the description of a study in the metadata of a figure"
+    "Find the study that has the same identity as `facts`, the description of a study in a figure's metadata"
     near = []
     if facts.get('path'): near = [folder/facts['path']]
     paths = [path for path in near if (path/'study.json').is_file()]
@@ -70,7 +70,7 @@ def _found_study(facts, folder, folders):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-7
 def _table_of(x):
-    "Return the table that a file contains"
+    "Return the table in `x`, which is read from the metadata of a figure"
     if 'table' not in x:
         raise ValueError('remake: the table of this figure was too large to be stored in its file; pass it with '
                          'runs=TABLE')
@@ -204,7 +204,7 @@ def _called_again(recipe, path, runs, changes):
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-12
 def remake(
     path:str|os.PathLike, # a PDF, SVG or PNG that `save_figure` has written
-    # a folder with its runs or its study, or a list of folders; or its source: a run, a study, a table
+    # a folder with the runs or the study of the figure, or a list of folders; or the source: a run, a study, a table
     runs:object=None,
     # file to write, also in another format; None: NAME-remade next to it, if anything differs
     to:str|os.PathLike|None=None,

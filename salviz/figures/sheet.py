@@ -38,7 +38,7 @@ from ..views.maps import attention_limit, same_scale
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #006
 def _strips(view, high=46):
-    "Return (name, values, colour, height) of each strip of `view`, from the top; the target is at most 30 points high"
+    "Return (name, values, colour, height) of each strip of bars in `view`, from top to bottom"
     rows = [(view.attention_name, view.attention, blue, high), (view.saliency_name, view.saliency, vermilion, high)]
     if view.teacher_saliency is not None: rows.append(('saliency (teacher)', view.teacher_saliency, orange, high))
     if view.target is not None: rows.append(('target', view.target, ink, min(high, 30)))
@@ -191,7 +191,7 @@ def _draw_probabilities(sheet, view, x, y, width, shown):
              'a sentence, its masked copy, both predictions (saliency guided training)', 'is_masked, masked_input',
              least=2.6)
 def _masked_sentence(view, width):
-    "Draw the gloss, its colour scale and the probabilities"
+    "Draw the sentence above its masked copy, the colour scale, and the probabilities of both predictions"
     size = _size(view)
     left, space, box = 46, width*72 - 52, size + 5
     line = 2*box + 9 + 9
@@ -486,7 +486,7 @@ _short = {'ranking saliency': 'ranking', 'masked copy X̃': 'copy X̃'}
 # %% ../../nbs/11_figures/01_sheet.ipynb #030b
 def _square_layout(view, panels, width, dense=False):
     """Lay out the panels of an image or a short series side by side; return (height, draw, points between cells). If
-    `dense`, use one row if each panel gets 40 points, and reduce the height of the panels of a long series."""
+    `dense`, use a single row when each panel gets at least 40 points, and reduce the height of a long series."""
     rows, columns = _cells(view)
     left, foot, gap = 30, 50, 14
     if view.modality == 'image': left, foot = 10, 34
@@ -597,7 +597,7 @@ def _saliency_distribution(view, width):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #038
 def _answers(rows, space, size):
-    "Return the texts of each row of a gloss, shortened to fit, and the column widths; `rows` are (texts, is_bold)"
+    "Return the texts of the aligned `rows` [(texts, is_bold)], shortened to fit, and the widths of their columns"
     texts, wide = [], []
     for line, is_bold in rows:
         weights = list(map(weight_of, is_bold))

@@ -154,7 +154,7 @@ def export_run(
     picture_steps:Sequence[int]|None=None, # recorded steps with pictures; None: all; (): no pictures
     probes:Sequence[int]|None=None,        # probe examples with pictures; None: all
 ) -> Path: # the folder that was written
-    "Write losses, scores, statistics of heads and pictures of maps of `run` to a tracker, all of it locally"
+    "Write losses, scores, statistics of heads and pictures of maps of `run` to local files of a tracker"
     drawn = run.steps if picture_steps is None else [run.snapshot(step).step for step in picture_steps]
     numbers = _run_numbers(run)
     tracker = _trackers[to](folder or run.path.with_name(f'{run.path.name}-{to}'), run)

@@ -240,7 +240,7 @@ class _Dropping(_Attributing):
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #047
 class _ComparingNodes(_Dropping):
-    "The part of AD-DROP that compares `nodes` with all steps before training uses them"
+    "The part of AD-DROP that checks the approximation with `nodes` against the sum over all steps before training"
     def nodes_agreement(
         self, model:torch.nn.Module, batch:dict, progress:'Progress',
     ) -> dict: # relative_difference of the worst layer, same_region
@@ -259,7 +259,7 @@ class _ComparingNodes(_Dropping):
         return dict(relative_difference=max(apart), same_region=shared / max(1, size))
 
     def epoch_begin(self, trainer:'MethodTrainer', epoch:int) -> None:
-        "Compare `nodes` with all steps before the first AD-DROP epoch; store the result and warn if they differ"
+        "Run `nodes_agreement` before the first AD-DROP epoch; store the result and warn if the attributions differ"
         progress, nodes = trainer.progress(), self.variant.nodes
         if nodes is None or self.phase(progress) == 'fine-tuning' or 'nodes_agreement' in trainer.run.state: return
         from salviz.models.loading import full_precision # `loading` imports the methods
@@ -398,7 +398,7 @@ def attendable(
     batch:dict, # from `Collator`
     layers,     # layers of `model`
 ) -> dict: # {layer: bool [batch, 1, query, key]}
-    "Return a mask of the keys that each query may attend to, without a forward pass"
+    "Return a mask of the keys that each query may attend to in each of `layers`, without running the model"
     real, causal = real_tokens(batch), _looks_back(check_part(model)[1])
     pairs = (real[:, :, None] & real[:, None, :])[:, None]
     return {l: pairs & _sight(model, l, real.shape[1], real.device, causal) for l in layers}

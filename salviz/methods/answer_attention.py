@@ -32,7 +32,7 @@ def answer_attention_loss(
     rows:Literal['last', 'all']='last',                 # answer tokens that count, see `answer_attention`
     loss:Literal['kl', 'mse', 'l1', 'huber', 'bce', 'order']='kl', # criterion of `rationale_loss`
 ) -> torch.Tensor: # [batch]
-    "Return the distance between the answer's attention to image tokens and the marks (Esmaeilkhani and Latecki 2025)"
+    "Return the distance of the answer's attention to image tokens from `rationale` (Esmaeilkhani and Latecki 2025)"
     values = answer_attention(maps, is_image, is_answer, rows)
     counts = is_image[:, None].expand_as(values)
     losses = rationale_loss(values, rationale, counts, loss, 'share')

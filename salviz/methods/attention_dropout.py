@@ -45,7 +45,7 @@ def _map_shape(model, batch):
     return head_count(model), n, n
 
 def _remaining(dropped, model):
-    "Return 0 where `dropped` and 1 elsewhere, in the precision of `model`"
+    "Return a factor for each position, 0 if it is `dropped` and 1 otherwise, in the precision of `model`"
     return (~dropped).to(next(model.parameters()).dtype)
 
 # %% ../../nbs/05_methods/10_attention_dropout.ipynb #at-009

@@ -324,14 +324,14 @@ class _Weighting(_Guiding):
 
     def choose_alpha(self, model:torch.nn.Module, *batches,
                      over_processes:Callable[..., object]=lambda sums: sums) -> float:
-        """Return the weight that `comparable_alpha` picks on all examples of `batches`
+        """Return the weight that `comparable_alpha` chooses, based on all examples of `batches`
 
         `over_processes` sums a tensor over all processes."""
         losses = self._first_losses(model, batches, over_processes)
         return comparable_alpha(*losses, task_fraction=self.variant.task_fraction)
 
     def prepare(self, trainer:'MethodTrainer') -> None:
-        "Set alpha to the argument, to the value stored in the run, or to a value chosen on the first step; store it"
+        "Set alpha to the argument, the value stored in the run, or a value chosen at the first step, and store it"
         self._warn_if_constant(trainer)
         stored = trainer.broadcast(trainer.run.state.get('alpha'))
         self._alpha = stored if self.alpha is None else self.alpha

@@ -30,7 +30,7 @@ def class_views(
     top=None,           # K: dimensions of an embedding that count; None: all
     create_graph=False, # keep the graph, so that a loss on the views trains `model`
 ) -> torch.Tensor: # [batch, classes, n], 0 at padding
-    "Return the attributions of every class, each of norm 1 (Wu et al. 2023)"
+    "Return the attributions for every class (views), each scaled to norm 1 (Wu et al. 2023)"
     def log_probability(c): return lambda outputs, rows: full(outputs.logits).log_softmax(-1)[:, c]
     with twice_differentiable(model):
         targets = [log_probability(c) for c in range(model.config.num_labels)]
@@ -71,7 +71,7 @@ class ADKD(Distillation):
 
     def explained(self, model:torch.nn.Module, maps:'Maps|None', batch:dict, layers:tuple, answer:torch.Tensor,
                   create_graph:bool=False) -> torch.Tensor: # [batch, classes, n]
-        "Return the views of `model`, which is the teacher or the student"
+        "Return the `class_views` of `model`, which is the teacher or the student"
         top = self.top_dimensions if model is self._loaded[0] else None
         return class_views(model, batch, self.steps, top, create_graph)
 
@@ -81,12 +81,12 @@ class ADKD(Distillation):
 
     def compared(self, explained:torch.Tensor, explanation:torch.Tensor,
                  counts:torch.Tensor) -> torch.Tensor: # [batch]
-        "Return the squared differences of the views, summed over classes and averaged over tokens"
+        "Return the squared difference between both attributions, summed over classes and averaged over tokens"
         difference = (full(explained) - full(explanation)).square()
         return torch.where(counts, difference, 0.).sum((1, 2))/counts.sum((1, 2))
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return a plan that compares the model with the teacher's answers and views for `batch`"
+        "Return a plan that compares the model with the teacher's answers and attributions for `batch`"
         plan = super().plan(model, batch, progress)
         plan.axes = {name: ('class', 'token') for name in plan.axes}
         return plan

@@ -127,7 +127,7 @@ def is_positive_fraction(meaning:str) -> Limit:
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-01b
 def optional(limit:Limit, meaning='None') -> Limit:
-    "Allow None in addition to the values that `limit` allows"
+    "Extend `limit` to allow None as well"
     return Limit(lambda x: x is None or limit.fits(x), f'{meaning} or {limit.words}')
 
 is_weight = Limit(lambda x: _is_number(x) and 0 <= x < math.inf, 'a finite non-negative number')
@@ -299,7 +299,7 @@ class _WithOptions:
         return cls(**_with_variant(cls, kind, *_split(cls, kind, args)))
 
     def replaced(self, **args:Any) -> 'Method':
-        "Return a copy of the method with new values for `args`, whose names are those in saved files"
+        "Return a copy of the method with new values for `args`, which are named as in saved files"
         names = _renamed(type(self))
         return self.from_args({**self.arguments(), **{names.get(name, name): x for name, x in args.items()}})
 
@@ -351,8 +351,8 @@ class Method(_Described):
     task_weight = 1. # weight of the task loss; smaller in a method that replaces this loss
     # {setting of the method or of `train`: values worth tuning}; in `compare`, every method has equally many trials
     search_space:ClassVar[dict] = dict(learning_rate=learning_rates)
-    method_group:ClassVar[str] = 'baselines' # its name in `compare`: 'papers' or 'baselines'
-    evaluation_note:ClassVar[str] = '' # what readers of a comparison must know about its scores, a sentence
+    method_group:ClassVar[str] = 'baselines' # group of the method in `compare`: 'papers' or 'baselines'
+    evaluation_note:ClassVar[str] = '' # sentence on what readers of a comparison must know about its scores
 
     def task_names(self) -> tuple:
         "Return the names of the tasks that this method supports"
@@ -428,7 +428,7 @@ def _in_words(x):
     return f'{type(x).__name__} {x!r:.60}'
 
 def _require_kind(method, x, kind, message):
-    "Raise an error unless `x` is a `kind`; format `x` only for the error, since a plan prints all of its tensors"
+    "Raise an error unless `x` is an instance of `kind`; `x` is formatted only for the error, because plans are large"
     if not isinstance(x, kind): method.require(False, f'{message}, got {_in_words(x)}')
 
 # %% ../../nbs/05_methods/00_base.ipynb #555e6327b

@@ -93,7 +93,7 @@ class _Opening(Method):
         return load_model(teacher)
 
     def loaded(self, model:torch.nn.Module) -> tuple: # (model, tokenizer or None)
-        "Return the teacher for `model`, which is loaded only once"
+        "Return the teacher for `model`; load the teacher only once"
         if self._loaded is None:
             teacher, tokenizer = self._open(task_of(model))
             self._loaded = unwrapped(teacher), tokenizer

@@ -29,7 +29,7 @@ def drawn_references(
     count:int,               # number of references for each example
     seed:int=0, step:int=0,
 ) -> tuple: # (int64 [count, batch]: places of the references in the batch, float32 [count, batch]: alpha)
-    "Draw `count` other examples of the batch as references of each example, with alpha between 0 and 1"
+    "Draw `count` references for each example from the rest of the batch, each with an alpha between 0 and 1"
     u, alpha = keyed_uniform(example_id, (2, count), seed, step, _stream).permute(1, 2, 0)
     size = len(example_id)
     return (torch.arange(size, device=u.device) + 1 + (u*max(1, size - 1)).long()) % size, alpha

@@ -91,7 +91,7 @@ def rationale_loss(
     values:torch.Tensor,    # one or several explanations for each example [batch, sets, n]
     rationale:torch.Tensor, # [batch, n]: flags, or fractions from 0 to 1
     counts:torch.Tensor,    # bool [batch, sets, n]: tokens that count
-    loss='kl',              # a key of the table above
+    loss='kl',              # 'mse', 'l1', 'huber', 'bce', 'kl', 'order' or 'margin'
     normalise='share',      # see `normalised`
     **options,              # `delta` of 'huber', `margin` of 'margin'
 ) -> torch.Tensor: # [batch], the mean over the sets with at least one token that counts
@@ -145,7 +145,7 @@ def as_many_of_the_rest(
 def _contrastive_loss(
     scores:torch.Tensor, # [1 + K, batch]: class logits for the rationale alone, then for K samples of other tokens
 ) -> torch.Tensor: # [batch]
-    "Return the cross-entropy for choosing the rationale among the texts (Resck et al. 2024)"
+    "Return the cross-entropy of distinguishing the rationale from the samples (Resck et al. 2024)"
     return scores.logsumexp(0) - scores[0]
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-041

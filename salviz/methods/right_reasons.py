@@ -97,7 +97,7 @@ def energy_loss(
 
 # %% ../../nbs/05_methods/08_right_reasons.ipynb #rr-020
 class EnergyLoss(_OnRationales):
-    "Energy loss: train the fraction of positive attribution inside the rationale (Rao et al. 2023)"
+    "Energy loss: increase the fraction of positive attribution inside the rationale (Rao et al. 2023)"
     cite = 'rao2023studying'
     search_space = dict(learning_rate=learning_rates, weight=(1., .1, 10.))
     limits = dict(weight=is_weight)

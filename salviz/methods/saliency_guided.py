@@ -375,7 +375,7 @@ class _Prepared(_Explaining):
     "The part of the method that checks the options and determines the default saliency before training"
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict',
               epochs:int) -> None:
-        "Raise an error if the requested saliency cannot be computed for `model`, or an option does not apply to `data`"
+        "Raise an error if the requested saliency does not work for `model`, or if an option does not apply to `data`"
         Method.check(self, model, tokenizer, data, epochs)
         reuse = self.variant.passes == 'reuse'
         checkpointed = any(getattr(m, 'gradient_checkpointing', False) for m in model.modules())

@@ -93,7 +93,8 @@ def _released_loss(
     target:torch.Tensor,    # [batch, tokens], above 0 for the marked tokens
     padded_to=60,           # number of positions in a row; 'batch': the padded length of the batch
 ) -> torch.Tensor: # [batch]
-    "Return KL(softmax(marks) || softmax(attention)) over all positions, including special tokens and pads"
+    """Return KL(softmax(m) || softmax(attention)), where m is 1 at marked tokens and almost 0 elsewhere; all positions
+    count, including special tokens and padding"""
     marks = torch.where(target > 0, 1., 1e-8).to(attention.dtype)
     if padded_to != 'batch':
         n = attention.shape[-1]
@@ -464,12 +465,12 @@ class _Unfinished:
     def __len__(self): return sum(len(part['length']) for part in self.parts)
 
     def add(self, arrays:dict):
-        "Add the arrays of one batch, and write a part if a minute has passed since the last one"
+        "Add the arrays of one batch, and write a part if a minute has passed since the last part"
         self.waiting.append(arrays)
         if time.perf_counter() - self.since >= part_seconds: self.write()
 
     def write(self):
-        "Write the batches that are not stored yet as a part"
+        "Write all batches that have not been stored yet, as one part"
         if not self.waiting: return
         now = time.perf_counter()
         question = np.frombuffer(json.dumps(self.question).encode(), np.uint8)
@@ -526,7 +527,7 @@ class _Unlabelled(Method):
         except ValueError as e: self.require(False, f'unlabelled: {e}')
 
     def _require_positions(self, longest:int, what:str):
-        "Raise an error if `padded_to` or `target_positions` is used and is less than `longest`, the number of tokens"
+        "Raise an error if `padded_to` or `target_positions` is used and is less than `longest`, a number of tokens"
         used = dict(padded_to=self.variant.loss == 'released', target_positions=self.variant.target == 'all_released')
         for name in (k for k, is_used in used.items() if is_used):
             n = getattr(self.variant, name)

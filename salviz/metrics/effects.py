@@ -201,7 +201,7 @@ def detectable_ratio(
     power=.8,        # probability of detection
     confidence=.95,  # confidence level of the interval
 ) -> float: # NaN with too few pairs
-    "Return the smallest true log ratio of the deviations that `pairs` pairs detect with probability `power`"
+    "Return the smallest true log ratio of standard deviations that a test detects with probability `power`"
     check_fraction('power', power)
     check_fraction('confidence', confidence)
     if not -1 <= r <= 1: raise ValueError(f'r must be a correlation, from -1 to 1, got {r!r}')

@@ -66,7 +66,7 @@ def _scaled(costs) -> np.ndarray: # [values, 2]
 def knee_row(
     costs, # costs of a front [values, 2], lower is better
 ): # the row of the knee; None: fewer than three different points, a front that does not bend outwards, or two knees
-    "Return the point of a front that lies farthest beyond the line between its ends (Das 1999)"
+    "Return the row of the point that lies farthest beyond the line between the ends of the front (Das 1999)"
     costs = np.asarray(costs, dtype=np.float64)
     if len(np.unique(costs, axis=0)) < 3: return None
     sums = 2*_pymoo().total().do(_scaled(costs), weights=np.array([.5, .5])).ravel()
@@ -285,7 +285,7 @@ def front_of(
     confidence:float=.95,                # confidence level of the intervals over seeds
     better:dict|None=None,               # {metric: 'higher' or 'lower'} where the name is ambiguous
 ) -> Front:
-    "Compute the front of `x` against `y` over the values of `setting`, selected by these metrics"
+    "Compute the Pareto front of the metrics `x` and `y` over the values of `setting`"
     is_study, frame, folder, better = hasattr(results, 'results'), results, None, dict(better or {})
     if is_study:
         frame, folder, better = results.results(), results.folder, {**results.manifest['better'], **better}
@@ -425,7 +425,7 @@ def next_value(
 # %% ../../nbs/08_metrics/06_front.ipynb #fr030sb
 def even_values(
     low:float, high:float,
-    count:int,   # at least 2, including both ends
+    count:int,   # number of values, at least 2, including both ends
     scale='log', # or 'linear'
 ) -> list:
     "Return `count` evenly spaced values: the exact ends, and values rounded to three digits between them"

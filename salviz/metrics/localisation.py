@@ -44,7 +44,8 @@ def _inside_outline(outline, height, width) -> np.ndarray: # bool [height, width
     return mask
 
 def _is_outline(x) -> bool:
-    "Return whether `x` can be an outline; values up to 1, or 0 and one other value, are those of a mask's row"
+    """Return whether `x` can be an outline rather than a row of a mask; such a row has values up to 1, or 0 and one
+    other value"""
     points = {*map(tuple, np.reshape(x, (-1, 2)).tolist())} if len(x) % 2 == 0 else ()
     return len(points) > 2 and max(x) > 1 and (len(x) <= 10 or len({*x} - {0}) > 1)
 
@@ -92,7 +93,7 @@ def _checked(values, mask) -> tuple: # (values, mask)
     return values, mask
 
 def _grown(mask, by) -> np.ndarray:
-    "Return the pixels within a distance (along each axis) from `mask`"
+    "Return the pixels in `mask` and their neighbours; `by` is the maximum distance in pixels along each axis"
     for axis in (0, 1):
         padded = np.pad(mask, [(by, by) if i == axis else (0, 0) for i in (0, 1)])
         mask = np.lib.stride_tricks.sliding_window_view(padded, 2*by + 1, axis).any(-1)
@@ -105,7 +106,7 @@ def pointing_game(
     mask:'ArrayLike',     # bool [height, width]: marked pixels
     tolerance:int=0,      # pixels around the mask that also count
 ) -> float: # from 0 to 1
-    "Return the fraction of the largest values that are inside `mask` (Zhang et al. 2018)"
+    "Return the fraction of the pixels with the largest value that are inside `mask` (Zhang et al. 2018)"
     values, mask = _checked(values, mask)
     return float(_grown(mask, tolerance)[values == values.max()].mean())
 
@@ -128,7 +129,7 @@ def localisation(
     tolerance:int=0, # see `pointing_game`
 ) -> dict: # pointing_game, energy, area, images
     """Return the means of `pointing_game` and `energy_inside` over images, and the mean fraction of marked
-    pixels (`area`), which is the score of a uniform map in both"""
+    pixels (`area`), which is the score of a uniform map in both metrics"""
     check_faults('' if len(maps) == len(masks) else
                  f'maps and masks must have the same length, got {len(maps)} and {len(masks)}', 'localisation: ')
     pairs = [_checked(one, mask) for one, mask in zip(maps, masks) if mask is not None]

@@ -85,7 +85,7 @@ class _Library:
     def __init__(self): self.entries = {}
 
     def of(self, *facts):
-        "Return a citation of the papers that `facts` are based on, and collect their entries"
+        "Return a citation of the papers behind `facts`, such as a model or a method, and collect their BibTeX entries"
         entries = citations_of_facts(facts)
         self.entries |= {k: x for k, x in entries.items() if k not in self.entries}
         return _Cite(entries)
@@ -97,7 +97,7 @@ def _splits_of(configs) -> list:
     return list(dict.fromkeys(['train', 'validation', 'test', *(str(k) for x in sizes for k in x)]))
 
 def _named_parts(facts, library):
-    "Return the words of `facts`, separated by commas, each followed by its citation"
+    "Return the descriptions in `facts`, such as models or data, separated by commas and followed by their citations"
     return [part for i, fact in enumerate(facts) for part in (', '*bool(i), fact.words, library.of(fact))]
 
 def _model_parts(configs, library):

@@ -107,7 +107,7 @@ def rationale_size(
     # 'share': mean fraction of marked tokens (the released baselines); 'length': mean number of tokens (the paper)
     reading='share',
 ): # a fraction (float), or a number of tokens (int)
-    "Return the average size of human rationales over the examples with at least one mark"
+    "Return the average size of human rationales over the examples with at least one marked token"
     check_choice('reading', reading, ('share', 'length'))
     marked = [np.asarray(r, dtype=bool) for r in rationales if r is not None and np.any(r)]
     if not marked: raise ValueError('no token is marked in any rationale, so there is no average size; pass k')
@@ -193,7 +193,7 @@ def plausibility(
     threshold=.5,     # see `iou_f1`
     area='trapezoid', # see `auprc`
     average='macro',  # see `token_f1` and `iou_f1`
-) -> dict: # auprc, token_f1, iou_f1, k, examples (for both F1), auprc_examples (examples with a mark)
+) -> dict: # auprc, token_f1, iou_f1, k, examples (for both F1), auprc_examples (examples with a marked token)
     "Measure how well explanations agree with human rationales"
     check_choice('ranking', ranking, ('signed', 'magnitude'))
     pairs = _check_pairs(values, rationales)

@@ -32,8 +32,8 @@ def _average_loss(
     split='train',      # 'train': the task loss of every step; 'validation': the loss of every evaluation
     until:int=None,     # use only the first steps, up to this step; None: use all steps
 ) -> float: # NaN if no loss was recorded
-    """Return the mean task loss over training, without auxiliary terms, as a metric of convergence (attention guidance,
-    section 4.2: average loss)"""
+    """Return the mean task loss over training, without auxiliary terms, as a metric of convergence (Deshpande and
+    Narasimhan 2020, section 4.2)"""
     check_choice('split', split, ('train', 'validation'))
     rows, names = dict(train=(run.train_rows, ('task', 'loss')),
                        validation=(run.eval_rows, ('loss', 'eval_loss')))[split]
@@ -450,14 +450,14 @@ class _TableFields:
     about:str = ''      # sentences on model, data and training, at the end of the caption
     names:tuple = ()    # names of methods, data and model, for citations
     p_values:bool = False # whether each compared column is followed by a column of p-values
-    change_from:object = None # value of a row; other cells print its mean and theirs, as in 2.99 → 7.74
+    change_from:object = None # value of a row whose mean is printed before each other mean, as in 2.99 → 7.74
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #8f44e5aa
 class _Titled(_TableFields):
     "Numbers and titles of a `ResultTable` as texts"
     @property
     def columns(self) -> list:
-        "Values along the columns; pairs of two levels are grouped by the first one"
+        "Values or metrics along the columns; columns of two levels are pairs, grouped by their first value"
         columns = list(dict.fromkeys(_plain_value(x) for x in self.frame[self.column]))
         if not all(isinstance(c, tuple) for c in columns): return columns
         first = list(dict.fromkeys(c[0] for c in columns))
@@ -654,7 +654,7 @@ def _table_inches(table, small=None) -> float:
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #056c
 def _warn_if_wide(table, small, wide, max_width):
-    "Warn if the LaTeX of `table` is wider than its column"
+    "Warn if the LaTeX of `table` is wider than the text column of the page"
     if max_width is None and wide: max_width = 16/2.54
     if max_width is None: max_width = 7.7/2.54
     inches = _table_inches(table, small)
@@ -725,7 +725,7 @@ def _seeds_sentence(frame, seeds):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #059s
 def _undefined_sentence(table, most=4):
-    "Return a sentence on runs whose value is NaN or infinite; a cell with only NaNs prints a dash instead"
+    "Return a sentence on runs whose value is NaN or infinite, except in cells with only NaNs, which print a dash"
     missing = []
     for r in table.frame.to_dict('records'):
         titles, c = [table.title(_plain_value(r[k])) for k in table.rows], _plain_value(r[table.column])
@@ -865,7 +865,7 @@ def _score_problem(frame, columns, measure, ways) -> str:
     return ''
 
 def _with_score(frame, columns, measure, better):
-    """Add a column score with the metric that `measure` names for each value of the setting `columns`;
+    """Add a column 'score' with the metric that `measure` names for each value of the setting `columns`;
     return the frame and the direction of the score"""
     ways = {m: (better or {}).get(m, better_of(m)) for m in measure.values()}
     check_faults(_score_problem(frame, columns, measure, ways))

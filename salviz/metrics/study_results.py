@@ -120,7 +120,7 @@ def _training_words(settings):
 class _DescribedStudy(_StudyFolder):
     "A study with a list of its trials and a description in words"
     def status(self) -> pd.DataFrame: # columns method, settings, seed, run, state, error
-        "Return one row per trial, with 'finished', 'failed', 'interrupted' or 'missing', and the error that ended it"
+        "Return one row per trial with its state ('finished', 'failed', 'interrupted' or 'missing') and any error"
         names, rows = list(self.manifest['design']['settings']), []
         for c in self.manifest['cells']:
             error, state = self._record(Path(c['run']).name).get('error', ''), state_of(self.folder/c['run'])
@@ -273,7 +273,7 @@ def best_settings(
     better:dict=None,         # {metric: 'higher' or 'lower'} if a name is ambiguous
 # method, settings, cells, runs (of the selected setting), by, report, its deviation, tied, chosen_on_report, flattery
 ) -> pd.DataFrame:
-    """Return the best setting of each method by one metric (`by`), with its value of another metric (`report`)
+    """Return the best setting of each method by one metric (`by`), and the value of another metric (`report`) there
 
     If several settings are equally good, the first one is selected and `tied` lists the others. Settings with fewer
     finite runs than others are excluded."""
@@ -334,12 +334,12 @@ class StudyResults(_MeasuredStudy):
     def model_card(self,
         name:str|None=None, # name of the model; None: the folder name
     ) -> 'Written':
-        "Return a model card in Markdown: training, metrics, and what is unknown"
+        "Return a model card in Markdown with the training, the scores and their limitations"
         from salviz.metrics.methods_text import model_card
         return model_card(self, name)
 
     def best(self,
-        by:str='validation_accuracy', # metric that selects, for the best checkpoint of each run
+        by:str='validation_accuracy', # metric used to select the setting, at the best checkpoint of each run
         report:str|None=None,         # metric to report; None: the same metric on the test split
         **where,                      # only runs with this `method`, `seed` or settings
     ) -> pd.DataFrame:

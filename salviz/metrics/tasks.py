@@ -84,13 +84,13 @@ class TaskWords:
     no_label:str=''                                     # replacement for a missing label in the loss
     number:bool=False                                   # whether the answer is one number on a scale
     unit:str='labelled tokens'                          # units that are counted as correct, in a figure
-    one:str='word'                                      # one of these, in the explorer
+    one:str='word'                                      # name of one such unit, in the explorer
     outcome:str='The model labels {right} of {of} correctly.'
     # names and titles of the two lines below the tokens: the label and the prediction
     lines:tuple=('label', 'the label of the word', 'model', 'the prediction of the model')
     usual:str=''                                        # the most frequent label of tokens
     rare:str=''                                         # tokens with another label, in a figure
-    rare_one:str=''                                     # one of these, in the explorer
+    rare_one:str=''                                     # name of one such token, in the explorer
     dot:bool=False                                      # whether the usual label is shown as a dot
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #mt09b
@@ -153,7 +153,7 @@ class Facts(_TaskFields):
 
     @property
     def best(self) -> dict: # {'name', 'greater_is_better'}, as in the config of a run
-        "Validation score that selects the checkpoint"
+        "Validation score that is used to select the checkpoint"
         return dict(name=self.metric, greater_is_better=self.metric != 'loss')
 
     @property
