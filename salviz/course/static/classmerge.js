@@ -34,7 +34,7 @@ export function classRead(set, text, source) {
   return out;
 }
 
-// Return the contents of an answers file, or null.
+// Return the contents of an answer file, or null.
 function classAnswers(text) {
   try {
     const contents = courseParsed(text);

@@ -28,7 +28,7 @@ export class InterventionControls {
     this.region = choiceOf(regionModes, region => this.set({region: region || null}));
     this.p = whatIfSlider('p', 100, p => this.set({p}));
     this.q = whatIfSlider('q', 100, q => this.set({q}));
-    this.draw = buttonOf('New draw', 'draw from the region with the next seed',
+    this.draw = buttonOf('New draw', 'draw again from the region, with the next seed',
       () => this.set({seed: this.value.seed + 1}));
     this.mask = whatIfSlider('Mask fraction', 100, fraction => this.set({mask_fraction: fraction}));
     this.reset = buttonOf('Remove the intervention', 'use the model as it is',
