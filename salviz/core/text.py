@@ -158,7 +158,7 @@ class TokenText:
     word_ids:np.ndarray     # [n] index into `words`; -1 for special tokens, white space and invisible characters
     words:list              # [W] str
     word_spans:list         # [W] (segment, start, end)
-    unmerged_spans:list     # (segment, start, end) of the words before those that share a token are merged
+    unmerged_spans:list     # (segment, start, end) of each word, before words that share a token are merged
     is_special:np.ndarray   # bool [n], whether the tokenizer added the token
     truncated:int           # number of tokens removed by truncation
 

@@ -169,7 +169,7 @@ def read_sheet(
     "Return the sheet in a file; raise a ValueError if there is none"
     content = parsed_json(text)
     if not isinstance(content, dict) or content.get('salviz') != 'marks':
-        raise ValueError('is JSON but not a file of marks')
+        raise ValueError('is JSON, but not a file with marks')
     _check_version(content.get('version'), of, content.get('set'))
     return checked_sheet(of, content.get('nickname'), content.get('marks'), source)
 

@@ -385,7 +385,7 @@ def load_series(
         source = {split: (x/np.float32(255), y) for split, (x, y) in _digits().items()}
     elif isinstance(source, (str, Path)):
         if Path(source).suffix != '.ts':
-            raise ValueError(f'unknown series {str(source)!r}; pass {", ".join(_packaged_series)}, '
+            raise ValueError(f'load_series: unknown data set {str(source)!r}; pass {", ".join(_packaged_series)}, '
                              'digits-as-series or a .ts file')
         name, source = Path(source).name, dict(train=source)
     if isinstance(source, dict) and all(isinstance(part, (str, Path)) for part in source.values()):

@@ -819,7 +819,7 @@ def test_bad_inputs_raise_errors_of_one_sentence():
     with pytest.raises(ValueError, match='words: the batch has no word_ids'):
         explain(net, batch, 'random').words()
     with pytest.raises(ValueError,
-                       match="'predicted' of seq2seq needs labels.*define the score with target=function"):
+                       match="'predicted' of seq2seq needs labels.*define the score with a function"):
         explain(tiny('marian'), sentences('marian'))
     more = dict(sentences('bert'), labels=torch.tensor([0, 3, 1]))
     with pytest.raises(ValueError,

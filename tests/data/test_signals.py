@@ -213,7 +213,7 @@ def test_unsupported_ts_file_raises_with_its_name(old, new, message, tmp_path):
 def test_missing_files_and_unknown_names_raise(tmp_path):
     with pytest.raises(FileNotFoundError, match='does not exist'): load_series(tmp_path/'none.ts')
     with pytest.raises(ValueError,
-                       match='unknown series .*basic-motions, japanese-vowels, digits-as-series'):
+                       match='load_series: unknown data set .*basic-motions, japanese-vowels, digits-as-series'):
         load_series('ecg')
 
 # splits and statistics
