@@ -117,7 +117,7 @@ def _twins(sheets, of):
         if sheet.done < min(5, len(of)): continue
         before = first.setdefault(sheet.marks, sheet)
         if before is sheet: continue
-        doubled.append((before, sheet, f'{before.nickname} and {sheet.nickname} have the same marks in every word'))
+        doubled.append((before, sheet, f'{before.nickname} and {sheet.nickname} marked exactly the same words'))
         del unique[name]
     return list(unique.values()), doubled
 

@@ -215,7 +215,7 @@ def test_a_tie_is_not_marked():
 def test_the_same_marks_under_two_names_count_once():
     sheet = careful('amy', random.Random(0))
     marks = class_marks([sheet, checked_sheet(of, 'bob', sheet.marks)], of)
-    assert len(marks) == 1 and 'amy and bob have the same marks in every word' in marks.report()
+    assert len(marks) == 1 and 'amy and bob marked exactly the same words' in marks.report()
     short = careful('amy', random.Random(0), done=4)
     assert len(class_marks([short, checked_sheet(of, 'bob', short.marks)], of)) == 2
 
