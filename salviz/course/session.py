@@ -174,7 +174,7 @@ def _name_problem(name, kind) -> str:
     return ''
 
 def record(
-    name:str,   # such as '4.region'
+    name:str,   # number of the lesson and name, such as '4.region'
     kind:str,   # such as 'check'; kinds of predictions are reserved
     entry:dict, # plain JSON, such as dict(passed=True, tries=2)
 ) -> None:

@@ -339,7 +339,7 @@ class StudyResults(_MeasuredStudy):
         return model_card(self, name)
 
     def best(self,
-        by:str='validation_accuracy', # metric that selects, for the best checkpoint of each run
+        by:str='validation_accuracy', # metric used to select the setting, at the best checkpoint of each run
         report:str|None=None,         # metric to report; None: the same metric on the test split
         **where,                      # only runs with this `method`, `seed` or settings
     ) -> pd.DataFrame:

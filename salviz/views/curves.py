@@ -336,7 +336,7 @@ def loss_curves(
     runs:'Run|str|PathLike|dict|Sequence',
     # name of a number: 'loss', a term such as 'consistency', a metric such as 'accuracy'; None: see `_common_loss`
     what:Names|None=None,
-    split:str|None=None, # 'train' or 'validation'; None: the first of the two that has it
+    split:str|None=None, # 'train' or 'validation'; None: 'train' if it is logged there, else 'validation'
     x:str='step',                                               # 'step' or 'epoch'
     smooth:int=None, # odd number of rows to average; None: about a twentieth of the rows. Only for training rows
     band:Band|None='deviation', # 'deviation' or 'sd', 'interval' or 'ci', 'range', None: no band; see `bands`
