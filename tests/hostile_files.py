@@ -14,7 +14,7 @@ odd = [None, True, False, 0, -1, .5, 1e308, 10**300, '', 'x', '=1+1', nasty, '\u
        [[[[0]]]], list(range(200))]
 
 def entry(kind='words', value=(0, 1), **more):
-    "An entry of an answers file as it should be"
+    "An entry of an answer file as it should be"
     first = dict(value=value if kind in ('number', 'slope', 'choice') else list(value), confidence='sure', why='so',
                  time='2026-01-01T10:00:00Z')
     return dict(id='', kind=kind, state='committed', first=first, second=None, revealed=None, skipped=False) | more

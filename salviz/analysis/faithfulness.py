@@ -137,7 +137,7 @@ def _compacted(
 ) -> dict: # the same, [rows, longest row]
     "Delete all positions of `inputs` except `remaining`, close the gaps and pad each row on the right"
     if not remaining.any(1).all():
-        raise ValueError("all tokens of an example without special tokens would be removed; use "
+        raise ValueError("an example without special tokens would lose all its tokens; use "
                          "replacement='mask' or 'mean_embedding'")
     length = remaining.sum(1)
     order = (~remaining).to(torch.uint8).argsort(dim=1, stable=True)[:, :length.max()]

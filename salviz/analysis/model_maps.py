@@ -202,7 +202,7 @@ def _answer(
     why = 'has no head'
     if hasattr(outputs, 'logits'): why = 'has an unknown type of head'
     return Answer(notes=[f'{name} {why}, so there is no score to explain and only attention is shown. '
-                         'Load it with a head, or define the score with target=function of (outputs, rows)'])
+                         'Load it with a head, or define the score with a function of (outputs, rows) as target'])
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #023
 def _class_names(

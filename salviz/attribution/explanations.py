@@ -69,7 +69,7 @@ class Explanation:
         """Return the values of each text pooled to its words. 'sum' preserves the total of all tokens that belong to a
         word (not special tokens or white space); 'mean', 'max' and 'first' do not"""
         if self.word_ids is None:
-            raise ValueError('words: the words of the tokens are unknown; explain texts, or a batch with '
+            raise ValueError('words: the batch has no word_ids; explain texts, or a batch with '
                              'word_ids as returned by Collator')
         ids = [w[r] for w, r in zip(self.word_ids.cpu().numpy(), self.real.cpu().numpy())]
         return [pool_words(x, w, how=how) for x, w in zip(self.examples(), ids)]

@@ -200,7 +200,7 @@ def score_target(
     name = head_task(model)
     batch = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor)}
     if fault := _score_fault(model, name, batch, target):
-        raise ValueError(f'{fault} define the score with target=function of (outputs, rows)')
+        raise ValueError(f'{fault} define the score with a function of (outputs, rows) as target')
     task, classes = tasks[name], tasks[name].scores_classes
     if _is(target, 'gold') and task.one_class: return batch['labels']
     if _is(target, 'gold'): return attribution_target(task, batch, batch['labels'])

@@ -104,7 +104,7 @@ def target_scores(
         what = 'no logits'
         if logits is not None: what = f'logits of shape {list(logits.shape)}'
         raise ValueError(f'{type(outputs).__name__} has {what} but no class to explain; '
-                         'define the score with target=function of (outputs, rows)')
+                         'define the score with a function of (outputs, rows) as target')
     if isinstance(target, torch.Tensor): target = target[rows]
     return _class_scores(logits, _target_classes(logits, target), score)
 

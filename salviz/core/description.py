@@ -175,7 +175,7 @@ def sentence_words(snapshot) -> str: # '' without a text
 
 # %% ../../nbs/01_core/20_description.ipynb #de-13b
 def snapshot_config(snapshot) -> dict:
-    "Return the model, method and seed recorded in `snapshot`, in the form of a run's config"
+    "Return the model, method and seed recorded in `snapshot`, in the format of a run's config"
     info = snapshot.info
     methods = info.get('methods') or ({info['method']: info.get('args') or {}} if info.get('method') else {})
     method = dict(name=' + '.join(methods), args=methods if len(methods) > 1 else next(iter(methods.values()), {}),

@@ -86,7 +86,7 @@ def _readings(item) -> list: # of (source, reader, input)
 def _read_handed(
     of:MarkSet,
     handed,     # files, folders, patterns, codes, widgets, or a list of them
-) -> tuple: # (sheets, [(source, reason)] of unreadable items, [(source, content)] of answers files)
+) -> tuple: # (sheets, [(source, reason)] of unreadable items, [(source, content)] of answer files)
     "Read all marks and answers files in `handed`"
     one = isinstance(handed, (str, Path, dict, MarkSheet)) or hasattr(handed, 'sheet')
     sheets, broken, answered = [], [], []
@@ -117,7 +117,7 @@ def _twins(sheets, of):
         if sheet.done < min(5, len(of)): continue
         before = first.setdefault(sheet.marks, sheet)
         if before is sheet: continue
-        doubled.append((before, sheet, f'{before.nickname} and {sheet.nickname} have the same marks in every word'))
+        doubled.append((before, sheet, f'{before.nickname} and {sheet.nickname} marked exactly the same words'))
         del unique[name]
     return list(unique.values()), doubled
 
@@ -188,7 +188,7 @@ class _MergedMarks:
     sheets:list       # of `MarkSheet` that count
     broken:list       # [(source, reason)]
     doubled:list      # [(`MarkSheet` that counts, the other one, reason)]
-    answered:list     # [(source, content of an answers file)]
+    answered:list     # [(source, content of an answer file)]
     left_out:list     # nicknames excluded by the teacher
 
     @cached_property
@@ -620,7 +620,7 @@ def class_page(
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl52
 def _students(files) -> list: # of dict(nickname, entries)
-    "Return the answers files, with the files of each student merged into one"
+    "Return the answer files, with the files of each student merged into one"
     students = []
     for file in files:
         same = (one for one in students if one['nickname'].lower() == file['nickname'].lower()
@@ -658,7 +658,7 @@ def _vote_lines(question, students) -> list:
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl52d
 def _prediction_lines(
-    answered,  # [(source, content of an answers file)], as `_read_handed` returns them
+    answered,  # [(source, content of an answer file)], as `_read_handed` returns them
     questions, # {name: `Predict`}
 ) -> list:     # of lines
     "Return the counts of all predictions; report damaged files"

@@ -127,7 +127,7 @@ _loose = re.compile(r'(?<![\w.])[-+−]?(?:\d*\.\d+|\d+(?= ?%))|(?<![\w.–-])[-
 def _loose_numbers(
     text, # Markdown
 ) -> list:
-    "Return the numbers in `text` that look measured but have no fact"
+    "Return the numbers in `text` that look like measurements but are not followed by a comment that names a fact"
     return _loose.findall(_free.sub(' ', text))
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-23

@@ -37,7 +37,7 @@ def _course_files():
     files_by_name = {file.name: file for file in under('salviz.course')}
     if twice := sorted({file.name for file in under('salviz.explorer')} & set(files_by_name)):
         raise ValueError(f'course_text: salviz/course/static/ and the explorer both contain {", ".join(twice)}; '
-                         'rename the file of the course')
+                         'rename the course file')
     return files_by_name
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr06b
@@ -137,7 +137,7 @@ class _Question(CourseWidget):
         return [None if answer is None else score(self.query, answer['value'], truth) for answer in answers]
 
     def recorded(self) -> dict:
-        "Return the entry for an answers file, with scores after the reveal"
+        "Return the entry for an answer file, with scores after the reveal"
         return self.answer | (dict(scores=self.scores()) if self.outcome else {})
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr14
@@ -205,7 +205,7 @@ class _Session:
         session.tell_of(self._changed)
 
     def add(self, predict):
-        "Register `predict` and restore its answer from this session or from the answers file"
+        "Register `predict` and restore its answer from this session or from the answer file"
         self.predictions[predict.name] = predict
         predict.observe(self._tell, 'answer')
         for entry in (session.entries.get(predict.name), self.on_file.get(predict.name)):
@@ -422,7 +422,7 @@ class Answers(CourseWidget):
 def answers(
     nickname:str,    # letters, digits, - and _
     folder='.',      # folder of answers-NICK.json
-    classmates=None, # answers files, a folder of them, or a class file: shows their answers next to yours
+    classmates=None, # answer files, a folder of them, or a class file: shows their answers next to yours
 ) -> Answers:
     "Show the answers of this session and write them to answers-NICK.json after every change"
     folder = Path(folder).absolute() # a later cell may change the working directory

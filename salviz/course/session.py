@@ -174,11 +174,11 @@ def _name_problem(name, kind) -> str:
     return ''
 
 def record(
-    name:str,   # such as '4.region'
+    name:str,   # number of the lesson and name, such as '4.region'
     kind:str,   # such as 'check'; kinds of predictions are reserved
     entry:dict, # plain JSON, such as dict(passed=True, tries=2)
 ) -> None:
-    "Store an entry other than a prediction in the answers file"
+    "Store an entry other than a prediction in the answer file"
     check_faults(_name_problem(name, kind), 'record: ')
     try: store(name, json.loads(json.dumps(dict(entry) | dict(kind=kind, time=_now()), allow_nan=False)))
     except (TypeError, ValueError):
@@ -207,7 +207,7 @@ def answers_file(
     nickname:str,
     answered:dict=None, # entries by name; None for this session
 ) -> dict:
-    "Return the content of an answers file"
+    "Return the content of an answer file"
     if answered is None: answered = entries
     return dict(salviz='answers', version=1, nickname=_check_nickname(nickname), lesson=_lesson_of(answered),
                 set=_set_of(answered), written=_now(), entries=dict(sorted(answered.items())))
@@ -217,7 +217,7 @@ def read_answers(
     path,
     left_out:list=None, # see `checked_answers_file`
 ) -> dict:
-    "Return the validated content of an answers file"
+    "Return the validated content of an answer file"
     return checked_answers_file(read_json(path), Path(path).name, left_out)
 
 # %% ../../nbs/14_course/04_session.ipynb #se15-2
@@ -226,7 +226,7 @@ def checked_answers_file(
     name='the file',
     left_out:list=None, # receives messages about damaged entries; if None, these raise
 ) -> dict:
-    "Return `content` if it is a valid answers file; otherwise raise a ValueError"
+    "Return `content` if it is a valid answer file; otherwise raise a ValueError"
     name = printable(name)
     _check_file(content, name, 'answers')
     try: _check_nickname(content.get('nickname'))
@@ -240,7 +240,7 @@ def _check_file(content, name, kind):
     "Raise a ValueError if `content` is not a file of this `kind` and version"
     problem = ''
     if not isinstance(content, dict) or content.get('salviz') != kind:
-        problem = f'is not an answers file: "salviz" is not "{kind}"'
+        problem = f'is not an answer file: "salviz" is not "{kind}"'
     elif content.get('version') is True or content.get('version') != 1:
         problem = f'has version {shown(content.get("version"))}; this salviz reads version 1'
     check_faults(problem, f'{name} ')
@@ -342,26 +342,26 @@ def answer_code(
 def answers_of_code(
     code:str,
 ) -> dict: # in the form that `answers_file` returns
-    "Return the answers file, without reasons and times, from `code`; the inverse of `answer_code`"
+    "Return the answer file, without reasons and times, from `code`; the inverse of `answer_code`"
     if not isinstance(code, str) or len(code) > largest:
         raise ValueError(f'code must be a string of at most {largest:,} characters, got {shown(code)}')
     parts = ''.join(code.split()).split('.')
     if len(parts) != 3 or parts[0] != 'SVA1':
-        raise ValueError(f'an answers code starts with SVA1. and ends with its checksum, got {shown(code)}')
+        raise ValueError(f'an answer code starts with SVA1. and ends with its checksum, got {shown(code)}')
     try: text = base64.urlsafe_b64decode(parts[1] + '='*(-len(parts[1])%4)).decode()
     except ValueError: text = ''
-    if checksum(text) != parts[2]: raise ValueError('this answers code is damaged: wrong checksum; copy it again, '
+    if checksum(text) != parts[2]: raise ValueError('this answer code is damaged: wrong checksum; copy it again, '
                                                     'from SVA1 to the last character')
     try:
         nickname, coded = parsed_json(text)
         decoded = answers_file(nickname, {name: _decoded(one) for name, one in coded.items()})
-        return checked_answers_file(decoded, 'this answers code')
+        return checked_answers_file(decoded, 'this answer code')
     except (TypeError, IndexError, AttributeError, KeyError, ValueError):
-        raise ValueError('this answers code does not contain answers') from None
+        raise ValueError('this answer code does not contain answers') from None
 
 # %% ../../nbs/14_course/04_session.ipynb #se23
 def class_answers(
-    files,              # paths, folders, contents of answers files, or results of this function
+    files,              # paths, folders, contents of answer files, or results of this function
     left_out:list=None, # receives messages about files and entries that are left out; if None, these are warnings
 ) -> dict: # {name: dict(id, kind, first: values, second: values, confidence: of the first)}
     "Merge the answers of a class; report and leave out whatever cannot be read"

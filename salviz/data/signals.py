@@ -289,8 +289,8 @@ def load_images(
         if path.suffix == '.npz': parts = _npz(path)
         elif path.is_dir(): parts = _idx_folder(path)
         else:
-            raise ValueError(f'unknown images {str(source)!r}; pass {", ".join(named)} (no colour images are '
-                             'packaged), an .npz file or a folder of idx files')
+            raise ValueError(f'load_images: unknown data set {str(source)!r}; pass {", ".join(named)} '
+                             '(bundled, greyscale), an .npz file, or a folder of idx files')
         return _finished(parts, 'image', path.name, labels, normalise, splits, seed, channels_last)
     parts, names = _handed(source, column, label)
     return _finished(parts, 'image', type(source).__name__, labels or names, normalise, splits, seed, channels_last)
@@ -385,7 +385,7 @@ def load_series(
         source = {split: (x/np.float32(255), y) for split, (x, y) in _digits().items()}
     elif isinstance(source, (str, Path)):
         if Path(source).suffix != '.ts':
-            raise ValueError(f'unknown series {str(source)!r}; pass {", ".join(_packaged_series)}, '
+            raise ValueError(f'load_series: unknown data set {str(source)!r}; pass {", ".join(_packaged_series)}, '
                              'digits-as-series or a .ts file')
         name, source = Path(source).name, dict(train=source)
     if isinstance(source, dict) and all(isinstance(part, (str, Path)) for part in source.values()):

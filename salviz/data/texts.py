@@ -1438,7 +1438,7 @@ class Collator:
         self.pad_to_multiple_of, self.decoder_start, self.labels = pad_to_multiple_of, decoder_start, labels
 
     def _padded(self, lists, pad):
-        "Pad `lists` of integers to one tensor"
+        "Pad `lists` of integers to equal length and return them as one tensor"
         n = max(map(len, lists))
         if self.pad_to_multiple_of: n += -n % self.pad_to_multiple_of
         out = torch.full((len(lists), n), pad)

@@ -243,7 +243,7 @@ def _custom_evidence_view(selection, name=None): # a view
     s = selection.snapshot
     custom = custom_evidence(s)
     if not custom:
-        raise ValueError(f'the snapshot of step {s.step}, probe {s.probe} contains no evidence from a custom method')
+        raise ValueError(f'the snapshot of step {s.step}, probe {s.probe} contains no data from a custom method')
     name = name or (selection.evidence_name if selection.evidence_name in custom else next(iter(custom)))
     axes, x, place = custom[name], s.arrays[name], {}
     entry = selection.entry # custom evidence is not averaged: if a mean over heads is selected, draw the first head

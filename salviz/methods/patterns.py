@@ -88,8 +88,8 @@ def pattern_ids(
         raise ValueError(f'pattern {name!r} does not use token ids; patterns that use token ids: '
                          f'{", ".join(map(repr, _needs_ids))}')
     if not ids:
-        raise ValueError(f'pattern {name!r}: the vocabulary of {type(tokenizer).__name__} has no such token; '
-                         'choose another pattern')
+        raise ValueError(f'pattern {name!r}: the vocabulary of {type(tokenizer).__name__} has no token '
+                         'for this pattern; choose another one')
     return torch.tensor(sorted(ids))
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #019

@@ -457,7 +457,7 @@ class _Unfinished:
             part = _load_explanations(self.run, self._file(start).stem)
             maker = part['weights'].item()
         except (ValueError, KeyError) as e:
-            warnings.warn(f'SalLM: {e}; its examples are explained again', stacklevel=4)
+            warnings.warn(f'SalLM: {e}; the explanations of its examples are computed again', stacklevel=4)
             return None
         if maker == self.maker: return part
         return None

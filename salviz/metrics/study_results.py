@@ -268,7 +268,7 @@ def _setting_text(setting): return ', '.join(f'{k}={format_value(v)}' for k, v i
 # %% ../../nbs/08_metrics/05_study_results.ipynb #b03b
 def best_settings(
     frame,                    # tidy table, one run per row: method, settings, seed, run, metrics
-    by='validation_accuracy', # metric that selects, by its mean over seeds
+    by='validation_accuracy', # metric used to select the settings, averaged over seeds
     report=None,              # metric to report; None: the same metric on the test split
     better:dict=None,         # {metric: 'higher' or 'lower'} if a name is ambiguous
 # method, settings, cells, runs (of the selected setting), by, report, its deviation, tied, chosen_on_report, flattery

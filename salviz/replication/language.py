@@ -23,8 +23,8 @@ def _needs_gpu(
     "Raise an error if the full budget of `study` is used on a machine without a GPU"
     import torch
     if not torch.cuda.is_available():
-        raise ValueError(f"{study}: the budget 'full' needs a GPU and {what}, and no GPU was found; choose 'small', or "
-                         'pass your own model= and data=')
+        raise ValueError(f"{study}: the budget 'full' needs a GPU, but none was found (it also needs {what}); "
+                         "choose 'small', or pass your own model= and data=")
 
 # %% ../../nbs/15_replication/05_language.ipynb #lang-6b
 @lru_cache(2)
@@ -333,8 +333,8 @@ def _take_body(
     study = StudyResults.open(study)
     run = next((run for runs in study.runs(method=start, layers=layers, seed=seed).values() for run in runs), None)
     if run is None:
-        raise FileNotFoundError(f'DOWN starts from MLM, but its run of {start} with {layers} layers and seed {seed} '
-                                'does not exist; run MLM first')
+        raise FileNotFoundError(f'DOWN starts from runs of MLM, but MLM has no run of {start} with {layers} '
+                                f'layers and seed {seed}; run MLM first')
     body = load_model(run)[0].base_model.state_dict()
     left = trainer.model.base_model.load_state_dict(body, strict=False)
     new = [k for k in (*left.missing_keys, *left.unexpected_keys) if not k.startswith('pooler.')]

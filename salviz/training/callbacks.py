@@ -109,7 +109,7 @@ class RunCallback(_Recording):
         if control.should_training_stop: self.record(state, force=True) # early stopping: record the last step
 
     def warn_if_stuck(self, state):
-        "Warn once if a classifier still predicts the same class for all validation rows after half of the training"
+        "Warn once if a classifier still predicts the same class for all validation rows halfway through training"
         if self.answers is None or 2*state.global_step < state.max_steps: return
         rows, answer, others = self.answers
         if answer is None or 'stuck_at' in self.trainer.run.state: return

@@ -347,8 +347,8 @@ def open_job(
                  'set saliency=None' if lacks_snapshots else '', 'train: ')
     if settings.snapshots and not feed.has_snapshots:
         warnings.warn(f'train: the run of {type(model).__name__} has no snapshots, because a recording covers '
-                      'one inner model; after training, explore(model, processor, image=..., prompt=...) shows its '
-                      'attention. To hide this warning, set snapshots=0', stacklevel=2)
+                      'only one of its inner models; after training, explore(model, processor, image=..., prompt=...) '
+                      'shows its attention. To hide this warning, set snapshots=0', stacklevel=2)
         settings = replace(settings, snapshots=0)
     if settings.snapshots: observes(model)
     args = _place(run_dir, resume, method, settings, feed.task)

@@ -336,7 +336,7 @@ def loss_curves(
     runs:'Run|str|PathLike|dict|Sequence',
     # name of a number: 'loss', a term such as 'consistency', a metric such as 'accuracy'; None: see `_common_loss`
     what:Names|None=None,
-    split:str|None=None, # 'train' or 'validation'; None: the first of the two that has it
+    split:str|None=None, # 'train' or 'validation'; None: 'train' if it is logged there, else 'validation'
     x:str='step',                                               # 'step' or 'epoch'
     smooth:int=None, # odd number of rows to average; None: about a twentieth of the rows. Only for training rows
     band:Band|None='deviation', # 'deviation' or 'sd', 'interval' or 'ci', 'range', None: no band; see `bands`
@@ -503,7 +503,7 @@ def by_seed(
 
 # %% ../../nbs/10_views/01_curves.ipynb #051
 def _fraction_curves(frame, view, value, label, title, better, band, subject):
-    "Return the curves of `value` over the fraction of inputs, one line per method"
+    "Return the curves of `value` over the fraction of removed or kept inputs, one line per method"
     rows, notes = by_seed(frame, view, ['method', 'share'], value)
     if (rows.share < 0).any() or (rows.share > 1).any():
         raise ValueError(f'{view}: share must be between 0 and 1, got '

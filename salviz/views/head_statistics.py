@@ -25,7 +25,7 @@ from .curves import Grid
 
 # %% ../../nbs/10_views/07_head_statistics.ipynb #e79c879e
 def _passes(snapshots) -> list: # of `Snapshot`
-    "Return `snapshots`; a pair of sentences that the model reads in separate passes becomes one for each sentence"
+    "Return `snapshots`, with one snapshot per sentence for pairs that the model reads in separate passes"
     found = []
     for s in snapshots:
         ends = np.cumsum(s.info.get('passes', ()))

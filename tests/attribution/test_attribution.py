@@ -442,7 +442,7 @@ def test_a_given_token_is_the_baseline_of_a_model_without_a_padding_token():
 
 
 @pytest.mark.parametrize('target, message', [
-    ('predicted', r'has logits of shape \[\d+, 7, 60\] but no class to explain; define the score with target='),
+    ('predicted', r'has logits of shape \[\d+, 7, 60\] but no class to explain; define the score with a function of '),
     (lambda outputs, rows: outputs.logits[:, 0], r'target must return one score for each of \d+ rows, got \[\d+, 60\]'),
     (lambda outputs, rows: 1., r'target must return one score for each of \d+ rows, got float')])
 @pytest.mark.parametrize('look', [input_saliency, attention_attribution])

@@ -816,10 +816,10 @@ def test_bad_inputs_raise_errors_of_one_sentence():
         explain(net, batch, 'occlusion', replacement='zeros')
     with pytest.raises(ValueError, match=r'baselines must be an array \[K, 2, 8, 8\]'):
         explain(net, batch, 'deep_shap', baselines=torch.zeros(3))
-    with pytest.raises(ValueError, match='words: the words of the tokens are unknown'):
+    with pytest.raises(ValueError, match='words: the batch has no word_ids'):
         explain(net, batch, 'random').words()
     with pytest.raises(ValueError,
-                       match="'predicted' of seq2seq needs labels.*define the score with target=function"):
+                       match="'predicted' of seq2seq needs labels.*define the score with a function"):
         explain(tiny('marian'), sentences('marian'))
     more = dict(sentences('bert'), labels=torch.tensor([0, 3, 1]))
     with pytest.raises(ValueError,

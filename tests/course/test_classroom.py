@@ -84,7 +84,7 @@ def test_files_codes_chats_and_widgets_are_one_class(tmp_path):
 
 @pytest.mark.parametrize('content,reason', [
     (b'', 'is empty'), (b'\xff\xfe{\x00}\x00', 'UTF-16'), (b'{"salviz": "\xe9"}', 'not UTF-8'),
-    (b'{}', 'not a file of marks'), (b'[' * 50000, 'is nested too deeply'), (b' ' * 1_100_000, 'is larger than 1 MB'),
+    (b'{}', 'not a file with marks'), (b'[' * 50000, 'is nested too deeply'), (b' ' * 1_100_000, 'is larger than 1 MB'),
     (b'PK\x03\x04\0\0', 'zero byte')])
 def test_files_that_are_none_are_named_without_a_path(tmp_path, content, reason):
     (tmp_path/'marks-x.json').write_bytes(content)
@@ -215,7 +215,7 @@ def test_a_tie_is_not_marked():
 def test_the_same_marks_under_two_names_count_once():
     sheet = careful('amy', random.Random(0))
     marks = class_marks([sheet, checked_sheet(of, 'bob', sheet.marks)], of)
-    assert len(marks) == 1 and 'amy and bob have the same marks in every word' in marks.report()
+    assert len(marks) == 1 and 'amy and bob marked exactly the same words' in marks.report()
     short = careful('amy', random.Random(0), done=4)
     assert len(class_marks([short, checked_sheet(of, 'bob', short.marks)], of)) == 2
 

@@ -161,7 +161,7 @@ def test_whatever_is_changed_in_a_file_it_is_graded_or_named(tasks, sources, tmp
         good.write_text(json.dumps(handed_file))
         try: handed = _handed_in(tmp_path)
         except ValueError as error:
-            assert 'no answers file' in str(error)
+            assert 'no answer file' in str(error)
             continue
         for one in handed.files.values():
             row = _grade_one(one, tasks)

@@ -192,7 +192,7 @@ def test_missing_answers_are_named_and_nothing_is_committed(opened, tmp_path):
     assert p.locator('.cr-word[aria-selected=true]').all_inner_texts() == ['bad', 'never']
     assert '2 words at most' in p.inner_text('.sv-said')
     p.click('text=Commit')
-    assert p.inner_text('.cr-note') == 'Choose how sure you are first.' and entry(p) is None
+    assert p.inner_text('.cr-note') == 'First choose how sure you are.' and entry(p) is None
     p.click('.cr-word:text-is("bad")')
     p.click('.cr-word:text-is("film")')
     p.click('text=a guess')

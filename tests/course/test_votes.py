@@ -36,7 +36,7 @@ def entry(question, first, second=None):
     return new if second is None else session.discuss(new, second, 'sure')
 
 def handed(questions, i, second=True):
-    "The answers file of pupil `i`"
+    "The answer file of pupil `i`"
     of_one = {name: entry(questions[name], first[i], again[i] if second else None)
              for name, (*_, first, again) in result.items()}
     return session.answers_file(f'pupil-{i}', of_one)
@@ -164,12 +164,12 @@ def test_codes_in_a_chat_and_files_of_one_pupil_are_one_vote(browser, tmp_path, 
     page.locator('textarea').fill(f'[10:01] bo: {codes[0]}\n[10:02] cy: mine {codes[1]} ok\nSVA1.AAAA.00000000')
     page.get_by_text('Read codes').click()
     page.get_by_text('2 students answered questions.').wait_for()
-    assert 'This answers code is damaged' in page.inner_text('.sv-merge')
+    assert 'This answer code is damaged' in page.inner_text('.sv-merge')
     again = {name: dict(e, second=handed(questions, 0)['entries'][name]['second'], state='discussed')
              for name, e in before['entries'].items()}
     (tmp_path/'again.json').write_text(json.dumps(before | dict(entries=again)))
     page.locator('input[type=file]').set_input_files(tmp_path/'again.json')
-    page.get_by_text('2 answers, 2 again after discussion').first.wait_for()
+    page.get_by_text('2 answers, 2 given again after discussion').first.wait_for()
     closed(page, path)
 
 hostile = [(dict(version=2), 'has an unsupported version'), (dict(nickname='<b>'), 'needs a nickname'),
@@ -220,7 +220,7 @@ def test_the_command_line_reads_codes_in_a_chat_as_files(tmp_path, questions, mo
         assert run_class([chat], tmp_path/'out', of) == from_files
     (tmp_path/'chat.txt').write_text(f'{codes[0]}\n{codes[1][:-1]}{"0" if codes[1][-1] != "0" else "1"}')
     report = run_class([tmp_path/'chat.txt'], tmp_path/'out', of)
-    assert '1 answers: negative × 1' in report and f'code {codes[1][:24]}…: this answers code is damaged' in report
+    assert '1 answers: negative × 1' in report and f'code {codes[1][:24]}…: this answer code is damaged' in report
 
 def test_files_of_one_pupil_are_joined_in_python_as_in_the_page(page, questions):
     load_course(page, 'votes.js')

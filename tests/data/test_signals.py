@@ -135,7 +135,7 @@ def test_digits_use_the_published_normalisation():
     assert (array(series['test']) == x[:, 0]).all() and series['test']['label'] == data['test']['label']
 
 @pytest.mark.parametrize('source,message', [
-    ('imagenet', 'unknown images'), (np.zeros((4, 5, 5)), 'must be a pair'),
+    ('imagenet', 'load_images: unknown data set'), (np.zeros((4, 5, 5)), 'must be a pair'),
     ((np.zeros((4, 5, 5)), [0, 1]), '4 images but 2 labels'),
     ((np.zeros((4, 5)), [0, 1, 0, 1]), 'must be an array of numbers'),
     ((np.zeros((4, 5, 5)), [0, 0, 0, 0]), 'at least two distinct'),
@@ -213,7 +213,7 @@ def test_unsupported_ts_file_raises_with_its_name(old, new, message, tmp_path):
 def test_missing_files_and_unknown_names_raise(tmp_path):
     with pytest.raises(FileNotFoundError, match='does not exist'): load_series(tmp_path/'none.ts')
     with pytest.raises(ValueError,
-                       match='unknown series .*basic-motions, japanese-vowels, digits-as-series'):
+                       match='load_series: unknown data set .*basic-motions, japanese-vowels, digits-as-series'):
         load_series('ecg')
 
 # splits and statistics

@@ -103,7 +103,7 @@ def test_measures_equal_those_of_python(page):
         assert measures == pytest.approx(dict(pointing=pointing_game(heat, mask), energy=energy_inside(heat, mask),
                                               area=mask.mean(), total=heat.sum()), rel=1e-6)
     words = page.evaluate('sv.measureWords([marks[0]], sv.measuresInside(Array(180).fill(0), Array(180).fill(1)))')
-    assert words == 'The map is 0 on the whole image, so that nothing can be measured.'
+    assert words == 'The map is 0 everywhere in the image, so nothing can be measured.'
 
 def marks_of(page):
     return page.evaluate("[...document.querySelectorAll('.sv-mark')].map(x => x.getAttribute('points'))")
@@ -124,7 +124,7 @@ def test_a_box_is_drawn_with_the_mouse_and_measured(page):
     spoken(page, 'Mark added. Inside 1 mark: energy')
     heat, mask = answer_heat_map(snapshot, [0]).maps[0], rationale_mask([[4, 6, 10, 20]], 20, 30)
     assert f'energy {energy_inside(heat, mask):.0%}'.replace('%', ' %') in panel.inner_text()
-    assert 'An even map scores 14 % in both' in panel.inner_text()
+    assert 'A uniform map scores 14 % in both' in panel.inner_text()
 
 def test_an_outline_is_drawn_with_a_finger(browser):
     page = new_page(browser, has_touch=True)

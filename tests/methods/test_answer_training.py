@@ -206,7 +206,7 @@ def test_an_unsupported_family_is_rejected_with_the_reason():
 
 def test_plain_fine_tuning_lowers_the_loss(tmp_path):
     model, processor = small_vision_language('internvl')
-    with pytest.warns(UserWarning, match='has no snapshots, because a recording covers one inner model'):
+    with pytest.warns(UserWarning, match='has no snapshots, because a recording covers only one of its inner models'):
         run = train(model, processor, splits(rationales=None), run_dir=tmp_path/'run', epochs=3, batch_size=2,
                     learning_rate=1e-2, probes=1, progress=False)
     assert run.train_rows[-1]['task'] < run.train_rows[0]['task'] and run.finished and not run.recorded

@@ -160,7 +160,7 @@ def test_full_stop_is_found_in_all_kinds_of_vocabularies():
     assert pattern_ids('period', Tokenizer('a', '.', '##.', '..')).tolist() == [1, 2]
     assert pattern_ids('period', Tokenizer('Ġ', 'Ġ.', '.', 'Ġ...')).tolist() == [1, 2]
     assert pattern_ids('period', Tokenizer('▁.', '▁', '▁a.')).tolist() == [0]
-    with pytest.raises(ValueError, match='has no such token'): pattern_ids('period', Tokenizer('a', '!'))
+    with pytest.raises(ValueError, match='has no token for this pattern'): pattern_ids('period', Tokenizer('a', '!'))
 
 
 def test_patterns_keep_the_default_precision():

@@ -115,7 +115,7 @@ def test_test_sentences_of_classifiers_were_not_in_pre_training():
 def test_missing_gpu_or_hub_raises_an_error_before_training(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
     for name in names:
-        with pytest.raises(ValueError, match=f"{name}: the budget 'full' needs a GPU and"):
+        with pytest.raises(ValueError, match=f"{name}: the budget 'full' needs a GPU, but none was found"):
             plans[name].study(tmp_path, 'full')
     assert not any(tmp_path.iterdir())
 

@@ -34,7 +34,7 @@ export function classRead(set, text, source) {
   return out;
 }
 
-// Return the contents of an answers file, or null.
+// Return the contents of an answer file, or null.
 function classAnswers(text) {
   try {
     const contents = courseParsed(text);
@@ -58,7 +58,7 @@ export function classTwins(sheets, set) {
     if (marksDone(sheet) < Math.min(5, set.spans.length)) continue;
     const marks = JSON.stringify(sheet.marks), before = first.get(marks);
     if (!before) { first.set(marks, sheet); continue; }
-    const reason = `${before.nickname} and ${sheet.nickname} have the same marks in every word`;
+    const reason = `${before.nickname} and ${sheet.nickname} marked exactly the same words`;
     doubled.push({better: before, other: sheet, reason});
     unique.delete(name);
   }

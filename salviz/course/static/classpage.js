@@ -74,7 +74,7 @@ class ClassPage {
       this.files(event.dataTransfer.files);
     });
     const field = elementOf('textarea');
-    const placeholder = 'codes such as marks1:nickname:… or SVA1.…, one per line, or a whole chat';
+    const placeholder = 'codes such as marks1:nickname:… or SVA1.…, one per line, or the text of a whole chat';
     Object.assign(field, {rows: 4, spellcheck: false, placeholder});
     const read = classButton('Read codes', () => {
       if (!field.value.trim()) { setText(this.message, 'Paste a code first.'); return; }
@@ -158,7 +158,7 @@ class ClassPage {
       });
       show.dataset.name = about.name;
       show.setAttribute('aria-label', `Show ${about.name}`);
-      const counts = `${votesCount(answers.first)}, ${answers.again} again after discussion`;
+      const counts = `${votesCount(answers.first)}, ${answers.again} given again after discussion`;
       return elementOf('li', '', show, elementOf('span', '', elementOf('strong', '', about.name), ` ${about.question} `,
         elementOf('span', 'sv-marks-keys', counts)));
     });

@@ -68,7 +68,7 @@ export class CourseAnswers {
       ...source.page ? [this.nicknameField()] : [],
       elementOf('div', 'cr-table-area', this.table), this.sure,
       elementOf('div', 'cr-buttons', save, copy, ...source.page ? this.pageButtons() : []),
-      elementOf('label', 'cr-code-label', 'Code, if you cannot hand in a file', this.code), this.note);
+      elementOf('label', 'cr-code-label', 'If you cannot hand in a file, hand in this code:', this.code), this.note);
     this.offSource = source.on(() => this.update());
     this.update();
   }

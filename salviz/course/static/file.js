@@ -56,19 +56,19 @@ function courseDecoded([kind, id, state, ...rest]) {
   return {id, kind, state: name, first, second: answer(2), revealed: null, skipped: name === 'revealed' && !first};
 }
 
-// Decode a code into an answers file without reasons and times; throw if it is invalid.
+// Decode a code into an answer file without reasons and times; throw if it is invalid.
 export function courseOfCode(code) {
   const [mark, packed, sum, ...more] = code.slice(0, courseLargest).replace(/\s+/g, '').split('.');
   if (mark !== 'SVA1' || !sum || more.length)
-    throw new Error('An answers code starts with SVA1. and ends with its checksum.');
+    throw new Error('An answer code starts with SVA1. and ends with its checksum.');
   let text = '';
   try { text = atob(packed.replaceAll('-', '+').replaceAll('_', '/')); } catch { /* the checksum below fails */ }
-  if (courseChecksum(text) !== sum) throw new Error('This answers code is damaged; copy it again, starting from SVA1.');
+  if (courseChecksum(text) !== sum) throw new Error('This answer code is damaged; copy it again, starting from SVA1.');
   try {
     const [nickname, coded] = courseParsed(text);
     return courseFile(nickname,
       Object.fromEntries(Object.entries(coded).map(([name, one]) => [name, courseDecoded(one)])));
-  } catch { throw new Error('This answers code does not contain answers.'); }
+  } catch { throw new Error('This answer code does not contain answers.'); }
 }
 
 // Merge the answers of a class by question, without names, and list the files and entries that were left out.

@@ -224,7 +224,9 @@ class MarksView {
     this.code.value = name ? marksCode(this.set, marksSheet(this.set, name, marks)) : '';
     this.code.placeholder = 'Type a nickname to get a code';
     if (!this.handed.textContent || /unfinished|All/.test(this.handed.textContent)) {
-      const rest = done < total ? `${marksPlural(total - done, 'sentence')} unfinished. You can hand in now.`
+      const left = total - done, verb = left === 1 ? 'is' : 'are';
+      const rest = left > 0
+        ? `${marksPlural(left, 'sentence')} ${verb} unfinished, but you can already hand in your marks.`
         : `All ${total} sentences are done.`;
       setText(this.handed, rest);
     }

@@ -94,7 +94,7 @@ export class CoursePredict {
   // A missing part is reported instead of disabling the button.
   committed() {
     const missing = this.value === null ? this.kind.missing : this.confidence.get() === null
-      ? 'Choose how sure you are first.' : '';
+      ? 'First choose how sure you are.' : '';
     if (missing) {
       setText(this.note, missing);
       (this.value === null ? this.control : this.confidence.radios[0]).focus();

@@ -57,7 +57,7 @@ export class TeachClassMarks {
     this.message = elementOf('p', 'sv-note');
     this.message.setAttribute('role', 'status');
     const field = elementOf('textarea', 'cr-code'), label = elementOf('label', 'cr-code-label',
-      'Codes from lesson 3, one per line, or a whole chat', field), choose = elementOf('input');
+      'Codes from lesson 3, one per line, or the text of a whole chat', field), choose = elementOf('input');
     Object.assign(field, {rows: 3, spellcheck: false});
     Object.assign(choose, {type: 'file', multiple: true, accept: '.json,.txt'});
     choose.addEventListener('change', () => this.files(choose.files));
@@ -65,7 +65,7 @@ export class TeachClassMarks {
       courseButton('Use these codes', () => this.take([field.value])),
       courseButton('Use my marks from lesson 3', () => this.mine()),
       courseButton('Use the word list', () => this.lexicon())),
-    elementOf('label', 'cr-code-label', 'Or files: marks-….json', choose), this.message);
+    elementOf('label', 'cr-code-label', 'Or choose files (marks-….json)', choose), this.message);
     this.lexicon();
   }
 

@@ -64,7 +64,7 @@ export class TeachPanel {
     }
     this.source = new TeachReaderMarks({texts, classes, most, key: `salviz-teach ${location.pathname}`}, tell, changed);
     const how = `Which words show you the right answer? Click up to ${most} words in each sentence, or use the arrow `
-      + 'keys and space. Use your own judgement. Do not guess what a model would do.';
+      + 'keys and Space. Use your own judgement. Do not guess what a model would do.';
     return teachPart('1 Mark', elementOf('p', '', how), this.source.el);
   }
 
@@ -75,7 +75,7 @@ export class TeachPanel {
     this.guess = isReader ? new TeachGuess(question, ['fewer than before', 'as many as before', 'more']) : null;
     this.button = courseButton(`Train ${settings.steps} steps`, () => this.train('yours', this.marks), 'cr-main');
     this.bar = elementOf('progress');
-    this.bar.setAttribute('aria-label', 'progress of the training');
+    this.bar.setAttribute('aria-label', 'training progress');
     this.bar.max = 1;
     this.bar.hidden = true;
     this.guessed = elementOf('p', 'tc-guessed');

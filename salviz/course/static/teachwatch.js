@@ -115,7 +115,7 @@ export class TeachWatch {
     const [was, is] = [start, end].map(({held}) => teachOn(held, this.flags(kind)));
     const [old, now] = [start, end].map(({marked}) => teachOn(marked, marks));
     const change = `from ${teachPercent(was)} to ${teachPercent(is)}`, words = `${kind} words in new sentences`;
-    const learned = `In the sentences it trained on, attention on the marked words went from ${teachPercent(old)} to `
+    const learned = `In the training sentences, attention on the marked words went from ${teachPercent(old)} to `
       + `${teachPercent(now)}.`;
     const moved = is - was > teachMoved ? `Attention on ${words} rose ${change}.`
       : `Attention on ${words} did not rise much (${change}).`;

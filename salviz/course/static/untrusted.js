@@ -55,7 +55,7 @@ function courseHasShape(answer, kind) {
     && [answer.why ?? '', answer.time ?? ''].every(text => typeof text === 'string');
 }
 
-// Return whether `entry` is a valid entry of an answers file, for any question.
+// Return whether `entry` is a valid entry of an answer file, for any question.
 export function courseIsEntry(entry) {
   if (!courseIsObject(entry) || !courseIsText(entry.kind)) return false;
   if (!courseShapes.has(entry.kind)) return true;   // a record
@@ -94,15 +94,15 @@ function courseEntries({version, entries}, isSound) {
   return {sound, damaged: count - Object.keys(sound).length};
 }
 
-// Read an answers file or a class file: {answers, damaged: number of entries left out}; throw if it is neither.
+// Read an answer file or a class file: {answers, damaged: number of entries left out}; throw if it is neither.
 export function courseClassFile(contents) {
   const isClass = contents?.salviz === 'class-answers';
-  if (!isClass && contents?.salviz !== 'answers') throw new Error('is not an answers file');
+  if (!isClass && contents?.salviz !== 'answers') throw new Error('is not an answer file');
   const {sound, damaged} = courseEntries(contents, isClass ? courseIsOfClass : courseIsEntry);
   return {answers: isClass ? sound : courseFirstAnswers(sound), damaged};
 }
 
-// Read the answers file of one student: {nickname, entries, damaged: number of entries left out}; throw if it is
+// Read the answer file of one student: {nickname, entries, damaged: number of entries left out}; throw if it is
 // invalid.
 export function courseAnswersFile(contents) {
   const {sound, damaged} = courseEntries(contents, courseIsEntry);

@@ -5,7 +5,7 @@ import {courseScore} from './score.js';
 
 const votesMostHeads = 10, votesMostBins = 11;
 
-// Find the answers codes in a message.
+// Find the answer codes in a message.
 export function votesCodesIn(text) { return text.match(/SVA1\.[\w-]+\.[0-9a-f]{8}/g) ?? []; }
 
 function votesTime({first}) { return typeof first?.time === 'string' ? first.time : ''; }

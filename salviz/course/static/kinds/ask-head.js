@@ -97,7 +97,7 @@ function courseCompareHead(options, {first, second, truth}) {
 export const courseHead = {
   kind: 'head',
   missing: 'Choose a head first.',
-  how: () => 'Choose one head: click it, or use the arrow keys and space. Rows are layers, columns are heads.',
+  how: () => 'Choose one head: click it, or use the arrow keys and Space. Rows are layers, columns are heads.',
   ask: (options, context) => new CourseHeadGrid(options, context),
   compare: courseCompareHead,
 };

@@ -157,7 +157,7 @@ function courseCompareOrder({items}, {first, second, truth, class: of}) {
 export const courseOrder = {
   kind: 'order',
   missing: '',
-  how: () => 'Drag the items, or hold alt and press the arrow keys.',
+  how: () => 'Drag the items, or hold Alt and press the arrow keys.',
   begin: ({items}) => items.map((_, i) => i),
   ask: (options, context) => new CourseOrderList(options, context),
   compare: courseCompareOrder,

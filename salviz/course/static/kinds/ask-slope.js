@@ -153,7 +153,7 @@ function courseCompareSlope(options, {first, second, truth, class: of}) {
 
 export const courseSlopeKind = {
   kind: 'slope',
-  missing: 'Draw the end of the line first.',
+  missing: 'First drag the end of the line to your answer.',
   how: () => 'Drag the end of the line, or use the arrow keys.',
   ask: (options, context) => new CourseSlope(options, context),
   compare: courseCompareSlope,

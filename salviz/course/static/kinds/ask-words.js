@@ -101,7 +101,7 @@ function courseCompareWords(options, marks) {
 export const courseWords = {
   kind: 'words',
   missing: 'Choose a word first.',
-  how: ({most}) => `${most === 1 ? 'Click one word' : `Click up to ${most} words`}, or use the arrow keys and space.`,
+  how: ({most}) => `${most === 1 ? 'Click one word' : `Click up to ${most} words`}, or use the arrow keys and Space.`,
   ask: (options, context) => new CourseWordList(options, context),
   compare: courseCompareWords,
 };

@@ -39,7 +39,8 @@ export class PageModel {
   fail(reason) {
     const waiting = [...this.waiting.values()];
     this.waiting.clear();
-    for (const {answered} of waiting) answered({error: `The engine of this page failed (${reason ?? 'no reason'}).`});
+    for (const {answered} of waiting)
+      answered({error: `The engine of this page failed (${reason ?? 'unknown reason'}).`});
   }
 
   close() { this.worker?.terminate(); }

@@ -87,7 +87,7 @@ class AnswerPanel {
     this.textScale = elementOf('div', 'sv-sentence-scale');
     this.legend = elementOf('p', 'sv-note');
     this.head = elementOf('div', 'sv-head', elementOf('h3', 'sv-title', 'Answer'), labelled('Weights', this.methods),
-      labelled('Through the encoder', this.towerBox, 'sv-check'),
+      labelled('Trace through the encoder', this.towerBox, 'sv-check'),
       labelled('Overlay', this.overBox, 'sv-check'));
     this.el = elementOf('section', 'sv-panel sv-imageanswer', this.head, this.warning, this.line, this.about,
       this.images, this.mapScale, this.reading, this.editor.bar, this.editor.words,

@@ -77,9 +77,9 @@ export function measuresInside(values, mask) {
 export function measureWords(marks, measures) {
   if (!marks.length) return 'Draw boxes or outlines to measure how much of the map is inside them.';
   if (!measures) return 'No pixel of the image is marked.';
-  if (!measures.total) return 'The map is 0 on the whole image, so that nothing can be measured.';
+  if (!measures.total) return 'The map is 0 everywhere in the image, so nothing can be measured.';
   return `Inside ${countWords(marks.length, 'mark')}: energy ${percent(measures.energy)}, pointing game `
-    + `${shortNumber(measures.pointing)}. An even map scores ${percent(measures.area)} in both.`;
+    + `${shortNumber(measures.pointing)}. A uniform map scores ${percent(measures.area)} in both.`;
 }
 
 // Draws marks above `canvas` and lets the user draw, move and remove them.

@@ -406,7 +406,7 @@ class Curves {
     this.box(curves.length > 0);
     if (curves.length) return void this.drawCurves(run, curves);
     setText(this.note, run.live ? 'Curves appear after the first training step.'
-      : 'This run recorded no losses or scores, so there are no curves.');
+      : 'No losses or scores were recorded in this run, so there are no curves.');
   }
 
   drawCurves(run, curves) {

@@ -96,7 +96,7 @@ class EvidencePanel {
   build() {
     const {state} = this.ctx;
     this.el = elementOf('section', 'sv-panel sv-evidence');
-    this.el.setAttribute('aria-label', 'evidence of the method');
+    this.el.setAttribute('aria-label', 'data recorded by a custom method');
     this.name = choiceOf([], name => state.set({evidence: name}));
     this.choices = ['layer', 'head'].map(axis => choiceOf([], at => this.choose(axis, Number(at))));
     this.fields = [labelled('of', this.name),
@@ -149,7 +149,7 @@ class EvidencePanel {
     const more = elsewhere ? ` Stored only in the snapshot (too large, or too many axes to draw): ${elsewhere}.`
       : '';
     const name = this.custom.has(state.evidence) ? state.evidence : this.custom.keys().next().value;
-    if (name === undefined) return `No custom evidence was recorded at step ${frame.step}.${more}`;
+    if (name === undefined) return `No data from a custom method was recorded at step ${frame.step}.${more}`;
     const tensor = this.custom.get(name), {axes} = tensor.spec, {form, inside} = evidenceForm(axes);
     const outer = axes.slice(0, axes.length - inside),
       unknown = outer.find(axis => axis !== 'layer' && axis !== 'head');
@@ -173,7 +173,7 @@ class EvidencePanel {
   meanWords() {
     const {entry} = this.ctx.state, {places} = this, averaged = meanAxes(entry);
     if (!places.some(({axis}) => averaged.includes(axis))) return '';
-    return `Custom evidence is not averaged: for ${entryTitle(entry)}, only ${placeWords(places)} is shown.`;
+    return `Data from custom methods is not averaged: for ${entryTitle(entry)}, only ${placeWords(places)} is shown.`;
   }
 
   fillChoices() {
@@ -366,6 +366,6 @@ export const evidencePanel = {
     'Numbers that a custom method recorded at this step, as a map, as coloured tokens or as a table.',
     'The method defines their units and signs; a strong colour means a large number, not an important one.'],
   keys: [['← ↑ ↓ →', 'in a map: move between cells']]},
-  fits: hasCustomEvidence, absent: 'This run recorded no evidence of a custom method.',
+  fits: hasCustomEvidence, absent: 'No data from a custom method was recorded in this run.',
   view: EvidencePanel,
 };

@@ -81,7 +81,7 @@ export function exportMenu(ctx) {
   const {store, state} = ctx, el = elementOf('details', 'sv-keep');
   const status = elementOf('output', 'sv-note'), report = text => { setText(status, text); };
   const line = copyField('Python line',
-    'Replace run with the run, folder or name that you passed to this explorer.', report);
+    'In this line, replace “run” with the run, folder or name that you passed to this explorer.', report);
   const link = copyField('Link', 'This address opens the page with the same view.', report);
   const save = buttonOf('Save image (PNG)', 'save the side view as an image', () => {
     const picture = viewPicture(ctx, el.closest('.salviz'));

@@ -84,7 +84,7 @@ export function headTimeNotes(rows, curves, number, recorded) {
     const before = steps[0] === 0 ? ' These are the values before training.' : '';
     notes.push(`Only step ${steps[0]} has statistics, so no change over time can be shown.${before}`);
   } else if (recorded > steps.length && last.examples === 'probes') {
-    notes.push(`${steps.length} of ${recorded} recorded steps so far.`);
+    notes.push(`${steps.length} of ${recorded} recorded steps have statistics so far.`);
   }
   if (last.examples === 'batches')
     notes.push('The batch differs from step to step, so a curve varies even if its head does not change.');
@@ -134,7 +134,7 @@ class HeadTime {
   }
 
   sayNothing() {
-    setText(this.notes, 'No statistics of heads have been computed yet.');
+    setText(this.notes, 'No head statistics have been computed yet.');
     this.legend.replaceChildren();
   }
 
@@ -358,7 +358,7 @@ class HeadTime {
 export const headtimePanel = {
   name: 'headtime', title: 'Heads over time', order: 95, shows: 'maps', image: 'head_statistics',
   fits: (frame, store, state) => store.rows(state.run).some(row => row.kind === 'heads' && row.layers),
-  absent: 'This run has no statistics of heads over its steps.',
+  absent: 'No head statistics were recorded in this run.',
   help: {says: [
     'Each cell is one head: a statistic of its attention over the recorded steps, on the texts that you choose.',
     'A statistic describes these texts and this run; low entropy or a mark does not show that a head is useless.'],

@@ -6,7 +6,7 @@ import {headToggles, ToggleGrid, tokenToggles} from './headgrid.js';
 import {whatIfSlider} from './whatifgroup.js';
 
 const tokenModes = [['positions', 'no token attends to it'], ['rows', 'its own attention is 0']];
-const mapModes = [['', 'keep it'], ['next', 'next token'], ['prev', 'previous token'], ['first', 'first token'],
+const mapModes = [['', 'keep its map'], ['next', 'next token'], ['prev', 'previous token'], ['first', 'first token'],
   ['delim', 'delimiters'], ['period', 'full stops'], ['saliency', 'SalLM’s target']];
 const regionModes = [['', 'none'], ['high', 'highest attributions'], ['low', 'lowest attributions'],
   ['low_released', 'lowest (as many as in the released code)'], ['random', 'random positions']];
@@ -28,10 +28,10 @@ export class InterventionControls {
     this.region = choiceOf(regionModes, region => this.set({region: region || null}));
     this.p = whatIfSlider('p', 100, p => this.set({p}));
     this.q = whatIfSlider('q', 100, q => this.set({q}));
-    this.draw = buttonOf('New draw', 'draw from the region with the next seed',
+    this.draw = buttonOf('New draw', 'draw again from the region, with the next seed',
       () => this.set({seed: this.value.seed + 1}));
     this.mask = whatIfSlider('Mask fraction', 100, fraction => this.set({mask_fraction: fraction}));
-    this.reset = buttonOf('Remove the intervention', 'use the model as it is',
+    this.reset = buttonOf('Remove the intervention', 'use the unmodified model',
       () => ctx.state.set({intervention: null}));
     this.statement = elementOf('p', 'sv-note sv-intervene-statement');
     this.el = elementOf('details', 'sv-group sv-intervene', elementOf('summary', '', 'Intervention'), this.body());

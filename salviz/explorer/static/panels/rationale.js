@@ -306,7 +306,7 @@ class Rationale {
 export const rationalePanel = {
   name: 'rationale', title: 'Rationale', order: 64, shows: 'text', image: 'explanation_beside_rationale', page: 'below',
   help: {says: [
-    'The sentence coloured by an explanation, the words that people marked, and the agreement of both over the steps.',
+    'The sentence coloured by an explanation, the words that people marked, and how well the two agree at each step.',
     'Agreement shows that an explanation looks plausible, not that it is faithful to the model.'],
   keys: [['← →', 'move between words'], ['Home End', 'first or last word']]},
   fits: hasRationale, absent: 'The data of this run contains no rationales.',

@@ -387,7 +387,7 @@ class SignalPanel {
     if (shown.input) parts.push(`input ${text(shown.input)}`);
     for (const map of [shown.saliency, shown.ranking]) if (map) parts.push(`${map.name} ${text(map)}`);
     if (shown.masked) parts.push(`masked input ${text(shown.masked)}${shown.isMasked ? shown.isMasked[k] ? ' (masked)'
-      : ' (kept)' : ''}`);
+      : ' (not masked)' : ''}`);
     if (shown.informative?.[k]) parts.push('informative');
     return `${where}: ${parts.join('; ')}`;
   }

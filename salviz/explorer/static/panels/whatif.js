@@ -91,7 +91,7 @@ function maskLine(name, words, other) {
 
 class WhatIfThreshold extends WhatIfGroup {
   constructor(ctx) {
-    super(ctx, 'Threshold: positions with most of the attention', '');
+    super(ctx, 'Threshold: positions that receive most of the attention', '');
     // Most weights are small, so the slider is finer there.
     this.slider = whatIfSlider('Threshold', 200, v => ctx.state.set({threshold: Number((v * v).toPrecision(2))}),
       v => shortNumber(v * v));
@@ -170,7 +170,7 @@ class WhatIf {
 export const whatIfPanel = {
   name: 'whatif', title: 'What-if settings', order: 50, tab: true, shows: 'text', image: 'whatif',
   help: {says: [
-    'Recomputes a method’s choice at this step with other settings, next to the recorded choice.',
+    'Recomputes a method’s choice at this step with other settings and shows it next to the recorded choice.',
     'No model is retrained, so this does not show how a model trained with these settings would behave.'],
   keys: [['← →', 'move a slider'], ['Enter', 'open or close a method'],
     ['← ↑ ↓ →', 'in a map: move between cells']]},
