@@ -133,7 +133,7 @@ def _classes_of(run) -> list: # [] if the run has no class names
 
 # %% ../../nbs/03_models/08_checkpoints.ipynb #084
 def _class_of(path):
-    "Return the class of the model in the folder at `path`"
+    "Return the Python class of the model in the folder at `path`"
     try: names = read_object(path/'config.json').get('architectures')
     except (FileNotFoundError, ValueError): names = None
     name = names[0] if isinstance(names, list) and names else None

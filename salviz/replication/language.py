@@ -310,7 +310,8 @@ _pairs = {'copy-reorder': _reorder_pools, 'iwslt': _iwslt_pools}
       full=dict(seeds=range(100, 105), rows=('full', 'full', 'full'), layers=6, heads=4, hidden=512, epochs=20,
                 batch_size=64, learning_rate=5e-4, source='iwslt'))
 def _translator(folder, after, seeds, rows, source, layers, heads, hidden, model=None, data=None, **train):
-    "Return the study of a translator, plain and with a next and a prev head in each encoder layer (G9)"
+    """Return the study of a translation model, trained without guidance and with a next and a prev head in each
+    encoder layer (G9)"""
     if source == 'iwslt' and (model is None or data is None): _needs_gpu('MT', 'IWSLT (English, German) from the Hub')
     pools = _pairs[source]
     def made(seed):

@@ -71,7 +71,7 @@ def _selected_plans(
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #baa04fce
 def _list_tuned(rows) -> pd.DataFrame:
-    "Return the claims of the tuned budget; the minutes cover all four looks, but no tuning"
+    "Return the claims of the tuned budget; the minutes cover all four looks, but not tuning"
     out = []
     for name, effects in tuned_effects.items():
         cells = {str(c): c for e in effects for c in cells_of(e, range(e.seeds))}
@@ -110,7 +110,8 @@ class _Worker:
         return identity(dict(cell.described(), budget=self.budget, study=name))
 
     def begin(self, name, cell) -> str:
-        "Train the run that a trial starts from, if it is missing; return its state, 'finished' if it is complete"
+        """Train the run from which a trial starts, if it is missing; return the state of this run, 'finished' if it is
+        complete or if the trial needs no such run"""
         before = plans[name].starts and plans[name].starts(cell.method, dict(cell.settings), cell.seed)
         if not before: return 'finished'
         other, method, settings, seed = before
@@ -150,7 +151,7 @@ def _work(modules, folder, budget, names, file):
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-12
 def _laid_out(folder, budget, names) -> dict: # {identity: (study, minutes)}
-    "Return all trials, from the studies' files; studies that do not exist are created"
+    "Return all trials, as listed in the files of the studies; create missing studies"
     cells = {}
     for name in names:
         file = Path(folder)/name/'study.json'

@@ -70,7 +70,7 @@ def _differing_tasks(
     d:pd.Series,     # differences, one per pair
     tasks:pd.Series, # the task of each pair
 ) -> float: # NaN with a single task, or fewer than three pairs in a task
-    "Return the p-value of equal mean effects in all tasks (Alexander and Govern 1974)"
+    "Return the p-value of the test that mean effects are equal in all tasks (Alexander and Govern 1974)"
     from scipy.stats import alexandergovern
     groups = [part.dropna().to_numpy(float) for _, part in d.groupby(tasks.to_numpy())]
     if len(groups) < 2 or min(map(len, groups)) < 3 or any(np.ptp(part) < 1e-12 for part in groups): return math.nan

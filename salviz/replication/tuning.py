@@ -174,7 +174,7 @@ _add('AD64', 'AD-DROP with 64 examples',
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-21
 def _dropping_first(region):
-    "Return the strategy of section 2.2 that drops `region` in the first layer, with gold labels"
+    "Return the strategy of section 2.2 of the AD-DROP paper that drops `region` in the first layer, with gold labels"
     from salviz.methods.ad_drop import prior_method
     return prior_method(region, .3, layers=0)
 
@@ -358,7 +358,7 @@ def choice_of(
     candidates:list, # dicts, see `TunedStudy.candidates`
     rows:list,       # dicts, the tuning rows of this condition
 ) -> dict: # study, condition, settings, metric, score, scores, rows, fingerprint
-    "Return the candidate with the best mean of the target over seeds and tasks; the first one if several are equal"
+    "Return the candidate with the best mean of the target over seeds and tasks; the first such candidate in a tie"
     metric, better = study.target
     values = [[r['measures'][metric] for r in rows if _of_candidate(r, study) == candidate] for candidate in candidates]
     if not all(values):
@@ -381,7 +381,8 @@ def freeze(
     file,
     choice:dict, # see `choice_of`
 ) -> dict: # the choice in the file
-    "Write a choice with the time and the version of salviz, unless its condition has one"
+    """Write a choice with the time and the version of salviz, unless the file contains a choice for its condition;
+    return the choice in the file"""
     from salviz import __version__
     file, at = Path(file), (choice['study'], choice['condition'])
     with FileLock(f'{file}.lock'):

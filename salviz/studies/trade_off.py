@@ -155,7 +155,7 @@ def _faults(study, measures, setting, start, budget, scale) -> Iterator[str]:
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td014
 def _is_measured(study, path) -> bool:
-    "Return whether all measures of the finished run at `path` are stored; another process may still compute them"
+    "Return whether all measures of the finished run at `path` are stored (another process may still be computing them)"
     results, run = study._record(path.name).get('measures', {}), Run(path)
     return all(name in results and study.is_current(name, results[name], run) for name in study.measures)
 

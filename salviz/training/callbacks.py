@@ -109,7 +109,7 @@ class RunCallback(_Recording):
         if control.should_training_stop: self.record(state, force=True) # early stopping: record the last step
 
     def warn_if_stuck(self, state):
-        "Warn once if a classifier still predicts the same class for all validation rows after half of the training"
+        "Warn once if a classifier predicts one class for all validation rows in the second half of training"
         if self.answers is None or 2*state.global_step < state.max_steps: return
         rows, answer, others = self.answers
         if answer is None or 'stuck_at' in self.trainer.run.state: return
@@ -146,7 +146,8 @@ class BarCallback(TrainerCallback):
 
 # %% ../../nbs/06_training/06_callbacks.ipynb #e009
 def early_stopping(patience:int, checkpoint=None) -> EarlyStoppingCallback:
-    "Return a callback that stops after `patience` evaluations without improvement, including those before `checkpoint`"
+    """Return a callback that stops training after `patience` evaluations without improvement, including those before
+    `checkpoint`"""
     callback = EarlyStoppingCallback(patience)
     if checkpoint:
         state = read_object(checkpoint/'trainer_state.json')['stateful_callbacks'].get('EarlyStoppingCallback', {})

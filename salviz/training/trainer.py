@@ -53,7 +53,7 @@ def _by_length(data):
 
 # %% ../../nbs/06_training/08_trainer.ipynb #060
 def _affordable(job, recorder) -> int:
-    """Return the number of snapshots with saliency that cost at most the fraction `saliency_fraction` of training
+    """Return how many snapshots with saliency cost at most a fraction `saliency_fraction` of the cost of training
 
     Costs are counted in forward passes over tokens: a training step costs three, a gradient of the input costs two."""
     copies = recorder.saliency.copies_of(dict(steps=recorder.steps))
@@ -278,7 +278,8 @@ def prior_experiment(
     run_dir=None,                # folder for the runs, one per strategy; None: delete them
     **settings,                  # further arguments of `train`: epochs, batch_size, learning_rate, seed, ...
 ) -> pd.DataFrame: # columns strategy, epoch, split ('train' or 'validation'), loss
-    "Fine-tune while dropping no, random, high or low attributions (section 2.2), and return the loss of each epoch"
+    """Fine-tune while dropping no, random, high or low attributions (section 2.2 of the AD-DROP paper), and return
+    the loss of each epoch"""
     methods, rows = {s: prior_method(s, rate, p, layers, form) for s in strategies}, []
     settings = dict(dict(probes=1, snapshots=0, keep=1, progress=False), **settings)
     with tempfile.TemporaryDirectory() as temporary:

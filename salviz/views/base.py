@@ -70,7 +70,7 @@ def _class_name(snapshot, i:int) -> str:
 
 # %% ../../nbs/10_views/00_base.ipynb #006b
 def method_title(snapshot):
-    "Return the names of the methods in a list, empty if unknown"
+    "Return the methods of `snapshot` as a list of names, empty if they are unknown"
     method = snapshot.info.get('method')
     if method: return [methods_words(method)]
     return []
@@ -217,7 +217,7 @@ def layer_row(snapshot, view, name, layer, default=0):
 
 # %% ../../nbs/10_views/00_base.ipynb #019b
 def _check_heads(view, heads, count):
-    "Raise a ValueError for numbers in `heads` outside 0 to `count` - 1"
+    "Raise a ValueError for numbers in `heads` that are not between 0 and `count` - 1"
     for head in heads:
         if not isinstance(head, Integral) or not 0 <= head < count:
             raise ValueError(f'{view}: head={head!r:.80} does not exist; available: 0 to {count - 1}')
@@ -689,7 +689,7 @@ def word_tokens(snapshot) -> np.ndarray: # bool [n]
 
 # %% ../../nbs/10_views/00_base.ipynb #058b
 def between_words(A, words=None) -> np.ndarray: # [words, words]
-    "Return the rows and columns `words` (None: all) of the map `A` [query, key], without a copy if these are all"
+    "Return the rows and columns `words` (None: all) of the map `A` [query, key], without copying if all are selected"
     if words is None or words.all(): return A
     return A[words][:, words]
 
@@ -712,7 +712,7 @@ def best_head(fractions, *scores) -> tuple: # row and head
     """Return the head with the largest score among those whose fraction is at least `_least_on_words`
 
     `fractions` and each of `scores` are [layers, heads]. The first of `scores` that is not 0 in all eligible heads
-    decides; without one, return the head with the largest fraction."""
+    decides; if there is none, return the head with the largest fraction."""
     eligible = fractions >= _least_on_words
     score = next((s for score in scores if (s := score*eligible).any()), fractions)
     return tuple(int(i) for i in np.unravel_index(np.argmax(score), score.shape))
@@ -748,7 +748,7 @@ def tied_candidates(
     values,     # [query, key]: attributions from which the region was computed
     p=None,     # fraction of a row that may be dropped; None: unknown
 ) -> np.ndarray: # bool [query]
-    "Return the rows where ties make all keys candidates, or more keys than the fraction `p`"
+    "Return the rows where, because of ties, all keys or more than a fraction `p` of the keys are candidates"
     count, n = (np.asarray(cells).sum(-1) for cells in (candidates, allowed))
     more = np.zeros(len(count), dtype=bool)
     if p is not None: more = count > n - retained_count(n, p)
@@ -1183,7 +1183,7 @@ def answer_view(
 
 # %% ../../nbs/10_views/00_base.ipynb #mt86b
 def answer_shown(snapshot): # a view, None for classification, which has no separate view
-    "Return the registered view of the prediction for the task of `snapshot`"
+    "Return the view of the prediction of `snapshot` that is registered for its task"
     return next((make(snapshot) for make, (fits, _) in reversed(_answer_views.items()) if fits(snapshot)), None)
 
 # %% ../../nbs/10_views/00_base.ipynb #087
@@ -1199,7 +1199,7 @@ class TokenLabels(View):
 
 # %% ../../nbs/10_views/00_base.ipynb #087b
 def _rare_words(snapshot, gold, predicted):
-    "Describe how many rare labels were predicted, because most labels are O, or original, and trivially correct"
+    "Describe how many rare labels were predicted; the usual label, O or original, is trivial to predict"
     words = facts_of(snapshot.info).words
     if words.usual not in (*gold, *predicted): return ''
     rare = [a == b for a, b in zip(gold, predicted) if a not in (None, words.usual)]

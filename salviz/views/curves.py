@@ -134,7 +134,7 @@ def _running_mean(
 
 # %% ../../nbs/10_views/01_curves.ipynb #019b
 def _window(smooth, rows):
-    "Return the window for `smooth`; None: about a twentieth of the `rows`, 1 for few rows"
+    "Return the window of the moving average: `smooth`, or by default about a twentieth of the `rows` (1 for few rows)"
     if smooth is None: return 2*(rows//40) + 1
     if isinstance(smooth, bool) or not isinstance(smooth, int) or smooth < 1 or smooth % 2 == 0:
         raise ValueError(f'smooth must be an odd number of rows (1: as logged) or None, got {smooth!r}')
@@ -503,7 +503,7 @@ def by_seed(
 
 # %% ../../nbs/10_views/01_curves.ipynb #051
 def _fraction_curves(frame, view, value, label, title, better, band, subject):
-    "Return the curves of `value` over the fraction of inputs, one line per method"
+    "Return the curves of `value` over the fraction of inputs that are removed, replaced or kept, one line per method"
     rows, notes = by_seed(frame, view, ['method', 'share'], value)
     if (rows.share < 0).any() or (rows.share > 1).any():
         raise ValueError(f'{view}: share must be between 0 and 1, got '
@@ -599,7 +599,8 @@ def perturbation_curves(
     value:str='comprehensiveness',                              # 'comprehensiveness' or 'sufficiency'
     band:Band|None='deviation', # 'deviation' or 'sd', 'interval' or 'ci', 'range', None: no band; see `bands`
 ) -> Curves:
-    "Return comprehensiveness or sufficiency (DeYoung et al. 2020, ERASER) over the fraction of inputs, per method"
+    """Return comprehensiveness or sufficiency (DeYoung et al. 2020, ERASER) over the fraction of inputs
+    that are removed or kept, one line per method"""
     check_choice('perturbation_curves: value', value, _perturbations)
     what, better = _perturbations[value]
     curves = _fraction_curves(frame, 'perturbation_curves', value, f'{value} (probability)', value.capitalize(), better,
