@@ -425,7 +425,7 @@ class AttentionCall:
         at,               # int64 [batch, rows]
         keep,             # from `keep`, possibly without dropped positions
         heads=None,       # query heads; None: all
-        keys=slice(None), # keys to use, if no query of `at` attends to others
+        keys=slice(None), # keys to use; the queries must not attend to other keys
     ) -> torch.Tensor: # [batch, heads, rows, key]
         "Return the attention of the queries `at`, with the same rounding as in the model"
         return _probabilities(*self._selected(at, keep, heads, keys))

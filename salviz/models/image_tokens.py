@@ -28,7 +28,7 @@ class _Family:
     crops:object                    # function of (model, processor, height, width, inputs) -> list of `Crop`
     tower:str='vision_tower'        # attribute of the model that contains the vision tower
     language:str='language_model'
-    merge:object=lambda config: 1   # function of the config
+    merge:object=lambda config: 1   # function of the config -> side of the block of patches that become one token
     is_grouped:bool=False           # whether the patches of one token follow each other in the tower
 
 _families = {}

@@ -468,7 +468,7 @@ def load_classifier(
     seed:Seed=0,                    # seed for a new head
     **kwargs, # further arguments of transformers' from_pretrained, such as revision or classifier_pooling
 ) -> 'tuple[PreTrainedModel, PreTrainedTokenizerBase]': # (model in eval mode, tokenizer)
-    "Load a transformers sequence classifier and its tokenizer; a new head depends only on `seed`"
+    "Load a transformers sequence classifier and its tokenizer; weights of a new head depend only on `seed`"
     def count(config):
         size = _class_count(name, config, num_labels, labels, kwargs.get('ignore_mismatched_sizes'))
         return class_config(None, labels) | dict(num_labels=size)
@@ -496,7 +496,7 @@ def load_model_for(
     seed:Seed=0,                    # seed for a new head
     **kwargs,                       # further arguments of transformers' from_pretrained
 ) -> 'tuple[PreTrainedModel, PreTrainedTokenizerBase|None]': # (model in eval mode, tokenizer; None for images)
-    "Load a transformers model with a head for `task`, and its tokenizer; a new head depends only on `seed`"
+    "Load a transformers model with a head for `task`, and its tokenizer; weights of a new head depend only on `seed`"
     _check_task(task, num_labels, labels)
     described, head = tasks[task], tasks[task].head
     needed = head.config.get('num_labels')

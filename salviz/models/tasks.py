@@ -29,7 +29,7 @@ from .attention import unwrapped
 # %% ../../nbs/03_models/02_tasks.ipynb #015
 def example_mean(
     x:torch.Tensor,      # values [batch, ...]
-    counts:torch.Tensor, # bool, broadcastable to `x`: positions that count
+    counts:torch.Tensor, # bool, broadcastable to `x`: positions to include
 ) -> torch.Tensor: # [batch]; 0 for an example without any counted position
     "Return the mean of `x` over the counted positions of each example"
     counts = counts.expand_as(x).flatten(1)

@@ -120,7 +120,7 @@ def _shipped_comparison() -> Path:
 class _ComparedRows:
     "The rows of a comparison and their description"
     rows:pd.DataFrame # method, seed, run, then metrics
-    score:str         # metric that selects checkpoints, such as 'accuracy'
+    score:str         # metric by which checkpoints are selected, such as 'accuracy'
     splits:list       # held-out splits, 'test' first
     methods:list      # names of all methods, in the order of the call
     left_out:dict = field(default_factory=dict) # {method: why it was not trained}
@@ -473,7 +473,7 @@ def compare(
     explained:int=50,       # rows of each split whose explanations are measured; 0: none
     epochs:PositiveInt=4,   # epochs of every run
     batch_size:PositiveInt=16,
-    say:Callable=print,     # receives the lines with the estimate
+    say:Callable=print,     # called with each message, such as the time estimate
     processes:PositiveInt|None=None, # workers on this machine, which share its cores; None: this process
     run:dict|None=None,     # arguments of `Study.run`, such as executor
     **train,                # further arguments of `train`, such as max_length

@@ -830,7 +830,7 @@ def _first_arguments(kind, how) -> dict:
 
 other_budgets = {} # {budget: function(budget) that returns its description}, for protocols with rules of their own
 
-def as_json(x): # equal values, with lists for sequences
+def as_json(x): # with lists in place of other sequences
     "Return `x` as it would be read back from a JSON file"
     return json.loads(json.dumps(x, default=list))
 

@@ -36,7 +36,7 @@ registered()
 
 def shipped_rows(
     budget='small',
-) -> Path: # need not exist
+) -> Path: # the file need not exist
     "Return the path of the rows that ship with the package"
     return resources.files('salviz.replication')/'rows'/f'{budget}.jsonl'
 

@@ -45,7 +45,7 @@ def _inside(limit, step, grid, density, points=801) -> tuple: # (grid, density)
 def look_levels(
     fractions:tuple=look_fractions, # fractions of the planned data, ascending
     alpha:float=.05,                # probability of a false positive at any look
-) -> tuple: # two-sided p-value that each look needs
+) -> tuple: # two-sided p-value that is required at each look
     "Return the thresholds of all looks for the spending function `spent`"
     from scipy.optimize import brentq
     from scipy.stats import norm
@@ -132,7 +132,7 @@ def verdict_at(
 # %% ../../nbs/15_replication/10_sequential.ipynb #sq-25
 def planned_pairs(
     s:float,        # standard deviation of the differences
-    smallest:float, # effect to find
+    smallest:float, # effect to detect
     power:float=.8,
 ) -> int:
     "Return the number of pairs with which the last look detects `smallest` with probability `power`"

@@ -118,9 +118,9 @@ class Verdict:
     low:float         # ends of its 95 % interval
     high:float
     p:float           # two-sided p-value for no effect, or, under 'no harm', for a harm as large as the margin
-    pairs:int         # pairs that count
+    pairs:int         # number of pairs in the test
     tasks:int
-    dropped:int       # pairs that do not count
+    dropped:int       # number of pairs that were left out
     s:float           # standard deviation of the differences within tasks; for 'spread' √(1 - r²)
     detectable:float  # true effect that is found with probability .8
     rule:str

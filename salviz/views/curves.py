@@ -224,7 +224,7 @@ def _run_faults(named, runs) -> Iterator[str]:
                    'one out or use different names')
 
 def _named_runs(
-    runs,     # a `Run` or its folder, a list of them, or {name: one or a list}
+    runs,     # a `Run` or its folder, a list of them, or {name: one of these}
     view:str, # name of the view, for errors
 ) -> dict: # {name: [Run]}
     "Group `runs` by line; runs in a list that differ only in their seed form one line"
@@ -336,7 +336,7 @@ def loss_curves(
     runs:'Run|str|PathLike|dict|Sequence',
     # name of a number: 'loss', a term such as 'consistency', a metric such as 'accuracy'; None: see `_common_loss`
     what:Names|None=None,
-    split:str|None=None, # 'train' or 'validation'; None: the first of the two that has it
+    split:str|None=None, # 'train' or 'validation'; None: the first of the two with this number
     x:str='step',                                               # 'step' or 'epoch'
     smooth:int=None, # odd number of rows to average; None: about a twentieth of the rows. Only for training rows
     band:Band|None='deviation', # 'deviation' or 'sd', 'interval' or 'ci', 'range', None: no band; see `bands`

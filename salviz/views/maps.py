@@ -947,7 +947,7 @@ def masked_pairs(
     snapshots:Snapshot|Sequence[Snapshot], # a snapshot or a list of them
     names:Names|None=None,                 # a heading for each; None: differing parts, label and predictions
 ) -> MaskedPairs:
-    """Return sentences coloured by the saliency that ranks words, with the replacing words of the masked copy
+    """Return sentences coloured by the saliency that ranks words, with the replacement words of their masked copies
     (saliency guided training)"""
     snapshots = listed_sources('masked_pairs', snapshots, 'snapshots of saliency guided training')
     check_names('masked_pairs', names, len(snapshots))
