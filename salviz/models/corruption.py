@@ -285,7 +285,7 @@ class MaskTokens:
         tokenizer:'PreTrainedTokenizerBase', # tokenizer with a mask token
         fraction:_PositiveFraction=.15,      # fraction of the tokens of each sentence to predict
         masked:_Fraction=.8,                 # fraction of these tokens that become the mask token
-        replaced:_Fraction=.1,               # fraction of these tokens that become random tokens; the others are unchanged
+        replaced:_Fraction=.1,               # fraction of these tokens that become random; the rest stay unchanged
     ):
         problem = ''
         if masked + replaced > 1 + 1e-9:
