@@ -139,7 +139,8 @@ def agreed_data(
     who='train', # calling function, for errors
 ) -> tuple: # (data, list of sentences that describe the changes)
     """Return `data` with all labels numbered in the order of the outputs of `model`;
-    a model without class names adopts the class names of the data. Raise a `ValueError` if names differ"""
+    a model without class names adopts the class names of the data. Raise a `ValueError` if the class names of both
+    differ"""
     task = tasks[task_of(model)]
     column = task.columns[-1]
     if not task.has_classes or not _labelled(data, column): return data, []

@@ -936,7 +936,7 @@ def check_layers(
     name='layers', # name of the argument in error messages
     part=None,     # part of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
 ) -> tuple: # of int, sorted, without duplicates
-    "Return the indices of `layers` of `model` from 0. Raise a ValueError for a layer without attention"
+    "Return the indices (from 0) of the `layers` of `model`. Raise a ValueError for a layer without attention"
     numbers = attention_layers(model, part)
     if layers is None: return numbers
     chosen = layers if isinstance(layers, _several) else [layers]

@@ -66,7 +66,7 @@ class LastInputs:
 
 # %% ../../nbs/03_models/12_batch_heads.ipynb #bh21
 def _is_packed(inputs) -> bool:
-    "Return whether several texts share a row: positions that restart, or boundaries of texts"
+    "Return whether several texts share a row, which shows in positions that restart or in boundaries of texts"
     if 'cu_seq_lens_q' in inputs: return True
     places, mask = inputs.get('position_ids'), inputs.get('attention_mask')
     if places is None or places.dim() != 2: return False

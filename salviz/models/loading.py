@@ -299,7 +299,7 @@ def tasks_of_kind(config) -> list:
 
 # %% ../../nbs/03_models/03_loading.ipynb #024b
 def _check_head(name, config, task):
-    "Raise an error if models like `name` have no head for `task`"
+    "Raise an error if models of the same type as `name` have no head for `task`"
     can = tasks_of_kind(config)
     if task in can: return
     usual = ('bert', 'roberta', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian', 'bart', 't5', 'vit', 'deit', 'beit')

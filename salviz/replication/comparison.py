@@ -292,7 +292,7 @@ def _final_measures(data, score, held_out, group, contrast, explained) -> dict: 
     return out
 
 def _with_means(frame, splits) -> pd.DataFrame:
-    "Add the means over the shifted splits, and the cost of a step relative to plain fine-tuning"
+    "Add columns to `frame`: means over the shifted splits, and the cost of a step relative to plain fine-tuning"
     for end in dict.fromkeys(c.removeprefix('test_') for c in frame if c.startswith('test_')):
         shifted = [c for split in splits[1:] if (c := f'{split}_{end}') in frame]
         if shifted: frame[f'mean_ood_{end}'] = frame[shifted].mean(axis=1)

@@ -683,7 +683,7 @@ def _beside_figure(*parts): return _html('claim.html', 'beside_figure', *parts)
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-25rb
 def _reaching(query, runs, conditions):
-    "Return a table with the number of steps after which the last condition reaches the first one's final training loss"
+    "Return a table with the number of steps until the last condition reaches the final training loss of the first"
     base, method = conditions[0], conditions[-1]
     columns, lines = _curve_columns(runs, query.measures[0]), []
     if len(conditions) < 2 or not columns or 'steps' not in runs: return ''

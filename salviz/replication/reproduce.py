@@ -45,7 +45,7 @@ def selected_claims(
     names=(),         # names of claims, such as 'D2'; empty: all claims of the budget
     budget='small',
 ) -> list: # of `Claim`
-    "Return the claims with these names"
+    "Return the claims called `names`, or all claims of the budget if there are no `names`"
     check_choice('budget', budget, budgets)
     unknown = [n for n in names if n not in claims]
     if unknown: raise ValueError(f'unknown claim {unknown[0]!r}; available: {", ".join(claims)}')
@@ -97,7 +97,7 @@ def list_claims(
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-10
 class _Worker:
-    "Train the trials of the studies `names` that have no recorded result"
+    "A worker that trains those trials of the studies `names` that have no recorded result"
     def __init__(self, folder, budget, names, file):
         self.folder, self.budget, self.names, self.file = Path(folder), budget, names, file
         self.studies, self.failed = {}, set()

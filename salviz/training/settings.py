@@ -69,7 +69,7 @@ _allowed = dict( # {setting: (function that returns whether a value is allowed, 
 # %% ../../nbs/06_training/01_settings.ipynb #s009b
 @dataclass(frozen=True)
 class Settings:
-    "Settings of a training run; a resumed run must have the same settings"
+    "Settings of a training run; a run can only be resumed with the same settings"
     # probe examples to record: a number, a split ('test[:8]'), a Dataset or your own texts
     probes:'int|str|Sequence|Dataset'=8
     snapshots:int=10            # number of recordings, including the first and last step; 0: none

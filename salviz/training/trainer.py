@@ -132,9 +132,9 @@ _clearly = .9 # maximum time relative to the model's own kernel, so that timing 
 
 # %% ../../nbs/06_training/08_trainer.ipynb #065lb
 def _measured_kernel(trainer) -> str: # None: the model has only one kernel
-    """Return the kernel that is clearly faster in bf16 on the first batch
+    """Return the kernel that is clearly faster than the model's kernel in bf16 on the first batch
 
-    Return the model's kernel if no other kernel is clearly faster and gives the same losses in float32."""
+    Return the model's kernel if there is no such kernel with the same losses in float32."""
     kernels, batch = attention_kernels(trainer.model), trainer.first_batch()
     if not kernels: return None
     reference, *others = (_losses_by(trainer, name, batch) for name in kernels)
@@ -153,8 +153,8 @@ def _measured_kernel(trainer) -> str: # None: the model has only one kernel
 def _chosen_kernel(job:Job, trainer) -> str: # None: the model's kernel
     """Return the attention kernel for `job`
 
-    The settings take precedence. In bf16 without such a setting, use the kernel that is stored in the run, or measure
-    which kernel is fastest and store it."""
+    If the settings name a kernel, use that kernel. Otherwise, in bf16, use the kernel that is stored in the run,
+    or measure which kernel is fastest and store it."""
     if job.settings.attention_kernel or job.settings.precision == 'fp32': return job.settings.attention_kernel
     first = job.args.process_index == 0
     name = broadcast(job.run.state.get('attention_kernel'))

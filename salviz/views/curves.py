@@ -324,7 +324,7 @@ def _about_runs(groups):
 # %% ../../nbs/10_views/01_curves.ipynb #036
 def _common_loss(groups, split=None) -> str: # 'task' or 'loss'
     """Return the loss for comparing runs {name: [runs]}: the task loss if methods add terms to it, since
-    these have other units and weights"""
+    these terms have different units and weights"""
     runs = [r for g in groups.values() for r in g]
     several = len({json.dumps(_method_of(r), sort_keys=True, default=str) for r in runs}) > 1
     if several and split != 'validation' and all('task' in _columns(r.train_rows) for r in runs): return 'task'
