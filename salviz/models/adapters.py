@@ -107,7 +107,7 @@ def _base_checksum(adapted) -> int:
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa15b
 def _name_of(model):
-    "Return the name that `model` can be loaded by (packaged, a folder or on the Hub), or None"
+    "Return the name from which `model` can be loaded (packaged, a folder or on the Hub), or None"
     name = model.name_or_path
     if not name or not Path(name).is_dir(): return name or None
     try: packaged = Path(name) == asset('minilm')

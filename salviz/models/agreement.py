@@ -124,7 +124,7 @@ def _renumbering(names, order) -> str:
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm14
 def _labelled(data, column) -> bool:
-    "Return whether `data` contains splits with a column of labels; later checks reject all other data"
+    "Return whether `data` contains splits that all have a column of labels"
     return (isinstance(data, dict) and 'train' in data
             and all(column in getattr(part, 'column_names', ()) for part in data.values()))
 
@@ -139,7 +139,8 @@ def agreed_data(
     who='train', # calling function, for errors
 ) -> tuple: # (data, list of sentences that describe the changes)
     """Return `data` with all labels numbered in the order of the outputs of `model`;
-    a model without class names adopts the class names of the data. Raise a `ValueError` if names differ"""
+    a model without class names adopts the class names of the data. Raise a `ValueError` if the class names of both
+    differ"""
     task = tasks[task_of(model)]
     column = task.columns[-1]
     if not task.has_classes or not _labelled(data, column): return data, []
@@ -180,7 +181,8 @@ def agreed_split(
     is_read=True,  # whether the labels are used; if not, different classes raise no error
     who='explain', # calling function, for messages
 ) -> tuple: # (Dataset, list of sentences that describe the changes)
-    "Return a split with its labels numbered in the order of the outputs of `model`, if it has class names"
+    """Return a split with its labels numbered in the order of the outputs of `model`; without class names, the split
+    stays unchanged"""
     try: task = tasks[task_of(model)]
     except ValueError: return part, []
     column = next((name for name in (task.columns[-1], 'labels') if _names_in(part, name)), None)
@@ -222,7 +224,7 @@ def trained_order(
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm20b
 def named_as(model, names):
-    "Set the class names of `model` to `names` from its run, with a warning if its config has a different order"
+    "Set the class names of `model` to `names`, which come from its run; warn if its config has a different order"
     count, model_names = getattr(unwrapped(model).config, 'num_labels', None), None
     if not names or len(names) != count or are_numbers(names): return
     model_names = class_names(model)
@@ -309,7 +311,8 @@ def agreed_pads(
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm24c
 def align_tokens(model, tokenizer, who='train') -> list: # of sentences that describe the changes
-    "Make `model` and `tokenizer` use the same padding token, in place; raise a `ValueError` if there is none"
+    """Make `model` and `tokenizer` use the same padding token, in place; raise a `ValueError` if no padding
+    token is usable"""
     is_text = getattr(unwrapped(model), 'main_input_name', 'input_ids') == 'input_ids'
     if not is_text or not hasattr(tokenizer, 'pad_token_id'): return [] # other checks reject these
     tokenizer_pad, model_pad, last = tokenizer.pad_token_id, _model_pad_id(model), _finds_its_row_by_pads(model)

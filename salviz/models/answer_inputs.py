@@ -65,8 +65,8 @@ def _answer_ids(processor, answer, where) -> list:
     return ids + [tokenizer.eos_token_id]*(tokenizer.eos_token_id is not None)
 
 def _marked_fractions(layout, is_image, rationale) -> list: # [tokens]; or None
-    """Return the fraction of each image token that is inside `rationale`, 0 for other tokens; None if no token has
-    a part inside"""
+    """Return the fraction of each image token that is inside `rationale`, 0 for other tokens; None if no image token
+    overlaps the rationale"""
     if rationale is None: return None
     mask = rationale_mask(rationale, layout.height, layout.width)
     out = np.zeros(len(is_image))
@@ -79,10 +79,10 @@ def encoded_answers(
     rows, # with image, text, target_text and, optionally, rationale
     first_id:int=0,
 ) -> Iterator[dict]: # input_ids, labels, rationale (if the rows have it), prompt, length, example_id
-    """Yield each of `rows` as token ids, with the labels and the marked fraction of each token
+    """Yield each of `rows` as token ids, with labels and the fraction of each token that is inside the rationale
 
     The answer is tokenized on its own; begin it with a space if the model writes one after the prompt.
-    Warns if the marks of a row cover no image token: such a row has no rationale."""
+    Warns if the rationale of a row covers no image token: the row is then treated as a row without a rationale."""
     empty = 0
     for i, row in enumerate(rows):
         image, prompt = as_image(row['image'], f'row {i}: '), prompted(processor, row['text'])

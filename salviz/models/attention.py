@@ -49,7 +49,7 @@ def unwrapped(model):
 
 # %% ../../nbs/03_models/01_attention.ipynb #013
 def _reading(model):
-    "Return the base model of `model`, or `model` itself if the base model does not accept its inputs (DINOv3)"
+    "Return the base model of `model`, or `model` itself if the base model does not accept the same inputs (DINOv3)"
     base, name = model.base_model, model.main_input_name
     takes = [{*inspect.signature(m.forward).parameters} for m in (model, base)]
     if name in takes[0] and not takes[1] & {name, 'args'}: return model
@@ -131,7 +131,7 @@ def _rows_at(
     x:torch.Tensor,  # broadcastable to [batch, heads, query, ...]
     at:torch.Tensor, # int64 [batch, rows]; a negative number counts from the last query
 ) -> torch.Tensor: # [batch, heads or 1, rows, ...]; one row if all queries of `x` share it
-    "Return the rows of `x` with these indices"
+    "Return the rows of `x` at the indices `at`"
     x = x[(None,) * (4 - x.dim())]
     if x.shape[2] == 1: return x
     x, at = x.expand(len(at), *x.shape[1:]), torch.where(at < 0, at + x.shape[2], at)
@@ -140,7 +140,7 @@ def _rows_at(
 class _Rows:
     "The query rows in `Maps`"
     def _matching(self, layer, at):
-        """Return which of the captured rows of `layer` belong to the queries, bool [batch, queries, rows]; raise a
+        """Return which of the captured rows of `layer` belong to the queries `at`, bool [batch, queries, rows]; raise a
         KeyError on a CPU for a missing query"""
         captured, at = self._row_maps[layer][0], at[:, None] if at.dim() == 1 else at
         matching = at[..., None] == captured[:, None]
@@ -153,12 +153,11 @@ class _Rows:
         layer,
         at=None, # int64 [batch] or [batch, rows]; None: the rows of `observe`, in their order
     ) -> torch.Tensor: # [batch, heads, rows, key]
-        """Return the attention of the queries with these indices, from captured rows or a whole map; NaN on a GPU for a
-        missing query"""
+        "Return the attention of the queries `at`, from captured rows or a whole map; NaN on a GPU for a missing query"
         return self._chosen_rows(layer, at, 1, self.__getitem__)
 
     def seen_rows(self, layer, at=None) -> torch.Tensor: # bool [batch, 1 or heads, rows, key]
-        "Return the keys that each of the queries attended to, which are allowed and not dropped; see `rows`"
+        "Return the keys that each of the queries `at` attended to: allowed and not dropped; see `rows`"
         return self._chosen_rows(layer, at, 2, self.seen)
 
     def _chosen_rows(self, layer, at, kind, whole):
@@ -390,7 +389,7 @@ def _capture(maps, layer, A):
 # %% ../../nbs/03_models/01_attention.ipynb #rw-04
 @dataclass(frozen=True)
 class AttentionCall:
-    "The arguments of the attention function in one layer, from which any of its rows can be computed"
+    "The arguments of the attention function in one layer, from which any rows of its attention can be computed"
     module:nn.Module
     query:torch.Tensor          # [batch, heads, query, size]
     key:torch.Tensor            # [batch, key heads, key, size]
@@ -406,7 +405,7 @@ class AttentionCall:
         return bool(causal) and self.mask is None and self.query.shape[2] > 1
 
     def keep(self, at, keys=slice(None)) -> torch.Tensor|None: # bool [batch, 1 or heads, rows or 1, key]
-        "Return the `keys` that these queries [batch, rows] may attend to; None: all keys"
+        "Return which of `keys` the queries `at` [batch, rows] may attend to; None: all keys"
         if self.mask is not None:
             return _rows_at(_structure(self.module, self.query, self.key, self.mask)[..., keys], at)
         if not self.causal: return None
@@ -426,9 +425,9 @@ class AttentionCall:
         at,               # int64 [batch, rows]
         keep,             # from `keep`, possibly without dropped positions
         heads=None,       # query heads; None: all
-        keys=slice(None), # keys to use, if no query of `at` attends to others
+        keys=slice(None), # keys to use; the queries must not attend to other keys
     ) -> torch.Tensor: # [batch, heads, rows, key]
-        "Return the attention of the queries with these indices, with the same rounding as in the model"
+        "Return the attention of the queries `at`, with the same rounding as in the model"
         return _probabilities(*self._selected(at, keep, heads, keys))
 
     def scores(self, at, keep, heads=None, keys=slice(None)) -> torch.Tensor: # [batch, heads, rows, key]
@@ -574,11 +573,11 @@ def _observed(config, maps, name='salviz'):
 
 # %% ../../nbs/03_models/01_attention.ipynb #065
 def _begin_pass(stack, args):
-    "Discard the maps of the previous pass, even if an exception ended it; a pre-hook of the observed base model"
+    "Discard the maps of the previous pass, even if that pass ended with an exception (a pre-hook of the base model)"
     if (maps := getattr(stack.config, '_maps', None)) is not None: maps._begin()
 
 def _end_pass(stack, args, output):
-    "Check that every layer was called; a forward hook of the observed base model"
+    "Check that every layer was called (a forward hook of the observed base model)"
     if (maps := getattr(stack.config, '_maps', None)) is not None: maps._end()
 
 # %% ../../nbs/03_models/01_attention.ipynb #066
@@ -586,7 +585,7 @@ _entering = threading.Lock()
 
 class _AlreadyObserved(RuntimeError): pass
 
-class _EditedMaps(Maps): "The state of `edited`; the model may be observed inside its block"
+class _EditedMaps(Maps): "The state of `edited`, inside whose block the model may also be observed"
 
 # %% ../../nbs/03_models/01_attention.ipynb #066b
 @contextmanager
@@ -687,7 +686,7 @@ def _inputs_to_try(stack) -> dict:
 # %% ../../nbs/03_models/01_attention.ipynb #tr05
 @contextmanager
 def _without_trace(stack):
-    "Run `stack` in eval mode without gradients and hooks inside the block; restore everything afterwards"
+    "Inside the block, run `stack` in eval mode without gradients and hooks; restore everything afterwards"
     modules = list(stack.modules())
     modes = [(m, m.training) for m in modules]
     hooks = [(m, name, m.__dict__[name]) for m in modules for name in ('_forward_pre_hooks', '_forward_hooks')
@@ -937,7 +936,7 @@ def check_layers(
     name='layers', # name of the argument in error messages
     part=None,     # part of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
 ) -> tuple: # of int, sorted, without duplicates
-    "Return the indices of `layers` of `model` from 0. Raise a ValueError for a layer without attention"
+    "Return the indices (from 0) of the `layers` of `model`. Raise a ValueError for a layer without attention"
     numbers = attention_layers(model, part)
     if layers is None: return numbers
     chosen = layers if isinstance(layers, _several) else [layers]
@@ -967,13 +966,14 @@ def _by_layer(model, part, values, name, check, allowed):
 
 # %% ../../nbs/03_models/01_attention.ipynb #rw-05
 def _row_numbers(x) -> torch.Tensor: # int64 [batch or 1, rows]
-    "Return row numbers as a tensor: those of a tensor [batch] differ between examples, those of a list do not"
+    """Return the row numbers `x` as a tensor: a tensor [batch] has one row for each example, a list has the same rows
+    for all examples"""
     numbers = torch.as_tensor(x).long()
     if isinstance(x, torch.Tensor) and x.dim() == 1: return numbers[:, None]
     return numbers.reshape(-1, numbers.shape[-1] if numbers.dim() else 1)
 
 def _checked_rows(model, part, rows, layers) -> dict: # {layer: int64 [batch or 1, rows]}
-    "Return the rows to capture for each layer; rows without layers are for all `layers`"
+    "Return the rows to capture for each layer; unless `rows` is a dictionary, all `layers` capture the same rows"
     if rows is None: return {}
     if not isinstance(rows, dict): rows = dict.fromkeys(check_layers(model, layers, part=part), rows)
     def is_valid(x):
@@ -1065,7 +1065,7 @@ class QueryKey:
 
     @property
     def scores(self) -> torch.Tensor: # [batch, query, key]
-        "Return the input of the softmax; the lowest number where a key is not allowed"
+        "Return the input of the softmax; keys that are not allowed have the lowest number of the dtype"
         scores = self.query @ self.key.transpose(1, 2) * self.scaling
         if self.bias is not None: scores = scores + self.bias
         return scores.masked_fill(~self.allowed, torch.finfo(scores.dtype).min)
@@ -1078,7 +1078,8 @@ def _check_eval_mode(model, who):
                      'call model.eval() first')
 
 def _of_head(x, head:int, heads:int):
-    "Return the part of `x` [batch, heads, ...] for one of `heads` query heads, which may share it; None stays None"
+    """Return the part of `x` [batch, heads, ...] for one of `heads` query heads; several query heads may share a part.
+    Return None if `x` is None"""
     if x is None: return None
     at = head * x.shape[1] // heads
     return x[:, at:at + 1]
@@ -1131,7 +1132,7 @@ def attention_calls(
 
 # %% ../../nbs/03_models/01_attention.ipynb #32473185
 def _cast_as_now(device):
-    "Return a function that creates a context manager with the current autocast for the type of `device`"
+    "Return a function that creates a context manager with the current autocast settings for the type of `device`"
     if not torch.is_autocast_enabled(device.type): return nullcontext
     return partial(torch.autocast, device.type, torch.get_autocast_dtype(device.type))
 
@@ -1180,7 +1181,7 @@ class _MapsByHead(Maps):
         layer, heads = self._next_layer(), query.shape[1]
         edit, keep = self._edits.get(layer), _structure(module, query, key, attention_mask, is_causal)
         def allowed(head):
-            "Return the keys that the queries of `head` may attend to, and its change"
+            "Return the keys that the queries of `head` may attend to, and the change of this head's attention"
             of, may = edit and edit.of_head(head), _of_head(keep, head, heads)
             return may if of is None else of.remaining(may, query.shape[2], key.shape[2]), of
         def attend(head, query, key, value, bias):
@@ -1220,7 +1221,8 @@ def gradients_by_head(
 
 # %% ../../nbs/03_models/01_attention.ipynb #102
 def layer_modules(model, part=None) -> list:
-    "Return the modules that run the attention layers of one part of `model`, in order; in ALBERT, one module runs all"
+    """Return the modules that run the attention layers of one part of `model`, in order; in ALBERT, one module runs
+    all layers"""
     part, stack = check_part(model, part)
     cross = cross_modules(stack)
     inside = {m for m in stack.modules() if eager_attention_of(type(m)) and m not in cross} | set(_disentangled(stack))

@@ -66,7 +66,7 @@ class LastInputs:
 
 # %% ../../nbs/03_models/12_batch_heads.ipynb #bh21
 def _is_packed(inputs) -> bool:
-    "Return whether several texts share a row: positions that restart, or boundaries of texts"
+    "Return whether several texts share a row, which shows in positions that restart or in boundaries of texts"
     if 'cu_seq_lens_q' in inputs: return True
     places, mask = inputs.get('position_ids'), inputs.get('attention_mask')
     if places is None or places.dim() != 2: return False
@@ -75,7 +75,7 @@ def _is_packed(inputs) -> bool:
     return bool(begins.any())
 
 def batch_fault(inputs:dict) -> str: # '' if there is none
-    "Return the reason why a batch with these `inputs` has no statistics of heads"
+    "Return the reason why head statistics cannot be computed for a batch with these `inputs`"
     ids, mask = inputs.get('input_ids'), inputs.get('attention_mask')
     if ids is None or ids.dim() != 2: return 'the batch has no input_ids [rows, tokens]'
     if mask is not None and mask.shape != ids.shape:
@@ -164,9 +164,10 @@ def batch_head_numbers(
 ) -> dict:
     """Return the statistics of every head, averaged over the texts of a batch (`largest_logit`: the maximum)
 
-    The dict contains the `layers`, the number of `texts`, the number of `long_texts` (long enough to mark heads), and
-    one array [layers, heads] for each statistic. `sinks` and `one_word` are the smallest attention of a long text to
-    sinks and to one word (None without long texts). Texts without ordinary tokens do not count."""
+    The dict contains the `layers`, the number of `texts`, the number of `long_texts` (long enough to mark heads as
+    dead or collapsed), and one array [layers, heads] for each statistic. `sinks` and `one_word` are the smallest
+    attention of a long text to sinks and to one word (None without long texts). Texts without ordinary tokens are
+    ignored."""
     real = inputs['attention_mask'].bool()
     is_special = torch.isin(inputs['input_ids'], torch.tensor(special, device=real.device)) & real
     queries, later = real & ~is_special, is_special.clone()

@@ -125,7 +125,7 @@ def thin_out(
 
 # %% ../../nbs/03_models/08_checkpoints.ipynb #agr20
 def _classes_of(run) -> list: # [] if the run has no class names
-    "Return the class names in the order that `run` was trained with, from its first snapshot"
+    "Return the class names from the first snapshot of `run`, in the order with which it was trained"
     task = tasks.get(run.config.get('task') or 'classification')
     if task is None or not task.has_classes or not run.recorded: return []
     try: return run.snapshot(*run.recorded[0]).classes
@@ -133,7 +133,7 @@ def _classes_of(run) -> list: # [] if the run has no class names
 
 # %% ../../nbs/03_models/08_checkpoints.ipynb #084
 def _class_of(path):
-    "Return the class of the model in the folder at `path`"
+    "Return the Python class of the model in the folder at `path`"
     try: names = read_object(path/'config.json').get('architectures')
     except (FileNotFoundError, ValueError): names = None
     name = names[0] if isinstance(names, list) and names else None

@@ -285,7 +285,7 @@ class MaskTokens:
         tokenizer:'PreTrainedTokenizerBase', # tokenizer with a mask token
         fraction:_PositiveFraction=.15,      # fraction of the tokens of each sentence to predict
         masked:_Fraction=.8,                 # fraction of these tokens that become the mask token
-        replaced:_Fraction=.1,               # fraction of these that become a random token; the rest stay unchanged
+        replaced:_Fraction=.1,               # fraction of these tokens that become random; the rest stay unchanged
     ):
         problem = ''
         if masked + replaced > 1 + 1e-9:
@@ -304,8 +304,8 @@ class MaskTokens:
     def __repr__(self): return f'MaskTokens(fraction={self.fraction}, masked={self.masked}, replaced={self.replaced})'
 
     def __call__(self, batch:dict, seed:int, step:int) -> dict:
-        """Return a copy of `batch` with corrupted input_ids and labels [batch, n], -100 at tokens that are not
-        predicted"""
+        """Return a copy of `batch` with corrupted input_ids, and with labels [batch, n] that are -100 at tokens
+        that are not predicted"""
         _check_batch(batch, 'MaskTokens')
         ids = batch['input_ids']
         chosen = _choose_tokens(batch, self.fraction, seed, step)
@@ -361,8 +361,8 @@ class ReplaceTokens:
     def __repr__(self): return f'ReplaceTokens(fraction={self.fraction})'
 
     def __call__(self, batch:dict, seed:int, step:int) -> dict:
-        """Return a copy of `batch` with replaced input_ids and labels [batch, n]: 1 replaced, 0 original, -100
-        special"""
+        """Return a copy of `batch` with some input_ids replaced, and with labels [batch, n]: 1 for replaced,
+        0 for original and -100 for special tokens"""
         _check_batch(batch, 'ReplaceTokens')
         ids, special = batch['input_ids'], batch['is_special']
         drawn = keyed_uniform(batch['example_id'], ids.shape[1:], seed, step, _streams['token']).double()

@@ -56,7 +56,7 @@ def _whole_crop(reader, height, width, shape, block) -> Crop:
 _swin = 'donut-swin', 'swin'
 
 def _image_input(model, processor, image, name) -> EncoderInput:
-    "Return the input for `image` of a model with a ViT, DeiT or Swin encoder"
+    "Return the input that a model with a ViT, DeiT or Swin encoder reads for `image`"
     check_faults(processor_faults(model, processor, kinds='images'), f'{name}: ')
     config, reader, image = model.config.encoder, processor.image_processor, as_image(image, f'{name}: ')
     values = reader(image, return_tensors='pt')['pixel_values']
@@ -73,7 +73,7 @@ def _image_input(model, processor, image, name) -> EncoderInput:
 
 # %% ../../nbs/03_models/18_encoder_inputs.ipynb #en10
 def _audio_input(model, processor, audio, name) -> EncoderInput:
-    "Return the input of Whisper for `audio` [samples] at the sampling rate of the processor"
+    "Return the input that Whisper reads for `audio` [samples] at the sampling rate of the processor"
     check_faults(processor_faults(model, processor, 'feature_extractor', 'audio'), f'{name}: ')
     reader, audio = processor.feature_extractor, np.asarray(audio)
     longest = reader.n_samples

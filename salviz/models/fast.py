@@ -34,7 +34,7 @@ def sort_rows(x:torch.Tensor) -> torch.Tensor: # shape of `x`, detached from the
     return on_processor(np.sort, lambda x: x.detach().sort(-1).values, wide).to(x.dtype)
 
 def any_key(x:torch.Tensor) -> torch.Tensor: # bool [..., query, 1]
-    "Return whether any key is True, for each row of the bool `x` [..., query, key]"
+    "Return, for each row of the bool `x` [..., query, key], whether any key is True"
     return on_processor(lambda x: x.any(-1, keepdims=True), lambda x: x.any(-1, keepdim=True), x)
 
 # %% ../../nbs/03_models/00_fast.ipynb #fast-09

@@ -28,7 +28,7 @@ class _Family:
     crops:object                    # function of (model, processor, height, width, inputs) -> list of `Crop`
     tower:str='vision_tower'        # attribute of the model that contains the vision tower
     language:str='language_model'
-    merge:object=lambda config: 1   # function of the config
+    merge:object=lambda config: 1   # function of the config -> side of the block of patches that become one token
     is_grouped:bool=False           # whether the patches of one token follow each other in the tower
 
 _families = {}
@@ -114,7 +114,7 @@ _reasons = {'blip-2': _queries, 'instructblip': _queries, 'idefics2': _queries, 
             'mllama': _cross}
 
 def _family_of(model, name) -> _Family:
-    "Return the family of `model`; raise a `ValueError` with the reason if it is not supported; `name` is the function"
+    "Return the family of `model`; if it is not supported, raise a `ValueError` that begins with `name`"
     model = unwrapped(model)
     kind = getattr(getattr(model, 'config', None), 'model_type', '')
     family, why = _families.get(kind), ''
@@ -168,8 +168,9 @@ def patch_order(
     model,
     layout:ImageLayout,
 ) -> np.ndarray: # int64 [patches]
-    """Return where the tower stores each patch of a crop (row by row), counted from its first patch; the crops of a
-    layout have equal grids"""
+    """Return the index at which the vision tower stores each patch of a crop, for the patches row by row
+
+    Indices start at the first patch of the crop. All crops of a layout have grids of the same size."""
     family, merge = _family_of(model, 'patch_order'), vision_parts(model).merge
     crop = layout.crops[0]
     places = np.arange(crop.rows*crop.columns*merge**2)

@@ -185,7 +185,7 @@ def _is_changed(module, is_whole=False) -> bool:
 
 # %% ../../nbs/03_models/03_loading.ipynb #row2b
 def _row_products(model) -> list: # linear layers and dropout; [] if the first row may not be enough
-    "Return the modules of the last layer of `model` that process each row after its attention"
+    "Return the modules of the last layer of `model` that process each row separately, after the attention"
     model = unwrapped(model)
     config, transformers = getattr(model, 'config', None), 'transformers.models.'
     if getattr(config, 'model_type', None) not in _kinds_by_row: return []
@@ -204,7 +204,8 @@ def _row_products(model) -> list: # linear layers and dropout; [] if the first r
 
 # %% ../../nbs/03_models/03_loading.ipynb #row2c
 def _first_row(module, args):
-    "Return the first row of states [batch, n, size]; None leaves other inputs, such as an adapter's weights, unchanged"
+    """Return the first row of states [batch, n, size]; return None for other inputs, such as an adapter's weights,
+    to leave them unchanged"""
     if args[0].dim() == 3: return (args[0][:, :1], *args[1:])
     return None
 
@@ -227,7 +228,7 @@ def first_row_alone(
     model,
     is_enough=True, # True: only the class logits are needed; False: compute all rows
 ):
-    "Compute only the row of the last layer that the head of `model` uses, where possible, inside the block"
+    "Inside the block, compute only the row of the last layer that the head of `model` uses, where possible"
     parts = _row_products(model) if is_enough else ()
     handles = _rows_of(layer_modules(unwrapped(model))[-1], parts) if parts else ()
     try:
@@ -252,7 +253,7 @@ def is_bidirectional(model) -> bool:
 _packaged_models = 'minilm', 'movie-minilm'
 
 def _locate(name, revision):
-    "Return the source from which `name` is loaded, whether only local files are used, and the reason"
+    "Return the source from which `name` is loaded, whether only local files are used, and the reason for this"
     if name in _packaged_models: return asset('minilm'), True, '' # 'movie-minilm' is stored as a difference from it
     if Path(name).expanduser().is_dir(): return Path(name).expanduser(), True, ''
     if str(name).startswith(('.', '/', '~')):
@@ -283,7 +284,8 @@ def _explained(name, silence):
 _left_to_right = frozenset('gpt_neox gpt_neox_japanese'.split()) # regardless of is_decoder in their config
 
 def _is_decoder(config):
-    "Return whether language models with this `config` are causal; BERT and similar models are if is_decoder=True"
+    """Return whether language models with this `config` are causal; BERT and similar models are causal if
+    is_decoder=True"""
     one_stack = not getattr(config, 'is_encoder_decoder', False)
     return one_stack and (getattr(config, 'is_decoder', True) or config.model_type in _left_to_right)
 
@@ -297,7 +299,7 @@ def tasks_of_kind(config) -> list:
 
 # %% ../../nbs/03_models/03_loading.ipynb #024b
 def _check_head(name, config, task):
-    "Raise an error if models like `name` have no head for `task`"
+    "Raise an error if models of the same type as `name` have no head for `task`"
     can = tasks_of_kind(config)
     if task in can: return
     usual = ('bert', 'roberta', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian', 'bart', 't5', 'vit', 'deit', 'beit')
@@ -374,7 +376,7 @@ def target_start(model):
 
 # %% ../../nbs/03_models/03_loading.ipynb #038
 def _other_head(config, head):
-    "Return whether `config` was trained with a sequence head and `head` is a token head, or the reverse"
+    "Return whether the model of `config` was trained with a sequence head and `head` is a token head, or vice versa"
     trained = ' '.join(config.architectures or ())
     alike = {tasks[task].head.name for task in ('classification', 'token_classification')}
     return head.name in alike and head.name not in trained and any(name in trained for name in alike)
@@ -400,8 +402,8 @@ def is_taught(parameter:str) -> bool:
 
 # %% ../../nbs/03_models/03_loading.ipynb #taught-2b
 def load_taught_weights(model, name):
-    """Add the trained weights of the packaged model called `name` to `model`, a new 'minilm'; do not change a head for
-    other classes"""
+    """Add the trained weights of the packaged model called `name` to `model`, a new 'minilm'; leave a head for other
+    classes unchanged"""
     learned, is_same_head = load_file(_taught_file(name)), model.config.num_labels == len(taught_classes[name])
     with torch.no_grad():
         for key, parameter in model.named_parameters():
@@ -466,7 +468,7 @@ def load_classifier(
     seed:Seed=0,                    # seed for a new head
     **kwargs, # further arguments of transformers' from_pretrained, such as revision or classifier_pooling
 ) -> 'tuple[PreTrainedModel, PreTrainedTokenizerBase]': # (model in eval mode, tokenizer)
-    "Load a transformers sequence classifier and its tokenizer; a new head depends only on `seed`"
+    "Load a transformers sequence classifier and its tokenizer; weights of a new head depend only on `seed`"
     def count(config):
         size = _class_count(name, config, num_labels, labels, kwargs.get('ignore_mismatched_sizes'))
         return class_config(None, labels) | dict(num_labels=size)
@@ -494,7 +496,7 @@ def load_model_for(
     seed:Seed=0,                    # seed for a new head
     **kwargs,                       # further arguments of transformers' from_pretrained
 ) -> 'tuple[PreTrainedModel, PreTrainedTokenizerBase|None]': # (model in eval mode, tokenizer; None for images)
-    "Load a transformers model with a head for `task`, and its tokenizer; a new head depends only on `seed`"
+    "Load a transformers model with a head for `task`, and its tokenizer; weights of a new head depend only on `seed`"
     _check_task(task, num_labels, labels)
     described, head = tasks[task], tasks[task].head
     needed = head.config.get('num_labels')

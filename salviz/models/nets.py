@@ -318,7 +318,7 @@ class _SeriesLayer(nn.Module):
 
 # %% ../../nbs/03_models/04_nets.ipynb #035
 def _sinusoids(steps, width, like):
-    "Return the position encodings [steps, width] of Vaswani et al. (2017), on the device and in the dtype of a tensor"
+    "Return the position encodings [steps, width] of Vaswani et al. (2017), on the device and in the dtype of `like`"
     rates = torch.exp(torch.arange(0, width, 2, device=like.device)*(-math.log(10000)/width))
     at = torch.arange(steps, device=like.device)[:, None]*rates
     return torch.stack([at.sin(), at.cos()], -1).flatten(1)[:, :width].to(like.dtype)
@@ -355,7 +355,7 @@ class SeriesTransformer(SmallNet):
 
     @property
     def dummy_inputs(self):
-        "A batch of one series, for the trial pass of `observe`"
+        "Return a batch of one series for the trial pass of `observe`"
         return {self.main_input_name: torch.linspace(-1, 1, math.prod(self.config.shape)).view(1, *self.config.shape)}
 
     def mask(self, x):

@@ -37,7 +37,7 @@ def _joined_blocks(
     at, mask,       # as returned by `sentence_positions`
     tokens:int,     # number of tokens in a row
 ) -> torch.Tensor: # [pairs, heads, tokens] or [pairs, heads, tokens, tokens]; 0 outside the sentences
-    "Return values of the sentences at the positions of their tokens in the pairs; maps become blocks"
+    "Move values of single sentences to the positions of their tokens in the sentence pairs; maps become blocks"
     pairs = len(x) // 2
     joined = x.new_zeros(pairs, x.shape[1], *[tokens] * (x.dim() - 2))
     for i, (positions, is_real) in enumerate(zip(at, mask)):
@@ -176,7 +176,7 @@ def check_preprocessing(
     texts:list,   # of str
     aligned:list, # of `TokenText`, one for each text
 ):
-    "Raise an error if `encoder` reads other tokens than those in `aligned`; truncated texts are not compared"
+    "Raise an error if `encoder` reads tokens other than those in `aligned`; truncated texts are not compared"
     for text, tokens in zip(texts, aligned):
         features = encoder.preprocess([text])
         read = features['input_ids'][0][features['attention_mask'][0].bool()]

@@ -29,7 +29,7 @@ from .attention import unwrapped
 # %% ../../nbs/03_models/02_tasks.ipynb #015
 def example_mean(
     x:torch.Tensor,      # values [batch, ...]
-    counts:torch.Tensor, # bool, broadcastable to `x`: positions that count
+    counts:torch.Tensor, # bool, broadcastable to `x`: positions to include
 ) -> torch.Tensor: # [batch]; 0 for an example without any counted position
     "Return the mean of `x` over the counted positions of each example"
     counts = counts.expand_as(x).flatten(1)
@@ -325,7 +325,7 @@ def _of_texts(fits, config={}):
                 lambda kind, config: kind == 'ForSequenceClassification' and fits(config), config)
 
 def _reads_both(kind, config):
-    "Return whether a model generates text about an image, by the name of its class and its config"
+    "Return whether a model generates text about an image, judging by the name of its class and by its config"
     return 'ConditionalGeneration' in kind and hasattr(config, 'vision_config')
 
 def _translates(kind, config):
@@ -392,7 +392,8 @@ def head_of(model) -> str: # 'sequence', 'causal', 'masked', 'token', 'span', 'i
 
 # %% ../../nbs/03_models/02_tasks.ipynb #029b
 def task_of(model) -> str:
-    "Return the task of `model`'s head, a key of `tasks`; raise an error that lists the supported tasks if it has none"
+    """Return the task of the head of `model`, a key of `tasks`; if the head fits no task, raise an error that lists the
+    supported tasks"""
     model = unwrapped(model)
     name, config = type(model).__name__, getattr(model, 'config', None)
     if getattr(model, 'salviz_task', None) in tasks: return model.salviz_task
@@ -418,7 +419,8 @@ def answers_images(model) -> bool:
     return _reads_both(type(model).__name__, getattr(model, 'config', None))
 
 def observed_model(model):
-    "Return the part of `model` whose attention methods use: the language model of a vision-language model, or `model`"
+    """Return the part of `model` whose attention is used by methods: the language model of a vision-language model,
+    else `model` itself"""
     if not answers_images(model): return model
     from salviz.models.image_tokens import vision_parts
     return vision_parts(model).language

@@ -74,7 +74,7 @@ def verdicts_of(
 
 # %% ../../nbs/15_replication/14_archive.ipynb #1e23396f
 def _of_budget(file, budget) -> str:
-    "Return those lines in a file of rows that belong to a budget, with the registries and machines"
+    "Return the lines of a file of rows that belong to a budget, and its lines that describe registries and machines"
     budgets = {budget, 'tuning'} if budget == 'tuned' else {budget}
     def belongs(e):
         if e['kind'] == 'row': return e['budget'] in budgets
@@ -83,7 +83,7 @@ def _of_budget(file, budget) -> str:
     return ''.join(to_json(e) + '\n' for e in file_entries(Path(file)) if belongs(e))
 
 def _software(now) -> dict:
-    "Return the version and commit of salviz that wrote the archive; versions of the runs are in the rows"
+    "Return the version and commit of salviz that wrote the archive (rows contain the versions of their runs)"
     from salviz import __version__
     return dict(salviz=__version__, commit=_commit_of(find_spec('salviz').origin) or None, written=now.isoformat())
 
@@ -118,7 +118,7 @@ def write_archive(
     file, # file of rows
     budget:str='small',
 ) -> Path: # path of the archive
-    "Write everything that a report was computed from, and the report, into one archive; an existing one is replaced"
+    "Write a report and everything that it was computed from into one archive; replace an existing archive"
     now, to, verdicts = datetime.now(UTC).replace(microsecond=0), Path(to), verdicts_of(file, budget)
     if to.suffix != '.zip': raise ValueError(f'write_archive: the archive must be a .zip file, got {to.name}')
     chosen = [choice for choice in frozen(file).values() if budget == 'tuned']

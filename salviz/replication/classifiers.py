@@ -43,7 +43,8 @@ _glue = dict(cola=dict(text='sentence'), mrpc=_pairs, rte=_pairs)
 
 @functools.cache
 def _glue_pools(task): # DatasetDict
-    "Return a task of GLUE, with the official development split as test split and validation cut from train"
+    """Return a task of GLUE, with the official development split as the test split and a validation split taken from
+    train"""
     from salviz.data.texts import from_hub, load_text
     if task == 'sts-b':
         raw, columns = load_text('sts-b'), dict(text_pair='text_pair')
@@ -216,7 +217,7 @@ def _study(folder, model, data, methods, seeds, settings, measures, **train):
                  **{**dict(snapshots=0, probes=1, keep=1), **train})
 
 def _chosen(methods, names):
-    "Return the `methods` {name: method} with these `names`, in that order; None: all"
+    "Return the `methods` {name: method} called `names`, in the order of `names`; None: all"
     unknown = [name for name in names or () if name not in methods]
     if unknown: raise ValueError(f'unknown condition {unknown[0]!r}; available: {", ".join(methods)}')
     return {name: methods[name] for name in names or methods}
@@ -284,7 +285,7 @@ def _ad64(folder, after, seeds, tasks, rows, epochs, learning_rate, layers, **mo
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-28
 def _prior_methods(rate=.3, layers=0) -> dict: # {name: method}
-    "Return the strategies of section 2.2 with gold labels, and two of them with predicted labels"
+    "Return the strategies of section 2.2 of the AD-DROP paper with gold labels, and two of them with predicted labels"
     from salviz.methods import ADDrop, ADDropVariant
     from salviz.methods.ad_drop import prior_method, prior_strategies
     gold = {name: prior_method(name, rate, layers=layers) for name in prior_strategies}
@@ -343,7 +344,7 @@ _attention_kl.version = '1'
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-33
 def _teacher_first(method, settings, seed) -> tuple: # (plan, method, settings, seed); None for the teacher itself
-    "Return the run that a trial of SALLM starts from"
+    "Return the run from which a trial of the study SALLM starts"
     if method == 'FT': return None
     return ('SALLM', 'FT', settings, seed)
 
@@ -358,7 +359,7 @@ def _teacher_first(method, settings, seed) -> tuple: # (plan, method, settings, 
                 rows=('full',)*3, epochs=4, learning_rate=1e-5, batch_size=32, max_length=60, steps=20))
 def _sallm(folder, after, seeds, tasks, rows, epochs, learning_rate, layers, arms=None, load=_sentence_pools,
           base='minilm', max_length=32, batch_size=16, steps=8, model=None, data=None):
-    "Return the study of SalLM, Fine-Tuned, Iterative and fine-tuning"
+    "Return the study of the variants SalLM, Fine-Tuned and Iterative of SalLM, and of plain fine-tuning"
     return _study(folder, model or _transformer_for(load, data, base, layers), _drawn(load, rows, data),
                   _chosen(_sallm_methods(steps), arms), seeds, dict(task=list(tasks)), dict(attention_kl=_attention_kl),
                   epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, max_length=max_length)
@@ -409,7 +410,7 @@ _saliencies = dict(gradient='gradient', IG=dict(method='integrated_gradients', s
 _removed = (0., .05, .1, .2, .3, .4, .5, .6, .7, .8, .9)
 
 def _below_random(model, test, ways) -> dict:
-    "Return accuracy curves, the areas under them, and the area of random pixels minus each of these areas"
+    "Return accuracy curves, the areas under them, and the area for randomly chosen pixels minus each of these areas"
     from salviz.analysis.faithfulness import accuracy_drop
     frame = accuracy_drop(model, test, ways, fractions=_removed, target='gold', ranking='magnitude')
     curves = {way: part.set_index('share').accuracy for way, part in frame.groupby('method', sort=False)}

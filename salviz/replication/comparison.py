@@ -120,7 +120,7 @@ def _shipped_comparison() -> Path:
 class _ComparedRows:
     "The rows of a comparison and their description"
     rows:pd.DataFrame # method, seed, run, then metrics
-    score:str         # metric that selects checkpoints, such as 'accuracy'
+    score:str         # metric by which checkpoints are selected, such as 'accuracy'
     splits:list       # held-out splits, 'test' first
     methods:list      # names of all methods, in the order of the call
     left_out:dict = field(default_factory=dict) # {method: why it was not trained}
@@ -160,7 +160,7 @@ class _Ranked(_ComparedRows):
         return {name: out[name] for name in self.methods if name in out}
 
     def ranked(self) -> list:
-        "Return the names of the methods that learned, the best mean test score first"
+        "Return the names of the methods that learned, sorted by mean test score, best first"
         names = [name for name in self.methods if name not in self.notes()]
         means = {name: self.rows[f'test_{self.score}'][self.rows['method'] == name].mean() for name in names}
         return sorted(names, key=lambda name: -means[name])
@@ -192,14 +192,14 @@ class _Sentences(_Ranked):
                 'and trained again with other seeds.')
 
     def _evaluation_notes(self) -> dict: # {method: sentence}
-        "Return `Method.evaluation_note` of the methods that have one"
+        "Return the `Method.evaluation_note` of each method that has one"
         kinds = method_kinds()
         notes = {name: getattr(kinds.get(name), 'evaluation_note', '') for name in self.methods}
         notes |= {name: tuned['note'] for name, tuned in self.tuning.items() if 'note' in tuned}
         return {name: note for name, note in notes.items() if note and name not in self.left_out}
 
     def _evaluation_sentence(self):
-        "Return the notes on the evaluation of methods, each once"
+        "Return the notes on the evaluation of the methods, without repetitions"
         return ' '.join(dict.fromkeys(self._evaluation_notes().values()))
 
     def _test_sentence(self):
@@ -253,13 +253,13 @@ class MethodComparison(_Sentences):
         return self.results(**options).latex(label, small='footnotesize', wide=True)
 
     def figure(self, **options) -> 'Figure': # options of `salviz.figure`, such as width
-        "Return in-domain against out-of-domain scores, with intervals over seeds"
+        "Return a figure of out-of-domain against in-domain scores, with intervals over seeds"
         from salviz.figures.kinds import figure
         frame = self.rows[self.rows['method'].isin(self.ranked())]
         return figure(frame, 'domain_shift', **{**dict(x=f'test_{self.score}', y=f'mean_ood_{self.score}'), **options})
 
     def methods_text(self, form:Literal['markdown', 'latex']='markdown') -> str:
-        "Return the methods paragraph of a paper, with the tuning and the tests"
+        "Return the text on the compared methods for the methods section of a paper, with the tuning and the tests"
         chosen = '; '.join(f'{name}: ' + ', '.join(f'{k} = {format_value(x)}' for k, x in tuned['chosen'].items())
                            for name, tuned in self.tuning.items())
         added = (self._evaluation_sentence(), self._tuning_sentence(), f'Chosen settings: {chosen}.'*bool(chosen),
@@ -292,7 +292,7 @@ def _final_measures(data, score, held_out, group, contrast, explained) -> dict: 
     return out
 
 def _with_means(frame, splits) -> pd.DataFrame:
-    "Add the means over the shifted splits, and the cost of a step relative to plain fine-tuning"
+    "Add columns to `frame`: means over the shifted splits, and the cost of a step relative to plain fine-tuning"
     for end in dict.fromkeys(c.removeprefix('test_') for c in frame if c.startswith('test_')):
         shifted = [c for split in splits[1:] if (c := f'{split}_{end}') in frame]
         if shifted: frame[f'mean_ood_{end}'] = frame[shifted].mean(axis=1)
@@ -319,7 +319,8 @@ def _spent(folder, workers=1) -> float:
                if (folder/name/'study.json').exists())/workers
 
 def _missing_methods(folder, methods) -> str: # '' if there are none
-    "Return an error if the tuning study in `folder` contains further methods, for example of an unfinished extension"
+    """Return an error message if the tuning study in `folder` contains methods that are not in `methods`,
+    for example from an unfinished extension"""
     if not (folder/'tuning'/'study.json').is_file(): return ''
     trained = read_study(folder/'tuning')['design']['methods']
     missing = [name for name in trained if name not in methods]
@@ -330,7 +331,7 @@ def _missing_methods(folder, methods) -> str: # '' if there are none
             f'{call}, or choose another folder')
 
 def _column_fault(data, train) -> str: # '' if there is none
-    "Return an error if the test split lacks the column of groups or contrast sets"
+    "Return an error message if the test split lacks the column of groups or contrast sets"
     names = [train[k] for k in ('group', 'contrast') if train.get(k)]
     lacking = [name for name in names if name not in data['test'].column_names]
     if not lacking: return ''
@@ -372,7 +373,7 @@ class _Work:
         return study
 
     def finish(self, study) -> bool: # whether it is complete
-        "Train the trials of a study until the deadline"
+        "Train the trials of a study until the deadline; return whether all of them are finished"
         if time.time() < self.ends and not _is_complete(study): study.run(**self.run_options)
         return _is_complete(study)
 
@@ -380,7 +381,8 @@ class _Work:
 class _Comparing(_Work):
     "The plan and the tuning of one call of `compare`"
     def _read_plan(self, file) -> _Plan:
-        "Return the plan in `file` for the methods of this call; raise an error if one has too few points to try"
+        """Return the plan in `file` for the methods of this call; raise an error if a method has fewer combinations of
+        settings than planned trials"""
         plan = _Plan(**json.loads(file.read_text(encoding='utf-8')))
         for name, spec in self.methods.items():
             n = math.prod(map(len, space_of(spec).values()))
@@ -392,7 +394,7 @@ class _Comparing(_Work):
         return plan
 
     def plan(self, points, measure, trials) -> _Plan:
-        "Return the plan in the folder; estimate the time of methods that it lacks, and write it"
+        "Return the plan in the folder; if it lacks methods, estimate their training time and store the extended plan"
         file, before = self.folder/'plan.json', _Plan(trials, {}, {}, 0.)
         if file.is_file(): before = self._read_plan(file)
         if before.seconds.keys() | before.left_out.keys() == self.methods.keys(): return before
@@ -409,7 +411,7 @@ class _Comparing(_Work):
         return plan
 
     def tune(self, trials) -> tuple: # (tuning, plan, whether it is complete)
-        "Tune all methods"
+        "Tune all methods; return the chosen settings, the plan, and whether tuning is complete"
         measure = f'validation_{self.score}'
         spaces = {name: space_of(spec) for name, spec in self.methods.items()}
         trials = min(trials, *(math.prod(map(len, space.values())) for space in spaces.values()))
@@ -444,7 +446,7 @@ def _comparison(work, plan, tuning, final) -> MethodComparison:
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-029
 def _save_unless_shorter(comparison, file, say):
-    "Save a comparison, unless `file` contains more rows, as after an extension that stops at its budget"
+    "Save a comparison, unless `file` contains more rows, which happens if an extension stops at its budget"
     rows = len(MethodComparison.open(file).rows) if file.is_file() else 0
     if len(comparison.rows) >= rows: comparison.save(file)
     else:
@@ -472,7 +474,7 @@ def compare(
     explained:int=50,       # rows of each split whose explanations are measured; 0: none
     epochs:PositiveInt=4,   # epochs of every run
     batch_size:PositiveInt=16,
-    say:Callable=print,     # receives the lines with the estimate
+    say:Callable=print,     # called with each message, such as the time estimate
     processes:PositiveInt|None=None, # workers on this machine, which share its cores; None: this process
     run:dict|None=None,     # arguments of `Study.run`, such as executor
     **train,                # further arguments of `train`, such as max_length

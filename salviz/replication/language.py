@@ -54,8 +54,8 @@ _splits = (.7, .1, .2)
 def _rated_sentences(
     sign=True, # only sentences with clear ratings, labelled by their sign; False: all sentences
 ):
-    """Return the packaged movie sentences, with classes if `sign` is set; the splits are the same, so test sentences
-    remain unseen"""
+    """Return the packaged movie sentences, with classes if `sign` is set; the splits are those of pre-training,
+    so test sentences remain unseen"""
     from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
     from salviz.data.texts import load_text
     data = load_text('movie-sentences', splits=_splits, seed=0)
@@ -310,7 +310,8 @@ _pairs = {'copy-reorder': _reorder_pools, 'iwslt': _iwslt_pools}
       full=dict(seeds=range(100, 105), rows=('full', 'full', 'full'), layers=6, heads=4, hidden=512, epochs=20,
                 batch_size=64, learning_rate=5e-4, source='iwslt'))
 def _translator(folder, after, seeds, rows, source, layers, heads, hidden, model=None, data=None, **train):
-    "Return the study of a translator, plain and with a next and a prev head in each encoder layer (G9)"
+    """Return the study of a translation model, trained without guidance and with a next and a prev head in each
+    encoder layer (G9)"""
     if source == 'iwslt' and (model is None or data is None): _needs_gpu('MT', 'IWSLT (English, German) from the Hub')
     pools = _pairs[source]
     def made(seed):
@@ -342,7 +343,7 @@ def _take_body(
 
 # %% ../../nbs/15_replication/05_language.ipynb #lang-34b
 def _started(study, start, layers, seed):
-    "Return fine-tuning that first loads the body of a language model"
+    "Return a fine-tuning method that first loads the body of a language model"
     method = unguided()
     method.prepare = partial(_take_body, study, start, layers, seed)
     return method

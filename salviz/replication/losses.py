@@ -43,7 +43,7 @@ def train_curve(
     run,
     parts=10,
 ) -> dict: # {index of the part, from 1: mean task loss}
-    "Return the mean training loss in each of equal parts of training"
+    "Return the mean training loss in each of `parts` equal parts of training"
     losses = [row.get('task', row.get('loss', math.nan)) for row in run.train_rows]
     return {str(i): float(np.mean(part)) for i, part in enumerate(np.array_split(losses, parts), 1) if len(part)}
 

@@ -95,11 +95,11 @@ class _RoundsOfPoints(Study):
         self.cells = sorted(dict.fromkeys(found), key=lambda cell: cell.method in building)
 
     def _settings_of(self, name) -> dict:
-        "Return the settings that the points of the method `name` have"
+        "Return the settings in the points of the method `name`, with their values"
         return {k: values for k, values in self.settings.items() if k in self.points[name][0]}
 
     def _common_design(self, old, new) -> dict:
-        "Return the design `new` without additions, such as settings of a new method"
+        "Return the design `new` without additions to the design `old`, such as settings of a new method"
         common = super()._common_design(old, new)
         return {**common, 'settings': {k: values for k, values in common['settings'].items() if k in old['settings']}}
 
@@ -148,7 +148,8 @@ class PointStudy(_RoundsOfPoints):
                          StudyOptions(weights='none', extend=True), **train)
 
     def _is_spent(self, cell):
-        "Keep the checkpoints of plain fine-tuning, because methods that are added later may build on them"
+        """Return whether checkpoints of `cell` can be deleted; those of plain fine-tuning are kept,
+        because methods that are added to the comparison later may build on them"""
         return cell.method != plain_method and super()._is_spent(cell)
 
     def run_cell(self, cell, again=(), ended=None, leave=lambda: False) -> str: # as `Study.run_cell`
@@ -170,7 +171,7 @@ class PointStudy(_RoundsOfPoints):
             super()._report(busy)
 
     def timed(self, method:str, steps:int) -> float: # seconds
-        "Train a method on a few batches, twice, in a temporary folder, and return the elapsed time"
+        "Train a method for two epochs of `steps` batches in a temporary folder, and return the elapsed time"
         from salviz.training.trainer import train
         cell = next(c for c in self.cells if c.method == method)
         arguments = {**self.train, **{k: x for k, x in cell.settings if k in self._shared}, 'epochs': 2}
@@ -200,7 +201,7 @@ class SplitExplanations:
         return f'1 {vars(self)}'
 
     def __call__(self, model, tokenizer, data) -> dict: # {'comprehensiveness', 'sufficiency'}
-        "Return the numbers of `model` on the split"
+        "Return comprehensiveness and sufficiency of `model` on the split, each minus that of a random ranking"
         from salviz.analysis.faithfulness import faithfulness_table
         part = data[self.split].select(range(min(self.rows, len(data[self.split]))))
         table = faithfulness_table(model, part, dict(used=self.attribution), tokenizer, unit='word', flips=False,

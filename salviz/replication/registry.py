@@ -685,7 +685,7 @@ def differences(
     effect:Effect,
     rows:pd.DataFrame, # see `salviz.replication.rows.read_rows`
 ) -> pd.DataFrame: # columns task, pair, d (rule 'spread': first, second in place of d); attrs: missing pairs
-    "Return the paired differences of an effect; positive means in the direction of the claim"
+    "Return the paired differences of an effect; positive differences are in the direction of the claim"
     columns = [_values(rows, effect, t) for t in effect.terms]
     whole = pd.concat(columns, axis=1, join='outer', keys=range(len(columns)))
     complete = np.all([whole.index.isin(c.index) for c in columns], axis=0)
@@ -743,7 +743,7 @@ def gated(
     effect:Effect,
     rows:pd.DataFrame,
 ) -> tuple: # (differences that count, number of dropped pairs, checks as `salviz.replication.verdicts.GateCheck`)
-    "Return the differences of an effect that pass its gates, and the checks of its other gates"
+    "Return the differences of an effect that pass its gates on single pairs, and the checks of its gates on means"
     d, dropped = differences(effect, rows), 0
     for gate in effect.gates:
         if not gate.each: continue
@@ -771,7 +771,7 @@ def judged(
 def primary(
     verdicts:dict, # see `judged`
 ) -> pd.DataFrame: # see `verdict_table`
-    "Return the table of primary verdicts, with p-values that are Holm-corrected over them"
+    "Return the table of primary verdicts, with p-values that are Holm-corrected over these verdicts"
     names = [e.name for c in claims.values() for e in c.effects if e.primary]
     return verdict_table({name: verdicts[name] for name in names})
 
@@ -868,7 +868,8 @@ def unannounced(
     was:dict, # the `registry_description` at the first result
     now:dict,
 ) -> list: # of phrases
-    "Return the differences between two registries, except later gates with a reason and the settings of conditions"
+    """Return the differences between two registries, except settings of conditions and gates that were added after the
+    first result with a reason"""
     def before(registry): # without these
         def first_gates(effect): return [g for g in effect['gates'] if not g.get('after_run')]
         effects = {name: {**e, 'gates': first_gates(e)} for name, e in registry['effects'].items()}

@@ -135,7 +135,7 @@ _measures = [ # (pattern of a column of the rows, its name in the report)
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-8mb
 def _measure_words(column) -> str: # 'last validation loss'
-    "Return the name of a column of the rows in the report"
+    "Return the name that the report shows for a column of the rows"
     for pattern, words in _measures:
         if re.fullmatch(pattern, column): return re.sub(pattern, words, column)
     return column.replace('_', ' ')
@@ -507,7 +507,7 @@ def _held_against(runs, study, target):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-22bc
 def _reached_above(part, measure, level, sign) -> dict:
-    "Return the difference between the mean of `measure` and `level`, a number or a column"
+    "Compare the mean of `measure` with `level`, a number or the name of a column"
     alone = float(pd.to_numeric(part[level]).mean()) if isinstance(level, str) else level
     scores = pd.to_numeric(part[measure])
     above = sign*(float(scores.mean()) - alone)
@@ -683,7 +683,7 @@ def _beside_figure(*parts): return _html('claim.html', 'beside_figure', *parts)
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-25rb
 def _reaching(query, runs, conditions):
-    "Return a table with the number of steps after which the last condition reaches the first one's final training loss"
+    "Return a table with the number of steps until the last condition reaches the final training loss of the first"
     base, method = conditions[0], conditions[-1]
     columns, lines = _curve_columns(runs, query.measures[0]), []
     if len(conditions) < 2 or not columns or 'steps' not in runs: return ''
@@ -794,7 +794,7 @@ def _lost_tasks(finding, rows) -> list:
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-27bb
 def _gate_words(effect):
-    "Describe each gate, with its study if the terms use a different one or if several gates are alike"
+    "Describe each gate, with its study if the terms use a different study or if several gates are alike"
     says, studies = [g.says for g in effect.gates], {t.study for t in effect.terms}
     for g in effect.gates:
         words = _in_words(g.says)
@@ -804,7 +804,7 @@ def _gate_words(effect):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-27bc
 def _effect_part(finding, rows) -> dict:
-    "Return verdict, rule, drawing and numbers of one effect for the template"
+    "Return the verdict, the rule, the drawing and the numbers of one effect for the template"
     e, v = finding.effect, finding.verdict
     is_tested = finding.has_interval and math.isfinite(v.p)
     return dict(
@@ -944,7 +944,7 @@ def _group(word, items, heading, meaning): return dict(word=word, claims=items, 
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-33d
 def _groups(findings, budget) -> list:
-    "Return the claims with their results, grouped by verdict; for the quick budget, the effects"
+    "Return the claims with their results (quick budget: the effects), grouped by verdict"
     if budget != 'quick':
         def items(named): return [_claim_item(claim, budget) for claim in named.values()]
         return [_group(word, items(named), *groups[word]) for word, named in _by_word(findings).items()]
@@ -973,7 +973,7 @@ def _idle(effect, rows): # did one of its conditions barely learn on all tasks?
     return any(group.little.all() for _, group in _learnt(effect, rows).groupby(['condition', 'words']))
 
 def _idle_claims(findings, rows) -> list: # of `Claim`
-    "Return the claims with a verdict for or against them and a condition that barely learned on all tasks"
+    "Return the claims with a verdict for or against them that have a condition that barely learned on every task"
     decided = ('supported', 'not supported', 'contradicted')
     names = {name for name, word in _claim_words(findings).items() if word in decided}
     idle = [f.claim for f in findings if f.claim.name in names and f.has_interval and _idle(f.effect, rows)]
@@ -1154,7 +1154,7 @@ _paper_keys = dict(ad_drop='ADDrop', attention_guidance='AttentionGuidance', sal
                    sallm='SalLM')
 
 def _cited(paper):
-    "Return authors, title and year of a paper"
+    "Return the authors, the title and the year of a paper"
     fields = bibliography[_paper_keys[paper]].fields
     names = unicodedata.normalize('NFC', re.sub(r"\{\\'(\w)\}", '\\1\u0301', fields['author']))
     return re.sub('[{}]', '', f'{names.replace(" and ", "; ")}: {fields["title"]} ({fields["year"]})')

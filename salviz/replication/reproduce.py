@@ -36,7 +36,7 @@ registered()
 
 def shipped_rows(
     budget='small',
-) -> Path: # need not exist
+) -> Path: # the file need not exist
     "Return the path of the rows that ship with the package"
     return resources.files('salviz.replication')/'rows'/f'{budget}.jsonl'
 
@@ -45,7 +45,7 @@ def selected_claims(
     names=(),         # names of claims, such as 'D2'; empty: all claims of the budget
     budget='small',
 ) -> list: # of `Claim`
-    "Return the claims with these names"
+    "Return the claims called `names`, or all claims of the budget if there are no `names`"
     check_choice('budget', budget, budgets)
     unknown = [n for n in names if n not in claims]
     if unknown: raise ValueError(f'unknown claim {unknown[0]!r}; available: {", ".join(claims)}')
@@ -71,7 +71,7 @@ def _selected_plans(
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #baa04fce
 def _list_tuned(rows) -> pd.DataFrame:
-    "Return the claims of the tuned budget; the minutes cover all four looks, but no tuning"
+    "Return the claims of the tuned budget; the minutes cover all four looks, but not tuning"
     out = []
     for name, effects in tuned_effects.items():
         cells = {str(c): c for e in effects for c in cells_of(e, range(e.seeds))}
@@ -97,7 +97,7 @@ def list_claims(
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-10
 class _Worker:
-    "Train the trials of the studies `names` that have no recorded result"
+    "A worker that trains those trials of the studies `names` that have no recorded result"
     def __init__(self, folder, budget, names, file):
         self.folder, self.budget, self.names, self.file = Path(folder), budget, names, file
         self.studies, self.failed = {}, set()
@@ -110,7 +110,8 @@ class _Worker:
         return identity(dict(cell.described(), budget=self.budget, study=name))
 
     def begin(self, name, cell) -> str:
-        "Train the run that a trial starts from, if it is missing; return its state, 'finished' if it is complete"
+        """Train the run from which a trial starts, if it is missing; return the state of this run, 'finished' if it is
+        complete or if the trial needs no such run"""
         before = plans[name].starts and plans[name].starts(cell.method, dict(cell.settings), cell.seed)
         if not before: return 'finished'
         other, method, settings, seed = before
@@ -150,7 +151,7 @@ def _work(modules, folder, budget, names, file):
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-12
 def _laid_out(folder, budget, names) -> dict: # {identity: (study, minutes)}
-    "Return all trials, from the studies' files; studies that do not exist are created"
+    "Return all trials, as listed in the files of the studies; create missing studies"
     cells = {}
     for name in names:
         file = Path(folder)/name/'study.json'

@@ -112,7 +112,7 @@ def unfolded(
     columns:str,        # pattern of column names, with parts in braces, such as 'drop_{ranking}_at_{percent}'
     value:str,          # name of the new column of values
 ) -> pd.DataFrame: # one row per run and column; the parts (as numbers, if they are numbers) and `value` are columns
-    "Stack metrics that are stored in several columns, one row each"
+    "Stack metrics that are stored in several columns into one column"
     parts = re.split(r'\{(\w+)\}', columns)
     pattern = ''.join(f'(?P<{x}>[^_]+)' if i % 2 else re.escape(x) for i, x in enumerate(parts))
     found = {c: m.groupdict() for c in table if (m := re.fullmatch(pattern, c))}

@@ -45,7 +45,7 @@ def _inside(limit, step, grid, density, points=801) -> tuple: # (grid, density)
 def look_levels(
     fractions:tuple=look_fractions, # fractions of the planned data, ascending
     alpha:float=.05,                # probability of a false positive at any look
-) -> tuple: # two-sided p-value that each look needs
+) -> tuple: # two-sided p-value that is required at each look
     "Return the thresholds of all looks for the spending function `spent`"
     from scipy.optimize import brentq
     from scipy.stats import norm
@@ -70,7 +70,7 @@ def _differing_tasks(
     d:pd.Series,     # differences, one per pair
     tasks:pd.Series, # the task of each pair
 ) -> float: # NaN with a single task, or fewer than three pairs in a task
-    "Return the p-value of equal mean effects in all tasks (Alexander and Govern 1974)"
+    "Return the p-value of the test that mean effects are equal in all tasks (Alexander and Govern 1974)"
     from scipy.stats import alexandergovern
     groups = [part.dropna().to_numpy(float) for _, part in d.groupby(tasks.to_numpy())]
     if len(groups) < 2 or min(map(len, groups)) < 3 or any(np.ptp(part) < 1e-12 for part in groups): return math.nan
@@ -132,7 +132,7 @@ def verdict_at(
 # %% ../../nbs/15_replication/10_sequential.ipynb #sq-25
 def planned_pairs(
     s:float,        # standard deviation of the differences
-    smallest:float, # effect to find
+    smallest:float, # effect to detect
     power:float=.8,
 ) -> int:
     "Return the number of pairs with which the last look detects `smallest` with probability `power`"

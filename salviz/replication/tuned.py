@@ -179,7 +179,7 @@ def tested_pairs(
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-21
 def cells_of(effect:TunedEffect, seeds) -> list: # of (study, condition, settings, seed)
-    "Return the trials that an effect needs for `seeds`"
+    "Return the trials that are needed to test an effect with `seeds`"
     cells = {}
     for term in effect.terms:
         fixed = {name: [x] for name, x in term.where}

@@ -193,7 +193,7 @@ _redesigned = {
     'S4': 'the two domains differ in sign, and the first report averaged them'}
 
 def _claim_changes(first, now) -> list: # of phrases
-    "Describe the differences between the tests of a claim"
+    "Describe the differences between the first and the current test of a claim"
     out = [_redesigned[now[0].claim.name]] if now[0].claim.name in _redesigned else []
     def measures(findings): return {t.measure for f in findings for t in f.effect.terms}
     if new := measures(now) - measures(first): out.append(f'measured by {", ".join(map(_measure_words, sorted(new)))}')
@@ -292,7 +292,7 @@ def _choices_table(file):
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #45849e88
 def _effect_part(f) -> dict:
-    "Return verdict, rule and drawing of one effect for the template"
+    "Return the verdict, the rule and the drawing of one effect for the template"
     s = f.sequential
     by_task = [(task, v.word, _interval_words(v), v.pairs) for task, v in f.verdicts.items() if task]
     return dict(word=f.word, name=f.effect.name, title=_in_words(f.effect.title), strip=_strip(f), by_task=by_task,

@@ -119,7 +119,7 @@ _classified = dict(test_score=classifiers._test_score, majority=classifiers._con
                    test_loss='test_loss', last_validation_loss=last_validation_loss, train_loss='train_loss')
 
 def _rates_of_dropping() -> tuple:
-    "Return the grid of AD-DROP: two rates times four pairs of p and q from the paper's range"
+    "Return the grid of AD-DROP: two learning rates times four pairs of p and q from the paper's range"
     pairs = ((.3, .3), (.5, .2), (.7, .1), (.9, .1))
     return tuple(dict(learning_rate=r, p=p, q=q) for r in (1.5e-4, 3e-4) for p, q in pairs)
 
@@ -135,7 +135,7 @@ def _classifier_trials(
     layers, measures=None, batch_size=16, max_length=32, load=classifiers._sentence_pools,
     **train,
 ): # -> `Study`
-    "Return a study of MiniLM with this number of `layers`, on packaged sentences"
+    "Return a study of MiniLM with its first `layers` layers, on packaged sentences"
     return _study(folder, classifiers._transformer_for(load, layers=layers), classifiers._drawn(load, rows), methods,
                   seeds, settings, _accuracy, {**_classified, **(measures or {})}, tuning, batch_size=batch_size,
                   max_length=max_length, **train)
@@ -148,7 +148,7 @@ _other_domains.version = '1'
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-18
 def _ad_conditions(plain) -> dict:
-    "Return the conditions fine-tuning, AD-DROP, random regions, and AD-DROP without cross-tuning"
+    "Return four conditions: fine-tuning, AD-DROP, random regions, and AD-DROP without cross-tuning"
     grid = _rates_of_dropping()
     return dict(FT=TunedCondition(language.unguided, plain), GA=TunedCondition(_dropping, grid),
                 RD=TunedCondition(partial(_dropping, attribution='random'), grid),
@@ -174,7 +174,7 @@ _add('AD64', 'AD-DROP with 64 examples',
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-21
 def _dropping_first(region):
-    "Return the strategy of section 2.2 that drops `region` in the first layer, with gold labels"
+    "Return the strategy of section 2.2 of the AD-DROP paper that drops `region` in the first layer, with gold labels"
     from salviz.methods.ad_drop import prior_method
     return prior_method(region, .3, layers=0)
 
@@ -231,7 +231,7 @@ _of_language = dict(average_loss='average_loss', train_curve=train_curve, alpha=
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-26
 def _language_trials(folder, methods, seeds, settings, tuning, rows=(6400, 500, 500), heads=12, hidden=96,
                      **train): # -> `Study`
-    "Return a study of masked language models from scratch"
+    "Return a study of masked language models that are trained from scratch"
     pools = language._packed_sentences
     def model_of(seed, layers):
         tokenizer = pools()[0]
@@ -295,7 +295,7 @@ _masks_and_weights = _crossed(mask_fraction=(.1, .3, .5, .7), weight=(.5, 1.))
 _image_noise = dict(fill_range='sample', score='log_probability')
 
 def _guided_pair(rates, epochs, **how) -> dict:
-    "Return the conditions plain training and saliency guided training"
+    "Return two conditions: plain training and saliency guided training"
     return dict(FT=TunedCondition(language.unguided, _training_grid(rates, epochs)),
                 SGT=TunedCondition(partial(_masking, **how), _masks_and_weights))
 
@@ -358,7 +358,7 @@ def choice_of(
     candidates:list, # dicts, see `TunedStudy.candidates`
     rows:list,       # dicts, the tuning rows of this condition
 ) -> dict: # study, condition, settings, metric, score, scores, rows, fingerprint
-    "Return the candidate with the best mean of the target over seeds and tasks; the first one if several are equal"
+    "Return the candidate with the best mean of the target over seeds and tasks; the first such candidate in a tie"
     metric, better = study.target
     values = [[r['measures'][metric] for r in rows if _of_candidate(r, study) == candidate] for candidate in candidates]
     if not all(values):
@@ -381,7 +381,8 @@ def freeze(
     file,
     choice:dict, # see `choice_of`
 ) -> dict: # the choice in the file
-    "Write a choice with the time and the version of salviz, unless its condition has one"
+    """Write a choice with the time and the version of salviz, unless the file contains a choice for its condition;
+    return the choice in the file"""
     from salviz import __version__
     file, at = Path(file), (choice['study'], choice['condition'])
     with FileLock(f'{file}.lock'):

@@ -50,8 +50,8 @@ _weakest = ('not run', 'no verdict', 'not testable', 'inconclusive') # weakest f
 def word_of_claim(
     words, # verdicts of all primary effects of the claim
 ) -> str:
-    """Return the verdict of a claim that needs all of its effects: their common verdict; else 'not supported' if
-    one is not supported or contradicted; else the weakest"""
+    """Return the verdict of a claim from the verdicts of all its effects: their common verdict; else 'not supported' if
+    any effect is not supported or contradicted; else the weakest verdict"""
     words = list(words)
     if not words: raise ValueError('word_of_claim: no verdicts; a claim needs at least one primary effect')
     if len(set(words)) == 1: return words[0]
@@ -118,9 +118,9 @@ class Verdict:
     low:float         # ends of its 95 % interval
     high:float
     p:float           # two-sided p-value for no effect, or, under 'no harm', for a harm as large as the margin
-    pairs:int         # pairs that count
+    pairs:int         # number of pairs in the test
     tasks:int
-    dropped:int       # pairs that do not count
+    dropped:int       # number of pairs that were left out
     s:float           # standard deviation of the differences within tasks; for 'spread' √(1 - r²)
     detectable:float  # true effect that is found with probability .8
     rule:str
@@ -163,7 +163,7 @@ def _checked(frame, rule, smallest, dropped):
 
 # %% ../../nbs/15_replication/00_verdicts.ipynb #ve-13
 def _estimate(frame, rule, confidence=.95, pooled=True):
-    "Return the effect with its interval, the detectable effect, and the rows that count"
+    "Return the effect with its interval, the detectable effect, and the rows from which both are computed"
     columns = ['first', 'second'] if rule == 'spread' else ['d']
     values = frame[columns].astype(float)
     used = frame[values.abs().lt(math.inf).all(axis=1)]

@@ -83,7 +83,7 @@ class _PointStudy(Study):
                                           'increase trials instead')
 
     def _add(self, points):
-        "Store further points in the folder before they are trained"
+        "Store additional points in the folder before they are trained"
         self.points = [*self.points, *(point for point in points if point not in self.points)]
         self._take_in({})
         self._write_cells(points=self.points)
@@ -93,7 +93,7 @@ class _PointStudy(Study):
     def value_of(self,
         point:dict, # {setting: value}
     ): # None if a trial of the point failed or is not finished, or if the score is not finite
-        "Return the mean of the selecting measure over the seeds of a point"
+        "Return the mean of the score by which the search selects, over the seeds of a point"
         numbers = []
         for c in self._cells_of(point):
             record = self._record(c.name)
@@ -130,7 +130,7 @@ class _OptunaTrials(_PointStudy):
             else: optuna_study.tell(t.number, value)
 
     def _next(self, optuna_study) -> list: # Optuna's trials; [] at the end
-        "Return points without a value; if there are none, ask Optuna for new points"
+        "Return points without a value; if there are none, get new points from Optuna"
         if waiting := _waiting(optuna_study): return waiting
         ended = sum(t.state.is_finished() for t in optuna_study.trials)
         if not self._sampler: # a seed for each round, so that a resumed search proposes the same points
@@ -175,7 +175,7 @@ class _RunningSearch(_OptunaTrials):
         measures=('test_accuracy', 'validation_accuracy'),
         **options,             # arguments of `Study.run`, such as executor
     ) -> Study: # with test scores; see `results` and `table`
-        "Train the best point again with the test split, and return the study to report"
+        "Train the best point again, with new seeds and the test split, and return the study with the scores to report"
         point, place = self.best_point, self.folder/'chosen'
         if (place/'study.json').exists():
             reported = {k: v[0] for k, v in read_study(place)['design']['settings'].items()}

@@ -274,7 +274,8 @@ class _TrialParts(_StudyArguments):
 def _described(f, facts): return {'function': getattr(f, '__qualname__', type(f).__qualname__), **facts}
 
 def _weights_of(method) -> dict: # {argument: checksum}
-    "Return checksums of the models among the arguments of `method`, such as a teacher; a design only names their class"
+    """Return checksums of the models among the arguments of `method`, such as a teacher (a design contains only
+    the names of their classes)"""
     from torch.nn import Module
     from salviz.models.loading import weights_checksum
     arguments = {k: x for m in getattr(method, 'methods', (method,)) for k, x in m.arguments().items()}
@@ -472,7 +473,7 @@ def _on_device(run, untrained):
     return model.to('cuda' if torch.cuda.is_available() else 'cpu'), tokenizer
 
 def _called(f, offered, seed):
-    "Call `f` with those `offered` arguments that it takes, and restore the model's state and random numbers"
+    "Call `f` with those `offered` arguments that it takes, then restore the model's state and random numbers"
     from salviz.models.loading import forked_random, undisturbed
     with undisturbed(offered['model'], seed=seed) if 'model' in offered else forked_random(seed):
         return f(**_arguments_for(f, offered))

@@ -52,7 +52,7 @@ class RationalePlausibility:
         attribution:'str|Attribution|captum.attr.Attribution'='input_x_gradient',
         target:Literal['predicted', 'gold']='predicted', # class to explain
         splits:Annotated[Sequence[str], MinLen(1)]=('validation', 'test'), # splits with rationales
-        # rank words by 'signed' attribution (for the class first), or by 'magnitude'
+        # rank words by 'signed' attribution (evidence for the class first) or by 'magnitude'
         ranking:Literal['signed', 'magnitude']='signed',
         most:PositiveInt|None=None,                      # use only the first `most` examples of a split; None: all
         **options,                                       # options of the attribution, such as steps
@@ -155,7 +155,7 @@ def _faults(study, measures, setting, start, budget, scale) -> Iterator[str]:
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td014
 def _is_measured(study, path) -> bool:
-    "Return whether all measures of the finished run at `path` are stored; another process may still compute them"
+    "Return whether all measures of the finished run at `path` are stored (another process may still be computing them)"
     results, run = study._record(path.name).get('measures', {}), Run(path)
     return all(name in results and study.is_current(name, results[name], run) for name in study.measures)
 
@@ -183,7 +183,7 @@ def pareto(
     x:str='validation_accuracy',    # metric of the front
     y:str='plausibility_validation_token_f1', # metric of the front
     setting:str='weight',           # an argument of the study's method, or of `train`
-    # number of evenly spaced values, including both ends; on a log scale 0 does not count
+    # number of evenly spaced values, including both ends; on a log scale, 0 is not one of them
     start:Annotated[int, Ge(2), 'an integer of at least 2']=5,
     # total number of values; each is trained with every seed
     budget:Annotated[int, Ge(3), 'an integer of at least 3']=9,

@@ -146,7 +146,8 @@ class BarCallback(TrainerCallback):
 
 # %% ../../nbs/06_training/06_callbacks.ipynb #e009
 def early_stopping(patience:int, checkpoint=None) -> EarlyStoppingCallback:
-    "Return a callback that stops after `patience` evaluations without improvement, including those before `checkpoint`"
+    """Return a callback that stops training after `patience` evaluations without improvement, including those before
+    `checkpoint`"""
     callback = EarlyStoppingCallback(patience)
     if checkpoint:
         state = read_object(checkpoint/'trainer_state.json')['stateful_callbacks'].get('EarlyStoppingCallback', {})

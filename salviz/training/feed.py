@@ -223,7 +223,7 @@ class TextFeed(_TextBatches):
     def probes(self, data, probes, seed:int=0) -> tuple: # (encoded `Dataset`, `TokenText`s)
         """Return the encoded probe examples and their texts
 
-        Their ids continue after those of `data`; they have `labels` only if `probes` provides them."""
+        Example ids continue after those of `data`. Examples have `labels` only if `probes` provides them."""
         task, tokenizer, first_id = self.task, self.tokenizer, sum(map(len, data.values()))
         self.learn(data)
         if isinstance(probes, datasets.Dataset): self.learn(dict(probes=probes))
@@ -273,7 +273,7 @@ class SignalFeed(Feed):
         return encode_signals(data)
 
     def probes(self, data, probes, seed=0) -> tuple: # (encoded `Dataset`, list with None for each example)
-        "Return the encoded probe examples, and a list with None for each; their ids continue after those of `data`"
+        "Return the encoded probe examples, and a list with None for each; example ids continue after those of `data`"
         chosen, column = _choose_probes(data, probes, seed), self.task.columns[0]
         if not isinstance(chosen, datasets.Dataset) or column not in chosen.column_names:
             raise ValueError(f'probes must be a number, a split or a Dataset with the column {column} for '
@@ -307,7 +307,7 @@ class PairFeed(TextFeed):
     def _align(self, texts, pairs): return aligned_pairs(self.tokenizer, texts, pairs, self.longest)
 
     def probes(self, data, probes, seed:int=0) -> tuple: # (encoded `Dataset`, `TokenText`s)
-        "Return the encoded sentence pairs and their texts; they have `labels` only if `probes` has a column `label`"
+        "Return the encoded sentence pairs and their texts; pairs have `labels` only if `probes` has a column `label`"
         columns = _pair_columns(probes)
         names, first_id = ('text', 'text_pair'), sum(map(len, data.values()))
         both = [encode_texts(columns[name], self.tokenizer, None, self.longest)['input_ids'] for name in names]
@@ -374,7 +374,7 @@ class AnswerFeed(Feed):
                                      for (split, part), first in zip(data.items(), counts)})
 
     def probes(self, data, probes, seed=0) -> tuple: # (encoded `Dataset`, list with None for each example)
-        "Return the encoded probe examples, and a list with None for each; their ids continue after those of `data`"
+        "Return the encoded probe examples, and a list with None for each; example ids continue after those of `data`"
         for split, part in data.items(): self._check_columns(part, split)
         chosen = _choose_probes(data, probes, seed)
         check_faults('' if isinstance(chosen, datasets.Dataset) else

@@ -271,7 +271,7 @@ class MethodTrainer(_SavingTrainer):
                                    progress=self.show_progress, **vars(self.settings))
 
     def _save(self, output_dir=None, state_dict=None):
-        "Save only the adapter of an adapted model; save other weights under the names of their modules"
+        "Save only the adapter of an adapted model; save the weights of other models under the names of their modules"
         if self.adapted is not None:
             write_adapter(self.adapted, output_dir)
             if self.tokenizer is not None: self.tokenizer.save_pretrained(output_dir)

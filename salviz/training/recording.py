@@ -102,7 +102,7 @@ def observes(model) -> bool:
 # %% ../../nbs/06_training/03_recording.ipynb #c59144cc
 @contextlib.contextmanager
 def _observing(model, layers):
-    "Capture the attention of the pass inside the block; None for a model without attention"
+    "Capture the attention of the pass inside the block; yields None for a model without attention"
     if isinstance(model, SentencePairs):
         with model.observed(layers, logits=True) as maps: yield maps
     elif observes(model):
@@ -271,7 +271,8 @@ class Recorder(_SnapshotParts):
     def __call__(self, model, progress:Progress, epoch:float, last=False):
         """Write a snapshot of every probe example for `model` at `progress`
 
-        With `last`, training ends here, and the snapshots contain saliency unless the recorder never computes it."""
+        If `last` is True, training ends at this step, and the snapshots contain saliency unless the recorder never
+        computes it."""
         start, self.saliency_seconds, largest = time.perf_counter(), 0., 0.
         for i in range(0, len(self.probe_set), self.batch_size):
             rows = [self.probe_set[j] for j in range(i, min(i + self.batch_size, len(self.probe_set)))]

@@ -69,7 +69,7 @@ _allowed = dict( # {setting: (function that returns whether a value is allowed, 
 # %% ../../nbs/06_training/01_settings.ipynb #s009b
 @dataclass(frozen=True)
 class Settings:
-    "Settings of a training run; a resumed run must have the same settings"
+    "Settings of a training run; a run can only be resumed with the same settings"
     # probe examples to record: a number, a split ('test[:8]'), a Dataset or your own texts
     probes:'int|str|Sequence|Dataset'=8
     snapshots:int=10            # number of recordings, including the first and last step; 0: none
@@ -96,7 +96,7 @@ class Settings:
     # weights that the model has after training, and that are scored: those with the 'best' validation score, or the
     # 'last' ones. Use 'last' if the validation score does not measure what you train for
     returns:Literal['best', 'last']='best'
-    # precision of all passes except those of methods: 'fp32', or 'bf16' (weights stay in fp32) if the hardware has it
+    # precision of all passes except those of methods: 'fp32', or 'bf16' (weights stay in fp32) on hardware with bf16
     precision:Literal['fp32', 'bf16']='fp32'
     # 'sdpa' (fused) or 'eager'. None: the model's kernel; in bf16 without attention dropout, the kernel that is faster
     # on the first batch, which is stored in `run.state` and reused when the run is resumed
@@ -104,7 +104,7 @@ class Settings:
     # number of snapshots with saliency, evenly spaced, including the first and last; or 'all'. None: 5, or more if they
     # take at most about 5 % of training. Integrated gradients take many times as long as attention
     saliency_snapshots:int|Literal['all']|None=None
-    # 'float32': convert weights in half precision, which would lose small updates; None: raise for such weights
+    # 'float32': convert weights in half precision, which would lose small updates; None: raise an error for them
     weights_dtype:Literal['float32']|None=None
     # column with the group of each example, such as its genre: held-out splits are also scored group by group
     group:str|None=None
@@ -136,7 +136,7 @@ saliency_fraction, least_saliency = .05, 5 # fraction of the passes in training;
 def saliency_steps(
     steps:list,       # steps at which snapshots are taken
     wanted=None,      # `Settings.saliency_snapshots`
-    affordable:int=0, # number of snapshots with saliency that take the fraction `saliency_fraction` of training
+    affordable:int=0, # number of snapshots with saliency that take a fraction `saliency_fraction` of training
 ) -> list: # a subset of `steps`, evenly spaced, including the first and last
     "Return the steps whose snapshots contain saliency"
     n = len(steps) if wanted == 'all' else wanted or max(least_saliency, affordable)

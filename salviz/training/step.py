@@ -62,7 +62,7 @@ def _run_passes(
 def _further_pass(model, net, inputs:dict, batch:dict, plan, cut:dict):
     """Return the outputs of a further pass over `inputs`, whose hidden states are 0 at the positions `cut`
 
-    It uses the drop masks and factors of `plan` if `inputs` has the same number of tokens as `batch`."""
+    The pass uses the drop masks and factors of `plan` if `inputs` has the same number of tokens as `batch`."""
     changed = plan.drop or plan.scale
     same = changed and 'input_ids' in inputs and inputs['input_ids'].shape == batch['input_ids'].shape
     drop, scale = (plan.drop, plan.scale) if same else ({}, {})

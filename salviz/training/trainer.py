@@ -53,7 +53,7 @@ def _by_length(data):
 
 # %% ../../nbs/06_training/08_trainer.ipynb #060
 def _affordable(job, recorder) -> int:
-    """Return the number of snapshots with saliency that cost at most the fraction `saliency_fraction` of training
+    """Return how many snapshots with saliency cost at most a fraction `saliency_fraction` of the cost of training
 
     Costs are counted in forward passes over tokens: a training step costs three, a gradient of the input costs two."""
     copies = recorder.saliency.copies_of(dict(steps=recorder.steps))
@@ -132,9 +132,9 @@ _clearly = .9 # maximum time relative to the model's own kernel, so that timing 
 
 # %% ../../nbs/06_training/08_trainer.ipynb #065lb
 def _measured_kernel(trainer) -> str: # None: the model has only one kernel
-    """Return the kernel that is clearly faster in bf16 on the first batch
+    """Return the kernel that is clearly faster than the model's kernel in bf16 on the first batch
 
-    Return the model's kernel if no other kernel is clearly faster and gives the same losses in float32."""
+    Return the model's kernel if there is no such kernel with the same losses in float32."""
     kernels, batch = attention_kernels(trainer.model), trainer.first_batch()
     if not kernels: return None
     reference, *others = (_losses_by(trainer, name, batch) for name in kernels)
@@ -153,8 +153,8 @@ def _measured_kernel(trainer) -> str: # None: the model has only one kernel
 def _chosen_kernel(job:Job, trainer) -> str: # None: the model's kernel
     """Return the attention kernel for `job`
 
-    The settings take precedence. In bf16 without such a setting, use the kernel that is stored in the run, or measure
-    which kernel is fastest and store it."""
+    If the settings name a kernel, use that kernel. Otherwise, in bf16, use the kernel that is stored in the run,
+    or measure which kernel is fastest and store it."""
     if job.settings.attention_kernel or job.settings.precision == 'fp32': return job.settings.attention_kernel
     first = job.args.process_index == 0
     name = broadcast(job.run.state.get('attention_kernel'))
@@ -278,7 +278,8 @@ def prior_experiment(
     run_dir=None,                # folder for the runs, one per strategy; None: delete them
     **settings,                  # further arguments of `train`: epochs, batch_size, learning_rate, seed, ...
 ) -> pd.DataFrame: # columns strategy, epoch, split ('train' or 'validation'), loss
-    "Fine-tune while dropping no, random, high or low attributions (section 2.2), and return the loss of each epoch"
+    """Fine-tune while dropping no, random, high or low attributions (section 2.2 of the AD-DROP paper), and return
+    the loss of each epoch"""
     methods, rows = {s: prior_method(s, rate, p, layers, form) for s in strategies}, []
     settings = dict(dict(probes=1, snapshots=0, keep=1, progress=False), **settings)
     with tempfile.TemporaryDirectory() as temporary:

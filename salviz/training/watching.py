@@ -465,7 +465,8 @@ class Watcher(_Callback):
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa81
 def _default_saliency(model, saliency):
-    "Return `saliency`, or the default; integrated gradients require a padding token as their baseline"
+    """Return `saliency`; if it is None and the model has no padding token, which integrated gradients need as their
+    baseline, return 'gradient_norm'"""
     if saliency is not None: return saliency
     has_padding = getattr(getattr(model, 'config', None), 'pad_token_id', 0) is not None
     return None if has_padding else 'gradient_norm'

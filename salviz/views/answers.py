@@ -83,7 +83,7 @@ def _outline(mark, size) -> np.ndarray: # [points, 2]
     return np.reshape(mark, (-1, 2))/size
 
 def _inside_words(marks, maps, letters) -> str:
-    "Return a sentence on the fraction of each of `maps` inside `marks`, and on its pointing game"
+    "Return a sentence on the fraction of each of `maps` inside `marks`, and on the pointing game for each map"
     mask = rationale_mask(marks, *maps[0].shape)
     listed = [', '.join(f'({letter}) {measure(one, mask):.0%}' for letter, one in zip(letters, maps))
               for measure in (energy_inside, pointing_game)]

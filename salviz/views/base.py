@@ -70,7 +70,7 @@ def _class_name(snapshot, i:int) -> str:
 
 # %% ../../nbs/10_views/00_base.ipynb #006b
 def method_title(snapshot):
-    "Return the names of the methods in a list, empty if unknown"
+    "Return the methods of `snapshot` as a list of names, empty if they are unknown"
     method = snapshot.info.get('method')
     if method: return [methods_words(method)]
     return []
@@ -217,7 +217,7 @@ def layer_row(snapshot, view, name, layer, default=0):
 
 # %% ../../nbs/10_views/00_base.ipynb #019b
 def _check_heads(view, heads, count):
-    "Raise a ValueError for numbers in `heads` outside 0 to `count` - 1"
+    "Raise a ValueError for numbers in `heads` that are not between 0 and `count` - 1"
     for head in heads:
         if not isinstance(head, Integral) or not 0 <= head < count:
             raise ValueError(f'{view}: head={head!r:.80} does not exist; available: 0 to {count - 1}')
@@ -361,8 +361,8 @@ class ExplanationBesideRationale(View):
     explanation:np.ndarray # [n]
     explanation_name:str   # description of the explanation
     is_marked:np.ndarray   # bool [n]: marked by the rationale
-    token_f1:float         # F1 of as many tokens as are marked; NaN if ties decide or nothing is marked
-    iou_f1:float           # F1 of the spans of these tokens; NaN where `token_f1` is
+    token_f1:float         # F1 of the top tokens, as many as are marked; NaN if ties decide or nothing is marked
+    iou_f1:float           # F1 of the spans of these tokens; NaN if `token_f1` is NaN
     auprc:float            # NaN if nothing is marked or all tokens have the same value
 
 # %% ../../nbs/10_views/00_base.ipynb #rv-2b
@@ -388,7 +388,7 @@ def explanation_beside_rationale(
     # 'explanation' (the trained one), 'saliency' or 'attention'; None: 'explanation' if recorded, else 'saliency'
     of:Literal['explanation', 'saliency', 'attention']|None=None,
 ) -> ExplanationBesideRationale:
-    "Return the trained explanation, saliency or attention with the rationale of the data"
+    "Return the trained explanation, the saliency or the attention, together with the rationale of the data"
     name = 'explanation_beside_rationale'
     if of is None: of = next((k for k in ('explanation', 'saliency') if k in snapshot.arrays), 'saliency')
     check_choice('of', of, ('explanation', 'saliency', 'attention'))
@@ -572,7 +572,7 @@ def _ordinary(saliency, special):
     return saliency[~np.asarray(special)]
 
 def masked_sentence(snapshot:Snapshot) -> MaskedSentence:
-    "Return the sentence coloured by saliency with its masked copy (saliency guided training)"
+    "Return the sentence, coloured by saliency, and its masked copy (saliency guided training)"
     name = 'masked_sentence'
     ranked = _evidence_of(snapshot, 'method_saliency', 'SaliencyGuided')
     if not (ranked in snapshot.arrays): ranked = 'saliency'
@@ -674,7 +674,7 @@ def blocked_keys(
     return (snapshot.arrays['attention'][observed.index(layer)] == 0).all(0)
 
 # %% ../../nbs/10_views/00_base.ipynb #058
-_least_on_words = 2/3 # fraction of the attention of words that an eligible head sends to words
+_least_on_words = 2/3 # minimum fraction of words' attention that an eligible head sends to words
 attributed_rule = 'largest median row sum of |attribution| between words'
 
 def word_tokens(snapshot) -> np.ndarray: # bool [n]
@@ -689,7 +689,7 @@ def word_tokens(snapshot) -> np.ndarray: # bool [n]
 
 # %% ../../nbs/10_views/00_base.ipynb #058b
 def between_words(A, words=None) -> np.ndarray: # [words, words]
-    "Return the rows and columns `words` (None: all) of the map `A` [query, key], without a copy if these are all"
+    "Return the rows and columns `words` (None: all) of the map `A` [query, key], without copying if all are selected"
     if words is None or words.all(): return A
     return A[words][:, words]
 
@@ -712,7 +712,7 @@ def best_head(fractions, *scores) -> tuple: # row and head
     """Return the head with the largest score among those whose fraction is at least `_least_on_words`
 
     `fractions` and each of `scores` are [layers, heads]. The first of `scores` that is not 0 in all eligible heads
-    decides; without one, return the head with the largest fraction."""
+    decides; if there is none, return the head with the largest fraction."""
     eligible = fractions >= _least_on_words
     score = next((s for score in scores if (s := score*eligible).any()), fractions)
     return tuple(int(i) for i in np.unravel_index(np.argmax(score), score.shape))
@@ -726,7 +726,7 @@ def chosen_by(fractions, rule:str) -> str:
 # %% ../../nbs/10_views/00_base.ipynb #058sb
 def telling_head(
     attribution,     # [layers, heads, query, key]
-    words=None,      # bool [n]: rows and columns that count; None: all
+    words=None,      # bool [n]: rows and columns to include; None: all
     fractions=None,  # attention on words [layers, heads], see `word_fractions`; None: all heads are eligible
 ) -> tuple: # row and head
     """Return the eligible head with the largest median row sum of magnitudes; if all medians are 0,
@@ -748,7 +748,7 @@ def tied_candidates(
     values,     # [query, key]: attributions from which the region was computed
     p=None,     # fraction of a row that may be dropped; None: unknown
 ) -> np.ndarray: # bool [query]
-    "Return the rows where ties make all keys candidates, or more keys than the fraction `p`"
+    "Return the rows where, because of ties, all keys or more than a fraction `p` of the keys are candidates"
     count, n = (np.asarray(cells).sum(-1) for cells in (candidates, allowed))
     more = np.zeros(len(count), dtype=bool)
     if p is not None: more = count > n - retained_count(n, p)
@@ -1183,7 +1183,7 @@ def answer_view(
 
 # %% ../../nbs/10_views/00_base.ipynb #mt86b
 def answer_shown(snapshot): # a view, None for classification, which has no separate view
-    "Return the registered view of the prediction for the task of `snapshot`"
+    "Return the view of the prediction of `snapshot` that is registered for its task"
     return next((make(snapshot) for make, (fits, _) in reversed(_answer_views.items()) if fits(snapshot)), None)
 
 # %% ../../nbs/10_views/00_base.ipynb #087
@@ -1194,12 +1194,12 @@ class TokenLabels(View):
     predicted:tuple         # [n] predictions, None where there is none
     confidence:np.ndarray   # [n] probability of the prediction; NaN where there is none
     is_wrong:np.ndarray     # bool [n]: label and prediction exist and differ
-    saliency:np.ndarray     # [n] signed, NaN for special tokens; None
+    saliency:np.ndarray     # [n] signed, NaN for special tokens; None if not recorded
     limit:float             # saliency at either end of the colour scale
 
 # %% ../../nbs/10_views/00_base.ipynb #087b
 def _rare_words(snapshot, gold, predicted):
-    "Describe how many rare labels were predicted, because most labels are O, or original, and trivially correct"
+    "Describe how many rare labels were predicted; the usual label, O or original, is trivial to predict"
     words = facts_of(snapshot.info).words
     if words.usual not in (*gold, *predicted): return ''
     rare = [a == b for a, b in zip(gold, predicted) if a not in (None, words.usual)]
@@ -1250,7 +1250,7 @@ class TranslationView(View):
     attention:np.ndarray    # [n, n] attention of the encoder, or None
     layer:int               # layer of the attention
     head:int                # None: mean over heads
-    saliency:np.ndarray     # [n] signed, NaN for special tokens; None
+    saliency:np.ndarray     # [n] signed, NaN for special tokens; None if not recorded
     limit:float             # saliency at either end of the colour scale
 
 # %% ../../nbs/10_views/00_base.ipynb #091
@@ -1260,7 +1260,7 @@ def translation(
     layer:int|None=None, # layer of the encoder; None: the last recorded one
     head:int|None=None,  # None: the mean over heads
 ) -> TranslationView:
-    "Return a source and its target with the model's predictions (sequence to sequence)"
+    "Return a source text and its target text with the model's predictions (sequence to sequence)"
     name, of_map = 'translation', ''
     target, predicted = infos_of(snapshot, name, 'target_tokens', 'predicted_tokens')
     attention, saliency, chance = (_optional(snapshot, key) for key in ('attention', 'saliency', 'target_probability'))
@@ -1291,7 +1291,7 @@ def translation(
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ScoredSentence(View):
     "Words coloured by saliency, with label and predicted score; `labels` and `is_special` refer to words"
-    saliency:np.ndarray  # [W] summed over pieces, signed; NaN for special tokens; None
+    saliency:np.ndarray  # [W] summed over pieces, signed; NaN for special tokens; None if not recorded
     limit:float          # saliency at either end of the colour scale
     gold:float           # label, or None
     predicted:float
@@ -1329,7 +1329,7 @@ def scored_sentence(
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MultiLabelSentence(_Answered):
     "Words coloured by saliency, with the class probabilities; `labels` and `is_special` refer to words"
-    saliency:np.ndarray  # [W] summed over pieces, signed; NaN for special tokens; None
+    saliency:np.ndarray  # [W] summed over pieces, signed; NaN for special tokens; None if not recorded
     limit:float          # saliency at either end of the colour scale
     threshold:float = .5 # a class is predicted above this probability
 

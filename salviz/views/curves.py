@@ -134,7 +134,7 @@ def _running_mean(
 
 # %% ../../nbs/10_views/01_curves.ipynb #019b
 def _window(smooth, rows):
-    "Return the window for `smooth`; None: about a twentieth of the `rows`, 1 for few rows"
+    "Return the window of the moving average: `smooth`, or by default about a twentieth of the `rows` (1 for few rows)"
     if smooth is None: return 2*(rows//40) + 1
     if isinstance(smooth, bool) or not isinstance(smooth, int) or smooth < 1 or smooth % 2 == 0:
         raise ValueError(f'smooth must be an odd number of rows (1: as logged) or None, got {smooth!r}')
@@ -224,7 +224,7 @@ def _run_faults(named, runs) -> Iterator[str]:
                    'one out or use different names')
 
 def _named_runs(
-    runs,     # a `Run` or its folder, a list of them, or {name: one or a list}
+    runs,     # a `Run` or its folder, a list of them, or {name: one of these}
     view:str, # name of the view, for errors
 ) -> dict: # {name: [Run]}
     "Group `runs` by line; runs in a list that differ only in their seed form one line"
@@ -324,7 +324,7 @@ def _about_runs(groups):
 # %% ../../nbs/10_views/01_curves.ipynb #036
 def _common_loss(groups, split=None) -> str: # 'task' or 'loss'
     """Return the loss for comparing runs {name: [runs]}: the task loss if methods add terms to it, since
-    these have other units and weights"""
+    these terms have different units and weights"""
     runs = [r for g in groups.values() for r in g]
     several = len({json.dumps(_method_of(r), sort_keys=True, default=str) for r in runs}) > 1
     if several and split != 'validation' and all('task' in _columns(r.train_rows) for r in runs): return 'task'
@@ -503,7 +503,7 @@ def by_seed(
 
 # %% ../../nbs/10_views/01_curves.ipynb #051
 def _fraction_curves(frame, view, value, label, title, better, band, subject):
-    "Return the curves of `value` over the fraction of removed or kept inputs, one line per method"
+    "Return the curves of `value` over the fraction of removed or kept inputs that are removed, replaced or kept, one line per method"
     rows, notes = by_seed(frame, view, ['method', 'share'], value)
     if (rows.share < 0).any() or (rows.share > 1).any():
         raise ValueError(f'{view}: share must be between 0 and 1, got '
@@ -599,7 +599,8 @@ def perturbation_curves(
     value:str='comprehensiveness',                              # 'comprehensiveness' or 'sufficiency'
     band:Band|None='deviation', # 'deviation' or 'sd', 'interval' or 'ci', 'range', None: no band; see `bands`
 ) -> Curves:
-    "Return comprehensiveness or sufficiency (DeYoung et al. 2020, ERASER) over the fraction of inputs, per method"
+    """Return comprehensiveness or sufficiency (DeYoung et al. 2020, ERASER) over the fraction of inputs
+    that are removed or kept, one line per method"""
     check_choice('perturbation_curves: value', value, _perturbations)
     what, better = _perturbations[value]
     curves = _fraction_curves(frame, 'perturbation_curves', value, f'{value} (probability)', value.capitalize(), better,

@@ -76,7 +76,7 @@ def _axis_ends(rows, limit, marks):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-9
 def _scaled_rows(rows):
-    "Divide `rows` by their smallest effects of interest; return a note on rows without one"
+    "Divide `rows` by their smallest effects of interest; return a note on rows without a smallest effect of interest"
     without = ~(rows['smallest'] > 0)
     columns = ['mean', 'low', 'high', 'detectable']
     out = rows.copy()

@@ -79,7 +79,7 @@ def _counts(snapshot) -> bool: return enough_words(snapshot.is_special)
 def _marked(
     sinks, one_word, # smallest fraction over examples, [layers, heads]; None if no example is long enough
 ) -> np.ndarray: # of '', 'collapsed' and 'dead', [layers, heads]; None if no example is long enough
-    "Apply the rules for marks"
+    "Return the mark of each head, from its attention to `sinks` and to `one_word`"
     if sinks is None: return None
     dead, collapsed = (np.asarray(x, dtype=float) >= mark_threshold for x in (sinks, one_word))
     return np.where(dead, 'dead', np.where(collapsed, 'collapsed', ''))
@@ -191,7 +191,7 @@ _nouns = dict(probes=('probe example', 'probe examples'), # {examples: singular 
               batches=('row of a training batch', 'rows of each training batch'))
 
 def _rule(many, examples='probes') -> str:
-    "Describe the rule for marks; `many`: number of examples that are long enough"
+    "Describe the rule by which heads are marked; `many`: number of examples that are long enough for the rule"
     one, several = _nouns[examples]
     if not many: return f'No head is marked: no {one} is long enough (at least {fewest_words} words).'
     those = f'the {one}' if many == 1 else f'all {several}' if examples == 'batches' else f'all {many} {several}'

@@ -69,7 +69,7 @@ def _same_sizes(
     variables,
     longest, # number of tokens of the longest example
 ) -> tuple: # ({name: (axes, array)}, {axis: size})
-    "Pad all `variables` with NaN, so that an axis has the same size in all of them"
+    "Pad all `variables` with NaN, so that each axis has the same size in all of them"
     sizes = {}
     for axes, x in variables.values():
         for axis, size in zip(axes, x.shape):

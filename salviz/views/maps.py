@@ -317,7 +317,7 @@ def _ties_of(snapshot, m):
 
 # %% ../../nbs/10_views/02_maps.ipynb #018sb
 def saliency_of(snapshot): # (name of the evidence or None, its description)
-    "Return the saliency of the model of `snapshot`, or else of its method"
+    "Return the recorded saliency of `snapshot`: that of the model, or else that of the method"
     name = next((k for k in ('saliency', 'method_saliency') if k in snapshot.arrays), None)
     how = snapshot.info.get('saliency_method')
     if name == 'method_saliency': return name, "saliency (the method's)"
@@ -328,7 +328,7 @@ def saliency_of(snapshot): # (name of the evidence or None, its description)
 _overlay_names = 'candidates', 'discarded', 'saliency'
 
 def _scale_for(values, what, quantile=.98):
-    "Return kind, limit and unit of the panels that show one kind of evidence"
+    "Return the kind, the limit and the unit of the panels that show one kind of evidence"
     if what == 'attribution': return 'signed', robust_limit(values, quantile), 'attention attribution'
     return 'share', attention_limit(values), dict(attention='attention', target='pattern target')[what]
 
@@ -654,7 +654,7 @@ def _spread(items, most):
 
 # %% ../../nbs/10_views/02_maps.ipynb #039b
 def _at_steps(run, probe, steps, name, most):
-    "Return the snapshots of `probe` to show, and notes about omitted ones"
+    "Return the snapshots of `probe` to show, and notes about omitted snapshots"
     if not isinstance(run, Run): every = list(run)
     else:
         wanted = steps
@@ -947,7 +947,7 @@ def masked_pairs(
     snapshots:Snapshot|Sequence[Snapshot], # a snapshot or a list of them
     names:Names|None=None,                 # a heading for each; None: differing parts, label and predictions
 ) -> MaskedPairs:
-    """Return sentences coloured by the saliency that ranks words, with the replacing words of the masked copy
+    """Return sentences coloured by the saliency that ranks words, with the replacement words of their masked copies
     (saliency guided training)"""
     snapshots = listed_sources('masked_pairs', snapshots, 'snapshots of saliency guided training')
     check_names('masked_pairs', names, len(snapshots))

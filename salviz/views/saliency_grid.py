@@ -43,7 +43,7 @@ class SaliencyGrid(View):
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-6b
 def _input_of(snapshot):
-    "Return modality, displayed input and saliency of `snapshot`"
+    "Return the modality, the displayed input and the saliency of `snapshot`"
     arrays, modality = snapshot.arrays, snapshot.info.get('modality')
     if modality == 'image' and 'saliency_map' in arrays and 'input' in arrays:
         return 'image', shown_image(snapshot, 'saliency_grid')[0], np.asarray(arrays['saliency_map'], float)

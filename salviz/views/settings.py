@@ -28,7 +28,8 @@ def _log_fits(levels) -> bool:
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-6b
 def _line_over(rows, x, levels, value, band):
-    "Return one row per level of `x` in `rows` [x, seed, value]; without the setting, the same numbers for all `levels`"
+    """Return one row per level of `x` in `rows` [x, seed, value]; if `rows` lack the setting, all levels have the same
+    numbers"""
     has_setting, out = rows[x].notna().any(), []
     for level in levels:
         part = rows
@@ -202,7 +203,7 @@ def difference_grid(
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-11b
 def _difference_words(names, values, chosen, levels, counts):
-    "Return title, subtitle and caption"
+    "Return the title, the subtitle and the caption of a grid of differences"
     (x, y, value, baseline, column), (xs, ys) = names, levels
     title = f'{plain_series_name(value).capitalize()}: difference from {baseline}'
     n = sorted({int(k) for k in counts[np.isfinite(counts)]})

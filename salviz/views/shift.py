@@ -24,7 +24,7 @@ class DomainShift(Chart):
 
 # %% ../../nbs/10_views/09_shift.ipynb #vs-006
 def _points(table, x, y, confidence) -> pd.DataFrame:
-    "Return mean and interval of both metrics for each method"
+    "Return the mean and the interval of both metrics for each method"
     rows = []
     for name, group in table.groupby('method', sort=False):
         row = dict(name=str(name), seeds=len(group))
@@ -42,7 +42,7 @@ def domain_shift(
     confidence:Probability=.95, # confidence level of the intervals over seeds
     title:str='In and out of domain', # title of the figure
 ) -> DomainShift:
-    "Return a metric out of domain against a metric in domain, with intervals over seeds"
+    "Return points that show a metric out of domain against a metric in domain, with intervals over seeds"
     points = _points(frame_with(frame, 'domain_shift', ('method',), x, y), x, y, confidence)
     finite = points[['x', 'y']].notna().all(axis=1)
     points, missing = points[finite].reset_index(drop=True), points['name'][~finite]

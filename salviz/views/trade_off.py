@@ -61,7 +61,7 @@ def _front_of(source, options):
 
 # %% ../../nbs/10_views/03_trade_off.ipynb #vt009c
 def trade_off(
-    source,           # a `Front` from `pareto`; or a study or a tidy table, for the following arguments
+    source,           # a `Front` from `pareto`; or a study or a tidy table, to which the following arguments apply
     x:str=None,       # metric on the horizontal axis; None: validation_accuracy
     y:str=None,       # metric on the vertical axis; None: plausibility_validation_token_f1
     setting:str=None, # setting whose values are the points; None: weight
