@@ -503,7 +503,7 @@ def by_seed(
 
 # %% ../../nbs/10_views/01_curves.ipynb #051
 def _fraction_curves(frame, view, value, label, title, better, band, subject):
-    "Return the curves of `value` over the fraction of removed or kept inputs that are removed, replaced or kept, one line per method"
+    "Return the curves of `value` over the fraction of inputs that are removed or kept, one line per method"
     rows, notes = by_seed(frame, view, ['method', 'share'], value)
     if (rows.share < 0).any() or (rows.share > 1).any():
         raise ValueError(f'{view}: share must be between 0 and 1, got '
