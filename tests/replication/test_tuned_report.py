@@ -143,7 +143,7 @@ def test_the_citation_of_an_archive_is_that_of_the_repository():
 def test_the_page_of_the_shipped_rows_and_of_no_rows_can_be_written(tmp_path):
     nothing = tmp_path/'nothing.jsonl'
     nothing.write_text('')
-    assert 'Nothing has run yet' in write_tuned_report(tmp_path/'a', nothing).read_text()
+    assert 'Nothing has been run yet' in write_tuned_report(tmp_path/'a', nothing).read_text()
     if shipped_rows('tuned').is_file():
         page = plain(write_tuned_report(tmp_path/'b', shipped_rows('tuned')).read_text())
         ran = sum(f.word != 'not run' for f in find_tuned(shipped_rows('tuned')))

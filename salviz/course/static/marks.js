@@ -47,7 +47,7 @@ class MarksView {
     this.el.dataset.lmSuppressShortcuts = 'true';
     this.el.setAttribute('aria-label', 'Marks');
     const limit = `at most ${marksPlural(set.most, 'word')}`;
-    this.el.append(elementOf('p', 'sv-marks-task', 'Mark the words that you cannot do without: ',
+    this.el.append(elementOf('p', 'sv-marks-task', 'Mark the words that you need to judge the sentence: ',
       elementOf('strong', '', limit), '. Use your own judgement; do not guess what a model would do.'));
     this.el.append(this.progress(), this.sentence(), this.moves(), this.handIn());
     this.el.addEventListener('keydown', event => this.pressed(event));

@@ -90,8 +90,8 @@ export class TeachPanel {
     this.resists = isReader ? new TeachGuess('Will the model follow the vandal too?', ['yes', 'no']) : null;
     const texts = [['common', 'Train with common words'], ['random', 'Train with random words']];
     this.buttons = texts.map(([name, text]) => courseButton(text, () => this.train(name, this.nonsense(name))));
-    const why = 'A vandal marks nonsense on purpose. One marks common words, such as “the” and “of”. Another marks '
-      + 'words at random. The same model learns from these marks, with the same settings.';
+    const why = 'Vandals mark nonsense on purpose. One vandal marks common words, such as “the” and “of”. Another '
+      + 'marks words at random. The same model learns from these marks, with the same settings.';
     this.second = teachPart(isReader ? '4 Now a vandal teaches' : 'Now a vandal teaches', elementOf('p', '', why),
       ...isReader ? [this.resists.el] : [], elementOf('div', 'cr-buttons', ...this.buttons));
     this.second.hidden = true;

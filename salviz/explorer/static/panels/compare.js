@@ -68,14 +68,14 @@ class Compare {
     this.items = null;
     this.frame = store.frameOf(state);
     if (!probe) return 'No sentence to show.';
-    if (!match) return 'Choose another run, or another step of this run, to compare with.';
+    if (!match) return 'Choose another run, or another step of this run, for comparison.';
     if (!this.frame) return store.why(state.run, state.probe, store.stepOf(state))
       || 'Nothing has been recorded for this sentence yet.';
     const title = store.run(match.run)?.title ?? `run ${match.run}`;
     if (match.probe === null)
       return `${title} has no probe example with this sentence and the same tokens.`;
     if (!match.frame) return store.why(match.run, match.probe, state.compare.step ?? store.stepOf(state))
-      || `This page has no recording of this sentence from ${title}.`;
+      || `This page contains no recording of this sentence from ${title}.`;
     return this.compareMaps(probe, title);
   }
 

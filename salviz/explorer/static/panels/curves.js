@@ -473,7 +473,7 @@ class Curves {
 
   jump(step) {
     const {store, state, announce} = this.ctx, nearest = store.nearest(state.run, state.probe, step);
-    if (nearest === null) return announce('This page has no recorded step of this example.');
+    if (nearest === null) return announce('This page contains no recorded steps of this example.');
     state.set({step: nearest, playing: false});
     return announce(`step ${nearest}`);
   }

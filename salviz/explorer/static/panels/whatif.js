@@ -172,7 +172,7 @@ export const whatIfPanel = {
   help: {says: [
     'Recomputes a method’s choice at this step with other settings and shows it next to the recorded choice.',
     'No model is retrained, so this does not show how a model trained with these settings would behave.'],
-  keys: [['← →', 'move a slider'], ['Enter', 'open or close a method'],
+  keys: [['← →', 'move a slider'], ['Enter', 'open or close the settings of a method'],
     ['← ↑ ↓ →', 'in a map: move between cells']]},
   tour: 'other settings of the method. Move a slider to see what it would have chosen.',
   view: WhatIf,
