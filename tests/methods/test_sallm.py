@@ -1420,7 +1420,7 @@ def test_damaged_part_warns_and_is_computed_again(number, how, undisturbed_pass,
     name = sallm_module.parts_of(run, 'explanations')[number].stem
     spoil(run, name, how)
     seen, _ = counted(monkeypatch)
-    with pytest.warns(UserWarning, match=f'{name}.safetensors is damaged.* explained again'):
+    with pytest.warns(UserWarning, match=f'{name}.safetensors is damaged.* computed again'):
         SalLM(teacher, steps=2).prepare(make_trainer(Run(run.path)))
     assert len(seen) == 3 - number and sallm_module.parts_of(run, 'explanations') == []
     assert same_arrays(run.load_arrays('explanations'), undisturbed_pass)
