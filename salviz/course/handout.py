@@ -218,7 +218,8 @@ def open_lab(
 ) -> None:
     "Start JupyterLab on the notebook at `path`"
     if not find_spec('jupyterlab'):
-        raise RuntimeError("course --open: JupyterLab is missing; pip install 'salviz[course]', or use --pages")
+        raise RuntimeError("course --open: JupyterLab is not installed; "
+                           "run pip install 'salviz[course]', or use --pages")
     subprocess.Popen([sys.executable, '-m', 'jupyterlab', str(path)], cwd=Path(path).parent)
 
 # %% ../../nbs/14_course/13_handout.ipynb #ho-18
