@@ -805,7 +805,7 @@ def test_bad_inputs_raise_errors_of_one_sentence():
             with pytest.raises(ValueError, match=said): ask(model, inputs, 'random', tokenizer=tokenizer)
     for ask in (explain, explain_data):
         with pytest.raises(ValueError, match='texts need their tokenizer'): ask(model, SENTENCES, 'random')
-    with pytest.raises(ValueError, match='pass one for each'):
+    with pytest.raises(ValueError, match='pass one class per example'):
         explain_data(model, encode_texts(SENTENCES, tokenizer), 'random', torch.tensor([0]), tokenizer=tokenizer)
     with pytest.raises(ValueError, match='needs at least two tokens in every text'):
         explain(model, dict(input_ids=torch.tensor([[6, 5], [7, 0]]), attention_mask=torch.tensor([[1, 1], [1, 0]])),
