@@ -768,7 +768,8 @@ def test_numpy_integers_are_accepted():
 @pytest.mark.parametrize('kwargs, said', [
     (dict(method='lime'), "method must be one of 'gradient'"),
     (dict(method='gradient'), 'identically zero for BertForSequenceClassification'),
-    (dict(target=3), 'the classes of this model are 0 to 2'), (dict(target='gold'), "target='gold' needs one class"),
+    (dict(target=3), 'target must be a class of this model, from 0 to 2, got 3'),
+    (dict(target='gold'), "target='gold' needs one class"),
     (dict(target=True), 'target must be'), (dict(batch_size=0), 'batch_size must be a positive integer'),
     (dict(seed=.5), 'seed must be an integer'),
     (dict(seed=-1), 'between 0 and 4,294,967,295'), (dict(batch_size=.5), 'batch_size must be a positive integer'),
