@@ -240,7 +240,8 @@ def _looked(model, tokenizer, data, layers, batch_size, progress):
     cut = [i for i, t in enumerate(aligned) if t.truncated]
     if cut:
         raise ValueError(f'{len(cut)} sentence{"s are" if len(cut) > 1 else " is"} longer than {longest} tokens '
-                         f'(first: row {cut[0]}); shorten such sentences, because truncation may remove the antecedent')
+                         f'(first: row {cut[0]}); '
+                         'shorten these sentences, because truncation may remove the antecedent')
     for batch in batches(model, encoded, collate, batch_size, 'antecedents', progress):
         with undisturbed(model), torch.no_grad(), observe(model, list(layers)) as maps:
             model(**model_inputs(batch, model))

@@ -123,7 +123,8 @@ def translation_scores(
 ) -> dict: # exact_match (fraction), ended (fraction), bleu (0 to 100)
     "Score the translations of `model`; all results are numbers, so you can use this function in a metric of a `Study`"
     frame = translations(model, tokenizer, data, **settings)
-    if 'exact' not in frame: raise ValueError('data must have targets; use a split of load_pairs')
+    if 'exact' not in frame:
+        raise ValueError('data must have targets; use one split of the data set that load_pairs returns')
     scores = dict(exact_match=float(frame.exact.mean()), ended=float(frame.ended.mean()))
     if not with_bleu: return scores
     if lowercase is None: lowercase = _writes_small(tokenizer)

@@ -700,7 +700,7 @@ def _columns_of(images) -> tuple: # (images, their labels or None, names of the 
     "Split the rows of a data set into columns; return anything else as images without labels"
     if isinstance(images, Dataset):
         label = next((name for name in ('label', 'labels') if name in images.column_names), None)
-        if len(images) > _most_images: return range(len(images)), None, None # `_read_images` counts them
+        if len(images) > _most_images: return range(len(images)), None, None # too many: `_read_images` raises
         names = label and getattr(images.features[label], 'names', None)
         return (*_columns_of(images.with_format('numpy')[:])[:2], names)
     if isinstance(images, (list, tuple)) and images and all(isinstance(row, dict) for row in images):

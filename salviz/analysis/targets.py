@@ -150,5 +150,5 @@ def teacher_of(
     folder = next((path for path in (Path(recorded), beside) if path.is_dir()), None)
     if folder is None:
         raise FileNotFoundError(f'the teacher of {run.path} was {recorded}, which cannot be opened as a run; '
-                                'pass a run with teacher=')
+                                'pass the run of the teacher with teacher=')
     return folder

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # %% ../../nbs/09_analysis/14_transcripts.ipynb #tr06
 def _mean_positive(A, G): return (A*G).clamp(min=0).mean(0)
 
-def _through_decoder(method, inner, crosses, gradients, position) -> tuple: # (u [outputs], v [tokens]), in total 1
+def _through_decoder(method, inner, crosses, gradients, position) -> tuple: # (u [outputs], v [tokens]), sum 1
     """Return the weights of the encoder's outputs and of the decoder's tokens for the prediction at `position`
 
     `inner` and `crosses` are maps [heads, query, key] of the layers; `gradients` contains the gradients of both,

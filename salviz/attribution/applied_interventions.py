@@ -129,7 +129,7 @@ def _pattern_rows(one, name, batch, plain, allowed, saliency, tokenizer) -> np.n
     "Return the rows of the pattern called `name` that replace those of a head"
     real, n = real_tokens(batch)[0].cpu().numpy(), batch['input_ids'].shape[1]
     if name == 'next' and not np.triu(allowed, 1).any():
-        raise ValueError("Intervention: the pattern 'next' attends to later tokens, which a causal model cannot; "
+        raise ValueError("Intervention: the pattern 'next' attends to later tokens, which a causal model cannot do; "
                          "choose another pattern, such as 'prev'")
     if name == 'saliency':
         row, pattern = int(pooled_rows(plain.model, batch)[0]), np.zeros((n, n))

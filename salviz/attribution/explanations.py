@@ -278,8 +278,8 @@ def explain_data(
     method = attribution_named(method)
     _settled_options(method, options)
     if isinstance(target, torch.Tensor) and len(target) != len(data):
-        raise ValueError(f'target has {len(target)} classes for {len(data)} examples; pass one for each, in the '
-                         'order of the data')
+        raise ValueError(f'target has {len(target)} classes for {len(data)} examples; '
+                         'pass one class per example, in the order of the data')
     arrays, details_of = [None] * len(data), dict(target=[], score=[], completeness_error=[])
     group_size = batch_size or 32 # examples of similar length
     for i in tqdm(range(0, len(order), group_size), desc=method.name, unit='batch', disable=None if progress else True):

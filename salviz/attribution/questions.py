@@ -249,7 +249,8 @@ def target_rows(
                        "but there are none: pass a class, or use 'predicted'")
         raise ValueError(problem)
     least, most = chosen.min().item(), chosen.max().item()
-    problem = f'target: the classes of this model are 0 to {classes - 1}, got {least} to {most}'
+    problem = (f'target must be a class of this model, from 0 to {classes - 1}, '
+               f'got {most if most >= classes else least}')
     if gold and most >= classes:
         problem = (f"target='gold': the labels go up to {most}, but the model has the {classes} classes 0 to "
                    f'{classes - 1}: the data has more classes than the head; load the model with '

@@ -122,7 +122,7 @@ def _rows_fault(rows) -> str:
     wrong = [(line, fields) for line, fields in rows if len(fields) != len(header)]
     line, fields = wrong[0]
     many = f' (and {len(wrong) - 1} more such rows)' if len(wrong) > 1 else ''
-    counts = f'{len(fields)} field{"s"*(len(fields) != 1)}, the header {len(header)} ({", ".join(header)})'
+    counts = f'{len(fields)} field{"s"*(len(fields) != 1)}, but the header has {len(header)} ({", ".join(header)})'
     return (f': the row on line {line} has {counts}{many}; name every column in the header, and put '
             'a text with commas in quotes')
 

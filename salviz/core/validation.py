@@ -71,7 +71,7 @@ _classes = { # name of a class or type: (does a value fit?, what an error calls 
     'Module': (_has('modules', 'parameters', 'forward'),
                'a model (a torch.nn.Module, as load_classifier, small_model and small_net return)'),
     'PreTrainedTokenizerBase': (_has('convert_ids_to_tokens', 'pad_token_id'),
-                                'a tokenizer (as load_classifier returns with the model), not its name'),
+                                'a tokenizer, such as one that load_classifier returns, not its name'),
     'Dataset': (_is_data, 'a Dataset'),
     'DatasetDict': (_is_data, 'a data set: {split: Dataset}, as load_text, load_images and subset return'),
     'DataFrame': (_has('columns', 'iloc'), 'a pandas DataFrame'),
@@ -83,7 +83,7 @@ _classes = { # name of a class or type: (does a value fit?, what an error calls 
 
 # %% ../../nbs/01_core/05_validation.ipynb #a03d
 _classes['Tokenizer'] = _classes['PreTrainedTokenizerBase']
-_classes['ProcessorMixin'] = (_has('tokenizer'), 'a processor (as AutoProcessor loads it), not its tokenizer')
+_classes['ProcessorMixin'] = (_has('tokenizer'), 'a processor, such as one that AutoProcessor loads, not its tokenizer')
 
 # %% ../../nbs/01_core/05_validation.ipynb #a05
 class _Named(type):

@@ -43,7 +43,7 @@ class Exercise:
     solution:object         # the function
     by_hand:object          # function() -> cases that can be done on paper
     from_run:object         # function() -> recorded cases
-    mistakes:dict           # {sentence: the wrong function}
+    mistakes:dict           # {sentence about a common mistake: function that makes it}
     hints:tuple             # two
     runs:str = ''           # description of the recorded cases
 

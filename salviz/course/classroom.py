@@ -127,7 +127,8 @@ Alpha = namedtuple('Alpha', 'value low high')
 def _package():
     try: import krippendorff
     except ImportError:
-        raise ImportError("class_marks: alpha needs the package krippendorff: pip install 'salviz[course]'"
+        raise ImportError("class_marks: alpha needs the package krippendorff, which is not installed: "
+                          "pip install 'salviz[course]'"
                           ) from None
     return krippendorff
 

@@ -291,7 +291,8 @@ def edition_of(
     import nbformat
     shown = chosen_cells(notebook, edition)
     if edition in ('student', 'page') and (leaked := next(_leaks(notebook, [cell for cell, _ in shown]), None)):
-        raise ValueError(f'the {edition} edition contains a line of a solution: {leaked!r}; rephrase it there')
+        raise ValueError(f'the {edition} edition contains a line of a solution: {leaked!r}; '
+                         'rephrase this line outside of the solution')
     only_teachers = all(tag == 'teacher' for _, tag in shown)
     cells = [_for_reader(cell, '' if only_teachers else tag, fact) for cell, tag in shown]
     kernel = dict(display_name='Python 3', language='python', name='python3')

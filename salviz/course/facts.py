@@ -72,8 +72,9 @@ _facts = {}
 
 def _named(name):
     if name in _facts: return _facts[name]
-    names = ', '.join(key for key in _facts if key.split('.')[0] == str(name).split('.')[0])
-    raise ValueError(f'fact: unknown fact {name!r}; facts of its lesson: {names or "none"}')
+    lesson = str(name).split('.')[0]
+    names = ', '.join(key for key in _facts if key.split('.')[0] == lesson)
+    raise ValueError(f'fact: unknown fact {name!r}; available facts of lesson {lesson}: {names or "none"}')
 
 def fact(name) -> str:
     "Return the printed number called `name`; for a claim, 'with all three seeds' or 'in this run'"

@@ -129,7 +129,7 @@ def _download(folder, environment, words, pip) -> list: # names of missing packa
     download = ('download', '--only-binary', ':all:', '--no-deps', '--retries', '1', '--timeout', '10',
                 '--dest', str(folder), *words)
     if wanted and not pip(*download, *wanted.values()):
-        for tried, one in enumerate(wanted.values()): # without a network, the first two failures are enough
+        for tried, one in enumerate(wanted.values()): # after two failures, there is no network
             if not pip(*download, one) and tried == 1 and not present() & set(wanted): break
     return sorted(set(needed) - present())
 
@@ -218,7 +218,8 @@ def open_lab(
 ) -> None:
     "Start JupyterLab on the notebook at `path`"
     if not find_spec('jupyterlab'):
-        raise RuntimeError("course --open: JupyterLab is missing; pip install 'salviz[course]', or use --pages")
+        raise RuntimeError("course --open: JupyterLab is not installed; "
+                           "run pip install 'salviz[course]', or use --pages")
     subprocess.Popen([sys.executable, '-m', 'jupyterlab', str(path)], cwd=Path(path).parent)
 
 # %% ../../nbs/14_course/13_handout.ipynb #ho-18

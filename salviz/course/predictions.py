@@ -304,7 +304,7 @@ class Reveal(W.VBox):
         waiting = _session.waiting(self.names)
         if waiting and not anyway:
             raise ValueError(f'Reveal: commit {", ".join(waiting)} first, or call show(anyway=True), '
-                             'which records them as skipped')
+                             'which records these predictions as skipped')
         if self.is_open: return
         for name in self.names:
             if name in _session.predictions: _session.predictions[name].reveal()

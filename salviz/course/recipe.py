@@ -301,7 +301,7 @@ def _prior(base, tokenizer, data, seed=0):
 def _measure_course(
     base, tokenizer, folder,
     models:dict, # {name: model from `_train_method`}
-    draws=(0,),  # draws of marked sentences
+    draws=(0,),  # seeds that select the marked sentences; 0: the split that the course uses
     seed=0,
 ) -> dict:
     "Return all tables for one seed"

@@ -307,7 +307,8 @@ def write_answers(
     # check that it can be read again
     file = checked_answers_file(answers_file(nickname, joined_entries(recorded, answered)), path.name)
     text = json.dumps(file, indent=1, ensure_ascii=False).encode()
-    if len(text) > largest: raise ValueError(f'{path.name} would exceed {largest/10**6:g} MB; record less')
+    if len(text) > largest:
+        raise ValueError(f'{path.name} would exceed {largest/10**6:g} MB; record fewer or shorter entries')
     write_whole(path, text)
     return path
 

@@ -390,8 +390,10 @@ def _examples(rows, read, annotators, split):
     undecided, lost = sum(f is None for f in read_rows), sum(f.get('lost', 0) for f in read_rows if f)
     if undecided:
         warnings.warn(f'skipped {undecided} of {len(read_rows)} rows of {split}, '
-                      'whose annotators do not agree on a label', stacklevel=4)
-    if lost: warnings.warn(f'ignored {lost} marked phrases of {split}, which do not occur in their texts', stacklevel=4)
+                      'because their annotators do not agree on a label', stacklevel=4)
+    if lost:
+        warnings.warn(f'ignored {lost} marked phrases of {split}, because they do not occur in their texts',
+                      stacklevel=4)
     return [f for f in read_rows if f]
 
 # %% ../../nbs/02_data/02_rationales.ipynb #026

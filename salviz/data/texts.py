@@ -466,11 +466,11 @@ def _as_in_train(tables, column, rows) -> dict:
         def renumber(row): return [place.get(x, x) for x in row]
         renumbered[split] = list(map(renumber, rows[split]))
         refuse_rows([i for i, row in enumerate(renumbered[split]) if None in row], split,
-                    f'the split has the classes {", ".join(names)}, train has {", ".join(of_train or ())}, and a label '
-                    'is of a class that train lacks')
+                    f'the split has the classes {", ".join(names)}, but train has {", ".join(of_train or ())}; '
+                    'a label is of a class that train lacks')
         if renumbered[split] != rows[split] and of_train:
-            warnings.warn(f'{split} has the classes {", ".join(names)}, train has {", ".join(of_train)}; its labels '
-                          'were renumbered to match train', stacklevel=4)
+            warnings.warn(f'{split} has the classes {", ".join(names)}, but train has {", ".join(of_train)}; '
+                          f'the labels of {split} were renumbered to match train', stacklevel=4)
     return renumbered
 
 # %% ../../nbs/02_data/00_texts.ipynb #029
@@ -1430,7 +1430,7 @@ class Collator:
         if pad is None:
             problem = 'the tokenizer has no padding token; set tokenizer.pad_token, or load it with load_classifier'
         if not hasattr(tokenizer, 'pad_token_id'):
-            problem = ('tokenizer must be a tokenizer, such as load_classifier returns, got '
+            problem = ('tokenizer must be a tokenizer, such as one that load_classifier returns, got '
                        f'{tokenizer!r:.80}')
         check_faults(problem, 'Collator: ')
         self.pads = dict(input_ids=pad, attention_mask=0, token_type_ids=0, word_ids=-1, segments=-1,

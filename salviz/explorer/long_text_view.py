@@ -225,7 +225,8 @@ class _Continuation:
         timeout:float|None=None, # seconds; None: no limit
     ) -> None:
         "Wait until the continuation is generated; raise the error if its generation failed"
-        if not self._left.wait(timeout): raise TimeoutError(f'settle: not finished after {timeout} s')
+        if not self._left.wait(timeout):
+            raise TimeoutError(f'settle: the continuation is not finished after {timeout} s; wait longer')
         if self.error is not None: raise self.error
 
 # %% ../../nbs/12_explorer/17_long_text_view.ipynb #4bcfa62c

@@ -191,7 +191,7 @@ def series_colours(
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #f485e1bd
 def _is_sequential(cmap):
-    "Return whether the lightness of `cmap` only rises or only falls"
+    "Return whether the lightness of `cmap` is monotonic"
     steps = np.diff(_lightness_along(cmap))
     return bool(abs(steps.sum()) > .2 and ((steps > -.02).all() or (steps < .02).all()))
 

@@ -57,8 +57,8 @@ def _venue_of(width):
     venue = str(width).lower()
     name = venue.removesuffix('-two-column')
     if name not in venues:
-        raise ValueError(f"figure: width must be a number of inches or a venue ({', '.join(venues)}), followed by "
-                         f"'-two-column' for the width of the page, got {width!r}")
+        raise ValueError(f"figure: width must be a number of inches or a venue ({', '.join(venues)}); "
+                         f"append '-two-column' to a venue for the width of the whole page; got {width!r}")
     return venues[name], venue != name
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #006c
@@ -134,7 +134,8 @@ def _seen(sources, step, probe) -> list: # of `Seen`
     for source in sources:
         if isinstance(source, (Snapshot, Seen)):
             if chosen := [name for name, value in (('step', step), ('probe', probe)) if value is not None]:
-                raise ValueError(f'figure: {chosen[0]}= selects from a run, but the source is a snapshot')
+                raise ValueError(f'figure: {chosen[0]}= selects from a run, but the source is a snapshot; '
+                                 f'omit {chosen[0]}=, or pass the run')
             out.append(source if isinstance(source, Seen) else Seen(source, None))
         elif isinstance(source, Run):
             pairs = product(_listed(step), _listed(0 if probe is None else probe))

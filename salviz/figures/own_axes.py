@@ -367,7 +367,7 @@ def _draw_on_subfigure(target, views, style, heading):
     if sum(heights)*scale > 72*high + .7:
         warnings.warn(f'figure: the SubFigure is {high:.1f} inches high, '
                       f'but the views need {sum(heights)*scale/72:.1f}; '
-                      'make it higher or wider, or show less', stacklevel=4)
+                      'make the SubFigure higher or wider, or draw fewer views', stacklevel=4)
     return cut_labels(target, cut)
 
 # %% ../../nbs/11_figures/11_own_axes.ipynb #83887279

@@ -145,7 +145,7 @@ def _replacements(view, space, size):
 _before, _after = dict(color=blue, linewidth=.6), dict(facecolor='white', edgecolor=blue, hatch='//////', linewidth=.6)
 
 def _draw_copy(ax, view, below, places, widths, size, box, line):
-    "Write the replacing words under the words of the sentence, with frames around replacements"
+    "Write the words of the masked copy under those of the sentence, and frame the replaced words"
     for i, (k, x) in enumerate(places):
         y, replaced = k*line + box + 9, view.is_replaced[i]
         if replaced: ax.add_patch(Rectangle((x, y), widths[i], box, **replaced_style))

@@ -271,8 +271,8 @@ class _ComparingNodes(_Dropping):
         off, same = agreement['relative_difference'], agreement['same_region']
         if off > .01 and trainer.is_world_process_zero():
             warnings.warn(f'ADDrop: on the first examples, the attribution with nodes={nodes} differs by {off:.1%} '
-                          f'from the sum over steps={self.steps} and selects {same:.1%} of the same region; use more '
-                          'nodes, or omit nodes', stacklevel=2)
+                          f'from the sum over steps={self.steps} and selects {same:.1%} of the same positions; '
+                          'use more nodes, or omit nodes', stacklevel=2)
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #038
 class ADDrop(_ComparingNodes):

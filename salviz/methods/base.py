@@ -339,7 +339,7 @@ class _Described(_WithOptions):
                 **{names.get(name, name): x for name, x in args.items()}}
 
 # %% ../../nbs/05_methods/00_base.ipynb #9c2bee06
-learning_rates = (2e-5, 1e-4, 5e-4) # worth searching for fine-tuning, from large models to small ones
+learning_rates = (2e-5, 1e-4, 5e-4) # values to try in fine-tuning, from large models to small ones
 
 # %% ../../nbs/05_methods/00_base.ipynb #035
 class Method(_Described):

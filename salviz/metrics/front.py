@@ -34,7 +34,8 @@ def _pymoo():
         from pymoo.util.nds.non_dominated_sorting import NonDominatedSorting
         from pymoo.util.normalization import ZeroToOneNormalization
     except ImportError:
-        raise ImportError('a front requires the package pymoo: pip install pymoo, or "salviz[pareto]"') from None
+        raise ImportError('a front requires the package pymoo, which is not installed: '
+                          "pip install 'salviz[pareto]'") from None
     return SimpleNamespace(sorting=NonDominatedSorting, area=HV, dominator=Dominator, scale=ZeroToOneNormalization,
                            total=WeightedSum)
 

@@ -861,7 +861,7 @@ def _score_problem(frame, columns, measure, ways) -> str:
     if lacking: return f'measure has no entry for {columns} = {lacking[0]}; available: {", ".join(map(str, measure))}'
     if len({*ways.values()}) > 1:
         listed = ', '.join(f'{m} ({way})' for m, way in ways.items())
-        return f'the metrics of one table must have the same better direction, got {listed}'
+        return f'the metrics of one table must all be better if higher, or all if lower, got {listed}'
     return ''
 
 def _with_score(frame, columns, measure, better):

@@ -23,7 +23,8 @@ from .loading import checksum_of, forked_random, load_taught_weights, taught_cla
 def _peft_package():
     "Return the package peft, or raise an error with the command that installs it"
     try: import peft
-    except ImportError: raise ImportError('adapters need the package peft: pip install peft') from None
+    except ImportError:
+        raise ImportError('adapters need the package peft, which is not installed: pip install peft') from None
     return peft
 
 def is_adapted(model) -> bool:

@@ -78,9 +78,10 @@ def _renumbered(
         return places[label]
     labels = [place(label) for label in plain[column]]
     if lacking:
-        raise ValueError(f'the {where} split has labels that the other splits lack: {", ".join(lacking)} '
-                         f'({sum(lacking.values())} labels); its classes are {", ".join(current)}, '
-                         f'but theirs are {", ".join(names)}')
+        n = sum(lacking.values())
+        raise ValueError(f'the {where} split has {n} label{"s"*(n > 1)} of classes that the other splits lack: '
+                         f'{", ".join(lacking)}; the classes of {where} are {", ".join(current)}, '
+                         f'but those of the other splits are {", ".join(names)}')
     label, form, bars = ClassLabel(names=names), part.format, not are_progress_bars_disabled()
     disable_progress_bars() # selected rows are copied here
     feature = Sequence(label) if is_list else label
@@ -111,15 +112,15 @@ def _class_order(
     elif are_numbers(names) or None not in class_places(names, model_names): return model_names
     else:
         problem = (f'the classes of the model are {", ".join(model_names)}, '
-                   f'the classes of the data {", ".join(names)}; '
+                   f'but those of the data are {", ".join(names)}; '
                    'if they mean the same, rename the classes of the model, in the order of its outputs, with '
-                   'salviz.models.agreement.name_classes(model, [...]); if not, load it with a new head')
+                   'salviz.models.agreement.name_classes(model, [...]); if not, load the model with a new head')
     raise ValueError(f'{who}: {problem}')
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm11b
 def _renumbering(names, order) -> str:
     "Return a sentence that reports the change of the class order from `names` to `order`"
-    return (f'the data lists the classes {", ".join(names)}, the model {", ".join(order)}; '
+    return (f'the data lists the classes {", ".join(names)}, but the model lists {", ".join(order)}; '
             'the labels were renumbered to match the model')
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm14
@@ -201,7 +202,8 @@ def class_mismatch(teacher, model) -> str: # '' if the classes match
     "Describe the difference between the classes of two models, with both lists"
     a, b = class_names(teacher), class_names(model)
     if None in (a, b) or a == b or class_places(a, b) == list(range(len(b))): return ''
-    return f'the classes of the teacher are {a}, those of the model {b}; they must be the same in the same order'
+    return (f'the classes of the teacher are {a}, but those of the model are {b}; '
+            'both models must have the same classes in the same order')
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm20
 def trained_order(
@@ -292,7 +294,7 @@ def padding_for(
                                f'it was set to the padding token of the tokenizer (id {tokenizer_pad})')
     if model_pad == tokenizer_pad: return model_pad, ''
     return model_pad, (f'{who}: the padding token of the tokenizer has the id {tokenizer_pad}, '
-                       f'that of the model has the id {model_pad}; batches are padded with the token of the model, '
+                       f'but that of the model has the id {model_pad}; batches are padded with the token of the model, '
                        'which its head needs to find the last token')
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm24b1

@@ -65,7 +65,7 @@ def attention_stack(model):
     apart = [type(m).__name__ for m in inner if m not in inside]
     if inner and not apart: return _reading(inner[0])
     problem = ('no transformers model, so there is no attention to observe; pass a whole model, '
-               'such as load_classifier returns, instead of one of its layers')
+               'such as one that load_classifier returns, instead of one of its layers')
     if inner:
         problem = (f'several transformers models ({type(inner[0]).__name__}, {", ".join(apart)}); '
                    'observe one of them at a time')
@@ -99,8 +99,8 @@ def check_part(model, part=None):
     parts = attention_parts(model)
     if part is None: part = next(iter(parts))
     if part not in tuple(parts):
-        has = 'None, since there is one stack of self-attention' if None in parts else ' or '.join(map(repr, parts))
-        raise ValueError(f'part: for {type(model).__name__} it must be {has}; got {part!r}')
+        allowed = 'None' if None in parts else f'one of {", ".join(map(repr, parts))}'
+        raise ValueError(f'part must be {allowed} for {type(model).__name__}, got {part!r}')
     return part, parts[part]
 
 def _named(model, part):

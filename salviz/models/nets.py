@@ -46,7 +46,7 @@ class SmallNet(PreTrainedModel):
             expected = ', '.join(map(str, ('any', *shape[1:]) if skip else shape))
             raise ValueError(f'{type(self).__name__} was built for {self.main_input_name} [batch, {expected}], got '
                              f'{list(x.shape)}; '
-                             f'build one with shape={got}')
+                             f'build a network with shape={got}')
         return x
 
     def answer(self, logits, labels):

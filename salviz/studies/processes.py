@@ -33,8 +33,9 @@ def in_step(
     import torch
     gpus = torch.cuda.device_count()
     if gpus and n > gpus:
-        raise ValueError(f'{n} processes were requested, but this machine has {gpus} GPUs; use at most {gpus}, or hide '
-                         'the GPUs with CUDA_VISIBLE_DEVICES= to train on the CPU')
+        raise ValueError(f'{n} processes were requested, but this machine has only '
+                         f'{gpus} GPU{"s"*(gpus > 1)}; use at most {gpus}, '
+                         'or hide the GPUs with CUDA_VISIBLE_DEVICES= to train on the CPU')
     variables = {} if gpus else dict(ACCELERATE_USE_CPU='true')
     variables['OMP_NUM_THREADS'] = str(max(1, torch.get_num_threads()//n))
     return ([sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', str(n), *what],

@@ -536,7 +536,7 @@ class MaskedSentence(_Answered):
     limit:float                     # saliency at either end of the colour scale
     masked_labels:tuple             # [W] texts in the masked copy
     is_replaced:np.ndarray          # bool [W]
-    sources:np.ndarray              # int [W] number of the replacing word; -1: none, such as the mask token
+    sources:np.ndarray              # int [W] number of the replacement word; -1: none, such as the mask token
 
 # %% ../../nbs/10_views/00_base.ipynb #042
 def _masked_texts(snapshot, view):

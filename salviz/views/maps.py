@@ -927,7 +927,7 @@ class MaskedPairs(View):
     limit:float            # saliency at either end of the colour scale
     masked_labels:tuple    # [N] words of the masked copy
     is_replaced:np.ndarray # bool [N]
-    sources:np.ndarray     # int [N] number of the replacing word in the sentence; -1: none, such as the mask token
+    sources:np.ndarray     # int [N] number of the replacement word in the sentence; -1: none, such as the mask token
     sentence:np.ndarray    # int [N] number of the sentence
     names:tuple            # a heading for each sentence, or None
     divergences:np.ndarray # KL(f(X) || f(X~)) of each sentence, NaN without probabilities

@@ -354,7 +354,7 @@ def test_invalid_arguments_are_rejected_by_name(tiny_bert, tiny_tokenizer):
         (lambda: faithfulness(model, batch, values/0), 'values of example 0 must be finite, got inf'),
         (lambda: faithfulness(model, batch, values, 'loudest'),
          "target must be 'predicted', 'gold', a class, or an int64 tensor with a class for each, got 'loudest'"),
-        (lambda: faithfulness(model, batch, values, 2), 'the classes of this model are 0 to 1'),
+        (lambda: faithfulness(model, batch, values, 2), 'target must be a class of this model, from 0 to 1, got 2'),
         (lambda: faithfulness(model, batch, values, 'gold'), "target='gold' needs one class per example"),
         (lambda: faithfulness(model, batch, values, 'each'), 'measures the probability of one class for each example'),
         (lambda: faithfulness(model, batch, values, mean=torch.zeros(32)),

@@ -161,4 +161,5 @@ def test_a_teacher_is_found_after_its_study_was_moved(tmp_path, tiny_bert, tiny_
     (tmp_path/'here').rename(tmp_path/'there')
     assert teacher_of(tmp_path/'there'/'S') == tmp_path/'there'/'FT'
     (tmp_path/'there'/'FT').rename(tmp_path/'away')
-    with pytest.raises(FileNotFoundError, match='pass a run with teacher='): teacher_of(tmp_path/'there'/'S')
+    with pytest.raises(FileNotFoundError, match='pass the run of the teacher with teacher='):
+        teacher_of(tmp_path/'there'/'S')

@@ -681,7 +681,7 @@ def test_attention_as_attribution_equals_eager_attention(kind, side):
     (dict(steps=0), 'steps must be a positive integer, got 0'), (dict(steps=2.), 'got 2.0'),
     (dict(batch_size=True), 'batch_size must be'),
     (dict(layers=3), 'has the layers 0 to 2'),
-    (dict(part='cross'), 'part: for BertForSequenceClassification it must be None')])
+    (dict(part='cross'), 'part must be None for BertForSequenceClassification, got')])
 def test_wrong_arguments_of_integrated_attention_are_rejected(kwargs, message):
     with pytest.raises(ValueError, match=message):
         attention_attribution(tiny('bert'), uneven_batch(), method='integrated_gradients', **kwargs)

@@ -768,7 +768,8 @@ def test_numpy_integers_are_accepted():
 @pytest.mark.parametrize('kwargs, said', [
     (dict(method='lime'), "method must be one of 'gradient'"),
     (dict(method='gradient'), 'identically zero for BertForSequenceClassification'),
-    (dict(target=3), 'the classes of this model are 0 to 2'), (dict(target='gold'), "target='gold' needs one class"),
+    (dict(target=3), 'target must be a class of this model, from 0 to 2, got 3'),
+    (dict(target='gold'), "target='gold' needs one class"),
     (dict(target=True), 'target must be'), (dict(batch_size=0), 'batch_size must be a positive integer'),
     (dict(seed=.5), 'seed must be an integer'),
     (dict(seed=-1), 'between 0 and 4,294,967,295'), (dict(batch_size=.5), 'batch_size must be a positive integer'),
@@ -805,7 +806,7 @@ def test_bad_inputs_raise_errors_of_one_sentence():
             with pytest.raises(ValueError, match=said): ask(model, inputs, 'random', tokenizer=tokenizer)
     for ask in (explain, explain_data):
         with pytest.raises(ValueError, match='texts need their tokenizer'): ask(model, SENTENCES, 'random')
-    with pytest.raises(ValueError, match='pass one for each'):
+    with pytest.raises(ValueError, match='pass one class per example'):
         explain_data(model, encode_texts(SENTENCES, tokenizer), 'random', torch.tensor([0]), tokenizer=tokenizer)
     with pytest.raises(ValueError, match='needs at least two tokens in every text'):
         explain(model, dict(input_ids=torch.tensor([[6, 5], [7, 0]]), attention_mask=torch.tensor([[1, 1], [1, 0]])),

@@ -30,7 +30,7 @@ def test_invalid_arguments_raise_before_any_process_starts(monkeypatch, capsys):
         assert main(['train', *words]) == 2
         assert message in capsys.readouterr().err
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
-    assert main(['train', '--processes', '4']) == 2 and 'this machine has 2 GPUs' in capsys.readouterr().err
+    assert main(['train', '--processes', '4']) == 2 and 'this machine has only 2 GPUs' in capsys.readouterr().err
 
 @pytest.mark.slow
 def test_two_processes_write_one_run(tmp_path):

@@ -12,9 +12,10 @@ jsonl = '{"text": "fine", "label": 1}\n{"text": "dull", "label": 0}\n'*20
 
 refused = { # file: (content, line or error, fix)
     'one-more.csv': ('text,label\n' + ''.join(f'{i},text {i},{i % 2}\n' for i in range(40)),
-                     'line 2 has 3 fields, the header 2 (text, label) (and 39 more such rows)', 'name every column'),
+                     'line 2 has 3 fields, but the header has 2 (text, label) (and 39 more such rows)',
+                     'name every column'),
     'once-more.csv': (plain + 'a,b,1\n', 'line 42 has 3 fields', 'put a text with commas in quotes'),
-    'once-less.csv': (plain + 'alone\n', 'line 42 has 1 field, the header 2', 'name every column'),
+    'once-less.csv': (plain + 'alone\n', 'line 42 has 1 field, but the header has 2', 'name every column'),
     'comma-at-the-end.csv': (plain.replace('\n', ',\n').replace('label,', 'label'), 'line 2 has 3 fields',
                              'name every column'),
     'twice.csv': ('text,label,text\n' + rows.replace('\n', ',more\n'), "more than one column named 'text'", 'rename'),

@@ -44,7 +44,7 @@ named = [(lambda d: salviz.train('minilm', None, None), 'train: model must be a 
          (lambda d: salviz.explain_data(d['model'], d['data'], tokenizer='minilm'),
           'explain_data: tokenizer must be a tokenizer'),
          (lambda d: salviz.encode(d['data'], 'minilm'),
-          'encode: tokenizer must be a tokenizer (as load_classifier returns with the model), not its name, got'),
+          'encode: tokenizer must be a tokenizer, such as one that load_classifier returns, not its name, got'),
          (lambda d: salviz.Collator('minilm'), 'Collator: tokenizer must be a tokenizer'),
          (lambda d: salviz.view_for(None), 'view_for: snapshot must be a Snapshot'),
          (lambda d: salviz.discard_region('run'), 'discard_region: snapshot must be a Snapshot'),

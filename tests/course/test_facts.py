@@ -31,7 +31,7 @@ def test_a_false_claim_does_not_hold_and_a_number_that_is_none_neither():
     assert not Fact('0.x', 'x', value=lambda: float('nan')).holds()
 
 def test_an_unknown_fact_raises_an_error_that_lists_its_lesson():
-    message = r"unknown fact '1\.nothing'; facts of its lesson: 1\.verdict_start"
+    message = r"unknown fact '1\.nothing'; available facts of lesson 1: 1\.verdict_start"
     with pytest.raises(ValueError, match=message): fact('1.nothing')
 
 @pytest.mark.parametrize('x,text', [

@@ -45,7 +45,7 @@ def hate():
 
 
 def test_hatexplain_has_the_majority_label_and_all_marks(hate):
-    with pytest.warns(UserWarning, match='skipped 1 of 5 rows of train, whose annotators do not agree on a label'):
+    with pytest.warns(UserWarning, match='skipped 1 of 5 rows of train, because their annotators do not agree'):
         data = load_rationales(hate)
     assert data['train'].features['label'].names == ['hatespeech', 'normal', 'offensive']
     assert data['test'].column_names == ['text', 'label', 'rationale']
@@ -178,7 +178,7 @@ def test_movie_reviews_on_the_hub_have_phrases():
                              evidences=Sequence(Value('string'))))
     rows = [dict(review='it is bad .\nvery , very bad .\n', label=0, evidences=['very bad', 'bad .', 'so bad']),
             dict(review='Fun movie\n', label=1, evidences=['Fun movie'])]
-    with pytest.warns(UserWarning, match='1 marked phrases of train, which do not occur in their texts'):
+    with pytest.warns(UserWarning, match='1 marked phrases of train, because they do not occur in their texts'):
         data = load_rationales(DatasetDict({split: Dataset.from_list(rows, features=features)
                                             for split in ('train', 'validation', 'test')}))
     assert said(data['train'][0]) == ['bad .', 'very bad']

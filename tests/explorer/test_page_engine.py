@@ -219,7 +219,7 @@ def test_an_intervention_that_does_not_fit_is_reported_by_the_page(engine):
                             (dict(layers=[0, 1]), 'All heads of all layers are crossed out'),
                             (dict(positions=[5]), 'Token 5 does not exist'),
                             (dict(mask_fraction=1), 'no word is left to replace the masked words'),
-                            (dict(maps=[[0, 0, 'next']]), 'which a causal model cannot'),
+                            (dict(maps=[[0, 0, 'next']]), 'which a causal model cannot do'),
                             (dict(maps=[[0, 0, 'period']]), 'has no token in this text')]:
         with pytest.raises(Exception, match=message): in_page(engine, model, ids, [0]*n, 0, change)
 

@@ -366,7 +366,7 @@ def test_check_rejects_unsuitable_teachers(tmp_path, tiny_data, tokens):
     swapped, named = copy.deepcopy(teacher), copy.deepcopy(student)
     classes = 'negative', 'positive'
     swapped.config.id2label, named.config.id2label = dict(enumerate(classes[::-1])), dict(enumerate(classes))
-    rejects('must be the same in the same order', swapped, named)
+    rejects('must have the same classes in the same order', swapped, named)
     wider = copy.deepcopy(teacher)
     wider.resize_token_embeddings(len(tokens) + 8)
     rejects('different vocabularies', wider)

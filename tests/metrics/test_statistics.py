@@ -543,6 +543,6 @@ def test_each_task_may_have_its_own_metric():
     assert table.frame.best.sum() == 2 and 'score' not in frame
     for wrong, says in ((dict(CoLA='test_mcc'), 'has no entry for task = STS-B'),
                         ({**own, 'CoLA': 'test_f1'}, "measure contains the unknown name 'test_f1'"),
-                        ({**own, 'CoLA': 'test_loss'}, 'have the same better direction')):
+                        ({**own, 'CoLA': 'test_loss'}, 'must all be better if higher, or all if lower')):
         with pytest.raises(ValueError, match=says): result_table(frame, columns='task', measure=wrong)
     with pytest.raises(ValueError, match='along the columns'): result_table(frame, measure=own)

@@ -85,7 +85,7 @@ quick = dict(epochs=1, batch_size=4, learning_rate=1e-9, probes=2, snapshots=2, 
 
 def test_labels_and_recordings_use_the_class_order_of_the_model(tmp_path):
     model, tokenizer = bert('good', 'bad'), words_tokenizer()
-    with pytest.warns(UserWarning, match='data lists the classes bad, good, the model good, bad'):
+    with pytest.warns(UserWarning, match='data lists the classes bad, good, but the model lists good, bad'):
         run = train(model, tokenizer, splits(), run_dir=tmp_path/'run', **quick)
     assert class_names(model) == ['good', 'bad'] == run.config['class_order'] == run.snapshot(0, 0).classes
     assert len(run.config['agreement']) == 1 and run.config['data']['fingerprint'] == fingerprint(splits())
@@ -104,12 +104,12 @@ def test_a_model_without_class_names_gets_those_of_the_data_and_saves_them(tmp_p
     model, tokenizer = bert(), words_tokenizer()
     run = train(model, tokenizer, splits(), run_dir=tmp_path/'run', **quick)
     assert 'agreement' not in run.config and class_names(model) == ['bad', 'good'] == class_names(load_model(run)[0])
-    with pytest.warns(UserWarning, match='data lists the classes good, bad, the model bad, good'):
+    with pytest.warns(UserWarning, match='data lists the classes good, bad, but the model lists bad, good'):
         train(model, tokenizer, splits(*[('good', 'bad')]*3), run_dir=tmp_path/'other', **quick)
 
 
 def test_classes_with_other_names_or_another_number_are_rejected_with_both_lists(tmp_path):
-    for names, message in ((('bad', 'fine'), 'the model are bad, fine, the classes of the data bad, good'),
+    for names, message in ((('bad', 'fine'), 'the model are bad, fine, but those of the data are bad, good'),
                            (('bad', 'so', 'good'), 'has 2 classes .bad, good. but .* head has 3 .bad, so, good')):
         with pytest.raises(ValueError, match=message):
             train(bert(*names), words_tokenizer(), splits(), run_dir=tmp_path/'run', **quick)
@@ -119,7 +119,7 @@ def test_classes_with_other_names_or_another_number_are_rejected_with_both_lists
 def test_splits_and_probes_with_different_class_orders_are_matched_by_name(tmp_path):
     data, notes = agreed_data(bert('good', 'bad'), splits(validation=('good', 'bad')))
     assert [by_name(part) for part in data.values()] == [['good', 'bad', 'bad', 'good']]*3 and len(notes) == 1
-    with pytest.warns(UserWarning, match='validation has the classes good, bad, train has bad, good'):
+    with pytest.warns(UserWarning, match='validation has the classes good, bad, but train has bad, good'):
         loaded = load_text(dict(splits(validation=('good', 'bad'))))
     assert by_name(loaded['validation']) == ['good', 'bad', 'bad', 'good']
     for read in (load_text, lambda x: agreed_data(bert('bad', 'good'), x)):
@@ -213,7 +213,7 @@ def test_a_batch_padded_with_another_token_is_read_at_its_last_real_token():
 
 def test_a_tokenizer_without_a_padding_token_pads_with_that_of_the_model():
     tokenizer = words_tokenizer(pad_token=None)
-    with pytest.warns(UserWarning, match='the tokenizer has the id None, that of the model has the id 2'):
+    with pytest.warns(UserWarning, match='the tokenizer has the id None, but that of the model has the id 2'):
         score = explain(llama(2), TEXTS, 'input_x_gradient', target=1, tokenizer=tokenizer).score
     assert alike(score, alone(llama(2), tokenizer), size=4096)
     with pytest.raises(ValueError, match=r'no usable padding token.*\(id None\).*has the id None'):

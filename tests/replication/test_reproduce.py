@@ -87,7 +87,7 @@ def test_a_failed_trial_is_named_and_the_others_are_trained(trained, tmp_path):
 @pytest.mark.parametrize('wrong, why', [(dict(names=('D99',)), "unknown claim 'D99'"),
     (dict(budget='huge'), 'budget'), (dict(processes=0), 'processes must be'),
     (dict(processes=True), 'processes must be'),
-    (dict(names=('D7',), budget='quick'), "not in the budget 'quick'")])
+    (dict(names=('D7',), budget='quick'), "not available in the budget 'quick': D7")])
 def test_invalid_arguments_raise_an_error_before_training(tmp_path, wrong, why):
     with pytest.raises(ValueError, match=why): reproduce(tmp_path/'new', **{'progress': False, **wrong})
     assert not (tmp_path/'new').exists()

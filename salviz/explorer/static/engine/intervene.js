@@ -56,7 +56,7 @@ export class EngineIntervention {
   pattern(name) {
     const {read, n, config, tape, one, saliency} = this;
     if (name === 'next' && config.causal)
-      throw new Error('The pattern “next” attends to later tokens, which a causal model cannot; '
+      throw new Error('The pattern “next” attends to later tokens, which a causal model cannot do; '
         + 'choose another pattern, such as “prev”.');
     if (name === 'saliency') {
       const rows = new Float64Array(n * n);

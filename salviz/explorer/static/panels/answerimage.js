@@ -7,7 +7,7 @@ import {writtenAt} from './continuation.js';
 
 const answerKeys = ['frames', 'meta', 'run', 'probe', 'step', 'row', 'palette', 'theme', 'size', 'marks'];
 const answerGrey = .4;
-const answerMethods = {attention: 'Attention, mean of layers and heads', rollout: 'Attention rollout',
+const answerMethods = {attention: 'Attention, mean over layers and heads', rollout: 'Attention rollout',
   gradient_x_attention: 'Gradient x attention'};
 
 // Calls `visit(token, box)` for each token of a layout, with its box in pixels of an image of rows x columns.
