@@ -361,7 +361,7 @@ def stamp(
     return sealed(json.loads(json.dumps(dict(salviz_provenance=1, **placed), sort_keys=True)))
 
 def in_metadata(line:str, kind:str) -> dict:
-    "Return the metadata argument of matplotlib for a 'pdf', 'svg' or 'png' file with the `line` of a `stamp`"
+    "Return the `metadata` argument of `savefig` that writes `line`, from `stamp`, to a 'pdf', 'svg' or 'png' file"
     return dict(pdf=dict(Keywords=line), svg=dict(Description=line), png=dict(salviz=line))[kind]
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-25

@@ -127,7 +127,8 @@ def _setting_problem(frame, names, setting, method) -> str:
 def _of_setting(frame, setting, method):
     "Return the rows of `frame` that have a value of `setting`, and the name of their method"
     names = [c for c in id_columns(frame) if c not in ('method', 'seed', 'run')]
-    if 'run' not in frame and setting in frame: names.append(setting) # without a run, numbers count as metrics
+    # without a column 'run', `id_columns` takes a numeric setting for a metric
+    if 'run' not in frame and setting in frame: names.append(setting)
     mine = frame[[]]
     if setting in names: mine = frame[frame[setting].notna()]
     problem = _setting_problem(mine, names, setting, method)

@@ -400,7 +400,7 @@ def _score_rows(run) -> tuple: # (heads, rows)
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-22c
 def _mean_rows(study) -> tuple: # (heads, rows)
-    "Return the means over seeds of each method and setting of `study`"
+    "Return the headings and the rows of a table: metrics averaged over seeds, one row per method and setting"
     frame, rows = study.results(), []
     measured = frame.columns[list(frame.columns).index('run') + 1:]
     names = [name for name in measured if pd.api.types.is_numeric_dtype(frame[name])]

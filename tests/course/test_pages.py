@@ -217,7 +217,8 @@ def lesson_pages(tmp_path_factory):
 def revealed(browser, page, **kw):
     "The lesson `page`, opened, with all that it reveals"
     p = opened(browser, page, **kw)
-    for gate in p.locator('.course-reveal').get_by_role('button', name='Show anyway').all(): gate.click()
+    gates = p.locator('.course-reveal').get_by_role('button', name='Show anyway').all()
+    for gate in reversed(gates): gate.click() # an opened reveal has no such button, which changes the later places
     p.wait_for_function('() => [...document.querySelectorAll(".course-explorer")]'
                         '.every(one => one.querySelector(".sv-panel"))')
     settled(p)

@@ -127,7 +127,7 @@ export class TeachWatch {
 
   accuracyNote(first, last) {
     const {lost, won, p} = teachAccuracy(first, last, this.labels);
-    if (lost + won === 0) return 'No answer to a new sentence became wrong or right.';
+    if (lost + won === 0) return 'For new sentences, no answer changed from right to wrong or from wrong to right.';
     const counts = `Of the answers to new sentences, ${lost} became wrong and ${won} became right.`;
     if (p < .05) return `${counts} Chance alone rarely leads to so uneven a result (sign test, p = ${p.toFixed(3)}).`;
     return `${counts} Chance alone often leads to such a result, so do not call the model better or worse.`;
