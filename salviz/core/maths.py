@@ -111,7 +111,7 @@ def pattern_matrix(
     return P
 
 # %% ../../nbs/01_core/06_maths.ipynb #mpat2
-# {name: function that returns whether a patch attends to the key `down` rows below it and `right` columns to its right}
+# {name: function that returns whether a patch attends to the key `down` rows below and `right` columns to its right}
 patch_patterns = dict(
     same=lambda down, right: (down == 0) & (right == 0),
     right=lambda down, right: (down == 0) & (right == 1),

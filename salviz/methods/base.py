@@ -104,7 +104,7 @@ def _declared_tasks(method): # None if it declares none
     "Return the tasks that the class of `method` declares as supported"
     declaring = next((c for c in type(method).__mro__ if {'supported_tasks', 'serves'} & vars(c).keys()), Method)
     if 'supported_tasks' in vars(declaring): return method.supported_tasks
-    warnings.warn(f'{method.name}.serves was renamed to supported_tasks; the old name works until salviz 0.4',
+    warnings.warn(f'{method.name}.serves is now called supported_tasks; the old name works until salviz 0.4',
                   DeprecationWarning, stacklevel=3)
     return method.serves
 
@@ -320,7 +320,7 @@ class _Described(_WithOptions):
         new, variant = _renamed(type(self)).get(name), vars(self).get('variant')
         if isinstance(variant, Variant) and name in vars(variant): return getattr(variant, name)
         if new is None: raise AttributeError(f'{type(self).__name__!r} object has no attribute {name!r}')
-        warnings.warn(f'{self.name}.{name} is now called {new}; the old name is read until salviz 0.4',
+        warnings.warn(f'{self.name}.{name} is now called {new}; the old name works until salviz 0.4',
                       DeprecationWarning, stacklevel=2)
         return getattr(self, new)
 

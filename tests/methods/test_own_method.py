@@ -133,7 +133,7 @@ def test_three_tasks_are_supported_and_others_raise(tiny_bert, tiny_tokenizer, t
     with pytest.raises(ValueError, match='Elsewhere: does not support classification; supported tasks: seq2seq'):
         Elsewhere().check(model, tiny_tokenizer, dict(train=rows), 1)
     class OfOld(FineTuning): serves = ('seq2seq',)
-    with pytest.warns(DeprecationWarning, match='OfOld.serves was renamed to supported_tasks'):
+    with pytest.warns(DeprecationWarning, match='OfOld.serves is now called supported_tasks'):
         assert OfOld().task_names() == ('seq2seq',)
     for arguments, says in ((dict(alpha=math.nan), 'alpha must be a finite non-negative number'),
                             (dict(form='norm'), "form must be one of 'attention', 'released'")):
