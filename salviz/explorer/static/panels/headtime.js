@@ -8,7 +8,8 @@ import {countWords} from '../lib/words.js';
 const headTimeKeys = ['rows', 'meta', 'run', 'step', 'probe', 'frames', 'entry', 'theme', 'size', 'headNumber',
   'headExamples'];
 const headNumbers = {
-  relative_entropy: {name: 'relative entropy', words: 'entropy of attention as a fraction of its maximum (uniform attention)'},
+  relative_entropy: {name: 'relative entropy',
+    words: 'entropy of attention as a fraction of its maximum (uniform attention)'},
   entropy: {name: 'entropy', words: 'entropy of attention in nats', open: true},
   largest: {name: 'largest weight', words: 'largest weight of a query'},
   to_first: {name: 'attention to the first token', words: 'fraction of attention on the first token'},
