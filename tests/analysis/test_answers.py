@@ -284,7 +284,7 @@ def test_arguments_of_generate_do_not_replace_the_suppressed_image_token():
 def test_a_tokenizer_in_the_place_of_the_processor_and_no_method_are_rejected():
     model, processor = small_vision_language('llava')
     image = np.zeros((28, 28, 3), np.uint8)
-    with pytest.raises(ValueError, match='explain_answer: processor must be a processor .*, not its tokenizer'):
+    with pytest.raises(ValueError, match='explain_answer: processor must be a processor, .*, not its tokenizer'):
         explain_answer(model, processor.tokenizer, image, 'what is it ?')
     with pytest.raises(ValueError, match='explain_answer: Llava.* reads images and text; pass its processor'):
         explain_answer(model, small_encoder_decoder('whisper')[1], image, 'what is it ?')

@@ -200,7 +200,7 @@ def test_wrong_arguments_are_rejected_at_the_start():
         call(image, methods=())
     with pytest.raises(ValueError, match='has 64 positions, of which the prompt uses 3; generate must be at most 61'):
         call(image, 'what is', generate=62)
-    with pytest.raises(ValueError, match='explain_transcript: processor must be a processor .*, not its tokenizer'):
+    with pytest.raises(ValueError, match='explain_transcript: processor must be a processor, .*, not its tokenizer'):
         explain_transcript(model, processor.tokenizer, image)
     with pytest.raises(ValueError, match='VisionEncoderDecoderModel reads images; pass its processor in the place'):
         encoder_input(model, processor.tokenizer, image)
