@@ -667,7 +667,7 @@ def _takes_maps(init:_Init) -> _Init:
     return with_maps
 
 def _by_model(run) -> list: # of runs
-    "Return `run` in a list, or the snapshots of `attention_maps` of several models as one list for each"
+    "Return `[run]`, or one list of snapshots per model if `run` contains the `attention_maps` of several models"
     is_list = isinstance(run, (list, tuple)) and all(isinstance(one, Snapshot) for one in run)
     groups = list(maps_by_model(run).values()) if is_list else []
     places = [(snapshot.step, snapshot.probe) for snapshot in run] if is_list else []

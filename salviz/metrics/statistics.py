@@ -364,8 +364,8 @@ def _cells(frame, rows, column, measures):
                 vary = [c for c in ids if frame[c].map(_plain_value).map(str).nunique() > 1]
                 clash = f'seed {record["seed"]} occurs twice'
                 if vary: clash = f'{", ".join(vary)} take several values'
-                raise ValueError(f'several runs share one cell of the table: {clash}; add a column that '
-                                 'distinguishes the runs to rows or columns, or select runs with where=')
+                raise ValueError(f'several runs share one cell of the table: {clash}; add to rows= or '
+                                 'columns= a column that distinguishes the runs, or select runs with where=')
             here[record['seed']] = math.nan if record[m] is None else float(record[m])
     return cells
 

@@ -50,7 +50,7 @@ class CustomSentence {
     this.besideField = labelled('Compare with', this.beside);
     this.words = elementOf('div', 'sv-own-words');
     this.words.setAttribute('role', 'group');
-    this.words.setAttribute('aria-label', 'words: Enter or Delete removes a word, arrow keys move');
+    this.words.setAttribute('aria-label', 'words: arrow keys go to another word, Enter or Delete removes it');
     this.words.addEventListener('keydown', e => this.key(e));
     const options = elementOf('div', 'sv-own-options', this.submit, this.again, this.besideField, this.choiceField,
       this.attributionField);

@@ -20,8 +20,10 @@ export class InterventionControls {
   constructor(ctx) {
     this.ctx = ctx;
     this.mode = choiceOf(tokenModes, () => this.show());
-    this.tokens = new ToggleGrid('sv-intervene-tokens', 'tokens to cross out: Enter toggles, arrow keys move');
-    this.heads = new ToggleGrid('sv-intervene-heads', 'heads to cross out: Enter toggles, arrow keys move');
+    this.tokens = new ToggleGrid('sv-intervene-tokens',
+      'tokens to cross out: arrow keys go to another token, Enter toggles it');
+    this.heads = new ToggleGrid('sv-intervene-heads',
+      'heads to cross out: arrow keys go to another head, Enter toggles it');
     this.map = choiceOf(mapModes, name => this.replaceMap(name));
     this.mapField = labelled('', this.map);
     this.mapName = this.mapField.firstChild;
