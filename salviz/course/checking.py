@@ -297,7 +297,7 @@ def judge(
     exercise:Exercise,
     answer, # the student's function
 ) -> CheckResult:
-    "Check `answer` on small examples, then on recorded cases; its errors become messages in the result"
+    "Check `answer` on small examples, then on recorded cases; turn errors in `answer` into messages"
     if not callable(answer):
         return CheckResult(exercise, sentence=f'Pass the function itself, `{exercise.name}` without brackets; '
                                           f'got {"None" if answer is None else _kind(answer)}.')

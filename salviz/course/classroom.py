@@ -404,7 +404,7 @@ def _tied_auprc(values, flags, draws=10) -> float:
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl33b
 def _compared(values, flags, fraction=None) -> dict: # of lists: auprc, random_auprc, token_f1, one per sentence
-    "Return the scores of each marked sentence; F1 selects `fraction` of the words, or all nonzero words if it is None"
+    "Return the scores of each marked sentence; for F1, choose `fraction` of the words, or all nonzero words if None"
     pairs = [(np.asarray(v, float), np.asarray(f)) for v, f in zip(values, flags) if v is not None and f is not None]
     pairs = [(v, f) for v, f in pairs if f.any()]
     chosen = [(v != 0) & (hard_rationale(v, fraction) if fraction else True) for v, _ in pairs]
@@ -498,8 +498,8 @@ def _marks_teacher(
 def _taught_data(marks, by, names, held=()):
     """Return train, validation and test splits with a column `rationale`
 
-    The train split contains the marked sentences. The test split contains `held`, and validation the first 16 of these;
-    without `held`, both equal the train split."""
+    The train split contains the marked sentences. The test split contains `held`, and validation its first 16
+    sentences; without `held`, both equal the train split."""
     from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value
     def number(label):
         if label in names: return names.index(label)

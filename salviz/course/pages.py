@@ -178,7 +178,7 @@ class Fragments:
         return lambda others, metas: add(others + stored, metas)
 
     def explorer(self, shown):
-        "Return the HTML element of an explorer, and store its data and any model passed to it in `parts`"
+        "Return the HTML element of an explorer, and store its data and its model, if any, in `parts`"
         sources = shown.view.sources
         models = self.models(sources) if any(source.model for source in sources) else None
         names = self.stored(shown._page(models=models).parts)

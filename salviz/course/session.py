@@ -425,7 +425,7 @@ def _write_class_answers(
     files,       # as for `class_answers`
     path,        # path of the file that students open in a page
 ) -> Path:
-    "Write the answers of a class, without nicknames, to a file, and return its path"
+    "Write the answers of a class to a file without nicknames, and return the path of the file"
     content = dict(salviz='class-answers', version=1, entries=class_answers(files))
     write_whole(path, json.dumps(content, separators=(',', ':'), ensure_ascii=False).encode())
     return Path(path)

@@ -242,7 +242,7 @@ def _eraser_folder(folder, annotators='any'):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #7bf80a5b
 def _placed(text, start, end, marked=None) -> list: # [start, end] in characters
-    "Convert a span of `text` to characters; raise a `ValueError` if it does not contain the text `marked`"
+    "Convert a span of `text` to characters; raise a `ValueError` if the span is not the text `marked`"
     def plain(x): return ''.join(x.replace('\\n', ' ').split())
     units = text.encode('utf-16-le')
     converted = [len(units[:2*k].decode('utf-16-le', 'ignore')) for k in (start, end)]

@@ -581,7 +581,7 @@ def _make_missing(parts, splits, seed) -> DatasetDict:
 
 # %% ../../nbs/02_data/00_texts.ipynb #042
 def _drop_unusable(tables, label):
-    """Return `tables` without unusable splits, and warn about each of these
+    """Return `tables` without unusable splits, and warn about the omitted splits
 
     `label` is the column of labels, a list of columns of flags, or None."""
     extra = [name for name in tables if name not in three_splits]
