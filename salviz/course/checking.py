@@ -33,7 +33,7 @@ class Case:
 # %% ../../nbs/14_course/08_checking.ipynb #ck-06b
 @dataclass
 class Exercise:
-    "A function that a student writes"
+    "An exercise: a function that a student writes, with its solution, test cases and hints"
     name:str
     lesson:int
     difficulty:int          # from 1 to 3
@@ -58,7 +58,7 @@ def _check_form(is_right, value, name, form):
     if not is_right: raise _Unfit(f'`{name}` returns {_kind(value)}; it must return {form}.')
 
 def _numbers(value, name):
-    "Return `value` as an array, or raise `_Unfit`"
+    "Return `value` as a numeric array; raise `_Unfit` if it is not numeric"
     if hasattr(value, 'detach'): value = value.detach().cpu().numpy()
     try: x = np.asarray(value)
     except Exception: x = np.empty(0, object)
@@ -77,7 +77,7 @@ def _answer_of(
     truth,    # the right answer
     name:str, # name of the function
 ):
-    "Return `value` in the form of `truth`, or raise `_Unfit`"
+    "Convert `value` to a list of words or an array, like `truth`; raise `_Unfit` if that is impossible"
     if value is None: raise _Unfit(f'`{name}` returns None. Have you written it? Does it end with a return?')
     if isinstance(truth, list):
         words = value.tolist() if isinstance(value, np.ndarray) else value
@@ -119,7 +119,7 @@ def _sums(x): return f'{float(np.sum(x)):.3g}'
 def _common_mistake(
     value, truth, # arrays
 ) -> str: # '' if there is none
-    "Return the message about a mistake in `value` that can occur in any exercise"
+    "Return a message about a mistake in `value` that can occur in any exercise, such as a wrong sign"
     if isinstance(truth, list): return ''
     a, b = np.asarray(value), np.asarray(truth)
     if a.dtype == bool and a.shape == b.shape and b.dtype == bool:
@@ -149,7 +149,7 @@ def _matching_mistake(
     case:Case,
     value, # the student's answer, see `_answer_of`
 ) -> str: # '' if none is known
-    "Return the message about the typical mistake that leads to `value` for `case`"
+    "Return the message about the known or common mistake that explains the wrong answer `value`"
     for sentence, wrong in exercise.mistakes.items():
         with np.errstate(all='ignore'), warnings.catch_warnings():
             warnings.simplefilter('ignore')
@@ -168,7 +168,7 @@ def _in_time(
     work,          # a function without arguments
     seconds:float, # time limit
 ):
-    "Return (result of `work`, None) or (None, its error); the error is a `TimeoutError` after `seconds`"
+    "Return (result, None), or (None, error) if `work` fails; after `seconds`, the error is a `TimeoutError`"
     done = {}
     def run():
         try:
@@ -202,7 +202,7 @@ def _error_message(error, answer, name):
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-22b
 def _same(a, b):
-    "Return whether the arguments `a` and `b` are equal"
+    "Return whether two arguments of a call are equal; functions always count as equal"
     if isinstance(a, np.ndarray): return np.array_equal(a, b, equal_nan=a.dtype.kind == 'f')
     if hasattr(a, 'arrays'): return all(_same(x, b.arrays.get(k)) for k, x in a.arrays.items())
     if isinstance(a, (list, tuple)): return len(a) == len(b) and all(map(_same, a, b))
@@ -240,7 +240,7 @@ def _first_difference(
     case:Case,
     value,     # the student's answer, of the right shape
 ) -> tuple: # (index, sentence)
-    "Return the first wrong cell of `value`, described by its labels"
+    "Return the index of the first wrong cell of `value`, and a sentence with the wrong and the right value"
     off = _off(value, case.truth, case.tolerance)
     if off.ndim == 0: return (), 'Yours is {}, {} {}.'.format(*_two(value, case))
     at = tuple(map(int, np.argwhere(off)[0]))
@@ -252,8 +252,9 @@ def _first_difference(
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-25d
 def _two(value, case, at=()):
-    """Return the student's value, words that introduce the right value, and the right value; both values have enough
-    digits to tell them apart"""
+    """Return the student's value, the words that introduce the right value, and the right value
+
+    The values are formatted with enough digits to tell them apart."""
     yours, right = (x[at[0]] if isinstance(x, list) else np.asarray(x)[at] for x in (value, case.truth))
     digits = next((d for d in (4, 6, 8) if _shown(yours, d) != _shown(right, d)), 12)
     return _shown(yours, digits), _owner(case), _shown(right, digits)
@@ -272,7 +273,7 @@ def _place(case):
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-27b
 def _try(exercise, answer, cases) -> CheckResult:
-    "Call `answer` on `cases` until the first wrong answer"
+    "Call `answer` on `cases` until one result is wrong, and return the verdict"
     verdict = CheckResult(exercise)
     for case in cases:
         args = copy.deepcopy(case.args)
@@ -296,7 +297,7 @@ def judge(
     exercise:Exercise,
     answer, # the student's function
 ) -> CheckResult:
-    "Check `answer` on the small examples, then on the recorded cases; never raise an error"
+    "Check `answer` on small examples, then on recorded cases; turn errors in `answer` into messages"
     if not callable(answer):
         return CheckResult(exercise, sentence=f'Pass the function itself, `{exercise.name}` without brackets; '
                                           f'got {"None" if answer is None else _kind(answer)}.')

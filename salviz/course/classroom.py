@@ -73,7 +73,7 @@ def _read_file(of, text, source):
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl06d
 def _readings(item) -> list: # of (source, reader, input)
-    "Return the parts of `item` that may contain marks or answers"
+    "Return (source, reader, input) for each part of `item` that may contain marks or answers"
     if isinstance(item, dict): return [('a dict', _read_file, json.dumps(item))]
     in_words = _in_text(item, '') if isinstance(item, str) else []
     if in_words: return in_words
@@ -87,7 +87,7 @@ def _read_handed(
     of:MarkSet,
     handed,     # files, folders, patterns, codes, widgets, or a list of them
 ) -> tuple: # (sheets, [(source, reason)] of unreadable items, [(source, content)] of answer files)
-    "Read all marks and answers files in `handed`"
+    "Read the marks in `handed`, and collect its answer files and unreadable items"
     one = isinstance(handed, (str, Path, dict, MarkSheet)) or hasattr(handed, 'sheet')
     sheets, broken, answered = [], [], []
     for item in [handed] if one else handed:
@@ -103,7 +103,7 @@ def _read_handed(
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl09
 def _twins(sheets, of):
-    "Find sheets that duplicate others; return [(counted sheet, excluded sheet, reason)]"
+    "Return the sheets without duplicates, and [(counted sheet, excluded sheet, reason)] for the duplicates"
     unique, doubled = {}, []
     for sheet in sheets:
         name = folded(sheet.nickname)
@@ -235,7 +235,7 @@ class _MergedMarks:
         return every if without is None else [c - of_one(t[without]) for c, t in zip(every, self.table)]
 
     def flags(self, by='majority') -> list: # for each sentence an array of one number per word, or None
-        "Return the marks of the 'majority' or of the student with a nickname, or the 'votes' (fractions of the class)"
+        "Return the marks of the majority, the fractions of the class ('votes'), or the marks of one student"
         if by in ('majority', 'votes'): return self.majority if by == 'majority' else self.fractions
         rows = [s.marks for s in self.sheets if isinstance(by, str) and folded(s.nickname) == folded(by)]
         if rows: return [None if flags is None else np.array(flags) for flags in rows[0]]
@@ -350,7 +350,7 @@ def _student_table(marks:ClassMarks) -> pd.DataFrame: # index nickname; done, wo
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl24
 def _unlike_others(marks:ClassMarks) -> list: # of (nickname, reason)
-    "Return the outliers, with the rule that applies to each"
+    "Return (nickname, reason) for each student whose marks are outliers"
     rows, named = marks.students, []
     compared = [x for x in rows['f1'] if x is not None]
     median = statistics.median(compared) if len(compared) >= 5 else None
@@ -395,7 +395,7 @@ _stop_words = frozenset('a an and are as at be but by for from had has have he h
                        'that the their them there they this to was we were what which who with you'.split())
 
 def _tied_auprc(values, flags, draws=10) -> float:
-    "Return the AUPRC; words with equal values are put in random order, averaged over `draws`"
+    "Return the AUPRC of `values` for the marked words; with ties, average over `draws` random orders of tied words"
     rng = np.random.default_rng(0)
     values = np.asarray(values, float)
     if len(np.unique(values)) == len(values): return auprc(values, flags)
@@ -404,7 +404,7 @@ def _tied_auprc(values, flags, draws=10) -> float:
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl33b
 def _compared(values, flags, fraction=None) -> dict: # of lists: auprc, random_auprc, token_f1, one per sentence
-    "Return the scores of each sentence; choose `fraction` of the words, or all nonzero words if it is None"
+    "Return the scores of each marked sentence; for F1, choose `fraction` of the words, or all nonzero words if None"
     pairs = [(np.asarray(v, float), np.asarray(f)) for v, f in zip(values, flags) if v is not None and f is not None]
     pairs = [(v, f) for v, f in pairs if f.any()]
     chosen = [(v != 0) & (hard_rationale(v, fraction) if fraction else True) for v, _ in pairs]
@@ -414,7 +414,7 @@ def _compared(values, flags, fraction=None) -> dict: # of lists: auprc, random_a
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl33c
 def _summed_up(columns) -> dict:
-    "Return the means over sentences, with intervals of both scores from resampled sentences"
+    "Return the means over sentences, and bootstrap intervals over sentences for the AUPRC and the token F1"
     row, n = {}, len(columns['auprc'])
     samples = _drawn(n, 1000)
     for name, values in columns.items():
@@ -427,7 +427,7 @@ def _summed_up(columns) -> dict:
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl34
 def _of_students(marks, reference) -> dict:
-    "Compare each student with the majority of the others, averaged over students per sentence"
+    "Return the scores of the students against the majority of the others, averaged over students per sentence"
     means = dict(auprc=[], random_auprc=[], token_f1=[])
     for table, votes, respondents in zip(marks.table, marks.votes, marks.respondents):
         done = [flags for flags in table if not np.isnan(flags[0])]
@@ -462,7 +462,7 @@ def _explained_words(
     sentences=None, # see `mark_set`
     explanations=('attention', 'integrated_gradients', 'gradient_norm'), # names of attributions
 ) -> dict: # {name: for each sentence an array of magnitudes, one per word}
-    "Return the magnitude of attention and saliency of the predicted label on each word"
+    "Return the magnitude of each explanation of the predicted label for each word"
     from salviz.attribution.explanations import explain_data
     texts = list(mark_set(sentences).texts)
     settings = dict(tokenizer=tokenizer, words='sum', progress=False)
@@ -474,8 +474,9 @@ def _marks_teacher(
     tokenizer,
     by='majority',   # 'majority', 'votes' or a nickname
 ):                   # function of (model, batch, classes) -> [batch, tokens]
-    """Return marks as a saliency for `SalLM(saliency=…, teacher=False)` with
-    `variant=SalLMVariant(binarised=False)`; NaN for sentences without marks"""
+    """Return a saliency function for `SalLM` that returns `marks`, or NaN for sentences without marks
+
+    Pass the function as `saliency`, with `teacher=False` and `variant=SalLMVariant(binarised=False)`."""
     import torch
     from salviz.core.text import align_batch
     from salviz.data.columns import token_values
@@ -495,8 +496,10 @@ def _marks_teacher(
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl40
 def _taught_data(marks, by, names, held=()):
-    """Return splits of sentences with a column `rationale`: the marked sentences for training, and `held` (or the same
-    sentences) for validation and test"""
+    """Return train, validation and test splits with a column `rationale`
+
+    The train split contains the marked sentences. The test split contains `held`, and validation its first 16
+    sentences; without `held`, both equal the train split."""
     from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value
     def number(label):
         if label in names: return names.index(label)
@@ -593,7 +596,7 @@ def class_page(
     rows=None,      # {name: for each sentence one number per word}, such as attention, shown below the marks
     questions=None, # {name: `Predict`} to vote on; None: those of the bundled lessons
 ) -> Path:
-    "Write a page that merges the marks of a class and shows its votes; it works offline"
+    "Write a page that merges the marks of a class and shows its votes; the page works offline"
     of = mark_set(sentences, most)
     for name, values in (rows or {}).items():
         if [len(v) for v in values] != list(map(len, of.words)):
@@ -632,7 +635,7 @@ def _students(files) -> list: # of dict(nickname, entries)
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl52b
 def _answer_to(question, entry):
-    "Return `entry` as an answer to `question`, or None if it answers another question"
+    "Return `entry` as an answer to `question`; None if the entry is invalid or answers another question"
     if entry.get('id') != question.id: return None
     try: return session.checked_entry(question.query, entry, question.id)
     except ValueError: return None
@@ -646,7 +649,7 @@ def _answer_counts(question, values) -> str:
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl52c
 def _vote_lines(question, students) -> list:
-    "Return the first answers to `question` and those after discussion; empty if nobody answered it"
+    "Return lines with the counts of the answers to `question`, before and after discussion; [] without answers"
     entries = [one['entries'].get(question.name) for one in students]
     fitting = [_answer_to(question, entry) for entry in entries if entry]
     answered = [entry for entry in fitting if entry and entry['first']]
@@ -662,7 +665,7 @@ def _prediction_lines(
     answered,  # [(source, content of an answer file)], as `_read_handed` returns them
     questions, # {name: `Predict`}
 ) -> list:     # of lines
-    "Return the counts of all predictions; report damaged files"
+    "Return lines with messages about damaged files and the answer counts of all predictions"
     files, lines, left_out = [], [], []
     for source, content in answered:
         try: files.append(checked_answers_file(content, source, left_out))

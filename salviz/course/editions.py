@@ -190,7 +190,7 @@ def _wrong_text(notebook):
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-24b
 def _wrong_parts(notebook, header):
-    "Return the required parts that are missing or wrong"
+    "Return the errors in the required parts: teacher notes, minute plan and recall questions"
     prose = [cell_text(cell) for cell in notebook.cells if cell.cell_type == 'markdown']
     for_teachers = '\n\n'.join(cell_text(cell) for cell in notebook.cells if cell_tag(cell) == 'teacher')
     faults = [f'no teacher cell contains ### {part}' for part in _teacher_parts if f'### {part}' not in for_teachers]
@@ -350,7 +350,7 @@ def write_editions(
     lessons=None,      # folder with the lesson sources; None: the bundled lessons
     fact=course_fact,  # function(name) -> printed fact
 ) -> list: # of paths
-    "Write the `edition` of every lesson to `folder`, except for pages that have no such edition"
+    "Write the `edition` of every lesson to `folder`; omit notebooks that have no cells in this edition"
     import nbformat
     editions = {}
     for path in lesson_files(lessons):

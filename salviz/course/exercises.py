@@ -820,7 +820,7 @@ class Hint:
 def hint(
     name:str, # name of the exercise
 ) -> Hint:
-    "Return the first hint, then the second, and after two failed checks the solution"
+    "Return the first hint, then the second, then the solution, which opens after two failed checks or a passed one"
     exercise, entry = _exercise_named(name), _entry(name)
     entry['hints'] += 1
     if entry['hints'] <= 2:

@@ -67,7 +67,7 @@ class _Handed:
     notes:list = field(default_factory=list) # messages about problematic files
 
 def _first_answers(file):
-    "Return the first answers of a file with their times, which are the same in a copy of the file"
+    "Return the first answers in a file and their times, by which copies of the file are recognised"
     firsts = {name: entry.get('first') for name, entry in file['entries'].items()}
     answers = {name: (str(first.get('value')), str(first.get('time'))) for name, first in firsts.items()
             if isinstance(first, dict) and first.get('time')}
@@ -113,14 +113,14 @@ def _handed_in(
 _points = dict(predictions=2, checks=3, reasons=2, capstone=3)
 
 def _checked(question, entry):
-    "Return `entry` as an answer to `question`, or None if it answers another question"
+    "Return `entry` as an answer to `question`; None if the entry is invalid or answers another question"
     if entry.get('id') not in ('', None, question.id): return None
     try: return session.checked_entry(question.query, entry, question.id)
     except ValueError: return None
 
 # %% ../../nbs/14_course/14_grading.ipynb #gr-14b
 def _near(question, answer):
-    "Return the score of an `answer`, or NaN if the true answer is unknown"
+    "Return the score of `answer`; NaN if the answer is missing or the true answer is unknown"
     if answer is None: return np.nan
     try: truth = question.truth()
     except Exception: return np.nan # the true answer could not be computed
@@ -178,7 +178,7 @@ class Grades:
         return pd.DataFrame(list(map(line, self.rows)))
 
     def write(self, path) -> Path:
-        "Write the table as CSV"
+        "Write the table to a CSV file, and return the path of the file"
         def whole(x): return int(x) if isinstance(x, (float, np.floating)) and float(x).is_integer() else x
         def line(row): return {name: whole(x) for name, x in row.items()}
         rows = list(map(line, self.rows))

@@ -225,7 +225,7 @@ def open_lab(
 # %% ../../nbs/14_course/13_handout.ipynb #ho-18
 @contextlib.contextmanager
 def _no_network():
-    "Block every connection to other computers"
+    "Allow only connections over Unix sockets while the block runs"
     def refuse(self, address):
         raise OSError(f'the rehearsal must run without a network, but something connected to {address!r}')
     connect = socket.socket.connect
@@ -253,7 +253,7 @@ def _rehearse_lesson(
     fact=course_fact, # function(name) -> printed fact
     names=None,       # additional variables for its cells
 ) -> str: # summary
-    "Build the page of a lesson and run all its cells; raise a RuntimeError if a check rejects its solution"
+    "Build the page of a lesson, run its code cells and return a summary; raise a RuntimeError if a check fails"
     source, name, begun = read_lesson(path), Path(path).stem, time.monotonic()
     page = lesson_html(source, name, fact=fact)
     checked, left, shared = 0, 0, {'__name__': '__main__', **(names or {})}

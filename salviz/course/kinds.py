@@ -32,7 +32,7 @@ class Query:
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd06b
 def _texts(name, texts, least):
-    "Return `texts` as a list; raise a ValueError if they are not distinct texts"
+    "Return `texts` as a list; raise a ValueError unless there are enough texts, all distinct and non-empty"
     is_text = all(isinstance(text, str) and text.strip() for text in texts)
     if not is_text or len(texts) < least or len(set(texts)) < len(texts):
         raise ValueError(f'{name} must be at least {least} distinct non-empty texts, got {shown(tuple(texts))}')
@@ -76,8 +76,9 @@ def order(
     first:str='first', # label of the upper end of the list, such as 'most faithful'
     last:str='last',   # label of the lower end
 ) -> Query:
-    """Return a question that asks for the order of `items`. The items are shown as you pass them, so do not pass them
-    in the true order"""
+    """Return a question that asks for the order of `items`
+
+    The items are shown as you pass them, so do not pass them in the true order."""
     first, last = _texts('first and last', (first, last), 2)
     return Query('order', dict(items=_texts('items', items, 2), first=first, last=last))
 
@@ -93,7 +94,7 @@ def _numbers(**arguments):
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd11b
 def _scale_problem(low, high, step) -> str:
-    "Return the reason why a question cannot have these limits and this step, '' if it can"
+    "Describe the problem with the limits or the step of a question; '' if there is none"
     if low >= high: return f'low must be below high, got {low:g} and {high:g}'
     if not 0 < step <= high - low: return f'step must be above 0 and at most high - low, got {step:g}'
     return ''
@@ -220,8 +221,9 @@ def _interval(name, x):
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd19b
 def _order_truth(truth, items, **_):
-    """Return an interval for each of `items`; if `truth` is an order, an interval contains only the position, counted
-    from the end"""
+    """Return an interval for each of `items`
+
+    If `truth` is an order, both ends of an interval are the rank of the item, counted from the last item."""
     if isinstance(truth, dict):
         if set(truth) != set(items):
             raise ValueError(f'truth must contain a number or (low, high) for each of {", ".join(map(repr, items))}, '
@@ -317,7 +319,7 @@ def score(
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd25
 def _text_of_number(x, unit='', step=.01):
-    "Format a number with at least two decimals (more for finer steps) and no leading zero"
+    "Round a number to two decimals (more for a finer `step`), and format it without leading and trailing zeros"
     digits = min(6, max(2, math.ceil(-math.log10(step) - 1e-9)))
     text = f'{x:.{digits}f}'.rstrip('0').rstrip('.')
     if text in ('-0', ''): text = '0'

@@ -89,7 +89,7 @@ def _clean_nickname(name:str) -> str: # '' if nothing is left
     return ' '.join(text.split())[:40].strip()
 
 def folded(name:str) -> str:
-    "Return `name` with the letters A to Z in lower case"
+    "Return the cleaned `name` with the letters A to Z in lower case, for comparison"
     return _clean_nickname(name).translate({i: i + 32 for i in range(65, 91)})
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma11b
@@ -143,7 +143,7 @@ def checked_sheet(
 _version = 1 # version of files and codes
 
 def _sheet_json(of:MarkSet, sheet:MarkSheet) -> str:
-    "Return the file of a `sheet` as text"
+    "Return the content of a file with the marks in `sheet`"
     marks = ',\n  '.join('null' if flags is None else json.dumps(flags, separators=(',', ':')) for flags in sheet.marks)
     head = dict(salviz='marks', version=_version, set=of.id, nickname=sheet.nickname)
     return f'{json.dumps(head, ensure_ascii=False)[:-1]}, "marks": [\n  {marks}]}}\n'
@@ -178,8 +178,9 @@ def _place_sizes(n, most): # [number of sets of k words, for k up to `most`]
     return [math.comb(n, k) for k in range(min(n, most) + 1)]
 
 def _digit(flags, most) -> int:
-    """Encode the `flags` of a sentence as a number: 0 if the sentence is not done, else the rank of the set of marked
-    words, by size and then by position"""
+    """Encode the `flags` of a sentence as a number
+
+    0 means that the sentence is not done. Sets of marked words are numbered from 1, sorted by size, then position."""
     if flags is None: return 0
     at = [i for i, x in enumerate(flags) if x]
     return 1 + sum(_place_sizes(len(flags), most)[:len(at)]) + sum(math.comb(c, i + 1) for i, c in enumerate(at))

@@ -65,7 +65,7 @@ def _salient_words(model, tokenizer, texts) -> dict: # {text: one flag per word}
 # %% ../../nbs/14_course/17_page_training.ipynb #pt10
 @lru_cache(2)
 def _model_parts(model, tokenizer, texts, others) -> list: # of (type, id, text)
-    "Return the parts of a page with `model`, which contains all word pieces of `texts`"
+    "Return the parts that a page needs to run `model`, with all word pieces of `texts`"
     from salviz.analysis.model_source import ModelSource
     probes = [dict(texts=[text]) for text in texts]
     frequent = film_texts() if (model, tokenizer) == installed_base() else ()

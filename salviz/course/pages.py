@@ -33,7 +33,7 @@ from ..explorer.quantisation import json_text
 
 # %% ../../nbs/14_course/12_pages.ipynb #pg-06
 def _as_operator(symbol):
-    "Return a symbol as <mo> if it is an operator or a bracket; the set minus becomes a backslash, which every font has"
+    "Return a matched symbol as <mo> if it is an operator or a bracket, with a backslash for the set minus"
     sign = chr(int(symbol[1], 16))
     if unicodedata.category(sign) not in ('Sm', 'Ps', 'Pe'): return symbol[0]
     return f'<mo stretchy="false">{"&#92;" if sign == "⧵" else symbol[0][4:-5]}</mo>'
@@ -171,14 +171,14 @@ class Fragments:
         return program + sum(len(text.encode()) for _, text in self.parts.values()) + _text_bytes
 
     def models(self, sources):
-        "Return the function that adds the models of an explorer to a page, which also contains the stored data"
+        "Return a function that adds the models of an explorer to a page, given the size of the data stored so far"
         is_base = all(source.model == installed_base() for source in sources)
         add = page_models(sources, frequent=film_texts() if is_base else ())
         stored = self.size() - len(bundle('page.js')) - len(styles())
         return lambda others, metas: add(others + stored, metas)
 
     def explorer(self, shown):
-        "Return the element of an explorer and store its data in `parts`; a model that was passed to it is included"
+        "Return the HTML element of an explorer, and store its data and its model, if any, in `parts`"
         sources = shown.view.sources
         models = self.models(sources) if any(source.model for source in sources) else None
         names = self.stored(shown._page(models=models).parts)
@@ -242,7 +242,7 @@ def _program():
 
 @lru_cache(1)
 def _packed_program():
-    "Return the two scripts of a page with a model; the JavaScript is compressed because the page's size is limited"
+    "Return the script element with the compressed program of a page, and the JavaScript that unpacks the program"
     program, _ = _program()
     packed = base64.b64encode(gzip.compress(program.encode(), 9, mtime=0)).decode()
     return f'<script type="text/plain" id="course-program">{packed}</script>', course_text('packedprogram.js')
@@ -252,7 +252,7 @@ def _scripts(has_engine):
     return _packed_program() if has_engine else ('', _program()[0])
 
 def _whole_page(title, body, links, fragments=None, lesson=''):
-    "Return the HTML of a whole page; the parts of `fragments` are stored in it"
+    "Return the HTML of a whole page that contains the parts of `fragments`"
     fragments, (_, sheets) = fragments or Fragments(), _program()
     packed, program = _scripts(fragments.has_engine)
     data = '\n'.join(f'<script type="{kind}" data-part="{name}">{in_script(text)}</script>'
@@ -263,7 +263,7 @@ def _whole_page(title, body, links, fragments=None, lesson=''):
 
 # %% ../../nbs/14_course/12_pages.ipynb #pg-23b
 def _rendered(notebook, name, edition, fact) -> tuple: # (HTML of the body, `Fragments`, HTML of the picture)
-    "Run the cells of a lesson and return their HTML"
+    "Run the cells of a lesson; return the HTML of the body, the `Fragments`, and the HTML of the picture"
     with naming_lesson(name): cells = edition_of(notebook, edition, fact).cells
     tags = [tag for _, tag in chosen_cells(notebook, edition)]
     fragments, names, body, picture = Fragments(), {'__name__': '__main__'}, [], ''

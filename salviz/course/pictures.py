@@ -41,7 +41,7 @@ def _figure(inner, caption):
 
 # %% ../../nbs/14_course/16_pictures.ipynb #pi06d
 class ColouredSentence:
-    "A sentence with one line per row of numbers or flags"
+    "A sentence, shown once for each row of numbers or flags, which colour or underline its words"
     def __init__(self,
         words:list, # words of the sentence
         rows:dict,  # {label: one number or flag per word}

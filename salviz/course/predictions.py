@@ -130,7 +130,7 @@ class _Question(CourseWidget):
         self.outcome = dict(truth=truth, error=error, classmates=_session.of_class(self))
 
     def scores(self) -> list: # of the first and the second answer; None for a missing answer
-        "Return the scores of both answers; None for each before the reveal"
+        "Return the scores of the first and the second answer; both are None before the reveal"
         answers = [self.answer[which] for which in ('first', 'second')]
         truth = (self.outcome or {}).get('truth')
         if truth is None: return [None, None]
@@ -214,8 +214,7 @@ class _Session:
         self._tell()
 
     def take_up(self, predict, entry) -> bool:
-        """Copy the answers in `entry` to `predict` if they fit the question and it is unanswered;
-        return whether they were copied"""
+        "Copy the answers in `entry` to `predict` if this question matches and is open; return whether any were copied"
         if not isinstance(entry, dict) or entry.get('id') != predict.id or predict.answer['state'] != 'open':
             return False
         try: checked = session.checked_entry(predict.query, entry, predict.id)
@@ -327,7 +326,7 @@ class Reveal(W.VBox):
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr21
 def _marimo_output(reveal:Reveal):
-    "Return the output for marimo, which shows no containers of ipywidgets: the content, or what is missing"
+    "Return the content for marimo, which cannot show ipywidgets containers, or a message about missing predictions"
     import marimo
     if waiting := _session.waiting(reveal.names):
         message = f'Commit {", ".join(waiting)}, then run this cell again to see the content.'
@@ -337,7 +336,7 @@ def _marimo_output(reveal:Reveal):
                           for thing in _contents(reveal.content)])
 
 def _contents(content) -> list:
-    "Return `content` as a flat list; functions are called"
+    "Return `content` as a flat list, with functions replaced by their results"
     if callable(content) and not isinstance(content, W.Widget): content = content()
     if not isinstance(content, (list, tuple)): return [content]
     return [thing for part in content for thing in _contents(part)]
@@ -355,7 +354,7 @@ def _widget_of(thing):
     return output
 
 def _prose(output, text):
-    "Return `text` as Markdown with HTML tags escaped"
+    "Style `output` as prose, and return `text` as Markdown with HTML tags escaped"
     output.add_class('course-prose')
     return Markdown(re.sub('<(?=[a-zA-Z/!?])', '&lt;', text))
 

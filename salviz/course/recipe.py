@@ -61,7 +61,7 @@ def _course_data(train_size=320):
     return data
 
 def _as_split(sentences):
-    "Return `sentences` of the course as rows of their split"
+    "Return the rows of the test split of 'movie-polarity' that contain the course's `sentences`"
     from salviz.data.texts import load_text
     return load_text('movie-polarity')['test'].select([int(s['id'].removeprefix('test-')) for s in sentences])
 
@@ -87,7 +87,9 @@ def _marks_as_saliency(
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-17
 def _train_base(folder, seed=0):
-    "Train the classifier in `folder`; return (run, model, tokenizer). Seed 0 gives the packaged 'movie-minilm'"
+    """Train the course's classifier and write the run to `folder`; return (run, model, tokenizer)
+
+    Seed 0 gives the packaged 'movie-minilm'."""
     from salviz.data.texts import load_text
     from salviz.models.loading import is_taught, load_classifier
     from salviz.training.trainer import train
@@ -276,8 +278,9 @@ def _snapshots_of(run, word='never', probe=2) -> list: # of dict, one per snapsh
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-27
 def _after_marking(base, tokenizer, name, mark, folder, data, draw=0):
-    """Measure attention on 40 sentences before and after training on marks of 20 others; `draw` 0 is the split that the
-    course uses"""
+    """Measure attention and saliency on 40 sentences before and after training on the marks of 20 others
+
+    With `draw` 0, the sentences are split as in the course."""
     sentences = course_sentences('mark') + course_sentences('held')
     order = np.random.default_rng(draw).permutation(60) if draw else np.arange(60)
     marked, held = [sentences[i] for i in order[:20]], [sentences[i] for i in order[20:]]
@@ -304,7 +307,7 @@ def _measure_course(
     draws=(0,),  # seeds that select the marked sentences; 0: the split that the course uses
     seed=0,
 ) -> dict:
-    "Return all tables for one seed"
+    "Return all measurements of the course for one seed"
     data, held = _course_data(), course_sentences('held')
     every = {'base': base, **models}
     texts = [s['text'] for s in course_sentences() + held]
@@ -358,7 +361,7 @@ def make_course(
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-28c
 def _from_base(base, tokenizer, folder, seed, is_first) -> dict:
-    "Train all methods from `base`, pack the runs of the first seed, and measure"
+    "Train all methods from `base`, pack the runs of the first seed, and return the measurements"
     from salviz.recipes import pack_example_run
     where = folder if is_first else folder/f'seed-{seed}'
     where.mkdir(exist_ok=True)

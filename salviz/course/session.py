@@ -124,7 +124,7 @@ _shapes = dict(words=_are_wholes, head=_are_wholes, order=_are_wholes, choice=_i
                slope=_is_number) # validity of answers to each kind of prediction
 
 def _is_prediction(entry:dict) -> bool:
-    "Return whether `entry` belongs to a prediction, not to a record"
+    "Return whether `entry` belongs to a prediction rather than, for example, to a check"
     return entry['kind'] in _shapes
 
 # %% ../../nbs/14_course/04_session.ipynb #se27b
@@ -165,7 +165,7 @@ def store(name:str, entry:dict) -> None:
 
 # %% ../../nbs/14_course/04_session.ipynb #se12b
 def _name_problem(name, kind) -> str:
-    "Return the reason why an entry cannot have this name and kind, '' if it can"
+    "Describe the problem with the name or the kind of an entry; '' if there is none"
     for argument, x in dict(name=name, kind=kind).items():
         if not isinstance(x, str) or not x: return f'`{argument}` must be a non-empty string, got {shown(x)}'
     if kind in _shapes: return f'`kind` must not be a kind of prediction, got {kind!r}'
@@ -247,7 +247,7 @@ def _check_file(content, name, kind):
 
 # %% ../../nbs/14_course/04_session.ipynb #se15-2c
 def _sound(content, problem_of, name, left_out):
-    "Return the valid entries of a file; report the first problem, or raise it as a ValueError"
+    "Return the valid entries of a file; add the first problem to `left_out`, or raise a ValueError if that is None"
     problem = ''
     if not isinstance(content, dict): problem = f'must contain entries by name, got {shown(content)}'
     elif len(content) > _most_entries: problem = f'has {len(content)} entries, more than {_most_entries}'
@@ -266,7 +266,7 @@ def _sound(content, problem_of, name, left_out):
 def _first_time(entry): return (entry.get('first') or {}).get('time') if isinstance(entry.get('first'), dict) else None
 
 def is_anothers(recorded:dict, mine:dict) -> bool:
-    "Return whether `recorded` and `mine` have different first answers to a question"
+    "Return whether `recorded` and `mine` have first answers to the same question with different times"
     times = [(_first_time(recorded[name]), _first_time(entry)) for name, entry in mine.items() if name in recorded]
     return any(one and other and one != other for one, other in times)
 
@@ -289,8 +289,9 @@ def place_of(
 
 # %% ../../nbs/14_course/04_session.ipynb #se17c
 def joined_entries(recorded:dict, mine:dict) -> dict:
-    """Merge both sets of entries; of two predictions, keep the more advanced one; of other entries,
-    keep the one in `mine`"""
+    """Merge two sets of entries
+
+    If both contain a prediction, the more advanced version is kept; for any other entry, the version in `mine`."""
     def rank(entry): return states.index(entry['state']) if _is_prediction(entry) else len(states)
     behind = {name for name, entry in mine.items() if name in recorded and rank(entry) < rank(recorded[name])}
     return recorded | {name: entry for name, entry in mine.items() if name not in behind}
@@ -343,7 +344,7 @@ def answer_code(
 def answers_of_code(
     code:str,
 ) -> dict: # in the form that `answers_file` returns
-    "Return the answer file, without reasons and times, from `code`; the inverse of `answer_code`"
+    "Return the content of the answer file in `code`, without reasons and times; the inverse of `answer_code`"
     if not isinstance(code, str) or len(code) > largest:
         raise ValueError(f'code must be a string of at most {largest:,} characters, got {shown(code)}')
     parts = ''.join(code.split()).split('.')
@@ -384,7 +385,7 @@ def class_answers(
 
 # %% ../../nbs/14_course/04_session.ipynb #se23b
 def _opened(files, messages):
-    "Yield (name, content) of `files` and of files in folders; add a message for each unreadable one"
+    "Yield (name, content) of each file, including files in folders; add a message for each unreadable file"
     for file in files:
         if isinstance(file, dict):
             yield 'a dict', file if 'salviz' in file else dict(salviz='class-answers', version=1, entries=file)
@@ -424,7 +425,7 @@ def _write_class_answers(
     files,       # as for `class_answers`
     path,        # path of the file that students open in a page
 ) -> Path:
-    "Write the answers of a class to a file without names"
+    "Write the answers of a class to a file without nicknames, and return the path of the file"
     content = dict(salviz='class-answers', version=1, entries=class_answers(files))
     write_whole(path, json.dumps(content, separators=(',', ':'), ensure_ascii=False).encode())
     return Path(path)

@@ -23,8 +23,7 @@ def further_columns(
     data, # {split: Dataset}
     used, # names of the columns that the task uses
 ) -> list: # names, in order
-    """Return the columns of `data` that the task does not use;
-    raise a `ValueError` if one has a reserved name"""
+    "Return the names of the columns that the task does not use; raise a `ValueError` if one is a reserved name"
     for split, part in data.items():
         taken = [name for name in part.column_names if name in _reserved and name not in used]
         if taken:
@@ -40,7 +39,7 @@ def _numeric(feature):
     return isinstance(feature, (Value, ClassLabel)) and kind.startswith(('int', 'uint', 'float', 'bool'))
 
 def _inner(feature):
-    "Return the feature of the items of a list feature, None for other features"
+    "Return the type of the items if `feature` is a list feature, else None"
     if isinstance(feature, list): return feature[0]
     return getattr(feature, 'feature', None)
 
@@ -58,8 +57,7 @@ def _word_counts(text, pair=None) -> tuple: # (words, words separated by spaces)
 
 # %% ../../nbs/02_data/03_columns.ipynb #009c
 def _misfit(parts, name):
-    """Describe the first row whose list in the column called `name` does not match the words of its text;
-    '' if all rows match"""
+    "Describe the first row whose list in column `name` does not match the words of its text; '' if all match"
     for split, part in parts.items():
         texts, pairs = _texts_in(part)
         for i, (values, text, pair) in enumerate(zip(part[name][:], texts, pairs or [None]*len(texts))):
@@ -74,8 +72,9 @@ def _column_kind(
     name,
     of_text=True, # whether the examples are texts with words
 ) -> tuple: # (kind, why the column is not a tensor)
-    """Return the kind of the column called `name`: 'rationale', 'number', 'words' (aligned), 'numbers' (equal lengths)
-    or 'list'"""
+    """Return the kind of the column called `name`, and the reason why it is not a tensor
+
+    The kinds are 'rationale', 'number', 'words' (one value per word), 'numbers' (equal lengths) and 'list'."""
     features = [part.features[name] for part in parts.values()]
     if name == 'rationale' and of_text: return 'rationale', ''
     if all(map(_numeric, features)): return 'number', ''
@@ -162,7 +161,7 @@ def with_columns(
     where,         # name of the split, for errors
     align=None,    # function of (texts, pairs) -> `TokenText`s; None if the examples are not texts
 ):
-    "Add the additional columns of a split (`part`) to its encoding (`encoded`), and return it"
+    "Return `encoded` with the additional columns of the raw split `part`, aligned with the tokens where necessary"
     names, part = [name for name in kinds if name in part.column_names], part.with_format(None)
     along = [name for name in names if kinds[name][0] in ('rationale', 'words')]
     aligned = {name: [] for name in along}
@@ -192,7 +191,7 @@ def with_columns(
 
 # %% ../../nbs/02_data/03_columns.ipynb #020
 class Column(list):
-    "Entries of a batch that are not a tensor, such as texts, one per example"
+    "The values of a batch column that is not a tensor, such as texts, one value per example"
     name, why = '', 'it is not a column of numbers'
 
     def of(self, name, why):

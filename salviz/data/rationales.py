@@ -44,8 +44,9 @@ def _word_fractions(text, pieces, fractions):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #006b
 def _marked(sides, annotators):
-    """Return the rationale of texts as spans or as fractions per word; `sides` is [(text, pieces, fraction of
-    annotators who marked each piece)]"""
+    """Return the rationale of texts as spans or as fractions per word
+
+    `sides` is [(text, pieces, fraction of annotators who marked each piece)]."""
     if annotators == 'share': return [x for side in sides for x in _word_fractions(*side)]
     is_marked = dict(any=lambda x: x > 0, majority=lambda x: x >= .5)[annotators]
     spans = []
@@ -60,7 +61,7 @@ def _rationale_spans(
     rationale, # spans; flags per word, or the fraction of annotators who marked it; or None
     annotators='any', # how to combine annotators, see `load_rationales`
 ): # list of spans (with 'share': list with a fraction per word), or None
-    "Convert `rationale` to character spans and check them against `texts`"
+    "Convert `rationale` to checked character spans of `texts` or, with 'share', to one fraction per word"
     if pd.api.types.is_scalar(rationale) and pd.isna(rationale): return None
     rationale = list(rationale)
     as_spans = rationale and all(hasattr(mark, '__len__') for mark in rationale)
@@ -241,7 +242,7 @@ def _eraser_folder(folder, annotators='any'):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #7bf80a5b
 def _placed(text, start, end, marked=None) -> list: # [start, end] in characters
-    "Return a span of `text` in characters; `marked` is its text according to the export, None if unknown"
+    "Convert a span of `text` to characters; raise a `ValueError` if the span is not the text `marked`"
     def plain(x): return ''.join(x.replace('\\n', ' ').split())
     units = text.encode('utf-16-le')
     converted = [len(units[:2*k].decode('utf-16-le', 'ignore')) for k in (start, end)]
@@ -265,13 +266,12 @@ def _combined(texts, people, annotators):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #486bde3c
 def _majority(classes):
-    "Return the class that more than half of `classes` name, None if there is none"
+    "Return the class that makes up more than half of `classes`, or None"
     label, count = Counter(classes).most_common(1)[0]
     return label if count > len(classes)/2 else None
 
 def _of_people(texts, people, classes, annotators):
-    """Return an example with the majority class among `classes` and the rationale of `people`, if any;
-    None without a majority"""
+    "Return an example with the majority class and the combined rationale of `people`; None without a majority"
     if not classes: raise ValueError('no field contains a class; pass the name of the field with label=')
     label, rationale = _majority(classes), None
     if label is None: return None
@@ -372,7 +372,7 @@ def _export_of(rows, text) -> tuple: # (rows, function that makes their reader, 
 
 # %% ../../nbs/02_data/02_rationales.ipynb #023
 def _in_the_form(example, annotators):
-    "If `annotators` is 'share', convert spans in `example`, as returned for a single annotator, to fractions per word"
+    "Return `example`; if `annotators` is 'share', convert its spans (of one annotator) to fractions per word"
     rationale = example and example['rationale']
     if annotators == 'share' and rationale is not None and all(isinstance(mark, list) for mark in rationale):
         texts = [example[side] for side in ('text', 'text_pair') if side in example]
@@ -479,7 +479,7 @@ def _shape_of(rows, columns, split):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #029
 def _parts(source, columns, config, revision, annotators, span_labels):
-    "Load ({split: examples}, class names or None) from any `source`"
+    "Load any `source`; return {split: examples}, and the class names or None"
     kinds = str, Path, dict, list, pd.DataFrame, Dataset
     if not isinstance(source, kinds) or isinstance(source, (str, dict, list)) and not source:
         raise ValueError('source must be a name, a folder, a file, a data frame, a Dataset or a dict of splits '
@@ -531,8 +531,10 @@ def load_rationales(
     seed:Seed=0,                        # seed for cutting splits
     labels:abc.Sequence[str]|None=None, # class names in order
 ) -> DatasetDict: # train, validation, test with text, [text_pair], label, rationale
-    """Load texts with a class and a human rationale: character spans [start, end] ([segment, start, end] in pairs) or,
-    with 'share', a number from 0 to 1 per word (those of `find_words`); None for unannotated texts"""
+    """Load texts with a class and a human rationale
+
+    A rationale is a list of character spans [start, end] ([segment, start, end] in pairs) or, with 'share', a list of
+    numbers from 0 to 1, one per word (see `find_words`). It is None for unannotated texts."""
     check_choice('annotators', annotators, _readings)
     parts, names = _parts(source, (text, text_pair, label, rationale), config, revision, annotators, span_labels)
     examples, frames, numbers = [], {}, {name: i for i, name in enumerate(names or ())}

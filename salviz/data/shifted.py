@@ -22,7 +22,7 @@ def _pooled(source) -> Dataset:
     return concatenate_datasets([*parts.values()])
 
 def _with_classes_of(data, part) -> Dataset:
-    "Return `part`, or its clearly positive and negative sentences if these are the classes of `data`"
+    "Return `part`, reduced to clearly positive and negative sentences if `data` has only these two classes"
     if data_classes(data) == polar_classes and 'rating' in part.column_names and data_classes(part) != polar_classes:
         part = polar_sentences(part)
     return part

@@ -316,7 +316,7 @@ def _header_problem(header) -> str:
     return ''
 
 def _values_problem(values) -> str:
-    "Return the reason why the series, [rows][channels] of arrays, do not form one array, '' if they do"
+    "Describe why the series `values` [rows][channels] cannot form one array; '' if they can"
     if not values: return ' has no series'
     lengths, widths = {len(c) for row in values for c in row}, {len(row) for row in values}
     if len(lengths) > 1:
@@ -572,8 +572,9 @@ def encode_signals(
 
 # %% ../../nbs/02_data/01_signals.ipynb #065
 class SignalCollator:
-    """Data collator that converts rows of encoded signals to a batch of tensors: pixel_values [B, C, H, W]
-    or values [B, T, F], labels and example_id [B]"""
+    """Data collator that converts rows of encoded signals to a batch of tensors
+
+    The batch contains pixel_values [B, C, H, W] or values [B, T, F], and labels and example_id [B]."""
     def __call__(self, rows:list) -> dict:
         "Return `rows` as tensors, with `informative` [B, T, F] if the rows have it"
         types = dict(pixel_values=torch.float32, values=torch.float32, labels=torch.long, example_id=torch.long,

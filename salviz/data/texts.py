@@ -122,8 +122,7 @@ def from_hub(
     here='',                    # the packaged alternatives, for error messages
     repository=None,            # name of the data set on the Hub; None: `name`
 ):
-    """Load the data set called `name` from the Hub; if this fails, raise an error with the reason and the packaged
-    alternatives"""
+    "Load the data set called `name` from the Hub; if this fails, raise an error with the reason and alternatives"
     repository = repository or name
     named = repr(name)
     if repository != name: named += f' ({repository})'
@@ -181,8 +180,9 @@ def _visible(name) -> str:
     return repr(name)
 
 def check_column(table, name, split, argument):
-    """Raise a `ValueError` unless exactly one column of `table` is called `name`; `argument` is the name of the user's
-    argument"""
+    """Raise a `ValueError` unless exactly one column of `table` is called `name`
+
+    `argument` is the name of the user's argument, for the error message."""
     columns = _column_names(table)
     count = sum(isinstance(name, str) and c == name for c in columns)
     if count == 1: return
@@ -206,7 +206,7 @@ def _missing(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #020d
 def _good_texts(texts, where, column='the text'):
-    "Return `texts`; raise a `ValueError` that names the split and the column if one is not a non-empty string"
+    "Return `texts` if all are non-empty strings; else raise a `ValueError` that names the split and the column"
     are_good = {*map(type, texts)} <= {str} and all(map(str.strip, texts)) and not any(map(_half.search, texts))
     if are_good: return texts # the following searches are slow
     refuse_rows([i for i, t in enumerate(texts) if not isinstance(t, str) and not _missing(t)], where,
@@ -289,8 +289,9 @@ def _plain(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #023b
 def _plain_labels(table, name, split, **reading):
-    """Return the labels in the column called `name`; raise a `ValueError` if one is missing;
-    `reading` contains arguments of `written_labels`"""
+    """Return the labels in the column called `name`; raise a `ValueError` if one is missing
+
+    `reading` contains arguments of `written_labels`."""
     values = _label_values(table, name, split, **reading)
     odd = [i for i, x in enumerate(values) if isinstance(x, (bytes, dict, set))]
     if odd: refuse_rows(odd, split, f'the label is neither a name nor a number (type {type(values[odd[0]]).__name__})')
@@ -335,8 +336,9 @@ def _ids_of_names(names, numbered) -> dict:
     return {name: i for i, name in enumerate(names)}
 
 def _class_ids(rows, names, split, numbered=False, what=('label', 'classes')):
-    """Return the integer classes of the plain labels in each of `rows`; raise a `ValueError` for labels not in `names`;
-    if `numbered`, the labels are indices into `names`"""
+    """Convert the plain labels in each of `rows` to class indices; raise a `ValueError` for labels not in `names`
+
+    If `numbered`, the labels are already indices into `names`."""
     ids = _ids_of_names(names, numbered)
     if not numbered: rows = [list(map(str, row)) for row in rows]
     bad = [(i, x) for i, row in enumerate(rows) for x in row if x not in ids]
@@ -429,7 +431,7 @@ def _item_feature(table, column): # None for a data frame
     return getattr(feature, 'feature', feature)
 
 def _list_columns(tables, label, labels):
-    "Apply `_several_columns` to the lists in the column of labels, or to several columns of flags"
+    "Return the type of labels in lists or in several columns of flags, and {split: class numbers of each row}"
     if not isinstance(label, str):
         rows = {}
         for split, table in tables.items():
@@ -507,7 +509,7 @@ def _label_columns(tables, label, labels, task):
 
 # %% ../../nbs/02_data/00_texts.ipynb #032
 def stratified_order(labels, seed:int=0) -> np.ndarray:
-    "Return a random order of the rows such that every slice has the class proportions of `labels`"
+    "Return a random order of the rows in which every slice has about the class proportions of `labels`"
     rng, labels = np.random.default_rng(seed), np.asarray(labels)
     key, tie = np.empty(len(labels)), rng.random(len(labels))
     for c in np.unique(labels):
@@ -522,8 +524,9 @@ def _rarest(rows) -> np.ndarray:
     return np.array([min(row, key=lambda x: (count[x], x), default=-1) for row in rows])
 
 def _strata(part):
-    """Return the stratum of each row of a split: its label (the rarest label if there are several), the decile of its
-    score, or the same stratum for all rows"""
+    """Return a stratum for each row of a split
+
+    The stratum is the label (the rarest one of several) or the decile of the score; without labels, it is 0."""
     if 'label' not in part.column_names: return np.zeros(len(part), int)
     if hasattr(part.features['label'], 'feature'): return _rarest(part['label'])
     labels = np.asarray(part['label'][:])
@@ -578,8 +581,9 @@ def _make_missing(parts, splits, seed) -> DatasetDict:
 
 # %% ../../nbs/02_data/00_texts.ipynb #042
 def _drop_unusable(tables, label):
-    """Return `tables` without unusable splits, with a warning for each; `label` is the column of labels, a list of
-    columns of flags, or `None`"""
+    """Return `tables` without unusable splits, and warn about the omitted splits
+
+    `label` is the column of labels, a list of columns of flags, or None."""
     extra = [name for name in tables if name not in three_splits]
     check_splits(tables)
     if extra:
@@ -782,8 +786,9 @@ def _tagged(table, words, tags, split):
 def _tag_order(tag): return tag != 'O', re.sub('^.-', '', tag), tag # by type, then by prefix
 
 def _tag_columns(rows, feature, labels):
-    """Return the tag names, and `{split: lists of tag numbers}` for `rows` {split: lists of tags}; `feature` is the
-    stored type of the column in train"""
+    """Return the tag names, and {split: lists of tag numbers} for `rows` {split: lists of tags}
+
+    `feature` is the stored type of the column in train."""
     train = [t for row in rows['train'] for t in row]
     names = _class_names(train, feature, labels)
     if labels is None and not isinstance(feature, ClassLabel) and isinstance(train[0], str):
@@ -886,8 +891,9 @@ _pair_sources = Sources({'copy-reorder': lambda: dict(train=copy_reorder(4000)),
                         'help-en-de': lambda: _help_pairs('de')}, readers)
 
 def _inner_texts(table, name, split, argument):
-    """Return the strings in the column called `name`; 'translation.de', for example, selects the entries 'de' of the
-    column 'translation'"""
+    """Return the strings in the column called `name`
+
+    A name such as 'translation.de' selects the entries 'de' of the column 'translation'."""
     outer, dot, inner = name.partition('.')
     if not dot or name in _column_names(table): return _texts(table, name, split, argument)
     values = _column(table, outer, split, argument)
@@ -1045,8 +1051,10 @@ def subset(
     validation_size:int|float|Literal['full']='full',
     test_size:int|float|Literal['full']='full',
 ) -> DatasetDict:
-    """Return a part of each split of `data`, stratified by class or score if the data has labels. With the same `seed`,
-    smaller parts are subsets of larger parts. Splits other than train, validation and test are returned unchanged"""
+    """Return a part of each split of `data`, stratified by class or score if the data has labels
+
+    With the same `seed`, smaller parts are subsets of larger parts. Splits other than train, validation and test are
+    returned unchanged."""
     sizes = dict(train=train_size, validation=validation_size, test=test_size)
     wanted = {name: _rows_wanted(sizes.get(name, 'full'), len(part), f'{name}_size') for name, part in data.items()}
     parts = {name: part.select(stratified_order(_strata(part), seed)[:wanted[name]])
@@ -1071,8 +1079,7 @@ def _undecoded(part, name):
 
 # %% ../../nbs/02_data/00_texts.ipynb #079
 def _array_bytes(part, name):
-    """Yield the type and shape of the arrays in the column called `name`, then their bytes (little-endian), 1,000 rows
-    at a time"""
+    "Yield the type and shape of the arrays in column `name`, then their little-endian bytes, 1,000 rows at a time"
     feature = part.features[name]
     yield json.dumps([feature.dtype, [len(part), *feature.shape]]).encode()
     part = part.with_format('numpy', dtype=feature.dtype) # without dtype, floats would be float32
@@ -1186,7 +1193,7 @@ def align_answers(
 
 # %% ../../nbs/02_data/00_texts.ipynb #clm2f
 def _next_labels(t, predicts):
-    "Return the next token as the label of each token of `t`, -100 for tokens that are not targets"
+    "Return the id of the next token as the label of each token of `t`; -100 if the next token is not a target"
     after, labels = np.arange(1, len(t.input_ids)), np.full(len(t.input_ids), -100)
     answer = np.flatnonzero(t.segments == 1)
     first = 1
@@ -1204,8 +1211,9 @@ def _is_cut(t, span):
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa08b
 def _answer_labels(t, span):
-    """Return labels for the `TokenText` `t`: 1 for tokens of the answer, 0 elsewhere in the context, -100 outside the
-    context; -100 for all tokens if a part of `span` was cut off"""
+    """Label the tokens of `t`: 1 in the answer, 0 elsewhere in the context, -100 outside the context
+
+    All labels are -100 if a part of `span` was cut off."""
     inside = np.flatnonzero(rationale_flags(t, [(1, *span)]))
     if not len(inside) or _is_cut(t, span): return np.full(len(t), -100)
     labels = np.where(t.segments == 1, 0, -100)
