@@ -674,8 +674,10 @@ def blocked_keys(
     snapshot,
     layer:int, # layer of the model
 ) -> np.ndarray: # bool [query, key]
-    """Return the keys that no head of `layer` can attend to (causal mask or attention window); all False if its
-    attention was not recorded"""
+    """Return a mask of the positions that no head of `layer` can attend to
+
+    These are positions behind a causal mask or outside an attention window. The mask is all False if the attention
+    of `layer` was not recorded."""
     n, observed = len(snapshot.labels), snapshot.layers.get('attention', [])
     if layer not in observed: return np.zeros((n, n), dtype=bool)
     return (snapshot.arrays['attention'][observed.index(layer)] == 0).all(0)

@@ -24,8 +24,10 @@ _rules = ('better', 'no harm')
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Forest(Chart):
-    """Effects, one per row: `frame` has the columns name, title, group, word, rule, mean, low, high, smallest,
-    detectable, in units of the axis"""
+    """Effects, one per row
+
+    `frame` has the columns name, title, group, word, rule, mean, low, high, smallest, detectable, in units of the
+    axis."""
     names:tuple    # names of the rows, in order
     groups:tuple   # headings of groups, in order; ('',): no headings
     scaled:bool    # is each effect divided by its smallest effect of interest?
