@@ -51,8 +51,10 @@ class Selection:
         self.entry = entry
 
     def _at_work(self, most=8):
-        """Return the selected snapshot if the method was active at its step; otherwise, return the newest recorded
-        snapshot with an active method (among the last `most`), or the selected one if there is none"""
+        """Return the selected snapshot, or one at which the method was active
+
+        If the method was not active at the selected step, return the newest of the last `most` recorded
+        snapshots with an active method, or the selected snapshot if there is none."""
         def tells(snapshot): return {'attention_attribution', 'guided'} & set(snapshot.arrays)
         if self.run is None or tells(self.snapshot): return self.snapshot
         steps = [step for step, probe in self.run.recorded if probe == self.snapshot.probe][:-most - 1:-1]
