@@ -41,7 +41,7 @@ def _problem_of(line) -> str:
     return ''
 
 def _parse_module(name:str, text:str) -> dict: # imports [(names, module)], names {declared name: is it exported?}, body
-    "Parse the imports and declarations of the module called `name`, and its body without `import` and `export`"
+    "Return the imports, declarations and body (without `import` and `export`) of the module called `name`"
     imports, body = [], []
     for line in text.splitlines():
         if problem := _problem_of(line): raise ValueError(f'{name}: {problem}; got {line!r}')
@@ -74,7 +74,7 @@ class Panel:
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #pg11c
 def _panel_of(file, text) -> Panel: # None if the module is not a panel
-    "Return the panel that `text` declares"
+    "Return the panel that a module's `text` declares, or None if it declares no panel"
     if not (match := _panel.search(text)): return None
     export, line = match[1], match[2].strip()
     facts = {k: word or (int(number) if number else True) for k, word, number, _ in _fact.findall(line)}
@@ -88,7 +88,7 @@ def _panel_of(file, text) -> Panel: # None if the module is not a panel
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #pg12
 def panels() -> dict: # {name: `Panel`}
-    "Return the panels of the explorer in order"
+    "Return {name: panel} for all panels of the explorer, in display order"
     found = [_panel_of(file, script.read_text(encoding='utf-8')) for file, script in _scripts().items()
             if file.endswith('.js')]
     found = sorted((panel for panel in found if panel), key=lambda panel: panel.order)
@@ -119,12 +119,12 @@ def check_panels(names) -> list:
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #pg12d
 def needs_plotly(shown) -> bool:
-    "Return True if one of the panels uses plotly"
+    "Return True if any of the panels named in `shown` (None: all panels) uses plotly"
     return any(panel.plotly for name, panel in panels().items() if shown is None or name in shown)
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #051
 def _in_order(entries, read):
-    "Return {name: parsed module} of `entries` and all their imports, in dependency order"
+    "Return {name: parsed module} for the modules `entries` and all their imports, in dependency order"
     ordered, open_ = {}, []
     def visit(name, wanted=()):
         if name in open_:
@@ -145,7 +145,9 @@ def bundle(
     *entry:str,       # 'widget.js' or 'page.js', or any other modules
     read=static_text, # function from a module's name to its text
 ) -> str:
-    "Join the modules `entry` and all their imports into one module; `export default` is not removed"
+    """Join the modules `entry` and all their imports into one module
+
+    An `export default` statement is kept."""
     owner, parts = {}, []
     for name, module in _in_order(entry, read).items():
         for one in module['names']:

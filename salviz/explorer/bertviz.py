@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #008b
 def _snapshot(source, step, probe):
-    "Return the snapshot `source`, the snapshot at `step` and `probe` of a run, or the snapshot that an explorer shows"
+    "Return the snapshot `source`, the one that an explorer shows, or the one at `step` and `probe` of a run"
     if isinstance(source, Snapshot): return source
     if hasattr(source, 'selection'):
         if step is None and probe is None: return source.recorded_selection().snapshot
@@ -42,8 +42,9 @@ def _snapshot(source, step, probe):
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #011
 def _second_start(is_special) -> int:
-    """Return the position of the first token of the second sentence of a pair;
-    None if the special tokens do not determine it"""
+    """Return the position of the first token of the second sentence of a pair
+
+    Returns None if the special tokens do not determine this position."""
     special = np.asarray(is_special, bool)
     at = np.flatnonzero(special[:-1] & ~special[1:]) + 1
     middle = [int(i) for i in at if not special[:i].all()]
@@ -52,11 +53,11 @@ def _second_start(is_special) -> int:
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #014
 def _script(source):
-    "Return `source` as a script element, escaped so that nothing in it ends the element"
+    "Wrap `source` in a script element, escaped so that nothing in `source` ends the element"
     return '<script>' + re.sub(r'<(?=/script|!--)', r'<\\', source, flags=re.I) + '</script>'
 
 def _libraries():
-    "Return the bundled jQuery and d3, and a replacement of require.js that returns them"
+    "Return the sources of the bundled jQuery and d3, and of a replacement for require.js that supplies them"
     packed = files('salviz.explorer')/'static'/'bertviz'
     read = lambda name: gzip.decompress((packed/f'{name}.gz').read_bytes()).decode()
     require = 'window.require = {config() {}}; window.requirejs = (names, draw) => draw(window.jQuery, window.d3);'
@@ -64,7 +65,7 @@ def _libraries():
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #014b
 def _from_bertviz(page) -> tuple: # (frame, script)
-    "Split bertviz's `page` into frame and script; remove external scripts, and include the data once, escaped"
+    "Split bertviz's `page` into an HTML frame and a script, without external scripts or repeated data"
     frame, _, script = page.partition('\n<script type="text/javascript">\n')
     before, begin, rest = script.removesuffix('\n</script>\n').partition('const params = ')
     params, end = json.JSONDecoder().raw_decode(rest)
@@ -76,7 +77,9 @@ def _from_bertviz(page) -> tuple: # (frame, script)
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #014c
 def _drawn(kind, s, layers, heads, start) -> tuple: # (frame, script)
-    "Draw the snapshot `s` with bertviz; `start`: position of the second sentence, None if there is none"
+    """Draw the snapshot `s` with bertviz
+
+    `start` is the position of the second sentence, or None if there is only one sentence."""
     try: import bertviz
     except ModuleNotFoundError:
         raise ModuleNotFoundError('bertviz_view needs bertviz; install it with `make lab`, or run: '
@@ -98,7 +101,7 @@ _dark = 'filter: invert(.93) hue-rotate(180deg)'
 _themes = dict(light='', dark=f'html {{{_dark}}}', system=f'@media (prefers-color-scheme: dark) {{html {{{_dark}}}}}')
 
 def _document(title, frame, script, theme):
-    "Return the complete page: bertviz's `frame`, the libraries and its `script`"
+    "Return a complete HTML page with bertviz's `frame`, its `script` and the libraries"
     return f'''<!doctype html><html><head><meta charset="utf-8"><title>{html.escape(title)}</title>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none';
  script-src 'unsafe-inline'; style-src 'unsafe-inline'">
@@ -112,7 +115,7 @@ _most_lines = 150_000 # drawn in ten seconds on one slow core: 12 x 12 heads at 
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #019b
 class BertvizView:
-    "A bertviz view, shown in an isolated frame in notebooks and saved as a page with `save`"
+    "A bertviz view that notebooks show in an isolated frame; `save` writes it as a page"
     def __init__(self, title, build, height, lines, theme):
         self.title, self._build, self.height, self.lines, self.theme = title, build, height, lines, theme
         self.size = len(build('light').encode()) # bytes
@@ -136,7 +139,7 @@ class BertvizView:
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #019c
 def _height(kind, tokens, layers, all_heads, menus):
-    "Return the height of the drawing in pixels, computed as in bertviz"
+    "Return the height of a bertviz view in pixels, computed as in bertviz"
     if kind == 'head': return math.ceil(22.5*tokens + 30) + 50
     return math.ceil(max(layers*(tokens*84/all_heads + 10) + 38, 18*tokens + 55)) + 26 + 30*menus
 

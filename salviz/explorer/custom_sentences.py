@@ -18,7 +18,9 @@ def model_query(
     kind:str, # name of the queries in the messages of the page
     is_valid, # function from a query to a bool; `id`, `run`, `texts` and `choice` are checked for every kind
 ): # decorator of a function from (one `ModelAccess` per run, a query) to a generator of (message, its buffers)
-    "Register the function that answers one kind of query to a model; panels send queries with `ctx.kernel.ask`"
+    """Return a decorator that registers the function that answers one kind of model query
+
+    Panels send queries with `ctx.kernel.ask`."""
     def add(answer):
         model_queries[kind] = answer, is_valid
         return answer

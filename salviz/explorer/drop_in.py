@@ -13,12 +13,12 @@ from .widget import Explorer
 
 # %% ../../nbs/12_explorer/15_drop_in.ipynb #di006
 def _selected(attention, layers):
-    "Return `attention` with None in place of every layer that is not in `layers`; `layers=None` keeps all"
+    "Replace every layer of `attention` that is not in `layers` by None; `layers=None` keeps all layers"
     if attention is None or layers is None: return attention
     return [x if layer in layers else None for layer, x in enumerate(attention)]
 
 def _first_view(layer, heads) -> dict: # state of the explorer
-    "Return the state that shows `layer` and `heads` first"
+    "Return the explorer state in which `layer` and `heads` are in view"
     if layer is None and not heads: return {}
     pairs = [[layer or 0, int(head)] for head in heads or ()]
     if not pairs: return dict(entry=dict(kind='heads', layer=layer))

@@ -41,18 +41,20 @@ def unit_bounds(
     text,            # a `LongText`
     sentences:list,  # from `sentence_spans`
 ) -> dict: # {'tokens', 'words', 'sentences': int [units + 1]}
-    "Return the first token of each unit and the length of the text; units are tokens, and words and sentences if known"
+    """Return the first token of each unit, and the length of the text
+
+    Units are tokens, and words and sentences if their bounds are known."""
     n, bounds = len(text.labels), dict(words=text.words, sentences=np.array([0] + [s['stop'] for s in sentences]))
     return dict(tokens=np.arange(n + 1)) | {k: b for k, b in bounds.items() if b is not None and 1 < len(b) - 1 < n}
 
 
 # %% ../../nbs/12_explorer/17_long_text_view.ipynb #lt009
 def overview_codes(x:np.ndarray) -> np.ndarray: # uint8, shape of `x`
-    "Return 254 times the cube root of the weights `x`; at least 1 for a positive weight"
+    "Encode the weights `x` as 254 times their cube root, with a minimum of 1 for positive weights"
     return np.where(x > 0, np.rint(254*np.cbrt(x)).clip(1, 254), 0).astype(np.uint8)
 
 def packed_overview(overview, head:int) -> list: # of bytes, one entry for each level, the finest level first
-    "Return the codes of one head of an `Overview`: the maxima and then the means of each level"
+    "Return the codes of one head of an `Overview` as bytes per level: first the maxima, then the means"
     return [b''.join(overview_codes(x[head]).tobytes() for x in pair) for pair in zip(overview.maxima, overview.means)]
 
 # %% ../../nbs/12_explorer/17_long_text_view.ipynb #lt012
@@ -91,7 +93,7 @@ def long_text_page(
     side:int,     # number of cells of the finest level in each direction
     limit:float=10e6,
 ) -> str:
-    "Return the page with the overviews of all heads, without the finest levels that exceed `limit` bytes"
+    "Return a page with the overviews of all heads, leaving out the finest levels if they exceed `limit` bytes"
     heads, cells, size = [], {}, 0
     for layer in attention.layers:
         overviews = attention.overviews(layer, side=side, units=tuple(units.values()))
@@ -111,7 +113,7 @@ _requests = dict(overview=('layer', 'head'), row=('layer', 'head', 'row'), text=
 _most_overviews = 16 # maximum number of stored overviews
 
 def _change(old:list, new:list) -> list: # [number of unchanged entries, the entries after them]
-    "Return the change from `old` to `new`: the number of equal first entries, and the new entries after them"
+    "Return the number of entries at the start of `old` and `new` that are equal, and the rest of `new`"
     n = next((i for i, (a, b) in enumerate(zip(old, new)) if a != b), min(len(old), len(new)))
     return [n, new[n:]]
 
@@ -131,7 +133,7 @@ def _shown(text) -> _Shown:
 class _Answers:
     "Answers the requests of a page about the text in `self.shown`"
     def overview(self, attention, bounds, *key):
-        "Return the `Overview` of one head; it is stored and extended when the text grows"
+        "Return the `Overview` of one head, extending a stored overview if the text has grown"
         layer, head, _ = key
         before = self._overviews.pop(key, None)
         self._overviews[key] = found = attention.overviews(layer, [head], self.side, (bounds,), (before,))[0]
@@ -139,7 +141,7 @@ class _Answers:
         return found
 
     def answer(self, content) -> tuple|None: # (message, bytes)
-        "Return the answer to a request of the page; None if the request is not valid"
+        "Return the answer to a request of the page, or None if the request is invalid"
         kind = content.get('kind') if isinstance(content, dict) else None
         if kind not in [*_requests]: return None
         if any(type(content.get(k)) is not int or content[k] < 0 for k in _requests[kind]): return None
@@ -191,7 +193,7 @@ class _Results(_Answers):
 
 # %% ../../nbs/12_explorer/17_long_text_view.ipynb #1dd03257
 class _Continuation:
-    "Shows the tokens that a thread generates"
+    "Display of the tokens that a thread generates"
     def _grow(self, growing):
         "Show the text after each generated token"
         try:
@@ -207,7 +209,7 @@ class _Continuation:
         finally: self._finish()
 
     def _finish(self):
-        "Show the completed text or the error, and release the threads that wait for the end of the generation"
+        "Show the completed text or the error, and release the threads that wait for the generation to end"
         try:
             problem = '' if self.error is None else f'{type(self.error).__name__}: {self.error}'
             self.shown = self.shown._replace(about=dict(self.about, awaited=0, problem=problem))
@@ -224,7 +226,7 @@ class _Continuation:
     def settle(self,
         timeout:float|None=None, # seconds; None: no limit
     ) -> None:
-        "Wait until the continuation is generated; raise the error if its generation failed"
+        "Wait until the continuation has been generated; re-raise the error if this failed"
         if not self._left.wait(timeout):
             raise TimeoutError(f'settle: the continuation is not finished after {timeout} s; wait longer')
         if self.error is not None: raise self.error

@@ -17,7 +17,7 @@ from ..core.run_files import write_whole
 _view = 'application/vnd.jupyter.widget-view+json'
 
 def _reached(models, ids):
-    "Return `ids` and the ids of all models that they contain"
+    "Return the `ids` and the ids of all models that they contain, directly or indirectly"
     reached, todo = set(), list(ids)
     while todo:
         if (one := todo.pop()) in reached: continue
@@ -27,13 +27,13 @@ def _reached(models, ids):
 
 # %% ../../nbs/12_explorer/10_notebook_cleanup.ipynb #060b
 def _objects(x):
-    "Return the dicts in a list of a notebook; other items are ignored"
+    "Return the dicts in a notebook's list `x`, ignoring other items"
     if isinstance(x, list): return [item for item in x if isinstance(item, dict)]
     return []
 
 # %% ../../nbs/12_explorer/10_notebook_cleanup.ipynb #060c
 def _strip(nb:dict) -> int: # number of removed views
-    "Remove widget views of outputs with images, and widget state that is no longer needed"
+    "Remove the widget views of outputs that have an image, and widget state that only these views used"
     bundles = [item['data'] for c in _objects(nb.get('cells')) for item in _objects(c.get('outputs'))
                if isinstance(item.get('data'), dict)]
     dead = [d.pop(_view) for d in bundles if isinstance(d.get(_view), dict) and 'image/png' in d]
@@ -53,7 +53,7 @@ def _strip(nb:dict) -> int: # number of removed views
 
 # %% ../../nbs/12_explorer/10_notebook_cleanup.ipynb #060d
 def _saved(nb):
-    "Encode `nb` as Jupyter does; characters that UTF-8 cannot encode become JSON escapes"
+    "Encode `nb` as Jupyter does, but with JSON escapes if UTF-8 cannot encode a character"
     try: return (json.dumps(nb, indent=1, ensure_ascii=False) + '\n').encode()
     except UnicodeEncodeError: return (json.dumps(nb, indent=1) + '\n').encode()
 

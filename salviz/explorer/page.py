@@ -68,7 +68,7 @@ class Page:
     weights:int   # attention weights in all frames
 
     def sizes(self) -> dict: # bytes
-        "Return the size of the page's 'code' (program and plotly) and 'data'"
+        "Return the size of the page's 'code' (program, style sheets and plotly) and 'data'"
         plotly = sum(len(text.encode()) for _, name, text in self.parts if name == 'salviz-plotly')
         every = sum(len(text.encode()) for *_, text in self.parts)
         return dict(code=len(self.program) + len(styles()) + plotly, data=every - plotly)
@@ -99,8 +99,9 @@ def plotly_gz() -> bytes:
 
 # %% ../../nbs/12_explorer/06_page.ipynb #010
 def _packed(frames, small=4e4):
-    """Pack the `frames` of one example: without loss if the result has at most `small` bytes, else with at most 1.5
-    bytes per weight"""
+    """Pack the `frames` of one example, without loss if the result has at most `small` bytes
+
+    Larger results are reduced to at most 1.5 bytes per weight."""
     exact = pack_page(frames, budget=None)
     if len(exact) <= small: return exact
     return pack_page(frames)
@@ -114,7 +115,9 @@ def _in_full(s, heads, layers) -> list: # (layer, head) pairs
 
 # %% ../../nbs/12_explorer/06_page.ipynb #010b
 def _frames(runs, metas, layers, heads, limit, spent):
-    "Pack all examples; return (id, packed frames in base64) for each, the number of frames and the number of weights"
+    """Pack the frames of all examples
+
+    Returns (id, packed frames in base64) per example, the number of frames and the number of attention weights."""
     parts, count, weights, total = [], 0, 0, sum(len(m['recorded']) for m in metas)
     for i, (run, m) in enumerate(zip(runs, metas)):
         for probe in m['probes']:
@@ -237,7 +240,7 @@ def _parts_html(page:Page) -> str:
 
 # %% ../../nbs/12_explorer/06_page.ipynb #020d
 def _page_html(page:Page) -> str:
-    "Return the text of the HTML file"
+    "Return the HTML text of `page`"
     has_model = any(name == 'salviz-engine' for _, name, _ in page.parts)
     policy = page_policy + '; worker-src blob:'*has_model
     return _template.format(policy=policy, title=html.escape(f'{page.title}: salviz'), styles=styles(),
@@ -265,7 +268,7 @@ def write_page(
 
 # %% ../../nbs/12_explorer/06_page.ipynb #022b
 def page(runs, **kw) -> str:
-    "Return the self-contained page of `runs` as text; takes the arguments of `page_of`"
+    "Return the HTML text of a self-contained page for `runs`; takes the arguments of `page_of`"
     return _page_html(page_of(runs, **kw))
 
 # %% ../../nbs/12_explorer/06_page.ipynb #pg27

@@ -17,8 +17,7 @@ from .quantisation import json_text, order_code
 
 # %% ../../nbs/12_explorer/03_page_compression.ipynb #029
 def _follows(spec, info, arrays):
-    """Return a description of how to recompute the region `spec` from the other `arrays` of the frame;
-    None if this is impossible"""
+    "Return how to recompute the discard candidates of a frame from its attribution ranks, or None if impossible"
     args = method_args(info, 'ADDrop')
     ranks, candidates = arrays.get('attribution_ranks'), arrays['discard_candidates']
     if ranks is None or ranks.shape != tuple(spec['shape']) or not {'p', 'q', 'region'} <= set(args): return None
@@ -28,7 +27,7 @@ def _follows(spec, info, arrays):
 
 # %% ../../nbs/12_explorer/03_page_compression.ipynb #029b
 def _left_out(header, arrays):
-    "Return the `follows` entry of each region that can be omitted"
+    "Return {name: `follows` entry} for the regions of a frame that need not be stored"
     follows, specs, info = {}, header['arrays'], header['info']
     if 'discard_candidates' not in specs: return follows
     trials = dict(discard_candidates=_follows(specs['discard_candidates'], info, arrays))
@@ -47,7 +46,7 @@ def _left_out(header, arrays):
 _coarser = [(1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (16, 2), (16, 4), (32, 4), (32, 8)]
 
 def _coarsen(codec:str, codes:np.ndarray, k:int) -> np.ndarray:
-    "Round `codes`, which are encoded as cube8 or level8, to every `k`-th code"
+    "Round cube8 or level8 `codes` to multiples of `k`, counted from the code for 0"
     if k == 1: return codes
     if codec == 'cube8': zero, free = 0, 255
     else: zero, free = 128, 0
@@ -72,7 +71,7 @@ def _plan(
     rough:dict,  # {codec: k}, to use every k-th code
     # {name: (header entry, bytes of the frame or None, bytes to write, whether these are differences, estimated size)}
 ) -> dict:
-    "Plan how to write `frame`"
+    "Choose how to write each array of `frame`: not at all, as codes, or as differences from the next frame"
     out = {}
     for name, spec in frame['header']['arrays'].items():
         spec = {k: v for k, v in spec.items() if k not in ('offset', 'bytes')}
@@ -94,7 +93,7 @@ def _plan(
 
 # %% ../../nbs/12_explorer/03_page_compression.ipynb #033b
 def _plans(frames, rough):
-    "Return the plan of each of `frames` and their estimated size in bytes"
+    "Plan how to write all `frames`; return one plan per frame and the estimated total size in bytes"
     plans, later = [], {}
     for frame in reversed(frames):
         later = _plan(frame, later, rough)
@@ -106,7 +105,7 @@ _page_magic = b'SVP1'
 
 # %% ../../nbs/12_explorer/03_page_compression.ipynb #035b
 def _write_page(frames, plans):
-    "Return the bytes of a page"
+    "Return the bytes of a page with `frames` that are written according to `plans`"
     directory, streams = [], []
     for frame, plan in zip(frames, plans):
         blocks = {name: (spec, None if codes is None else codes.tobytes()) for name, (spec, codes, *_) in plan.items()}
@@ -174,7 +173,9 @@ _replaced_characters = np.frombuffer(b'\0\r<', np.uint8)
 def text_of_bytes(
     data:bytes,
 ) -> str:
-    "Return `data` as characters with 7 bits each, for a script element; `bytesOfText` of packedtext.js reads them"
+    """Encode `data` as text for a script element, with 7 bits per character
+
+    `bytesOfText` in packedtext.js decodes the text."""
     bits = np.unpackbits(np.frombuffer(data, np.uint8))
     codes = np.packbits(np.pad(bits, (0, -len(bits) % 7)).reshape(-1, 7), axis=1)[:, 0] >> 1
     codes[np.isin(codes, _replaced_characters)] += 128

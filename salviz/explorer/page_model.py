@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/12_explorer/16_page_model.ipynb #pm8b5e3e
 def _template(model, name) -> dict:
-    "Return the parts of an answer that do not depend on the sentence"
+    "Return the parts of a model's answer that do not depend on the sentence"
     frame, _ = split_frame(pack_frame(model.answer))
     info = {k: v for k, v in frame['info'].items() if k not in ('agreement', 'opened')}
     return dict(run=run_meta([model.answer]), info=info, name=name)
@@ -44,7 +44,9 @@ def _payload(model) -> tuple: # ({name: shape, offset and scale}, bytes)
     return arrays, b''.join(parts)
 
 def _difference(payload, base) -> bytes:
-    "Return the bytes of `payload` minus those of `base`, modulo 256; equal parts become zeros, which compress well"
+    """Return `payload` minus `base`, byte by byte modulo 256
+
+    Equal bytes become zeros, which compress well."""
     return (np.frombuffer(payload, np.uint8) - np.frombuffer(base, np.uint8)).tobytes()
 
 def model_bytes(

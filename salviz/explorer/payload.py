@@ -24,8 +24,9 @@ from ..views.maps import telling_entry
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #018
 def _ranks(snapshot, full=()):
-    """Return the ranks of the attributions in `snapshot`, their layers and their source ('exact' or 'stored values');
-    for texts of more than 128 tokens, only the ranks of the heads whose maps are sent in full"""
+    """Return the attribution ranks of `snapshot`, their layers and their source ('exact' or 'stored values')
+
+    If ranks were not recorded and the text has more than 128 tokens, only the heads in `full` are ranked."""
     have = snapshot.arrays
     if 'attribution_ranks' in have: return have['attribution_ranks'], snapshot.layers['attribution_ranks'], 'exact'
     x, layers = have['attention_attribution'], snapshot.layers['attention_attribution']
@@ -46,7 +47,7 @@ def _custom_codec(
     x,           # evidence
     is_map:bool, # whether its last two axes are queries and keys
 ) -> str:
-    "Return the name of the encoding for evidence of a custom method"
+    "Return the name of the encoding for an array that a custom method recorded"
     if x.dtype == bool: return 'bits'
     if x.dtype.kind in 'iu':
         if is_map: return 'level8' if table_code(x) is None else 'table8'
@@ -56,7 +57,7 @@ def _custom_codec(
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #3a507eeab
 def _in_reach(x):
-    "Return `x` as float32, divided by a power of two if necessary, and the exponent of this power, usually 0"
+    "Return `x` as float32, scaled down by a power of two where necessary, and the exponent of this power (usually 0)"
     size = np.abs(x[np.isfinite(x)]).max(initial=0)
     if not size or 1e-30 < size < 1e37: exponent = 0
     else: exponent = math.frexp(size)[1]
@@ -71,7 +72,7 @@ def _range(x):
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #3a507eeac
 def _custom_entry(name, x, axes):
-    "Return the header entry and the bytes of the evidence `x` of a custom method"
+    "Encode the array `x` of a custom method, and return its header entry and bytes"
     spec, codec = _range(x), _custom_codec(x, axes[-2:] == ('query', 'key'))
     if codec in ('level8', 'f32'):
         x, exponent = _in_reach(x.astype(float))
@@ -81,7 +82,7 @@ def _custom_entry(name, x, axes):
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #48fc922c
 def _of_layers(x, at, layers):
-    "Restrict an array with one row per recorded layer to `layers` (None: all)"
+    "Return the rows of `x` that belong to `layers` (None: all rows), and the layer of each of these rows"
     if at is None or layers is None: return x, at
     rows = [i for i, l in enumerate(at) if l in layers]
     return x[rows], [at[i] for i in rows]
@@ -93,7 +94,7 @@ def _custom_blocks(
     names=None,  # names of the evidence to include; None: all
     layers=None, # layers of the model to include; None: all
 ) -> tuple: # ({name in the frame: (header entry, bytes)}, omitted evidence: [[name, description of its axes]])
-    "Encode the evidence of custom methods"
+    "Encode the arrays that custom methods recorded; return them and a list of the omitted arrays"
     blocks, left = {}, []
     for name, axes in custom_evidence(snapshot).items():
         if names is not None and name not in names: continue
@@ -123,7 +124,7 @@ _info = ('method', 'args', 'methods', 'seed', 'drawn_step', 'method_epoch', 'pha
          'feature_names', 'continuation', 'patches', 'not_normalised', 'answer')
 
 def method_args(info:dict, name:str) -> dict:
-    "Return the arguments of the method called `name` from the `info` of a snapshot; {} if it was not used"
+    "Return the arguments of the method called `name` from a snapshot's `info`, or {} if the method was not used"
     if name in (info.get('methods') or {}): return info['methods'][name] or {}
     if info.get('method', name) == name: return info.get('args') or {}
     return {}
@@ -133,14 +134,15 @@ def method_args(info:dict, name:str) -> dict:
 _of_patches, _most_cells = ('attention', 'discard_candidates', 'discarded'), 10**7
 
 def _is_whole(snapshot, name, x):
-    "Return True if the evidence `x` is sent in full, False if it is sent as thumbnails"
+    "Return True if the array `x` is sent in full, or False if it is sent as thumbnails"
     if x.ndim < 4 or x.shape[-1] <= most_tokens: return True
     return 'patches' in snapshot.info and name in _of_patches and x.size <= _most_cells
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #021c
 def _arrays(snapshot, full, names, layers):
-    """Collect the arrays of a frame of `snapshot` as {name: (array, layers or None, cells of a thumbnail or None)};
-    return them and the source of the ranks"""
+    """Return the arrays of a frame of `snapshot`, and the source of the attribution ranks
+
+    The arrays are {name: (array, layers or None, cells per side of a thumbnail or None)}."""
     have, of, source = dict(snapshot.arrays), dict(snapshot.layers), None
     if {'attribution_ranks', 'attention_attribution'} & set(have) and (names is None or 'attribution_ranks' in names):
         have['attribution_ranks'], of['attribution_ranks'], source = _ranks(snapshot, full or ())
@@ -225,7 +227,7 @@ def split_frame(data:bytes) -> tuple: # (header, payload)
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #026b
 def follow(spec:dict, arrays:dict) -> np.ndarray:
-    "Recompute a region that is stored without bytes, from `arrays` and the ranks and random numbers that `spec` names"
+    "Recompute a region that a frame stores without bytes, from `arrays` and the parameters in `spec`"
     f, ranks = spec['follows'], arrays['attribution_ranks']
     if f['from'] == 'attribution_ranks':
         allowed = (ranks > 0) & ~np.isin(np.arange(ranks.shape[-1]), f['closed'])
@@ -238,8 +240,9 @@ def unpack_frame(
     data:bytes,
     names=None, # names of the arrays to decode; None: all
 ) -> dict:
-    """Return the header of a frame with its decoded `arrays` {name: array} and their header entries `specs`; raise a
-    `ValueError` if `data` is damaged"""
+    """Decode a frame and return its header, with its `arrays` and their header entries `specs`
+
+    Raises a `ValueError` if `data` is damaged."""
     header, payload = split_frame(data)
     specs, arrays = header.pop('arrays'), {}
     def block(name):

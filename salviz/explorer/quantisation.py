@@ -52,15 +52,16 @@ def _cube_code(
 
 # %% ../../nbs/12_explorer/01_quantisation.ipynb #cd059c
 def _cube_value(code) -> np.ndarray: # float32
-    "Decode the bytes `code` of `_cube_code` to probabilities; NaN for 255"
+    "Decode bytes from `_cube_code` to probabilities, with NaN for byte 255"
     return _cube_values[np.asarray(code, np.uint8)]
 
 # %% ../../nbs/12_explorer/01_quantisation.ipynb #cd062
 def _level_code(
     x, # numbers of any sign [..., query, key]
 ) -> tuple: # (uint8, shape of `x`: 128 + c, 0 where `x` is not finite; scale float64 [...])
-    """Encode each number as one byte: c from -127 to 127 with the nearest value ±(c/127)²·scale, where scale is the
-    largest magnitude of the map"""
+    """Encode each number as one byte, relative to the largest magnitude of its map
+
+    The code c, from -127 to 127, represents the number ±(c/127)²·scale, where scale is the largest magnitude."""
     x = np.asarray(x)
     x = x.astype(np.float32 if x.dtype.itemsize <= 4 else np.float64, copy=False)
     finite = np.isfinite(x)
@@ -79,7 +80,7 @@ def _level_code(
 
 # %% ../../nbs/12_explorer/01_quantisation.ipynb #cd062b
 def _level_value(code, scale) -> np.ndarray: # float32
-    "Decode the bytes `code` [..., query, key] of `_level_code` with the `scale` [...] of each map; NaN for byte 0"
+    "Decode bytes from `_level_code` with the `scale` of each map, with NaN for byte 0"
     t = np.arange(-128, 128)/127
     values = np.where(np.arange(256) == 0, np.nan, t*abs(t))
     return (values[np.asarray(code, np.uint8)]*np.asarray(scale)[..., None, None]).astype(np.float32)
@@ -88,7 +89,7 @@ def _level_value(code, scale) -> np.ndarray: # float32
 def table_code(
     x, # numbers, any shape
 ): # (uint8, shape of `x`: indices into the table; the table, float32), or None with more than 256 distinct values
-    "Encode `x` as indices into a table of its distinct values"
+    "Encode `x` as indices into a table of its distinct values, or return None if there are more than 256"
     x = np.asarray(x, np.float32)
     values, code = np.unique(x, return_inverse=True)
     if len(values) > 256: return None
@@ -129,7 +130,7 @@ def order_code(
 
 # %% ../../nbs/12_explorer/01_quantisation.ipynb #cd068b
 def order_value(rest, codes) -> np.ndarray: # uint8 [..., n]
-    "Decode the ranks from `rest`, the result of `order_code`"
+    "Decode ranks from `codes` and from `rest`, the result of `order_code`"
     shape, n = np.shape(rest), np.shape(rest)[-1]
     rest, c = np.reshape(rest, (-1, n)), np.reshape(codes, (-1, n))
     higher, has_equal = np.divmod(rest.astype(np.int16) - 1, 2)

@@ -30,7 +30,9 @@ from ..views.trade_off import trade_off
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #040
 def _run_of_snapshots(snapshots):
-    "Wrap a list of `Snapshot` in an object with the attributes of a `Run`; `put` adds or replaces a snapshot"
+    """Wrap a list of `Snapshot` in an object with the attributes of a `Run`
+
+    Its `put` adds or replaces a snapshot."""
     if not snapshots: got = 'an empty list'
     else: got = next((f'{type(o).__name__!r}' for o in snapshots if not isinstance(o, Snapshot)), None)
     check_faults(got, 'a run must be a Run, its path, or a list of at least one Snapshot, got ')
@@ -62,7 +64,7 @@ def _run_of_snapshots(snapshots):
 def as_run(
     run, # a `Run`, its path, the name of a bundled run, a list of `Snapshot`, or a `Training` with a `run`
 ):
-    "Return an object with the attributes of a `Run` that the explorer reads"
+    "Convert `run` to a `Run`, or to a similar object with the attributes that the explorer reads"
     if isinstance(run, Snapshot): run = [run]
     if isinstance(run, (list, tuple)): return _run_of_snapshots(list(run))
     if isinstance(run, (str, Path)): return open_run(run)
@@ -71,7 +73,7 @@ def as_run(
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #043
 def _planned_steps(run) -> tuple: # (total steps, steps per epoch), None where unknown
-    "Return the number of optimiser steps that `run` has or will have"
+    "Return how many optimiser steps `run` has in total and per epoch, counting planned steps"
     settings, sizes = run.config.get('settings') or {}, (run.config.get('data') or {}).get('sizes') or {}
     rows = [r for r in run.train_rows if r.get('epoch')]
     an_epoch = None
@@ -85,7 +87,7 @@ def _planned_steps(run) -> tuple: # (total steps, steps per epoch), None where u
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #043b
 def _sentence(snapshot):
-    "Return the metadata of the sentence, image or series of `snapshot`; images and series have a checksum"
+    "Return the metadata of the example in `snapshot`, with a checksum if it is an image or a series"
     seen = snapshot.arrays.get('input')
     return dict(id=snapshot.probe, texts=list(snapshot.texts), tokens=snapshot.tokens, labels=snapshot.labels,
                 words=snapshot.words,
@@ -101,8 +103,9 @@ def same_probe(sentence:dict) -> str:
     return json_text([sentence.get(k) for k in ('texts', 'tokens', 'input')])
 
 def example_count_text(probes:list) -> str:
-    """Return the number of the described `probes` in words: '2 sentences', '1 image', '3 series',
-    or '2 examples' for several kinds"""
+    """Return the number and kind of `probes`, such as '2 sentences', '1 image' or '3 series'
+
+    Probes of different kinds are called examples."""
     kinds = {probe.get('modality', 'text') for probe in probes}
     if len(kinds) == 1: kind = modalities[kinds.pop()]
     else: kind = Modality('example', 'examples', '')
@@ -115,7 +118,7 @@ def choose(
     what,           # what the numbers count, such as 'steps', for the error
     from_end=False, # count negative numbers from the end
 ) -> list:
-    "Return `wanted` in ascending order; raise a ValueError if a number is not available"
+    "Return the `wanted` numbers in ascending order; raise a ValueError if any of them is not available"
     if wanted is None: return list(have)
     if isinstance(wanted, int): wanted = [wanted]
     chosen = list(wanted)
@@ -136,7 +139,7 @@ _most_read = 1e8 # maximum size in bytes of the snapshots that are read for the 
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #ds442b
 def _saliency_scale(run) -> dict: # `limit`, None if unknown, and the last `step` that it covers
-    "Return the largest saliency over all sentences and steps of `run`"
+    "Return the largest saliency over all examples and steps of `run`, and the last of these steps"
     largest = {row['step']: row['largest_saliency'] for row in run.metrics
                if row.get('kind') == 'record' and row.get('largest_saliency') is not None}
     here = [largest[step] for step in run.steps if step in largest]
@@ -153,14 +156,16 @@ def _saliency_scale(run) -> dict: # `limit`, None if unknown, and the last `step
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #ds442c
 def grown(scale:dict, snapshot) -> dict:
-    "Update the `scale` of a run with a new `snapshot`"
+    "Return the saliency `scale` of a run, extended to a new `snapshot`"
     if scale['limit'] is None: return scale
     return dict(limit=max(scale['limit'], largest_saliency(snapshot)), step=max(scale['step'] or 0, snapshot.step))
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #045
 def _readable(run, recorded):
-    """Read the `recorded` snapshots; return [[probe, step]] of the readable ones, the metadata of each probe, the
-    classes, and notes on unreadable snapshots"""
+    """Read the `recorded` snapshots, and list the readable and the unreadable ones
+
+    Returns [[probe, step]] of the readable snapshots, {probe: metadata}, the classes, and one message per
+    unreadable snapshot."""
     good, sentences, notes, classes = [], {}, [], []
     for step, probe in recorded:
         if probe in sentences: good.append([probe, step]); continue
@@ -172,7 +177,9 @@ def _readable(run, recorded):
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #045b
 def _wanted(file, probes, steps) -> bool:
-    "Return True if the damaged `file` is among the requested `probes` and `steps`; None and negative numbers match all"
+    """Return True if the damaged `file` belongs to the requested `probes` and `steps`
+
+    None and negative numbers match every file."""
     at = snapshot_numbers(Path(file).name)
     def among(number, wanted):
         if isinstance(wanted, int): listed = [wanted]
@@ -236,7 +243,7 @@ def meta(
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #59f19776
 def _short(x) -> list:
-    "Return the array `x` as nested lists of numbers with three significant digits, None for NaN"
+    "Convert the array `x` to nested lists with three significant digits, and non-finite numbers to None"
     if np.ndim(x): return [_short(part) for part in x]
     return float(f'{x:.3g}') if math.isfinite(x) else None
 
@@ -258,7 +265,7 @@ class HeadRows:
         self._rows = {} # {step: (number of snapshots, row or None)}
 
     def more(self, seconds=math.inf) -> bool:
-        "Compute missing steps for about `seconds` at most; return True if steps are still missing"
+        "Compute rows of missing steps until `seconds` have passed; return True if steps are still missing"
         if hasattr(self.run, 'put'): return False # snapshots without a training run
         start, places = time.monotonic(), {}
         for step, probe in self.run.recorded:
@@ -276,7 +283,7 @@ class HeadRows:
         return bool(complete) and complete[-1] < step
 
     def forget(self, step):
-        "Compute `step` again, since one of its snapshots has been replaced"
+        "Discard the row of `step`, so that the next call of `more` recomputes it"
         self._rows.pop(step, None)
 
     def _row_of(self, step, probes): # a row, None without attention between tokens
@@ -288,7 +295,9 @@ class HeadRows:
         return _head_row(probe_heads(having)) if having else None
 
     def rows(self) -> list:
-        "Return the rows of all computed steps, the rows of training batches, and the reason if the latter are missing"
+        """Return the rows of all computed steps, followed by those of training batches
+
+        If no training batches were recorded, the last row states the reason."""
         found = [row for _, row in self._rows.values() if row]
         reason = batch_reason(self.run)
         missing = [dict(kind='heads', examples='batches', step=0, reason=reason)] if reason else []
@@ -299,7 +308,7 @@ def rows_with_heads(
     run,
     heads:HeadRows,
 ) -> list:
-    "Return the metrics of `run` for the browser, at most 2,000 of each kind, and the rows of `heads`"
+    "Return the metrics of `run` for the browser, at most 2,000 rows of each kind, followed by the rows of `heads`"
     return [*thin_rows([row for row in run.metrics if row.get('kind') != 'heads']), *heads.rows()]
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #fm002
@@ -308,7 +317,7 @@ def is_front(x) -> bool:
     return all(hasattr(x, name) for name in ('hypervolume', 'setting', 'runs', 'folder'))
 
 def runs_of_front(front) -> list: # of `Run`s, None for a value without one
-    "Return, for each value of `front`, its first run with recordings"
+    "Return, for each point of `front`, its first run with snapshots, or None if it has no such run"
     if front.folder is None:
         raise ValueError('Explorer: this front has no run folder; create it from a study with pareto or front_of')
     opened = [[Run(front.folder/path) for path in paths] for paths in front.runs]

@@ -51,8 +51,10 @@ class Selection:
         self.entry = entry
 
     def _at_work(self, most=8):
-        """Return the selected snapshot if the method was active at its step; otherwise, return the newest recorded
-        snapshot with an active method (among the last `most`), or the selected one if there is none"""
+        """Return the selected snapshot, or one at which the method was active
+
+        If the method was not active at the selected step, return the newest of the last `most` recorded
+        snapshots with an active method, or the selected snapshot if there is none."""
         def tells(snapshot): return {'attention_attribution', 'guided'} & set(snapshot.arrays)
         if self.run is None or tells(self.snapshot): return self.snapshot
         steps = [step for step, probe in self.run.recorded if probe == self.snapshot.probe][:-most - 1:-1]
@@ -94,14 +96,14 @@ def entry_place(entry:dict) -> dict: # layer and head, or mean_of
 _Part = namedtuple('Part', 'height draw notes', defaults=((),)) # points; function(sheet, x, y); notes below
 
 def _of_view(view, width) -> _Part:
-    "Return the body of the figure of `view`, without its heading"
+    "Return the body of the figure that shows `view`, without its heading"
     drawable = F.drawable_view(view)
     body = F.bodies[type(view)](drawable, (width + 12)/72)
     return _Part(body.height, lambda sheet, x, y: body.draw(sheet.moved(x - 6, y)), (*drawable.notes, *body.notes))
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #011b
 def _titled(words, view, width) -> _Part:
-    "Return the body of the figure of `view` below a title"
+    "Return the body of the figure that shows `view`, below the title `words`"
     part, lines = _of_view(view, width), F.wrapped(words, width - 6, 7, 'bold')
     def draw(sheet, x, y):
         for i, line in enumerate(lines): sheet.text(x, y + 5 + 9*i, line, fontsize=7, weight='bold', va='center')
@@ -145,8 +147,9 @@ def _triptych_part(selection, width) -> _Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #019b
 def _compare_part(selection, width) -> _Part:
-    """Return the part that compares a map at two steps or in two runs; for an image or a series, it compares the
-    distributions of saliency"""
+    """Return the part that compares a map at two steps or in two runs
+
+    For an image or a series, this part compares the distributions of saliency."""
     selection.check_other()
     sides = [', '.join([*(method_title(s) or [selection.other_name]), f'step {s.step}'])
              for s in (selection.snapshot, selection.other)]
@@ -163,8 +166,9 @@ def _compare_part(selection, width) -> _Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #022
 def _sentence_part(selection, width) -> _Part:
-    """Return the part that shows the tokens, coloured by saliency or, without saliency, by the attention of the pooled
-    row; tasks other than classification also show their predictions"""
+    """Return the part that shows the coloured tokens of the sentence, or the answer if the task is not classification
+
+    Colours show saliency or, without saliency, the attention of the pooled row."""
     s, task_view = selection.snapshot, answer_shown(selection.snapshot)
     if hasattr(task_view, 'attention'): task_view = replace(task_view, attention=None) # the map is a separate part
     if getattr(task_view, 'saliency', None) is not None:
@@ -191,7 +195,7 @@ _not_terms = {'step', 'epoch', 'learning_rate', 'seconds', 'saliency_seconds', '
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #024b
 def _curves(rows) -> dict: # {name: ([steps], [values])}
-    "Return the losses of the training rows and the scores of the evaluations"
+    "Return the losses of training rows and the scores of evaluation rows as curves"
     lines = {}
     for row in rows:
         terms = [k for k in row if k not in _not_terms and not k.endswith('_weight')]
@@ -229,7 +233,7 @@ def _time_part(selection, width) -> _Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #027
 def _is_guided(snapshot, entry) -> bool:
-    "Return True if the head of `entry` is guided"
+    "Return True if the head in `entry` is guided towards a pattern or target"
     if 'guided' not in snapshot.arrays or entry['kind'] != 'head': return False
     layers = snapshot.layers.get('guided', snapshot.layers.get('pattern_target', []))
     return entry['layer'] in layers and bool(snapshot.arrays['guided'][layers.index(entry['layer']), entry['head']])
@@ -239,7 +243,9 @@ _most_evidence = 4
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #09c18fb4b
 def _custom_evidence_view(selection, name=None): # a view
-    "Return the view of the evidence `name` (None: the chosen or first one) at the chosen layer and head"
+    """Return the view of the custom array called `name` at the selected layer and head
+
+    `name=None` stands for the selected array, or else the first one."""
     s = selection.snapshot
     custom = custom_evidence(s)
     if not custom:
@@ -257,7 +263,7 @@ def _custom_evidence_view(selection, name=None): # a view
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #09c18fb4c
 def _shelves(views, width): # list of rows of views
-    "Arrange `views` in rows: two maps side by side where they fit, and one row for each other view"
+    "Arrange `views` in rows, with two maps side by side where they fit and every other view in its own row"
     across, rows = 2 if width >= 400 else 1, []
     for view in views:
         last = []
@@ -269,7 +275,7 @@ def _shelves(views, width): # list of rows of views
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #09c18fb4d
 def _evidence_part(selection, width) -> _Part:
-    "Return the part that shows the evidence of custom methods"
+    "Return the part that shows the arrays recorded by custom methods"
     names, views, notes = list(custom_evidence(selection.snapshot)), [], []
     for name in names[:_most_evidence] or [None]:
         try: views.append(_custom_evidence_view(selection, name))
@@ -290,7 +296,7 @@ def _evidence_part(selection, width) -> _Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #09c18fb4e
 def _named(view):
-    "Return the name of the evidence in `view`, with the layer and head if they were chosen"
+    "Return the name of the array in `view`, with its layer and head if they were chosen"
     place = [f', {k} {v}' for k, v in (('layer', view.layer), ('head', view.head)) if v is not None]
     return F.drawable(cut_name(view.name), set()) + ''.join(place)
 
@@ -314,7 +320,7 @@ def _kind_view(image, selection): # a view
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028c
 def _standalone_view(image, selection): # a view; None to draw the part of that name
-    "Return the view of an `image` that is drawn on its own"
+    "Return the view for an `image` that is drawn on its own, or None if `image` is a part of a page"
     s, entry = selection.snapshot, selection.entry
     if image == 'whatif': return view_for(s)
     if image == 'evidence': return _custom_evidence_view(selection)
@@ -329,7 +335,7 @@ def _standalone_view(image, selection): # a view; None to draw the part of that 
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028d
 def _part_of(image, selection, width) -> _Part:
-    "Return the part of `image` on a page"
+    "Return the part that shows `image` on a page"
     if image in _parts: return _parts[image](selection, width)
     view = _kind_view(image, selection)
     return _titled(figure_kinds()[image].about, view, width)
@@ -363,7 +369,7 @@ def picture(
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #029
 def _part_or_note(selection, panel, width, notes):
-    "Return the part of `panel`, or None and add the reason to `notes`"
+    "Return the part for `panel`, or return None and add the reason to `notes`"
     try: return _part_of(panel.image, selection, width)
     except (ValueError, KeyError) as e: notes.append(f'No {panel.name}: {e.args[0]}.')
 
@@ -388,7 +394,9 @@ def _of_page(selection, where) -> list: # of `Panel`
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #029c
 def _page(selection, width):
-    "Draw heads and map side by side, then sentence and curves; for an image or series, all panels in one column"
+    """Draw the page: heads and map side by side, then sentence and curves
+
+    For an image or a series, all panels are in one column."""
     full, notes, gap = width*72 - 12, [], 12
     half = (full - gap)/2
     side = [_part_or_note(selection, panel, half, notes) for panel in _of_page(selection, 'beside')]

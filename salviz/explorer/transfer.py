@@ -42,7 +42,7 @@ class ThrottledWorker:
             self._turn.notify_all()
 
     def _stays(self) -> bool:
-        "Wait for the next call in a thread of marimo; return False if the thread ends instead"
+        "Wait up to one second for the next call in a marimo thread; return False if the thread has to end"
         if not self._marimo or self._thread.should_exit: return False
         self._turn.wait(1.)
         return True
@@ -62,7 +62,7 @@ class ThrottledWorker:
             except Exception as e: self.error = e
 
     def flush(self, timeout=30.):
-        "Wait for all requested calls; re-raise the exception if `act` raised one"
+        "Wait until all requested calls have finished; re-raise the exception if `act` raised one"
         with self._turn: done = self._turn.wait_for(lambda: self._due is None and not self._is_acting, timeout)
         if not done: raise TimeoutError(f'the requested calls did not finish within {timeout:g} seconds')
         if self.error is not None: error, self.error = self.error, None; raise error
@@ -112,7 +112,7 @@ class TransferPlan:
         self.planned.discard(key)
 
     def _least(self):
-        "Return the least important frame, None if only the newest frame of each displayed sentence remains"
+        "Return the least important frame, or None if only the newest frame of each displayed example remains"
         places = self._places(self.planned)
         others = [p for p in places if p not in self.in_view]
         place = max(others or places, key=lambda p: len(places[p]))
@@ -137,7 +137,7 @@ class TransferPlan:
 
 # %% ../../nbs/12_explorer/05_transfer.ipynb #018
 def thin_rows(rows, most=2000) -> list:
-    "Return evenly spaced `rows`; `most` is the maximum number of each kind"
+    "Return evenly spaced `rows` of each kind, up to the limit `most` per kind"
     kinds = {}
     for i, row in enumerate(rows): kinds.setdefault(row.get('kind'), []).append(i)
     return [rows[i] for i in sorted(i for at in kinds.values() for i in _evenly_spaced(at, most))]

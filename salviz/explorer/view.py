@@ -51,7 +51,7 @@ class _DescribedRuns:
         return 3*(m['model']['layers'] or 12)*(m['model']['heads'] or 12)*min(n, 128)**2 + 2000
 
     def _prioritise(self, run, probe):
-        "Rebuild the plan with priority for one sentence, on both sides of a comparison"
+        "Rebuild the transfer plan with priority for one example, in both runs of a comparison"
         same = {p['id']: p['matches'] if i else p['id'] for i, m in enumerate(self._metas) if i == run
                 for p in m['probes']}.get(probe, probe)
         both = {(i, p['id']) for i, m in enumerate(self._metas) for p in m['probes']
@@ -59,7 +59,7 @@ class _DescribedRuns:
         self._plan.prioritise(both | {(run, probe)})
 
     def _words(self):
-        "Return the message about missing frames that the page shows"
+        "Return the message about omitted or unreadable frames that the page shows"
         missing = len(self._plan.sizes) - len(self._plan.planned)
         sentences = [f'{missing} of {len(self._plan.sizes)} recorded frames are left out to stay within '
                      f'{self._plan.budget/1e6:.0f} MB; choose another example to load its steps, or use '
@@ -109,7 +109,7 @@ class _Inbox(_DescribedRuns):
                 self._stale.update(k for k in self._slots if k[:2] == (run, probe))
 
     def _meet(self, run, snapshot):
-        "Add the sentence of `snapshot` to the metadata"
+        "Add the example in `snapshot` to the metadata of `run`"
         fresh = run_meta([snapshot], matches=self._metas[0] if run else None)
         m = self._metas[run]
         m['probes'] = sorted([*m['probes'], *fresh['probes']], key=lambda p: p['id'])
@@ -128,8 +128,9 @@ class _PackedFrames(_Inbox):
         return sorted(missing, key=lambda k: (k[:2] not in self._plan.in_view, k[2] != newest[k[:2]], k))
 
     def _pack(self, key):
-        """Pack the frame `key`, with the requested full maps if the input is long;
-        return None if the snapshot cannot be read"""
+        """Pack the frame `key`, or return None if its snapshot cannot be read
+
+        The frame of a long input includes the requested full maps."""
         run, probe, step = key
         try:
             with self._lock: snapshot = self._latest.pop((run, probe), None)
@@ -151,8 +152,9 @@ class _PackedFrames(_Inbox):
         self._plan.add(key, len(data))
 
     def _measure(self, key, size):
-        """Update the size estimates from the first frame of a sentence (and all estimates from the very first frame),
-        and rebuild the plan"""
+        """Update the size estimates from the first packed frame of an example, and rebuild the plan
+
+        The first frame of all also rescales the estimates for the other examples."""
         ratio, sizes = 1 if self._measured else size/self._plan.sizes.get(key, size), self._plan.sizes
         self._measured.add(key[:2])
         for k in sizes:
@@ -235,7 +237,7 @@ class _Delivery(_Rows):
         self._sender.flush(timeout)
 
     def end(self):
-        "Send the final state after training and unsubscribe from it"
+        "Unsubscribe from the runs after training, and send the final state"
         for off in self._unsubscribe: off()
         self._unsubscribe, self._live, self._rows_due = [], False, 0.
         for m, run in zip(self._metas, self._runs): m['finished'] = run.finished

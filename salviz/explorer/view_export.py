@@ -23,7 +23,7 @@ ViewArrays = namedtuple('ViewArrays',
                         'tokens attention attribution saliency candidates discarded layer head step probe')
 
 def _has_map(s, name, place):
-    "Return True if the map called `name` was recorded at `place`"
+    "Return True if the map called `name` was recorded for the layers and heads in `place`"
     if 'mean_of' in place: return {layer for layer, _ in place['mean_of']} <= {*s.layers.get(name, [])}
     layer, head = place['layer'], place['head']
     if head == 'rollout': return name == 'attention'
@@ -75,7 +75,7 @@ def _panel_kind(selection, tab):
 
 # %% ../../nbs/12_explorer/13_view_export.ipynb #009c
 def _place(selection, kind, figure_kind, options) -> dict: # layer and head, or mean_of
-    "Return the layer and head in view for `kind` (described by `figure_kind`), unless `options` set them"
+    "Return the layer and head in view as options for the figure `kind`, unless `options` already set them"
     if selection.entry.get('layer') is None and 'heads' not in selection.entry or 'mean_of' in options: return {}
     place = entry_place(selection.entry)
     if 'mean_of' in place and {'layer', 'head'} & {*options}: return {}
@@ -86,7 +86,7 @@ def _place(selection, kind, figure_kind, options) -> dict: # layer and head, or 
 
 # %% ../../nbs/12_explorer/13_view_export.ipynb #009p
 def _patch_in_view(snapshot, row, kind): # (row, column), or None
-    "Return the patch of the chosen token `row` of an image, None for [CLS]"
+    "Return the patch of the selected token `row` of an image, or None for [CLS]"
     rows, columns, first = (snapshot.info['patches'][name] for name in ('rows', 'columns', 'first'))
     if row is None or row >= first + rows*columns: return None # as in the panel
     if 0 < row < first:

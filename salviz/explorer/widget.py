@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #042
 def _in_words(seconds) -> str:
-    "Format a time in hours, minutes and seconds, '' for None"
+    "Format a duration in hours, minutes and seconds, or return '' for None"
     if seconds is None: return ''
     minutes, s = divmod(int(round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
@@ -69,9 +69,10 @@ _over, _held = ('finished', 'stopped', 'failed'), ('waiting', 'paused', 'pausing
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #w0421b
 class Controls(W.VBox):
-    """Buttons to start, pause, resume and stop a `training` run (see `salviz.training.live`), with its progress,
-    remaining time and error. A computation that cannot be paused, such as the one started by `explore`, can be
-    cancelled; when it is done, the controls disappear."""
+    """Buttons to start, pause, resume and stop a `training` run, with its progress, remaining time and error
+
+    See `salviz.training.live`. A computation that cannot be paused, such as the one started by `explore`, can be
+    cancelled; its controls disappear when it has finished."""
     def __init__(self, training):
         self.training = training
         self.pause_button = W.Button(description='Pause', icon='pause', tooltip='pause training after the current step')
@@ -148,7 +149,7 @@ def _checked_state(state) -> dict:
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #047bc
 def _of_front(front, compare, state):
-    "Return the runs of `front`, the data of its panel, and the initial state, which shows the run of the knee"
+    "Return the runs of `front`, the data of the trade-off panel, and a state that shows the run at the knee point"
     if compare is not None:
         raise ValueError('Explorer: compare= cannot be combined with a front; '
                          'compare the runs of the front in the Compare panel')
@@ -159,7 +160,7 @@ def _of_front(front, compare, state):
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #047bd
 def _opened(run):
-    "Return `run` as an object with the attributes of a `Run`; raise a ValueError if that is impossible"
+    "Convert `run` to an object with the attributes of a `Run`; raise a ValueError if that is impossible"
     try: opened = as_run(run)
     except (TypeError, AttributeError): opened = None
     if all(hasattr(opened, k) for k in ('recorded', 'snapshot', 'metrics', 'config')): return opened
@@ -168,18 +169,18 @@ def _opened(run):
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #050
 def _same(sentence, m, probe):
-    "Return True if `sentence` is the example `probe` in the run described by `m`"
+    "Return True if `sentence` is the example numbered `probe` in the run described by `m`"
     return any(one['id'] == probe and same_probe(one) == same_probe(sentence) for one in m['probes'])
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #050b
 class _Selected(W.VBox):
-    "The selection in the browser"
+    "Methods that read the selection from the browser"
     def _metas(self):
         "Return the metadata of the runs"
         return json.loads(self.view.get_state('meta')['meta'])['runs']
 
     def _state(self):
-        "Return the current view: the choices in the browser, else the initial state"
+        "Return the current view: the initial state, updated with the choices made in the browser"
         return {**json.loads(self.view.options).get('state', {}), **json.loads(self.view.ui or '{}')}
 
     def look(self) -> 'Selection|None':
@@ -189,14 +190,14 @@ class _Selected(W.VBox):
         return self.selected()
 
     def recorded_selection(self) -> 'Selection':
-        "Return `selected()`; raise a ValueError if there are no recordings"
+        "Return the result of `selected`; raise a ValueError if nothing has been recorded yet"
         selection = self.selected()
         if selection is None: raise ValueError('nothing has been recorded yet, so there is nothing to show or export; '
                                            'wait for the first recording')
         return selection
 
     def selected(self) -> 'Selection|None':
-        "Return the selection in the browser, a `salviz.explorer.static_images.Selection`; None if nothing was recorded"
+        "Return the `Selection` in the browser, or None if nothing has been recorded"
         from salviz.explorer.static_images import Selection
         state, metas = self._state(), self._metas()
         at = 0
@@ -260,7 +261,7 @@ class _WithBackground(_Selected):
     def settle(self,
         timeout:float|None=None, # seconds; None: no limit
     ) -> None:
-        "Wait until everything has been computed and sent; raise the error if a computation failed"
+        "Wait until everything has been computed and sent; re-raise the error if a computation failed"
         if self._background:
             self._background.wait(timeout)
             self._worker.call()
@@ -269,7 +270,7 @@ class _WithBackground(_Selected):
         self.view.settle()
 
     def _wait_for_background(self, offer=''):
-        "Wait for the computation of `explore`, ignoring its errors"
+        "Wait for the computation of `explore`, showing its progress and ignoring its errors"
         if self._background is None: return
         _watch(self._background, offer)
         try: self.settle()
@@ -285,7 +286,7 @@ def png(fig, dpi=110) -> bytes:
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #051b
 class _Pictures(_WithBackground):
-    "A static image of the selection"
+    "Methods that draw the selection as a static image"
     def picture(self,
         panel:str|None=None, # one of `salviz.explorer.assets.panel_names`; None: several panels on one sheet
     ) -> 'Figure':
@@ -295,15 +296,15 @@ class _Pictures(_WithBackground):
         return self._picture(panel)
 
     def _picture(self, panel=None):
-        "Draw the available data without waiting"
+        "Draw the available data without waiting for the computation of `explore`"
         from salviz.explorer.static_images import picture
         return picture(self.recorded_selection(), panel)
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #051p
 class _Pages(_Pictures):
-    "Export of the current view as a page"
+    "Methods that export the current view as a page"
     def _page(self, probes=None, steps=None, layers=None, heads=None, **kw):
-        "Build a page of this explorer with the current view"
+        "Build a page that shows this explorer in its current view"
         panels, metas = json.loads(self.view.options).get('panels'), self._metas()
         if probes is None: probes = sorted({p for m in metas for p, _ in m['recorded']})
         if steps is None: steps = sorted({s for m in metas for _, s in m['recorded']})
@@ -311,7 +312,7 @@ class _Pages(_Pictures):
                        state=self._state(), front=self.view._front, **kw)
 
     def _for_a_page(self, run):
-        "Return `run` or, while `explore` is computing, a copy of the run whose snapshots list the missing parts"
+        "Return `run`, or while `explore` is computing, a copy whose snapshots state which parts are missing"
         background = self._background
         if background is None or background.state in _over or run is not as_run(background): return run
         def of_now(snapshot):
@@ -350,7 +351,7 @@ def _apart() -> bool:
 class _Display(_Pages):
     "Display of the explorer in a notebook"
     def _output(self, picture, limit=2e6):
-        "Return an output that works without a kernel; above `limit` bytes, only the image"
+        "Return an HTML output that works without a kernel; a page larger than `limit` is left out"
         words, copy = 'Static image; trust this notebook or run the cell again to use the explorer.', None
         try: copy = self._page(limit=limit, plotly=False)
         except (ValueError, KeyError, OSError) as e:
@@ -375,7 +376,7 @@ class _Display(_Pages):
         if self._display_id: update_display(self._repr_mimebundle_(), raw=True, display_id=self._display_id)
 
     def _display_(self):
-        "Return the output for marimo, which shows the view but no widgets of ipywidgets"
+        "Return the output for marimo: the view, with marimo buttons in place of the controls"
         import marimo
         if self.controls is None: return self.view
         training, self._buttons = self.training, []
@@ -396,7 +397,9 @@ class _Display(_Pages):
 class _TrainingEnd(_Display):
     "Final frames and final image at the end of training"
     def _follow(self):
-        "Send the final frames at the end of training and redraw the image, on the kernel's event loop if there is one"
+        """Send the final frames and redraw the image if training has ended
+
+        The image is redrawn on the kernel's event loop if there is one."""
         if self.training.state not in _over: return
         self._send_last()
         if self._loop is not None and self._loop.is_running(): self._loop.call_soon_threadsafe(self._draw_last, False)
@@ -414,14 +417,14 @@ class _TrainingEnd(_Display):
     def _draw_last(self,
         in_cell=True, # is a cell running? Outputs between two cells are shown, but not stored by nbconvert
     ):
-        "Redraw the image after training"
+        "Redraw the displayed image after training, unless it has been redrawn in a cell"
         with self._ending:
             if self._display_id is None or self._last_drawn: return
             self._last_drawn = in_cell
         self.refresh()
 
     def _end(self):
-        "Send and draw the final state while the cell waits for training to end, so that the notebook stores the output"
+        "Send and draw the final state while the cell is still running, so that the notebook stores the output"
         self._send_last()
         self._draw_last()
 
@@ -488,13 +491,13 @@ class _SelectedPlace(dict):
         return self.explorer().selected()
 
 def _steps_of(meta) -> dict: # {sentence: steps}
-    "Return the recorded steps of each sentence of a run; `meta` describes the run"
+    "Return {example: recorded steps} for the run that `meta` describes"
     steps = {}
     for probe, step in meta['recorded']: steps.setdefault(probe, []).append(step)
     return steps
 
 def _place_of(state, meta) -> dict:
-    "Return the current selection, read from the explorer's `state`; `meta` describes its run"
+    "Return the current selection from the explorer's `state` and the metadata `meta` of the run in view"
     steps, entry = _steps_of(meta), state.get('entry') or {}
     sentence = state.get('probe') if state.get('probe') in steps else min(steps, default=None)
     step = state.get('step')
@@ -505,8 +508,9 @@ def _place_of(state, meta) -> dict:
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #1d071032
 def _place_faults(wanted, place, meta): # generator of str
-    """Yield the reasons why the explorer cannot show the selection `wanted`; `place` is the current selection, and
-    `meta` describes the run"""
+    """Yield the reasons why the explorer cannot show the selection `wanted`
+
+    `place` is the current selection, and `meta` describes the run in view."""
     if not isinstance(wanted, dict): yield f'must be a dict such as dict(step=10), got {wanted!r:.60}'; return
     if unknown := [name for name in wanted if name not in place]:
         yield f'has unknown keys {", ".join(map(str, unknown))}; allowed: {", ".join(place)}'
@@ -521,7 +525,7 @@ def _place_faults(wanted, place, meta): # generator of str
             yield f'{name} must be one of {list(allowed[name])}, got {value!r}'
 
 def _state_of(place) -> dict:
-    "Return the part of the explorer's state that shows a selection (`place`)"
+    "Convert the selection `place` to the corresponding part of the explorer's state"
     layer, head = place['layer'], place['head']
     kinds = {(True, True): 'head', (True, False): 'heads', (False, True): 'layers'}
     kind = kinds.get((layer is not None, head is not None))
@@ -556,7 +560,7 @@ class _WithSelection(_Export):
 
     @T.validate('selection')
     def _checked_selection(self, proposal):
-        "Complete a selection; raise a TraitError if it cannot be shown"
+        "Return the proposed selection with missing entries added; raise a TraitError if it cannot be shown"
         wanted = proposal['value']
         if isinstance(wanted, _SelectedPlace) or not hasattr(self, 'view'): return wanted
         place, (_, meta) = self._place(), self._shown_run()
@@ -566,24 +570,24 @@ class _WithSelection(_Export):
         return self._place(**{**place, **wanted})
 
     def _follow_selection(self):
-        "Keep the trait and the browser's choices in sync"
+        "Keep the trait `selection` and the browser's choices in sync"
         self.selection = self._place()
         self.view.observe(lambda _: self._read_selection(), 'ui')
         self.observe(lambda change: self._write_selection(change.new), 'selection')
 
     def _read_selection(self):
-        "Set the trait to the selection in the browser"
+        "Set the trait `selection` to the selection in the browser"
         if (place := self._place()) != self.selection: self.selection = place
 
     def _write_selection(self, place):
-        "Show a selection (`place`) in the browser unless it is already in view"
+        "Show the selection `place` in the browser, unless it is already in view"
         state, meta = self._shown_run()
         if _place_of(state, meta) == place: return
         self._send_state({k: v for k, v in state.items() if k not in _passing} | _state_of(place))
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #df7ba6a9
 def _mark_fault(mark) -> str: # '' for a box or an outline
-    "Return what is wrong with the numbers of `mark`"
+    "Return what is wrong with the numbers of `mark`, or '' if it is a valid box or outline"
     if len(mark) < 4 or len(mark) % 2: return f'a mark of {len(mark)} numbers'
     is_valid = all(map(math.isfinite, mark)) and (len(mark) > 4 or mark[0] < mark[2] and mark[1] < mark[3])
     return '' if is_valid else str(mark)
@@ -595,7 +599,7 @@ class _WithMarks(_WithSelection):
 
     @T.validate('marks')
     def _checked_marks(self, proposal):
-        "Raise a TraitError for a mark that is not a box or an outline"
+        "Return the proposed marks; raise a TraitError if any of them is not a box or an outline"
         faults = [_mark_fault(mark) for marks in proposal['value'].values() for mark in marks]
         if bad := [fault for fault in faults if fault]:
             raise T.TraitError('marks must be boxes [top, left, bottom, right] with top < bottom and left < right, or '
@@ -603,14 +607,14 @@ class _WithMarks(_WithSelection):
         return proposal['value']
 
     def _follow_selection(self):
-        "Keep the traits and the browser's choices in sync"
+        "Keep the traits `selection` and `marks` and the browser's choices in sync"
         super()._follow_selection()
         self._read_marks()
         self.view.observe(lambda _: self._read_marks(), 'ui')
         self.observe(lambda change: self._write_marks(change.new), 'marks')
 
     def _read_marks(self):
-        "Set the trait to the marks in the browser"
+        "Set the trait `marks` to the marks drawn in the browser"
         drawn = {int(probe): marks for probe, marks in (self._state().get('marks') or {}).items() if marks}
         if drawn != self.marks: self.marks = drawn
 
@@ -657,7 +661,7 @@ def _is_maps(args, kwargs) -> bool:
     return has_tokens and not any(isinstance(one, Snapshot) for one in first)
 
 def _takes_maps(init:_Init) -> _Init:
-    "Extend the constructor `init` of the explorer to accept the arguments of `attention_maps` instead of runs"
+    "Extend the explorer's constructor `init` to accept the arguments of `attention_maps` in place of runs"
     @wraps(init)
     def with_maps(self, *args, **kwargs):
         if not _is_maps(args, kwargs): return init(self, *args, **kwargs)
@@ -675,7 +679,7 @@ def _by_model(run) -> list: # of runs
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #8355b074
 def _model_sources(runs, model, training) -> list:
-    "Return the `ModelAccess` of each run; `model` and `training` belong to the first run"
+    "Return one `ModelAccess` per run; `model` and `training` belong to the first run"
     return [model_access(run, *(None, None) if i else (model, training)) for i, run in enumerate(runs)]
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #f3a82081

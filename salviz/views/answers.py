@@ -48,7 +48,7 @@ def explained_layout(
     return ImageLayout(*shape[:2], tuple(crops))
 
 def _chosen_tokens(tokens, count) -> list: # of int
-    "Return the indices of the chosen generated tokens; the first three by default"
+    "Return the indices of the chosen generated tokens as a list, by default the first three"
     requested = list(range(min(count, 3))) if tokens is None else as_list(tokens)
     bad = [g for g in requested if isinstance(g, bool) or not isinstance(g, int) or not 0 <= g < count]
     check_faults('' if requested and not bad else
@@ -57,7 +57,7 @@ def _chosen_tokens(tokens, count) -> list: # of int
     return requested
 
 def _method_index(method, methods) -> int:
-    "Return the index of `method` among those of the snapshot; the first one by default"
+    "Return the index of `method` in the snapshot's `methods`, or 0 if `method` is None"
     check_faults('' if method is None or method in methods else
                  f'method must be one of {", ".join(map(repr, methods))}, got {method!r}', 'answer_heat_map: ')
     return 0 if method is None else methods.index(method)
@@ -83,7 +83,7 @@ def _outline(mark, size) -> np.ndarray: # [points, 2]
     return np.reshape(mark, (-1, 2))/size
 
 def _inside_words(marks, maps, letters) -> str:
-    "Return a sentence on the fraction of each of `maps` inside `marks`, and on the pointing game for each map"
+    "Describe the energy inside the `marks` and the pointing game score of each map, for a caption"
     mask = rationale_mask(marks, *maps[0].shape)
     listed = [', '.join(f'({letter}) {measure(one, mask):.0%}' for letter, one in zip(letters, maps))
               for measure in (energy_inside, pointing_game)]
@@ -96,7 +96,7 @@ def _inside(answer) -> np.ndarray: # [image tokens]
     return inside_fractions(explained_layout(answer['layout'], size))
 
 def _outside(answer) -> str: # such as ', padding'
-    "Name what has a weight but no pixel: padding, and outputs of the encoder for the whole image"
+    "Name what has a weight but no pixels, for a caption: padding and the output for the whole image"
     has_padding = (_inside(answer) < 1 - 1e-6).any()
     return ', padding'*bool(has_padding) + ', the output for the whole image'*bool(answer.get('special', 0))
 

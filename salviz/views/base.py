@@ -70,18 +70,19 @@ def _class_name(snapshot, i:int) -> str:
 
 # %% ../../nbs/10_views/00_base.ipynb #006b
 def method_title(snapshot):
-    "Return the methods of `snapshot` as a list of names, empty if they are unknown"
+    "Return a list with the title of the methods of `snapshot`, or an empty list if they are unknown"
     method = snapshot.info.get('method')
     if method: return [methods_words(method)]
     return []
 
 def was_trained(snapshot) -> bool:
-    "Return True if `snapshot` is from a training run; a snapshot from `explore` has no method and step 0"
+    "Return True if `snapshot` is from a training run rather than from `explore`"
     return bool(snapshot.step or snapshot.info.get('method') or snapshot.info.get('methods'))
 
 def title_of(snapshot, *more):
-    """Return a title with the methods, the step, the probe and further text (`more`); omit the step if the model was
-    not trained (`was_trained`)"""
+    """Return a title with the methods, step and probe of `snapshot`, followed by the texts in `more`
+
+    The step is omitted if the model was not trained."""
     step = [f'step {snapshot.step}']*was_trained(snapshot)
     return ', '.join([*method_title(snapshot), *step, f'probe {snapshot.probe}', *more])
 
@@ -91,7 +92,7 @@ def which_snapshot(snapshot) -> str:
     return f'the snapshot of step {snapshot.step}, probe {snapshot.probe}'
 
 def methods_of(snapshot) -> dict: # {name: arguments}
-    "Return the methods of `snapshot` with their arguments; combined methods give several entries"
+    "Return {name: arguments} for the methods of `snapshot`"
     info = snapshot.info
     if info.get('methods'): return info['methods']
     if info.get('method'): return {info['method']: info.get('args') or {}}
@@ -103,8 +104,9 @@ def arrays_of(
     view:str, # name of the view, for errors
     *names,   # required evidence
 ) -> list: # of arrays
-    """Return several kinds of evidence of `snapshot`; raise a ValueError that lists the available evidence if any is
-    missing"""
+    """Return the arrays of `snapshot` called `names`; raise a ValueError if any of them is missing
+
+    The error lists the available arrays."""
     missing = [name for name in names if snapshot.arrays.get(name) is None]
     if missing:
         holds = ', '.join(sorted(snapshot.arrays)) or 'nothing'
@@ -118,7 +120,9 @@ def infos_of(
     view:str, # name of the view, for errors
     *names,   # required keys of `snapshot.info`
 ) -> list:
-    "Return several entries of `snapshot.info`; raise a ValueError that lists the available ones if any is missing"
+    """Return the entries of `snapshot.info` called `names`; raise a ValueError if any of them is missing
+
+    The error lists the available entries."""
     missing = [name for name in names if snapshot.info.get(name) is None]
     if missing:
         raise ValueError(f'{view}: {which_snapshot(snapshot)} has no {", ".join(missing)} in its info; available: '
@@ -176,7 +180,7 @@ def _evidence_of(
     name:str,   # name of evidence, such as 'method_saliency'
     method:str, # name of the method that recorded it
 ) -> str: # the array's name in `snapshot`
-    "Return the name of the evidence called `name` of `method` in `snapshot`"
+    "Return the name under which `snapshot` stores the array `name` of `method`"
     full_name = f'{name} ({method})'
     if full_name in snapshot.arrays: return full_name
     return name
@@ -202,7 +206,7 @@ def not_finite(**arrays):
 
 # %% ../../nbs/10_views/00_base.ipynb #019
 def layer_row(snapshot, view, name, layer, default=0):
-    """Return the row of the evidence called `name` for `layer`, and the layer's number
+    """Return the row index of `layer` in the array called `name`, and the layer's number
 
     `layer` is a layer of the model; negative numbers count from the last recorded layer, and None selects row
     `default`."""
@@ -280,7 +284,7 @@ def _compared_row(
     snapshot, maps, layer,
     # ([n], description of the row, description of the heads, a sentence about the regularisation by SalLM)
 ) -> tuple:
-    "Return the row of the attention `maps` [heads, query, key] of `layer` that is compared with saliency"
+    "Return the attention row of `layer` that is compared with saliency, and texts that describe this row"
     layers, heads, rows = _regularised_by_sallm(snapshot)
     if layer not in layers: heads, rows = None, 'pooled'
     which = 'mean over heads'
@@ -309,7 +313,7 @@ def _compared_row(
 
 # %% ../../nbs/10_views/00_base.ipynb #024sb
 def _layer_words(was_chosen, of='') -> str:
-    "Return a note that the last layer is shown, if it was chosen by default"
+    "Return a note that the last layer is shown, or '' if the layer was not chosen by default"
     which = f'that {of}'*bool(of) or 'recorded one'
     return f' Layer shown: the last {which}.'*bool(was_chosen)
 
@@ -468,13 +472,13 @@ def _sources(
 
 # %% ../../nbs/10_views/00_base.ipynb #038b
 def _joined(pieces, length):
-    "Join `pieces` into text, with a space after every `length` pieces if a word is repeated"
+    "Join `pieces` into words of `length` pieces each, separated by spaces"
     return ' '.join(''.join(pieces[i:i + length]).strip() for i in range(0, len(pieces), length))
 
 def _word_units(snapshot) -> tuple: # (units, their labels, int [units])
-    """Return the positions and labels of each word and each other token of `snapshot`, and the number of its text
+    """Return the positions, labels and text numbers of the words and other tokens of `snapshot`
 
-    Texts are separated by special tokens, whose number is -1."""
+    Texts are separated by special tokens, whose text number is -1."""
     ids = np.asarray(snapshot.word_ids)
     units = _units(ids)
     inside = np.array([ids[u[0]] >= 0 for u in units])
@@ -496,12 +500,12 @@ class _Answered(View):
 
     @property
     def right(self) -> set:
-        "Return the numbers of the true classes; empty if they are unknown"
+        "Return the set of true class numbers, which is empty if they are unknown"
         return {*(self.holds or ()), self.label} - {None}
 
     @property
     def label_words(self) -> list: # [] if unknown
-        "Return a description of the label or labels"
+        "Return a list with a description of the label or labels, or an empty list if they are unknown"
         if self.holds is not None: return [f'labels: {", ".join(self.classes[i] for i in self.holds) or "none"}']
         if self.label is None: return []
         return [f'label: {self.classes[self.label]}']
@@ -552,8 +556,9 @@ def _masked_texts(snapshot, view):
 
 # %% ../../nbs/10_views/00_base.ipynb #043
 def _tied_words(snapshot, values, replaced):
-    """Describe ties at the threshold, where unreplaced words have the same value as the highest of the `replaced`
-    words; `values` is [W]"""
+    """Describe ties at the threshold between replaced words and words that were not replaced
+
+    `values` [W] contains the saliency of each word. Without ties, return ''."""
     args = methods_of(snapshot).get('SaliencyGuided') or {}
     if args.get('ranking') == 'magnitude': values = np.abs(values)
     equal = values == values[replaced].max(initial=-np.inf)
@@ -562,12 +567,12 @@ def _tied_words(snapshot, values, replaced):
 
 # %% ../../nbs/10_views/00_base.ipynb #043b
 def _word_saliency(saliency, units, special):
-    "Return the sum of `saliency` over the pieces of each unit, NaN for special tokens; None if `saliency` is None"
+    "Sum `saliency` over the pieces of each unit, with NaN for special tokens; return None if `saliency` is None"
     if saliency is None: return None
     return fixed(np.where(special, np.nan, [saliency[u].sum() for u in units]))
 
 def _ordinary(saliency, special):
-    "Return the values of `saliency` that do not belong to special tokens; None if `saliency` is None"
+    "Return `saliency` without the values of special tokens, or None if `saliency` is None"
     if saliency is None: return None
     return saliency[~np.asarray(special)]
 
@@ -606,7 +611,9 @@ def masked_sentence(snapshot:Snapshot) -> MaskedSentence:
 
 # %% ../../nbs/10_views/00_base.ipynb #045
 def robust_limit(values, quantile):
-    """Return the `quantile` of the magnitudes of the finite `values`; always positive, 1 without values"""
+    """Return the `quantile` of the magnitudes of finite `values`, or a positive number if the quantile is 0
+
+    This number is the largest magnitude, or 1 if there are no values other than 0."""
     if values is None: return 1.
     finite = np.abs(values[np.isfinite(values)])
     if not finite.size or not finite.any(): return 1.
@@ -626,7 +633,7 @@ def _class_names(snapshot):
     return tuple(_class_name(snapshot, i) for i in range(count))
 
 def _draw_words(snapshot):
-    "Describe the random draw behind the evidence of `snapshot`; '' if its seed or step was not recorded"
+    "Describe the random draw used for `snapshot`, or return '' if its seed or step was not recorded"
     if not {'seed', 'drawn_step'} <= set(snapshot.info): return ''
     return f'One random draw, with seed {snapshot.info["seed"]} and step {snapshot.info["drawn_step"]}.'
 
@@ -667,8 +674,10 @@ def blocked_keys(
     snapshot,
     layer:int, # layer of the model
 ) -> np.ndarray: # bool [query, key]
-    """Return the keys that no head of `layer` can attend to (causal mask or attention window); all False if its
-    attention was not recorded"""
+    """Return a mask of the positions that no head of `layer` can attend to
+
+    These are positions behind a causal mask or outside an attention window. The mask is all False if the attention
+    of `layer` was not recorded."""
     n, observed = len(snapshot.labels), snapshot.layers.get('attention', [])
     if layer not in observed: return np.zeros((n, n), dtype=bool)
     return (snapshot.arrays['attention'][observed.index(layer)] == 0).all(0)
@@ -678,8 +687,9 @@ _least_on_words = 2/3 # minimum fraction of words' attention that an eligible he
 attributed_rule = 'largest median row sum of |attribution| between words'
 
 def word_tokens(snapshot) -> np.ndarray: # bool [n]
-    """Return a mask of the tokens of `snapshot` that are words (or patches of an image); all True if there are fewer
-    than two"""
+    """Return a mask of the tokens of `snapshot` that are words or image patches
+
+    The mask is all True if there are fewer than two such tokens."""
     words = ~np.asarray(snapshot.is_special, dtype=bool)
     if not len(words): # an image or a series has no tokens of text
         count = next((x.shape[-1] for x in snapshot.arrays.values() if x.ndim == 4), 0)
@@ -694,7 +704,7 @@ def between_words(A, words=None) -> np.ndarray: # [words, words]
     return A[words][:, words]
 
 def word_fractions(snapshot, layers) -> np.ndarray: # [layers, heads]
-    "Return the fraction of the attention of words that lies on words; 1 in layers without recorded attention"
+    "Return the fraction of the attention of words that lies on words, or 1 in layers without recorded attention"
     observed, words = snapshot.layers.get('attention', []), word_tokens(snapshot)
     fractions = np.ones((len(layers), next(x.shape[1] for x in snapshot.arrays.values() if x.ndim == 4)))
     for i, layer in enumerate(layers):
@@ -729,8 +739,9 @@ def telling_head(
     words=None,      # bool [n]: rows and columns to include; None: all
     fractions=None,  # attention on words [layers, heads], see `word_fractions`; None: all heads are eligible
 ) -> tuple: # row and head
-    """Return the eligible head with the largest median row sum of magnitudes; if all medians are 0,
-    the head with the largest total"""
+    """Return the eligible head with the largest median row sum of magnitudes
+
+    If all medians are 0, return the head with the largest total."""
     if fractions is None: fractions = 1.
     def row_sums(values):
         part = between_words(values, words)
@@ -813,8 +824,9 @@ def discard_region(
 
 # %% ../../nbs/10_views/00_base.ipynb #060s
 def _under_regions(snapshot, view, observed):
-    """Return the maps [L, H, query, key] on which the regions of the `observed` layers are drawn, their name, and a
-    note on the regions"""
+    """Return the maps on which the regions of the `observed` layers are drawn
+
+    Returns the maps [L, H, query, key], their name, and a note on the regions."""
     kind = (methods_of(snapshot).get('ADDrop') or {}).get('attribution', 'gradient')
     if kind != 'random' and 'attention_attribution' in snapshot.arrays:
         maps, = arrays_of(snapshot, view, 'attention_attribution')
@@ -845,7 +857,7 @@ def pattern_name(
 
 # %% ../../nbs/10_views/00_base.ipynb #066
 def custom_patterns(snapshot) -> dict: # {(layer, head): name}
-    "Return the heads that are guided towards a custom pattern"
+    "Return {(layer, head): name of the pattern} for heads that are guided towards a custom pattern"
     args = methods_of(snapshot).get('AttentionGuidance') or {}
     custom, patterns = args.get('custom') or {}, args.get('patterns') or {}
     layers = snapshot.layers.get('pattern_target', [])
@@ -882,7 +894,7 @@ def _one_head_each(names, guided):
 
 # %% ../../nbs/10_views/00_base.ipynb #068c
 def _closest_layer(snapshot):
-    "Return the layer of the model whose guided heads have the smallest mean squared residual; None if none is guided"
+    "Return the layer whose guided heads have the smallest mean squared residual, or None if no head is guided"
     if any(snapshot.arrays.get(name) is None for name in ('attention', 'pattern_target', 'guided')): return None
     attention, target, guided = (fixed(snapshot.arrays[name]) for name in ('attention', 'pattern_target', 'guided'))
     observed, distances = snapshot.layers['attention'], {}
@@ -948,8 +960,9 @@ class PatternShares(View):
 
 # %% ../../nbs/10_views/00_base.ipynb #072b
 def _guiding_patterns(snapshot):
-    """Return the patterns of the guided heads of `snapshot`: {name: (matrix [n, n], mask [layers of the attention,
-    heads] of its heads)}"""
+    """Return the patterns of the guided heads of `snapshot` as {name: (matrix, mask)}
+
+    The matrix is [n, n]; the mask [layers of the attention, heads] marks the heads guided towards the pattern."""
     target, guided = arrays_of(snapshot, 'pattern_shares', 'pattern_target', 'guided')
     custom, observed, found = custom_patterns(snapshot), snapshot.layers['attention'], {}
     grid = snapshot.info.get('patches')
@@ -1017,7 +1030,7 @@ def _lowest(args):
     return 'the lowest values'
 
 def _scored(args):
-    "Describe the explained score of a class, from the arguments of saliency guided training; '' for the logit"
+    "Describe which score of a class saliency guided training explains, or return '' for the logit"
     if args.get('score') == 'log_probability': return 'the log-probability of '
     return ''
 
@@ -1050,7 +1063,7 @@ def shown_image(snapshot, view:str) -> tuple: # ([height, width, 1 or 3] from 0 
     return image, notes
 
 def _optional(snapshot, name):
-    "Return the evidence called `name`, or None if it was not recorded"
+    "Return the array called `name`, or None if it was not recorded"
     return fixed(snapshot.arrays.get(name))
 
 # %% ../../nbs/10_views/00_base.ipynb #078
@@ -1123,7 +1136,7 @@ def _fraction_near_zero(values, near) -> float: # NaN without values
     return float(np.mean(np.abs(values) <= near))
 
 def _side_names(snapshots) -> tuple: # of strings
-    "Name two snapshots by method, seed or step, whichever differ, or else by their order"
+    "Name two snapshots by those of method, seed and step that differ, or else 'first' and 'second'"
     parts = [(' + '.join(method_title(s)) or 'no method', f'seed {s.info.get("seed")}', f'step {s.step}')
              for s in snapshots]
     differs = [len(set(column)) > 1 for column in zip(*parts)]
@@ -1140,8 +1153,9 @@ def saliency_distribution(
     # names of the two sides; None: by method, seed and step
     names:Annotated[Sequence[str], Len(2, 2), 'a list of two names, one per side']|None=None,
 ) -> SaliencyDistribution:
-    """Return the distributions of saliency at two steps or in two runs, each scaled per example and pooled over the
-    examples"""
+    """Return the distributions of saliency at two steps or in two runs
+
+    Saliency is scaled per example and pooled over the examples."""
     sides = [as_list(first), as_list(last)]
     def probes_of(side): return sorted(s.probe for s in side)
     probes = [probes_of(side) for side in sides]
@@ -1175,7 +1189,9 @@ def answer_view(
     fits,  # function from a snapshot to a bool, such as lambda s: s.info.get('task') == 'own'
     needs, # description of the required evidence
 ): # decorator of a function from a snapshot to a `View`
-    "Register a view for the predictions of snapshots for which `fits` is true; later registrations take precedence"
+    """Return a decorator that registers a view for the predictions of snapshots that satisfy `fits`
+
+    Views that are registered later take precedence."""
     def add(make):
         _answer_views[make] = fits, needs
         return make
@@ -1183,7 +1199,7 @@ def answer_view(
 
 # %% ../../nbs/10_views/00_base.ipynb #mt86b
 def answer_shown(snapshot): # a view, None for classification, which has no separate view
-    "Return the view of the prediction of `snapshot` that is registered for its task"
+    "Return the view that is registered for the prediction of `snapshot`, or None if there is no such view"
     return next((make(snapshot) for make, (fits, _) in reversed(_answer_views.items()) if fits(snapshot)), None)
 
 # %% ../../nbs/10_views/00_base.ipynb #087
@@ -1199,7 +1215,9 @@ class TokenLabels(View):
 
 # %% ../../nbs/10_views/00_base.ipynb #087b
 def _rare_words(snapshot, gold, predicted):
-    "Describe how many rare labels were predicted; the usual label, O or original, is trivial to predict"
+    """Describe how many rare labels were predicted correctly
+
+    The usual label, 'O' or 'original', is not counted, because it is trivial to predict."""
     words = facts_of(snapshot.info).words
     if words.usual not in (*gold, *predicted): return ''
     rare = [a == b for a, b in zip(gold, predicted) if a not in (None, words.usual)]
@@ -1358,7 +1376,7 @@ from ..core.evidence import axes_words, custom_evidence, guessed_axes
 # %% ../../nbs/10_views/00_base.ipynb #64c63a54
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EvidenceView(View):
-    "Evidence as a map, as the words of a sentence, or as a table of numbers"
+    "A recorded array as a map, as the words of a sentence, or as a table of numbers"
     name:str            # name of the evidence
     form:str            # 'map' [query, key], 'words' [token] or 'table' [rows, columns]
     values:np.ndarray   # NaN for non-finite numbers
@@ -1372,7 +1390,7 @@ class EvidenceView(View):
 
 # %% ../../nbs/10_views/00_base.ipynb #64c63a54b
 def _form(axes):
-    "Return the form of evidence with these `axes`, and the number of trailing axes that are displayed"
+    "Return the form in which an array with these `axes` is displayed, and how many trailing axes this form shows"
     if axes[-2:] == ('query', 'key'): return 'map', 2
     if axes[-1:] == ('token',): return 'words', 1
     return 'table', min(len(axes), 2)
@@ -1386,7 +1404,7 @@ def _evidence_axes(snapshot, name):
 
 # %% ../../nbs/10_views/00_base.ipynb #64c63a54s
 def _chosen_evidence(snapshot, name, axes, drawn, layer, head):
-    "Return the displayed part of the evidence, and {axis: number} of the chosen layer and head"
+    "Return the part of the array `name` that is displayed, and {axis: number} for the chosen layer and head"
     x, requested, chosen = snapshot.arrays[name], dict(layer=layer, head=head), {}
     leading, fault = axes[:len(axes) - drawn], ''
     unused = [axis for axis, number in requested.items() if number is not None and axis not in leading]
@@ -1432,7 +1450,7 @@ def evidence_view(
     layer:int|None=None, # layer of the model; None: the last one
     head:int|None=None,  # None: the first one
 ) -> EvidenceView:
-    "Return the evidence of a custom method as a map, words or a table"
+    "Return an array that a custom method recorded as a map, words or a table"
     custom = custom_evidence(snapshot)
     if name is None and not custom: arrays_of(snapshot, 'evidence', 'custom evidence')
     if name is None: name = next(iter(custom))
@@ -1483,7 +1501,9 @@ def method_view(
     needs,            # description of the required evidence
     is_specific=True, # does this view take precedence over the views of predictions?
 ): # decorator of a function from a snapshot to a `View`
-    "Register a view for snapshots of a method for which `fits` is true; later registrations take precedence"
+    """Return a decorator that registers a view for the snapshots of a method that satisfy `fits`
+
+    Views that are registered later take precedence."""
     def add(make):
         _method_views[make] = method, fits, needs, is_specific
         return make
@@ -1499,7 +1519,7 @@ method_view('RationaleGuided', _holds('explanation', 'rationale'), 'explanation,
             False)(explanation_beside_rationale)
 
 def _pictures() -> dict: # {function that makes a view: (`fits`, `needs`)}
-    "Return the registered views in order of precedence; the last one shows the evidence of a custom method"
+    "Return the functions that make the registered views, in order of precedence, with their requirements"
     latest = dict(reversed(_method_views.items()))
     return {**{make: (fits, needs) for make, (_, fits, needs, is_specific) in latest.items() if is_specific},
             **dict(reversed(_answer_views.items())),
@@ -1515,7 +1535,7 @@ class Views(list):
 def view_for(
     snapshot:Snapshot,
 ) -> View|Views: # a `View`, or `Views` for several methods or a custom pattern
-    "Return the default view of `snapshot`, chosen by its evidence and its methods"
+    "Return the default view of `snapshot`, chosen by its arrays and its methods"
     methods, chosen = methods_of(snapshot), []
     pictures = _pictures()
     if len(methods) > 1:
@@ -1541,8 +1561,9 @@ def telling_snapshot(
     run,         # a `Run`
     probe:int=0,
 ):
-    """Return the last snapshot of `probe` at which the run's method was active, preferably one with saliency; if it
-    was never active, the last snapshot"""
+    """Return the last snapshot of `probe` at which the run's method was active
+
+    Snapshots with saliency take precedence. If the method was never active, return the last snapshot."""
     without = None
     for step in reversed([s for s, p in run.recorded if p == probe]):
         snapshot = run.snapshot(step, probe)

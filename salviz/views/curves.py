@@ -80,7 +80,7 @@ _ends = {(0, np.inf): 'loss task entropy kl seconds steps perplexity mse nll',
 _ends = {word: ends for ends, words in _ends.items() for word in words.split()}
 
 def ends_of(measure:str) -> tuple: # (lowest, highest)
-    "Return the bounds of the values of `measure`, inferred from its name; differences and gaps have none"
+    "Return the lowest and the highest possible value of the metric `measure`, inferred from its name"
     words = re.split(r'[\W_]+', str(measure).lower())
     if {'gap', 'difference'} & {*words}: return -np.inf, np.inf
     return next((_ends[word] for word in reversed(words) if word in _ends), (-np.inf, np.inf))
@@ -142,7 +142,7 @@ def _window(smooth, rows):
 
 # %% ../../nbs/10_views/01_curves.ipynb #022
 def _line(name, runs, x, band, ends):
-    "Return the frame of one line over `runs` {run: (x, y)}, and notes about it"
+    "Summarise `runs` {run: (x, y)} as one line, and return its data frame and notes"
     grid, values, alike = _common_grid(list(runs.values()))
     if grid is None: raise ValueError(f'the runs of {name} have no {x} in common; draw them as separate lines')
     notes = []
@@ -156,8 +156,9 @@ def _line(name, runs, x, band, ends):
 
 # %% ../../nbs/10_views/01_curves.ipynb #022b
 def _lines(groups, x, band, ends=(-np.inf, np.inf)):
-    """Summarise the lines in `groups` {name: {run: (x, y)}}; return their frame, notes, and a description of lines and
-    bands"""
+    """Summarise the lines in `groups` {name: {run: (x, y)}}
+
+    Returns their data frame, notes, and a description of lines and bands."""
     lines = [_line(name, runs, x, band, ends) for name, runs in groups.items()]
     sizes = {name: len(runs) for name, runs in groups.items()}
     notes = [note for _, in_words in lines for note in in_words]
@@ -173,7 +174,7 @@ def _lines(groups, x, band, ends=(-np.inf, np.inf)):
 
 # %% ../../nbs/10_views/01_curves.ipynb #022c
 def _single_runs(groups, x):
-    "Return the frame of the single runs of all lines {name: {run: (x, y)}}"
+    "Return a data frame with all single runs of the lines in `groups` {name: {run: (x, y)}}"
     return pd.concat([pd.DataFrame({'name': name, 'run': str(run), x: a, 'value': b}) for name, runs in groups.items()
                       for run, (a, b) in runs.items()], ignore_index=True)
 
@@ -197,8 +198,9 @@ def _method_of(run):
 
 # %% ../../nbs/10_views/01_curves.ipynb #025c
 def _names(groups):
-    """Name each list of runs in `groups` by its method; if that is ambiguous, by the differing arguments or else by
-    the folder of its first run"""
+    """Name each list of runs in `groups` by its method
+
+    Lists with the same method are distinguished by their arguments, or else by the folder of their first run."""
     methods = [_method_of(g[0]) for g in groups]
     names = []
     for i, (title, args) in enumerate(methods):
@@ -250,8 +252,9 @@ def _columns(rows):
 
 # %% ../../nbs/10_views/01_curves.ipynb #034b
 def _row_values(run, what, split, x):
-    """Return the steps and values of a logged number in `run` (the last row of each step), and the count of non-finite
-    values"""
+    """Return the values of a logged number in `run` with their steps or epochs, and the count of non-finite values
+
+    The last row of each step is used."""
     rows = {r['step']: r for r in dict(train=run.train_rows, validation=run.eval_rows)[split] if x in r
             and isinstance(r.get(what, r.get(f'eval_{what}')), Real)}
     values = np.array([(r[x], r.get(what, r.get(f'eval_{what}'))) for _, r in sorted(rows.items())],
@@ -261,7 +264,7 @@ def _row_values(run, what, split, x):
 
 # %% ../../nbs/10_views/01_curves.ipynb #034c
 def _split_of(groups, what, split):
-    "Return the split whose rows contain a logged number; raise a ValueError that lists the available numbers"
+    "Return the split whose rows contain a logged number; raise a ValueError if no split has this number"
     runs = [r for g in groups.values() for r in g]
     have = {'train': list(dict.fromkeys(k for r in runs for k in _columns(r.train_rows))),
             'validation': list(dict.fromkeys(k for r in runs for k in _columns(r.eval_rows)))}
@@ -276,8 +279,9 @@ def _split_of(groups, what, split):
 
 # %% ../../nbs/10_views/01_curves.ipynb #035
 def _gathered(groups, values, what, x):
-    """Return {name: {run: (x, y)}} for the runs with values, and notes on the others; `values(run)` returns (x, y,
-    number of non-finite values)"""
+    """Return the values of all runs as {name: {run: (x, y)}}, and notes on runs without values
+
+    `values(run)` returns (x, y, number of non-finite values)."""
     found, notes = {}, []
     for name, group in groups.items():
         got = {f'{r.path.name} (seed {r.config.get("seed", "?")})': values(r) for r in group}
@@ -298,8 +302,9 @@ _x_labels = dict(step='step (optimiser updates)', epoch='epoch (passes over the 
 
 # %% ../../nbs/10_views/01_curves.ipynb #035s
 def _y_label(groups, what, split):
-    """Return the label of the y axis with its unit; a classification loss is in nats, unless it includes terms of a
-    method"""
+    """Return the label of the y axis with its unit
+
+    A classification loss is in nats, unless it includes terms of a method."""
     runs = [r for g in groups.values() for r in g]
     plain = (split == 'validation' or what == 'task'
              or all(set(_columns(r.train_rows)) <= {'loss', 'task', 'learning_rate', 'grad_norm'} for r in runs))
@@ -323,8 +328,9 @@ def _about_runs(groups):
 
 # %% ../../nbs/10_views/01_curves.ipynb #036
 def _common_loss(groups, split=None) -> str: # 'task' or 'loss'
-    """Return the loss for comparing runs {name: [runs]}: the task loss if methods add terms to it, since
-    these terms have different units and weights"""
+    """Return the loss for comparing runs {name: [runs]}
+
+    This is the task loss if methods add other terms, because these terms have different units and weights."""
     runs = [r for g in groups.values() for r in g]
     several = len({json.dumps(_method_of(r), sort_keys=True, default=str) for r in runs}) > 1
     if several and split != 'validation' and all('task' in _columns(r.train_rows) for r in runs): return 'task'
@@ -369,7 +375,7 @@ def loss_curves(
 
 # %% ../../nbs/10_views/01_curves.ipynb #042
 def _part_of(snapshot, name):
-    "Return the evidence called `name` of `snapshot`, or its tokens; raise a `KeyError` if there is none"
+    "Return the array called `name`, or the tokens, of `snapshot`; raise a `KeyError` if there are none"
     parts = {**snapshot.arrays, 'tokens': snapshot.tokens}
     if name not in parts or not len(parts[name]): raise KeyError(f'{which_snapshot(snapshot)} has no {name}')
     return parts[name]
@@ -539,7 +545,7 @@ def _label_of(frame, column) -> str:
 
 # %% ../../nbs/10_views/01_curves.ipynb #051c
 def _frame_methods(frame):
-    "Return the methods of `frame` in order of first appearance"
+    "Return the method of each row of `frame`, from a column or from the index"
     frame = _of_frame(frame)
     if 'method' in frame: return list(frame['method'])
     return list(frame.index.get_level_values('method'))
@@ -599,8 +605,9 @@ def perturbation_curves(
     value:str='comprehensiveness',                              # 'comprehensiveness' or 'sufficiency'
     band:Band|None='deviation', # 'deviation' or 'sd', 'interval' or 'ci', 'range', None: no band; see `bands`
 ) -> Curves:
-    """Return comprehensiveness or sufficiency (DeYoung et al. 2020, ERASER) over the fraction of inputs
-    that are removed or kept, one line per method"""
+    """Return comprehensiveness or sufficiency over the fraction of inputs removed or kept, one line per method
+
+    See DeYoung et al. (2020), ERASER."""
     check_choice('perturbation_curves: value', value, _perturbations)
     what, better = _perturbations[value]
     curves = _fraction_curves(frame, 'perturbation_curves', value, f'{value} (probability)', value.capitalize(), better,
@@ -658,8 +665,9 @@ def _label(x):
 
 # %% ../../nbs/10_views/01_curves.ipynb #055sb
 def _with_settings(frame, settings, value):
-    """Return the rows of `frame` with values for `settings`, and a note about the other rows, such as the baseline in a
-    nested grid"""
+    """Return the rows of `frame` with values for `settings`, and a note about the other rows
+
+    Other rows are, for example, those of the baseline in a nested grid."""
     checked = checked_frame(frame, 'sensitivity_grid', settings, value)
     is_complete = checked[settings].notna().all(axis=1)
     if is_complete.all() or not is_complete.any(): return checked, []
@@ -766,14 +774,15 @@ class Boxes(Chart):
 
 # %% ../../nbs/10_views/01_curves.ipynb #063b
 def _spans_two_decades(values, whiskers) -> bool:
-    "Return whether the whiskers of non-negative `values` span two decades, without zeros"
+    "Return True if the whiskers of non-negative `values` span two decades, ignoring zeros"
     if (values < 0).any() or not values.any(): return False
     low, high = np.percentile(values[values > 0], whiskers)
     return bool(high >= 100*low)
 
 def _samples(frame, view, by, value, log, whiskers):
-    """Prepare the values to draw; return them by name, the number of omitted zeros, whether the axis is logarithmic,
-    and notes"""
+    """Prepare the values to draw
+
+    Returns {name: values}, {name: number of omitted zeros}, whether the axis is logarithmic, and notes."""
     frame = checked_frame(frame, view, [by], value)
     values, notes = frame[value].to_numpy(dtype=float), []
     if not (finite := np.isfinite(values)).all():

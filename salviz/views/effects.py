@@ -24,8 +24,10 @@ _rules = ('better', 'no harm')
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Forest(Chart):
-    """Effects, one per row: `frame` has the columns name, title, group, word, rule, mean, low, high, smallest,
-    detectable, in units of the axis"""
+    """Effects, one per row
+
+    `frame` has the columns name, title, group, word, rule, mean, low, high, smallest, detectable, in units of the
+    axis."""
     names:tuple    # names of the rows, in order
     groups:tuple   # headings of groups, in order; ('',): no headings
     scaled:bool    # is each effect divided by its smallest effect of interest?
@@ -34,13 +36,13 @@ class Forest(Chart):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-6b
 def _numbers(frame, column, otherwise=np.nan):
-    "Return `column` of `frame` as floats, filled with `otherwise` if it is missing"
+    "Convert `column` of `frame` to floats, or return an array filled with `otherwise` if there is no such column"
     if column not in frame: return np.full(len(frame), otherwise)
     values = pd.to_numeric(frame[column], errors='coerce').to_numpy(float)
     return np.where(np.isfinite(values), values, np.nan)
 
 def _texts(frame, column):
-    "Return `column` of `frame` as texts, '' for missing values"
+    "Convert `column` of `frame` to a list of strings, with '' for missing values"
     if column not in frame: return ['']*len(frame)
     return frame[column].astype(object).where(frame[column].notna(), '').map(str).tolist()
 
@@ -55,7 +57,7 @@ def _effect_rows(frame):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-8
 def _reaches(rows):
-    "Return the extent of each row on both sides of zero, [rows, 2]; 0 for empty rows"
+    "Return how far each row extends to the left and to the right of zero, [rows, 2]"
     ends = rows[['mean', 'low', 'high']].to_numpy(float)
     detected = np.nan_to_num(rows['detectable'].to_numpy(float))
     low, high = (np.nan_to_num(f(np.c_[np.zeros(len(rows)), np.nan_to_num(ends)], axis=1)) for f in (np.min, np.max))
@@ -76,7 +78,9 @@ def _axis_ends(rows, limit, marks):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-9
 def _scaled_rows(rows):
-    "Divide `rows` by their smallest effects of interest; return a note on rows without a smallest effect of interest"
+    """Divide each row by its smallest effect of interest
+
+    Returns the result and a note on rows without a smallest effect of interest."""
     without = ~(rows['smallest'] > 0)
     columns = ['mean', 'low', 'high', 'detectable']
     out = rows.copy()
@@ -86,14 +90,14 @@ def _scaled_rows(rows):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-9b
 def _counted_words(rows):
-    "Return the number of occurrences of each verdict as a sentence; '' if there are no verdicts"
+    "Return a sentence that counts each verdict, or '' if there are no verdicts"
     counts = rows.loc[rows['word'] != '', 'word'].value_counts(sort=False)
     if len(counts): return f' Verdicts: {", ".join(f"{n} {word}" for word, n in counts.items())}.'
     return ''
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-9c
 def _chosen_groups(rows, groups):
-    "Return the `rows` of `groups` in the requested order"
+    "Return the rows of the chosen `groups` in the requested order, and the names of these groups"
     chosen = picked('forest', 'groups', list(dict.fromkeys(rows['group'])), groups)
     return pd.concat([rows[rows['group'] == g] for g in chosen], ignore_index=True), tuple(chosen)
 
@@ -128,7 +132,7 @@ def forest(
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-10s
 def _marks_of(rows, scaled):
-    "Return the thresholds of relevant effects on a `scaled` axis; [] on other axes, where rows differ"
+    "Return the thresholds of relevant effects on a scaled axis, or [] if the axis is not scaled"
     if not scaled: return []
     scalable = rows[rows['smallest'] > 0]
     return [{'better': 1., 'no harm': -1.}[rule] for rule in dict.fromkeys(scalable['rule'])]

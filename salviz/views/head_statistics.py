@@ -25,7 +25,7 @@ from .curves import Grid
 
 # %% ../../nbs/10_views/07_head_statistics.ipynb #e79c879e
 def _passes(snapshots) -> list: # of `Snapshot`
-    "Return `snapshots`, with one snapshot per sentence for pairs that the model reads in separate passes"
+    "Return `snapshots`, splitting pairs that the model reads in separate passes into one snapshot per sentence"
     found = []
     for s in snapshots:
         ends = np.cumsum(s.info.get('passes', ()))
@@ -47,7 +47,7 @@ _number_labels = dict( # {number: label with unit}
     largest_logit='largest attention logit (score before the softmax)')
 
 def _word_rows(snapshot):
-    "Return the attention of words [layers, heads, queries, keys], their positions, and the keys a query can attend to"
+    "Return the attention rows of ordinary tokens, the positions of these tokens, and a mask of attended keys"
     if 'attention' not in snapshot.arrays or not len(snapshot.tokens):
         raise ValueError(f'head_statistics: {which_snapshot(snapshot)} has no attention between tokens')
     at = np.flatnonzero(~np.asarray(snapshot.is_special))
@@ -79,7 +79,7 @@ def _counts(snapshot) -> bool: return enough_words(snapshot.is_special)
 def _marked(
     sinks, one_word, # smallest fraction over examples, [layers, heads]; None if no example is long enough
 ) -> np.ndarray: # of '', 'collapsed' and 'dead', [layers, heads]; None if no example is long enough
-    "Return the mark of each head, from its attention to `sinks` and to `one_word`"
+    "Mark each head as 'dead', 'collapsed' or '' by its attention to `sinks` and to `one_word`"
     if sinks is None: return None
     dead, collapsed = (np.asarray(x, dtype=float) >= mark_threshold for x in (sinks, one_word))
     return np.where(dead, 'dead', np.where(collapsed, 'collapsed', ''))
@@ -147,7 +147,7 @@ def probe_heads(
 def batch_heads(
     run:Run,
 ) -> list: # of `HeadsAtStep`
-    "Return the statistics of all heads on training batches, at all steps at which they were recorded"
+    "Return the statistics of all heads on training batches, one entry per recorded step"
     rows = [r for r in run.metrics if r.get('kind') == 'heads' and 'layers' in r]
     def numbers(row): # None becomes NaN
         missing = np.full(np.shape(row['entropy']), np.nan)
@@ -163,7 +163,7 @@ def batch_reason(
     return next((r['reason'] for r in run.metrics if r.get('kind') == 'heads' and r.get('reason')), '')
 
 def _heads_of(run, examples) -> list: # of `HeadsAtStep`, at least one
-    "Return the statistics of all steps; raise an error if there are none"
+    "Return the statistics of all heads at each recorded step; raise an error if nothing was recorded"
     if examples == 'probes': found = [probe_heads(_at_step(run, step)) for step in run.steps]
     else: found = batch_heads(run)
     missing = dict(probes='recordings yet', batches='statistics of training batches; watch(batch_rows=) records them')
@@ -191,7 +191,9 @@ _nouns = dict(probes=('probe example', 'probe examples'), # {examples: singular 
               batches=('row of a training batch', 'rows of each training batch'))
 
 def _rule(many, examples='probes') -> str:
-    "Describe the rule by which heads are marked; `many`: number of examples that are long enough for the rule"
+    """Describe the rule by which heads are marked
+
+    `many` is the number of examples that are long enough for the rule."""
     one, several = _nouns[examples]
     if not many: return f'No head is marked: no {one} is long enough (at least {fewest_words} words).'
     those = f'the {one}' if many == 1 else f'all {several}' if examples == 'batches' else f'all {many} {several}'

@@ -42,12 +42,12 @@ def _without_unit_axes(snapshot, name, axes):
 
 # %% ../../nbs/10_views/08_labelled_arrays.ipynb #la21
 def _selected(run, steps, probe) -> dict: # {(step, probe): Snapshot}
-    "Return the recorded snapshots of `run` at `steps` of `probe`; None: all"
+    "Return the snapshots of `run` at `steps` for `probe`, where None selects all steps or all probes"
     wanted = None if steps is None else {run.snapshot(step, 0 if probe is None else probe).step for step in steps}
     return {(s.step, s.probe): s for s in run.snapshots(probe=probe) if wanted is None or s.step in wanted}
 
 def _padded(snapshots, name, steps, probes, layers) -> tuple: # (axes, float32 array)
-    "Return the array called `name` of all `snapshots` [step, probe, ...], NaN where it is missing"
+    "Combine the arrays called `name` of all `snapshots` into one array [step, probe, ...], padded with NaN"
     present = {at: s for at, s in snapshots.items() if name in s.arrays}
     axes = _axes(next(iter(present.values())), name)
     arrays = {at: _without_unit_axes(s, name, axes) for at, s in present.items()}
@@ -80,7 +80,7 @@ def _same_sizes(
     return {name: (axes, widened(axes, x)) for name, (axes, x) in variables.items()}, sizes
 
 def _losses(snapshots, steps, probes) -> dict: # {name: (axes, array)}
-    "Return every loss term of the probe examples, NaN where it is missing"
+    "Return all loss terms of the probe examples, with NaN for missing values"
     losses = {}
     for (step, probe), s in snapshots.items():
         for term, x in s.losses.items():
@@ -91,7 +91,7 @@ def _losses(snapshots, steps, probes) -> dict: # {name: (axes, array)}
 
 # %% ../../nbs/10_views/08_labelled_arrays.ipynb #la31b
 def _token_labels(snapshots, probes, size) -> np.ndarray: # of str, [probes, size]
-    "Return the tokens of each of `probes` at its first step, '' for padding"
+    "Return the token labels of each probe at its first step, padded with ''"
     first = {}
     for (_, probe), s in snapshots.items(): first.setdefault(probe, s.labels)
     return np.array([[*first[probe], *['']*(size - len(first[probe]))] for probe in probes], dtype=str)
@@ -120,7 +120,7 @@ def _of_one_probe(axes, values) -> tuple: # (axes, values)
     return axes[:at] + axes[at + 1:], np.take(np.asarray(values), 0, axis=at)
 
 def _batch_numbers(run, steps, layers) -> dict: # {name: (axes, array)}
-    "Return the head statistics of training batches at `steps`, NaN where they are missing; {} if there are none"
+    "Return the head statistics of training batches at `steps`, with NaN for missing values"
     at_steps = [one for one in batch_heads(run) if one.step in steps]
     layers = layers or sorted({layer for one in at_steps for layer in one.layers})
     variables = {}

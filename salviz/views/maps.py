@@ -72,8 +72,9 @@ def _on_units(values, units, how='map'):
 
 # %% ../../nbs/10_views/02_maps.ipynb #011
 def _on_patterns(snapshot, layers):
-    """Return the fraction of attention from words to words on the head's pattern [layers, heads], over the rows
-    that the pattern guides; 0 where it was not recorded"""
+    """Return the attention from words to words on each head's pattern [layers, heads]
+
+    The fraction is averaged over the rows that the pattern guides, and 0 in layers where it was not recorded."""
     words, observed, at = word_tokens(snapshot), *(snapshot.layers.get(k, []) for k in ('attention', 'pattern_target'))
     out = np.zeros_like(word_fractions(snapshot, layers))
     for i, layer in enumerate(layers):
@@ -129,7 +130,7 @@ def telling_entry(
     snapshot,
     layers=None, # layers of the model to choose from; None: all
 ) -> dict: # layer and head; {} without maps
-    "Return the head of `snapshot` to show by default, chosen by the evidence of its method"
+    "Return the layer and head of `snapshot` to show by default, or {} if no maps were recorded"
     return _telling(snapshot, layers)[0]
 
 # %% ../../nbs/10_views/02_maps.ipynb #012
@@ -137,13 +138,13 @@ def telling_entry(
 _map_names = dict(attention='attention', attribution='attention_attribution', target='pattern_target')
 
 def _evidence(view, what):
-    "Return the name of the evidence that an argument selects"
+    "Return the name of the array that the argument `what` selects"
     check_choice(f'{view}: what', what, _map_names)
     return _map_names[what]
 
 # %% ../../nbs/10_views/02_maps.ipynb #012b
 def _place_faults(name, layer, head) -> Iterator[str]:
-    "Yield a message for each reason why `layer` and `head` select no map of the evidence called `name`"
+    "Yield a message for each reason why `layer` and `head` select no map of the array called `name`"
     if head == 'rollout' and layer is not None: yield f'rollout uses all recorded layers; leave out layer={layer!r}'
     if head == 'rollout' and name != 'attention':
         yield f"rollout is defined for attention, not for {name}; use head='mean' or a number"
@@ -152,8 +153,7 @@ def _place_faults(name, layer, head) -> Iterator[str]:
         yield f"head must be a number, 'mean', 'rollout' or None, got {head!r}"
 
 def _resolved(snapshot, view, name, layer, head):
-    """Return the layer and head numbers that `layer` and `head` select, and a description of how missing ones were
-    chosen"""
+    "Return the layer and head that the arguments select, and a description of how defaults were chosen"
     check_faults(_place_faults(name, layer, head), f'{view}: ')
     if head == 'rollout': return None, head, ''
     sentences = ['Layer shown: the last recorded one.']*(layer is None and head is not None)
@@ -175,7 +175,7 @@ def _resolved(snapshot, view, name, layer, head):
 Map = namedtuple('Map', 'values where layer head blocked choice', defaults=('',))
 
 def _blocked(snapshot, layer, head):
-    "Return the keys that cannot be attended to in `layer`, or in all recorded layers"
+    "Return a mask of positions that cannot be attended to in `layer`, or in all recorded layers"
     layers = [layer]
     if layer in (None, 'mean'): layers = snapshot.layers.get('attention') or [None]
     blocked = np.all([blocked_keys(snapshot, l) for l in layers], axis=0)
@@ -271,7 +271,7 @@ def same_scale(views):
 
 # %% ../../nbs/10_views/02_maps.ipynb #018
 def _shown(m:Map, units):
-    "Return the values of a map on `units`; masked keys are NaN"
+    "Return the values of the map `m` on `units`, with NaN for masked keys"
     values = _on_units(np.where(m.blocked, 0., np.where(np.isfinite(m.values), m.values, np.nan)), units)
     open_cells = _on_units(~m.blocked, units, 'cells')
     return np.where(open_cells, values, np.nan)
@@ -287,8 +287,9 @@ def _about(units, *notes):
 
 # %% ../../nbs/10_views/02_maps.ipynb #018b
 def _regions(snapshot, view, m, units, required):
-    """Return candidates and discarded positions of the head `m`, None where they were not recorded; raise a ValueError
-    if one of the `required` names is missing"""
+    """Return the candidates and the discarded positions of the head in `m`, with None for a region not recorded
+
+    Raises a ValueError if one of the `required` regions is missing."""
     regions = []
     for name, evidence in (('candidates', 'discard_candidates'), ('discarded', 'discarded')):
         at, one = snapshot.layers.get(evidence, []), m.head not in ('mean', 'rollout') and m.layer != 'mean'
@@ -305,7 +306,9 @@ def _regions(snapshot, view, m, units, required):
 
 # %% ../../nbs/10_views/02_maps.ipynb #018s
 def _ties_of(snapshot, m):
-    "Return the candidates [query, key] of the head `m` in rows with ties, and a note, if its attribution was recorded"
+    """Return the candidates of the head in `m` that lie in rows with ties, and notes on these ties
+
+    Returns (None, ()) if the attribution of the head was not recorded."""
     at = snapshot.layers.get('attention_attribution', [])
     args = methods_of(snapshot).get('ADDrop') or {}
     if m.layer not in at or args.get('attribution') == 'random': return None, ()
@@ -317,7 +320,7 @@ def _ties_of(snapshot, m):
 
 # %% ../../nbs/10_views/02_maps.ipynb #018sb
 def saliency_of(snapshot): # (name of the evidence or None, its description)
-    "Return the recorded saliency of `snapshot`: that of the model, or else that of the method"
+    "Return the name and a description of the saliency in `snapshot`: that of the model, or else of the method"
     name = next((k for k in ('saliency', 'method_saliency') if k in snapshot.arrays), None)
     how = snapshot.info.get('saliency_method')
     if name == 'method_saliency': return name, "saliency (the method's)"
@@ -328,7 +331,7 @@ def saliency_of(snapshot): # (name of the evidence or None, its description)
 _overlay_names = 'candidates', 'discarded', 'saliency'
 
 def _scale_for(values, what, quantile=.98):
-    "Return the kind, the limit and the unit of the panels that show one kind of evidence"
+    "Return the kind, the limit and the unit of the colour scale for `values`"
     if what == 'attribution': return 'signed', robust_limit(values, quantile), 'attention attribution'
     return 'share', attention_limit(values), dict(attention='attention', target='pattern target')[what]
 
@@ -418,8 +421,9 @@ def attention_map(
 
 # %% ../../nbs/10_views/02_maps.ipynb #026
 def _row_places(values):
-    """Return the rank of each of `values` [..., n] in its row, from 0 (lowest) to 1; ties get their mean rank, NaN
-    stays NaN"""
+    """Return the rank of each of `values` [..., n] in its row, scaled from 0 (lowest) to 1 (highest)
+
+    Equal values get their mean rank; NaN stays NaN."""
     counts = ~np.isnan(values)
     most = counts.sum(-1, keepdims=True) - 1
     below = ranks(np.nan_to_num(values), counts) - 1
@@ -434,7 +438,7 @@ def _tied_rows(values) -> np.ndarray: # bool [...]
     return (counts.sum(-1) > 1) & (highest == lowest)
 
 def _row_fractions(values, counts):
-    "Normalise `values` [..., n] over the positions that count; the others are NaN"
+    "Divide `values` [..., n] by their sum over the positions in `counts`, with NaN at other positions"
     counted = np.where(counts, values, 0.)
     total = np.nansum(counted, -1, keepdims=True)
     return np.where(counts, np.divide(counted, total, out=np.zeros_like(counted), where=total > 0), np.nan)
@@ -448,7 +452,7 @@ class Triptych(MapPanels):
 
 # %% ../../nbs/10_views/02_maps.ipynb #028b
 def _explained(snapshot, m, units, explanation, mean_of=None):
-    "Describe the second and the third panel by values, name, kind, limit and unit"
+    "Return the values, name, kind, limit and unit of the second and the third panel"
     attention, recorded = _shown(m, units), snapshot.layers.get('attention_attribution', [])
     place, wanted = dict(layer=m.layer, head=m.head), {m.layer}
     if mean_of is not None: place, wanted = dict(mean_of=mean_of), {layer for layer, _ in mean_of}
@@ -474,7 +478,7 @@ def _explained(snapshot, m, units, explanation, mean_of=None):
 
 # %% ../../nbs/10_views/02_maps.ipynb #029
 def _pooled_row(snapshot, units, values):
-    "Return the pooled row of `values` [query, key]; the mean over rows if there is no such row or it is not shown"
+    "Return the pooled row of `values`, or the mean over rows if no pooled row is shown, and a description"
     pooled = snapshot.info.get('pooled_row')
     if pooled is None or not units.shown[units.ids[pooled]]:
         return np.nanmean(np.where(np.isnan(values), 0, values), 0), 'of the mean row'
@@ -578,15 +582,16 @@ class Compared(MapPanels):
     moved:float # fraction of a row's attention that moves to other keys, mean over rows; NaN for attributions
 
 def _parts(snapshot):
-    "Describe method, seed, step and probe of `snapshot`; '' for an unknown seed"
+    "Describe the method, seed, step and probe of `snapshot` in a list, with '' for an unknown seed"
     seed = snapshot.info.get('seed')
     who = [*(method_title(snapshot) or [snapshot.info.get('model') or 'no method']), f'seed {seed}'*(seed is not None)]
     return [*who, f'step {snapshot.step}', f'probe {snapshot.probe}']
 
 # %% ../../nbs/10_views/02_maps.ipynb #035b
 def _distinctions(snapshots): # (common parts, [differing parts of each])
-    """Describe the method, seed, step and probe of `snapshots`: common values (without the seed),
-    and for each snapshot the values that differ"""
+    """Describe the properties that all `snapshots` share, and those in which each of them differs
+
+    The properties are the method, seed, step and probe; a shared seed is left out."""
     parts = [_parts(s) for s in snapshots]
     alike = [len(set(words)) == 1 for words in zip(*parts)]
     shared = [part for part, same in zip(parts[0], alike) if same and part and not part.startswith('seed ')]
@@ -722,7 +727,7 @@ def _pooled(
     maps:np.ndarray, # [..., n, n]
     most:int=48,     # maximum number of cells per side
 ) -> np.ndarray:
-    "Reduce each of `maps` to a maximum number of cells per side, each the mean of its block"
+    "Reduce each of `maps` to a limited number of cells per side by averaging over blocks"
     n = maps.shape[-1]
     if n <= most: return maps
     edges = np.linspace(0, n, most + 1).astype(int)[:-1]
@@ -780,8 +785,9 @@ def head_grid(
 # %% ../../nbs/10_views/02_maps.ipynb #048
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ColouredSentences(View):
-    """Sentences coloured by one number per token or word; `labels` and `is_special` are concatenated over all
-    sentences"""
+    """Sentences coloured by one number per token or word
+
+    `labels` and `is_special` are concatenated over all sentences."""
     values:np.ndarray    # [N] signed; NaN: no colour
     sentence:np.ndarray  # int [N] number of the sentence
     continues:np.ndarray # bool [N]: continues the word before, without a space
@@ -821,7 +827,7 @@ def _labels_of(source) -> tuple:
     return tuple(source[0])
 
 def _how_many_sentences(sources):
-    "Describe the number of different sentences in `sources`, and of models or steps for each"
+    "Describe how many different sentences `sources` contain, and how many models or steps per sentence"
     texts = set(map(_labels_of, sources))
     if len(sources) == 1: return 'A sentence'
     if len(texts) == len(sources): return f'{len(sources)} sentences'
@@ -947,8 +953,9 @@ def masked_pairs(
     snapshots:Snapshot|Sequence[Snapshot], # a snapshot or a list of them
     names:Names|None=None,                 # a heading for each; None: differing parts, label and predictions
 ) -> MaskedPairs:
-    """Return sentences coloured by the saliency that ranks words, with the replacement words of their masked copies
-    (saliency guided training)"""
+    """Return sentences coloured by saliency, with the replacement words of their masked copies
+
+    Colours show the saliency that ranks words in saliency guided training."""
     snapshots = listed_sources('masked_pairs', snapshots, 'snapshots of saliency guided training')
     check_names('masked_pairs', names, len(snapshots))
     views = [masked_sentence(s) for s in snapshots]
@@ -986,8 +993,9 @@ class PatchAttention(View):
 
 # %% ../../nbs/10_views/02_maps.ipynb #pat2b
 def _queries_of(view, patches, grid):
-    """Return the position and the token of each of `patches`: (row, column), None for [CLS] (or the first patch if
-    there is no [CLS]), or a list of these"""
+    """Return the position and the token index of each of the query `patches`
+
+    A patch is (row, column), or None for [CLS]; if there is no [CLS], None stands for the first patch."""
     rows, columns, first = (grid[k] for k in ('rows', 'columns', 'first'))
     def pair(p): return isinstance(p, (list, tuple)) and len(p) == 2 and all(isinstance(k, Integral) for k in p)
     if pair(patches) or not isinstance(patches, (list, tuple)): patches = [patches]

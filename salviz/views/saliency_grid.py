@@ -84,8 +84,10 @@ def _trainings(snapshots, names):
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-7
 def _of_snapshots(snapshots, names):
-    """Collect the contents of a grid: the modality, the items {item: (name, input)}, the columns {(training, method):
-    {item: map}}, and the (item, column) pairs with wrong predictions"""
+    """Collect the contents of a grid from `snapshots`
+
+    Returns the modality, the items {item: (name, input)}, the columns {(training, method): {item: map}}, and the
+    (item, column) pairs with wrong predictions."""
     inputs, items, columns, wrong = [_input_of(s) for s in snapshots], {}, {}, set()
     if len(kinds := list(dict.fromkeys(kind for kind, _, _ in inputs))) > 1:
         raise ValueError(f'saliency_grid: expected inputs of one kind, got {listed(kinds)}')
@@ -161,8 +163,9 @@ def _normalised_map(m):
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-9d
 def _scaled(columns, items, scale, magnitude):
-    """Scale the maps for display; return {column: {item: map}}, the end of the scale, and whether there are negative
-    values"""
+    """Scale the maps for display
+
+    Returns {column: {item: map}}, the end of the scale, and whether there are negative values."""
     def drawn(m):
         if m is None: return None
         if magnitude: m = np.abs(m)

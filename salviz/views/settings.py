@@ -28,8 +28,9 @@ def _log_fits(levels) -> bool:
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-6b
 def _line_over(rows, x, levels, value, band):
-    """Return one row per level of `x` in `rows` [x, seed, value]; if `rows` lack the setting, all levels have the same
-    numbers"""
+    """Return one row per level of `x`, with the mean and the band of `value`
+
+    If `rows` lack the setting, all levels have the same numbers."""
     has_setting, out = rows[x].notna().any(), []
     for level in levels:
         part = rows
@@ -41,7 +42,7 @@ def _line_over(rows, x, levels, value, band):
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-7
 def _level_faults(levels, log) -> Iterator[str]:
-    "Yield a message for each reason why the setting `levels` cannot be used as horizontal axis"
+    "Yield a message for each reason why the setting in `levels` cannot be used as the horizontal axis"
     if levels.dtype.kind not in 'iuf':
         yield f'{levels.name!r} must be a numeric setting, got {levels.dtype}; use bars for other settings'
     if levels.isna().all(): yield f'no row has a value of {levels.name!r}'
@@ -71,7 +72,9 @@ def over_setting(
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-7s
 def _setting_curves(lines, groups, flat, notes, arguments, words):
-    "Return the `Curves` of `lines`; `flat`: names of lines without the setting"
+    """Return the `Curves` of `lines`
+
+    `flat` contains the names of the lines without the setting."""
     x, value, band, log, label = arguments
     label, counts = label or plain_series_name(value), sorted(set(lines['n'].astype(int)))
     names = tuple(methods_words(name) for name in groups)
@@ -135,7 +138,7 @@ def _baseline_faults(frame, base, grid, x, y) -> Iterator[str]:
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-10sb
 def _seed_differences(grid, base, x, y, value):
-    "Return the difference d for each x, y and seed that the baseline also has, and notes on missing seeds"
+    "Return the difference from the baseline for each x, y and seed, and notes on missing seeds"
     rows, notes = by_seed(grid, 'difference_grid', [x, y], value)
     alone, more = by_seed(base.assign(everywhere=0), 'difference_grid', ['everywhere'], value)
     of_seed = dict(zip(alone['seed'], alone[value]))
@@ -159,7 +162,7 @@ def _cells_of(rows, x, y, value):
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-11b1
 def _chosen_cells(grid, x, y, column, xs, ys):
-    "Return bool [rows, columns]: the cells with the best mean of the validation `column`"
+    "Return a mask [rows, columns] of the cells with the best mean of the validation `column`"
     if column is None: return np.zeros((len(ys), len(xs)), bool)
     rows, _ = by_seed(grid, 'difference_grid', [x, y], column)
     rows = rows[rows[x].isin(xs) & rows[y].isin(ys)]

@@ -19,8 +19,9 @@ from .curves import Chart
 # %% ../../nbs/10_views/03_trade_off.ipynb #vt006
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TradeOff(Chart):
-    """Two metrics over a setting: `frame` has the columns name, value, x, x_low, x_high, y, y_low, y_high, standing,
-    is_knee"""
+    """Two metrics over a setting
+
+    `frame` has the columns name, value, x, x_low, x_high, y, y_low, y_high, standing, is_knee."""
     setting:str        # name of the setting
     x_label:str        # axis label, with the better direction
     y_label:str
@@ -85,7 +86,7 @@ def trade_off(
 
 # %% ../../nbs/10_views/03_trade_off.ipynb #vt09b
 def _points(front, measures):
-    "Return the points of `front` by `measures`, in the columns of a `TradeOff`"
+    "Return the points of `front` for the metrics `measures`, as the frame of a `TradeOff`"
     out = pd.DataFrame(dict(name=[value_words(v) for v in front.values], value=front.values))
     for axis, m in zip('xy', measures):
         for end in ('', '_low', '_high'): out[f'{axis}{end}'] = front.frame[f'{m}{end}']
@@ -93,7 +94,7 @@ def _points(front, measures):
 
 # %% ../../nbs/10_views/03_trade_off.ipynb #vt09bb
 def _view_of(front, measures, shown):
-    "Return the `TradeOff` of `front` by `measures`"
+    "Return the `TradeOff` of `front` for the metrics `measures`"
     frame, ways = _points(front, measures), [front.better[m] for m in measures]
     worse = tuple(dict(higher=-1, lower=1)[way] for way in ways)
     on = frame[frame['standing'] == 'front'].sort_values(['x', 'y'], ascending=[True, worse[0] == worse[1]])
