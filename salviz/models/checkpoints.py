@@ -125,7 +125,7 @@ def thin_out(
 
 # %% ../../nbs/03_models/08_checkpoints.ipynb #agr20
 def _classes_of(run) -> list: # [] if the run has no class names
-    "Return the class names from the first snapshot of `run`, in the order with which it was trained"
+    "Return the class names from the first snapshot of `run`, in the order used in training"
     task = tasks.get(run.config.get('task') or 'classification')
     if task is None or not task.has_classes or not run.recorded: return []
     try: return run.snapshot(*run.recorded[0]).classes
