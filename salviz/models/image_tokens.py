@@ -158,7 +158,7 @@ VisionParts.__doc__ = """The inner models of a vision-language model: `tower`, w
 (None: all), and `language`; each image token merges `merge` × `merge` patches"""
 
 def vision_parts(model) -> VisionParts:
-    "Return the vision tower and the language model inside `model`"
+    "Return the vision tower and language model in `model`, the number of tower layers used, and the merge size"
     family, model = _family_of(model, 'vision_parts'), unwrapped(model)
     read = getattr(model.config, 'vision_feature_layer', -1)
     last = max((n if n >= 0 else model.config.vision_config.num_hidden_layers + 1 + n)

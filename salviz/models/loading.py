@@ -266,7 +266,7 @@ def _locate(name, revision):
 # %% ../../nbs/03_models/03_loading.ipynb #022b
 @contextmanager
 def _explained(name, silence):
-    "Convert errors in loading the model called `name` into errors with instructions"
+    "Convert errors that occur in the block while loading the model called `name` into errors with instructions"
     try: yield
     except (OSError, ValueError) as e:
         packaged = f'packaged models: {", ".join(_packaged_models)}'
