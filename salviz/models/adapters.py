@@ -118,7 +118,7 @@ def _name_of(model):
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa15c
 def _settings_of(config) -> dict:
-    "Return the settings in an adapter's `config` that differ from the defaults of its type, as JSON values"
+    "Return an adapter's type, its `r`, and the settings in `config` that differ from their defaults, as JSON values"
     usual = type(config)().to_dict()
     hidden = 'base_model_name_or_path', 'inference_mode', 'peft_version', 'auto_mapping', 'peft_type'
     settings = {k: v for k, v in config.to_dict().items() if k not in hidden and (v != usual.get(k) or k == 'r')}
@@ -128,7 +128,7 @@ def _settings_of(config) -> dict:
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa15d
 def adapter_facts(adapted) -> dict: # {'adapter': its settings, 'base': name, revision, dtype, checksum}
-    "Return the entries that describe the adapter in `adapted` and its base, for the config of a run"
+    "Return a description of an adapter and its base model, for the config of a run"
     model = unwrapped(adapted)
     base = dict(name=_name_of(model), revision=getattr(model.config, '_commit_hash', None),
                 dtype=str(model.dtype).removeprefix('torch.'), checksum=_base_checksum(adapted))
@@ -138,7 +138,7 @@ def adapter_facts(adapted) -> dict: # {'adapter': its settings, 'base': name, re
 adapter_file = 'adapter_model.safetensors'
 
 def write_adapter(adapted, folder):
-    "Write the adapter in `adapted` into `folder`, without its base"
+    "Write the adapter of a peft model and the config of its base to `folder`, without the weights of the base"
     Path(folder).mkdir(parents=True, exist_ok=True)
     weights = {k: x.detach().cpu().contiguous().clone() for k, x in _adapter_weights(adapted).items()}
     save_file(weights, Path(folder)/adapter_file, metadata={'format': 'pt'})
@@ -169,7 +169,7 @@ def _refuse_base(why):
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa21b
 def _base_by_name(folder, kind, base_facts):
-    "Load the base model described in `base_facts`, of class `kind`, with the config in `folder`"
+    "Load the base model that `base_facts` describes, with the class `kind` and the config in `folder`"
     name, dtype = base_facts.get('name'), getattr(torch, str(base_facts.get('dtype')), None)
     if name is None: _refuse_base('the base of this adapter was built from scratch, so it cannot be loaded by name')
     try:

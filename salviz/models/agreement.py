@@ -21,7 +21,7 @@ from .tasks import task_of, tasks
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm06
 def are_numbers(names) -> bool:
-    "Return whether the class `names` are only numbers: 0, 1, ... or LABEL_0, LABEL_1, ... in order"
+    "Return whether `names` are default class names, in order: 0, 1, ... or LABEL_0, LABEL_1, ..."
     return all(str(name) in (str(i), f'LABEL_{i}') for i, name in enumerate(names))
 
 def class_names(model) -> list: # None without names
@@ -125,12 +125,12 @@ def _renumbering(names, order) -> str:
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm14
 def _labelled(data, column) -> bool:
-    "Return whether `data` contains splits that all have a column of labels"
+    "Return whether `data` is a dict with a train split, and all its splits contain the label `column`"
     return (isinstance(data, dict) and 'train' in data
             and all(column in getattr(part, 'column_names', ()) for part in data.values()))
 
 def _are_whole(part, column) -> bool:
-    "Return whether the labels in `column` are integers without names"
+    "Return whether the labels in `column` of a split are integers"
     return str(getattr(_label_feature(part, column)[0], 'dtype', '')).startswith(('int', 'uint'))
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm14b
@@ -139,9 +139,10 @@ def agreed_data(
     data,        # {split: Dataset}
     who='train', # calling function, for errors
 ) -> tuple: # (data, list of sentences that describe the changes)
-    """Return `data` with all labels numbered in the order of the outputs of `model`;
-    a model without class names adopts the class names of the data. Raise a `ValueError` if the class names of both
-    differ"""
+    """Return `data` with labels numbered in the order of the model's outputs, and sentences that describe the changes
+
+    A model without class names adopts those of the data. Raise a `ValueError` if the class names of model and data
+    differ."""
     task = tasks[task_of(model)]
     column = task.columns[-1]
     if not task.has_classes or not _labelled(data, column): return data, []
@@ -199,7 +200,7 @@ def agreed_split(
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm17b
 def class_mismatch(teacher, model) -> str: # '' if the classes match
-    "Describe the difference between the classes of two models, with both lists"
+    "Return an error message with the class names of two models if they differ; otherwise return ''"
     a, b = class_names(teacher), class_names(model)
     if None in (a, b) or a == b or class_places(a, b) == list(range(len(b))): return ''
     return (f'the classes of the teacher are {a}, but those of the model are {b}; '
@@ -239,7 +240,7 @@ def named_as(model, names):
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm23
 def _embedded(model) -> int: # None if the model has no table of token embeddings
-    "Return the number of tokens in the embedding of `model`"
+    "Return the number of tokens in the embedding table of `model`"
     try: table = unwrapped(model).get_input_embeddings()
     except (AttributeError, NotImplementedError): return None
     if getattr(table, 'weight', None) is None: return None
@@ -283,7 +284,9 @@ def padding_for(
     model, tokenizer,
     who='explain', # calling function, for messages
 ) -> tuple: # (token id, sentence that describes a change or '')
-    "Return the id of the padding token for batches of `model`; raise a `ValueError` if there is none"
+    """Return the id of the token that pads batches of `model`, and a sentence that describes any change
+
+    Raise a `ValueError` if there is no usable padding token."""
     tokenizer_pad, model_pad, last = tokenizer.pad_token_id, _model_pad_id(model), _finds_its_row_by_pads(model)
     is_usable = is_embedded(model, tokenizer_pad)
     if not is_usable and model_pad is None: _refuse_padding(model, tokenizer, who)
@@ -302,7 +305,7 @@ def agreed_pads(
     model,
     batch:dict, # batch of tensors
 ) -> dict:
-    "Pad `batch` with the padding token of `model` if its head uses this token to find the last real token"
+    "Return `batch` with its padding replaced by the padding token of `model`, if the model's head needs this token"
     ids, mask, model_pad = batch.get('input_ids'), batch.get('attention_mask'), _model_pad_id(model)
     if ids is None or mask is None or model_pad is None or not _finds_its_row_by_pads(model): return batch
     pads = mask == 0
@@ -359,7 +362,7 @@ def trainable_weights(
     learning_rate=2e-5,
     who='train',
 ) -> list: # of sentences that describe the changes
-    "Convert trainable weights in half precision to `dtype`; raise a `ValueError` for them if `dtype` is None"
+    "Convert `model` to float32 if it has trainable weights in half precision; if `dtype` is None, raise a `ValueError`"
     half = {p.dtype for p in model.parameters() if p.requires_grad} & {torch.bfloat16, torch.float16}
     if not half: return []
     name = ' and '.join(sorted(str(kind).removeprefix('torch.') for kind in half))

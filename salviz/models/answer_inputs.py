@@ -26,7 +26,7 @@ def as_image(
     image,        # a PIL image, or a uint8 array [height, width, 3]
     where:str='', # beginning of an error message
 ) -> np.ndarray: # uint8 [height, width, 3]
-    "Convert `image` to an array"
+    "Return `image` as a uint8 array [height, width, 3]"
     if hasattr(image, 'convert'): image = image.convert('RGB')
     x = np.asarray(image)
     is_valid = x.ndim == 3 and x.shape[-1] == 3 and x.dtype == np.uint8 and min(x.shape) > 0
@@ -42,13 +42,13 @@ def processor_faults(
     reader:str='image_processor', # part that it must have besides the tokenizer
     kinds:str='images and text',  # what `model` reads
 ) -> list: # of str
-    "Return the reason why `processor` cannot prepare the input of `model`, or an empty list"
+    "Return a list with the reason why `processor` cannot prepare the input of `model`, or an empty list"
     is_processor = hasattr(processor, 'tokenizer') and hasattr(processor, reader)
     return [f'{type(model).__name__} reads {kinds}; pass its processor in the place of the tokenizer, '
             f'got {type(processor).__name__}']*(not is_processor)
 
 def prompted(processor:'ProcessorMixin', prompt:str) -> str:
-    "Return `prompt` with an image token"
+    "Add an image token to `prompt` unless it contains one, with the chat template of `processor` if available"
     token = processor.image_token
     if token in prompt: return prompt
     if not getattr(processor, 'chat_template', None): return f'{token} {prompt}'

@@ -131,7 +131,7 @@ def _rows_at(
     x:torch.Tensor,  # broadcastable to [batch, heads, query, ...]
     at:torch.Tensor, # int64 [batch, rows]; a negative number counts from the last query
 ) -> torch.Tensor: # [batch, heads or 1, rows, ...]; one row if all queries of `x` share it
-    "Return the rows of `x` at the indices `at`"
+    "Return the rows of `x` with the given indices"
     x = x[(None,) * (4 - x.dim())]
     if x.shape[2] == 1: return x
     x, at = x.expand(len(at), *x.shape[1:]), torch.where(at < 0, at + x.shape[2], at)
@@ -153,11 +153,13 @@ class _Rows:
         layer,
         at=None, # int64 [batch] or [batch, rows]; None: the rows of `observe`, in their order
     ) -> torch.Tensor: # [batch, heads, rows, key]
-        "Return the attention of the queries `at`, from captured rows or a whole map; NaN on a GPU for a missing query"
+        """Return the attention of the chosen queries, from captured rows or a whole map
+
+        A query that was not captured raises a `KeyError` on a CPU, and its row is NaN on a GPU."""
         return self._chosen_rows(layer, at, 1, self.__getitem__)
 
     def seen_rows(self, layer, at=None) -> torch.Tensor: # bool [batch, 1 or heads, rows, key]
-        "Return the keys that each of the queries `at` attended to: allowed and not dropped; see `rows`"
+        "Return a mask of the keys that each chosen query attended to (allowed and not dropped); arguments as in `rows`"
         return self._chosen_rows(layer, at, 2, self.seen)
 
     def _chosen_rows(self, layer, at, kind, whole):
@@ -227,13 +229,15 @@ class Maps(_Calls):
     def __getitem__(self, layer): return self._captured[self._at(layer)]
 
     def allowed(self, layer) -> torch.Tensor: # bool [batch, 1 or heads, query, key]
-        "Return the keys that each query of `layer` may attend to, before `drop`; all False if only padding is left"
+        """Return a mask of the keys that each query of `layer` may attend to, before `drop` is applied
+
+        The mask of a query that could attend only to padding is all False."""
         shape, keep = self[layer].shape, self._keep[self._at(layer)]
         if keep is None: keep = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self[layer].device)
         return keep.expand(shape[0], -1, *shape[2:])
 
     def seen(self, layer) -> torch.Tensor: # bool [batch, 1 or heads, query, key]
-        "Return the keys that each query attended to in this pass: allowed and not dropped"
+        "Return a mask of the keys that each query of `layer` attended to in this pass: allowed and not dropped"
         drop, allowed = self._drop.get(self._at(layer)), self.allowed(layer)
         return allowed if drop is None else _protected_keep(allowed, _fits(drop, self[layer].shape, 'drop', layer))
 
@@ -256,7 +260,9 @@ def _structure(
     attention_mask, # bool [batch, 1, query, key] or None
     is_causal=None, # argument of the call
 ):
-    "Return the keys that each query may attend to, bool, broadcastable to [batch, heads, query, key]; None: all keys"
+    """Return a mask of the keys that each query may attend to, or None for all keys
+
+    The mask is broadcastable to [batch, heads, query, key]."""
     if attention_mask is not None:
         if attention_mask.dtype != torch.bool:
             raise ValueError('attention_mask with more than two dimensions must be bool (True = attend) while '
@@ -273,7 +279,7 @@ def _protected_keep(
     keep, # bool, broadcastable to [batch, heads, query, key], or None: keys that may be attended
     drop, # bool, broadcastable to the same: True = dropped
 ):
-    "Return `keep` without `drop`; a row that would lose all its keys is left unchanged"
+    "Return the allowed keys without the dropped ones; a row that would lose all its keys is left unchanged"
     left = ~drop if keep is None else keep & ~drop
     keeps = any_key(left)
     if surely_all(keeps): return left
@@ -312,18 +318,18 @@ class AttentionEdit:
     off:torch.Tensor|None=None   # bool [heads]: heads whose output is 0
 
     def remaining(self, keep, queries:int, keys:int):
-        "Return the allowed keys `keep` without `drop`; a row that would lose all its keys is left unchanged"
+        "Return the allowed keys without the dropped ones; a row that would lose all its keys is left unchanged"
         if self.drop is None: return keep
         return _protected_keep(keep, self.drop[:, :queries, :keys])
 
     def replaced(self, A):
-        "Return the weights `A` [batch, heads, query, key] with the rows in `fixed`"
+        "Return the weights `A` [batch, heads, query, key], replaced by `fixed` wherever `fixed` is not NaN"
         if self.fixed is None: return A
         fixed = self.fixed[:, :A.shape[2], :A.shape[3]].to(A)
         return torch.where(fixed.isnan(), A, fixed)
 
     def contributing(self, A):
-        "Return `A` with 0 for the heads that are `off`"
+        "Return `A` with the weights of the heads in `off` set to 0"
         if self.off is None: return A
         return A.masked_fill(self.off[:, None, None], 0)
 
@@ -405,7 +411,7 @@ class AttentionCall:
         return bool(causal) and self.mask is None and self.query.shape[2] > 1
 
     def keep(self, at, keys=slice(None)) -> torch.Tensor|None: # bool [batch, 1 or heads, rows or 1, key]
-        "Return which of `keys` the queries `at` [batch, rows] may attend to; None: all keys"
+        "Return a mask of the keys that the chosen queries may attend to, or None if they may attend to all keys"
         if self.mask is not None:
             return _rows_at(_structure(self.module, self.query, self.key, self.mask)[..., keys], at)
         if not self.causal: return None
@@ -427,11 +433,11 @@ class AttentionCall:
         heads=None,       # query heads; None: all
         keys=slice(None), # keys to use; the queries must not attend to other keys
     ) -> torch.Tensor: # [batch, heads, rows, key]
-        "Return the attention of the queries `at`, with the same rounding as in the model"
+        "Return the attention of the chosen queries, with the same rounding as in the model"
         return _probabilities(*self._selected(at, keep, heads, keys))
 
     def scores(self, at, keep, heads=None, keys=slice(None)) -> torch.Tensor: # [batch, heads, rows, key]
-        "Return the masked scores of the queries `at` for any `keys`; the arguments are those of `rows`"
+        "Return the masked scores of the chosen queries and keys; the arguments are those of `rows`"
         return _masked_scores(*self._selected(at, keep, heads, keys))
 
     def rounded(self, A:torch.Tensor) -> torch.Tensor:
@@ -471,7 +477,9 @@ def _observed_attention(module, query, key, value, attention_mask, **kwargs):
 # %% ../../nbs/03_models/01_attention.ipynb #054b
 def _attend(maps, module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None,
             position_bias=None, **kwargs):
-    "Compute attention for the next layer; capture and scale it if observed, else use the fused kernel; apply `drop`"
+    """Return the attention output and weights of the next layer in a pass, computed as `maps` specifies
+
+    A layer that is neither observed nor edited uses the fused kernel."""
     layer = maps._next_layer()
     edit = maps._edits.get(layer)
     if layer not in maps.layers and edit is None:
@@ -585,7 +593,7 @@ _entering = threading.Lock()
 
 class _AlreadyObserved(RuntimeError): pass
 
-class _EditedMaps(Maps): "The state of `edited`, inside whose block the model may also be observed"
+class _EditedMaps(Maps): "The `Maps` of `edited`; the model can also be observed inside the block of `edited`"
 
 # %% ../../nbs/03_models/01_attention.ipynb #066b
 @contextmanager
@@ -655,7 +663,7 @@ def _patches_to_try(stack) -> dict:
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr02b
 def _inputs_to_try(stack) -> dict:
-    "Return three rows of six tokens for `stack`, or one image, or the `dummy_inputs` of its class"
+    "Return inputs for a trial pass of `stack`: three rows of six tokens, an image, or the `dummy_inputs` of its class"
     takes, config = inspect.signature(stack.forward).parameters, stack.config
     if type(stack).dummy_inputs is not PreTrainedModel.dummy_inputs and stack.main_input_name not in _usual:
         return {k: x.to(stack.device, stack.dtype) for k, x in stack.dummy_inputs.items()}
@@ -790,7 +798,7 @@ def _first_line(e): return f'{type(e).__name__}: {str(e).strip().partition(chr(1
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr10b
 def _tried(stack) -> tuple: # (its attention calls, the reason why it cannot be observed or None)
-    "Run `stack` once with its original eager attention and once with the attention function of this library"
+    "Try to observe `stack`; return its attention calls, and the reason if it cannot be observed, otherwise None"
     trial = _Trial(stack)
     if stack.device.type == 'meta': return [], 'its weights are on the meta device'
     with _without_trace(stack):
@@ -825,7 +833,7 @@ def _numbers(entries) -> tuple:
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr12b
 def _found(stack, parts) -> dict: # {part: _Found}
-    "Run the trial of `stack` and assign its calls to `parts`"
+    "Run the trial of `stack` and return the result for each of the `parts`"
     calls, reason = _tried(stack)
     found = {}
     for part, inner in parts.items():
@@ -1261,7 +1269,7 @@ class _PassCache:
 
 # %% ../../nbs/03_models/01_attention.ipynb #106
 def _encoder_below(model, part) -> tuple: # (layers, number of their attention calls; None if unknown)
-    "Return the encoder layers that run before a part of `model`"
+    "Return the encoder layers that run before a part of `model`, and the number of their attention calls"
     if part not in ('decoder', 'cross') or 'encoder' not in attention_parts(model): return [], 0
     try: return layer_modules(model, 'encoder'), _layer_count(model, 'encoder')
     except ValueError: return [], None # an encoder that cannot be observed

@@ -66,7 +66,7 @@ class LastInputs:
 
 # %% ../../nbs/03_models/12_batch_heads.ipynb #bh21
 def _is_packed(inputs) -> bool:
-    "Return whether several texts share a row, which shows in positions that restart or in boundaries of texts"
+    "Return whether rows contain several texts, judging by restarting positions or by `cu_seq_lens_q`"
     if 'cu_seq_lens_q' in inputs: return True
     places, mask = inputs.get('position_ids'), inputs.get('attention_mask')
     if places is None or places.dim() != 2: return False
@@ -132,7 +132,7 @@ def _text_numbers(
 
 # %% ../../nbs/03_models/12_batch_heads.ipynb #bh33
 def _text_fractions(A, queries, later) -> tuple: # two tensors [texts, heads]
-    "Return the attention of the ordinary tokens of each text to sinks, and to the single word that receives the most"
+    "Return, for each text, the mean attention of its ordinary tokens to sinks, and to the word that receives the most"
     of_words = torch.where(queries[:, None, :, None], A, 0.)
     to_keys = of_words.sum(2)/queries.sum(1)[:, None, None] # [texts, heads, keys]
     sinks = later.clone()
@@ -141,13 +141,14 @@ def _text_fractions(A, queries, later) -> tuple: # two tensors [texts, heads]
     return torch.where(sinks, to_keys, 0.).sum(-1), torch.where(sinks, 0., to_keys).amax(-1)
 
 def _largest_of(logits, queries, A) -> torch.Tensor: # [heads]
-    "Return the largest of the `logits` [texts, heads, queries] at `queries`; NaN without logits"
+    "Return each head's largest logit over the chosen `queries`; NaN if there are no logits or no queries"
     if logits is None or not queries.any(): return A.new_full(A.shape[1:2], torch.nan)
     return torch.where(queries[:, None], logits, -torch.inf).amax((0, 2))
 
 def _stacked_maps(model, inputs, layers) -> tuple: # ([layers, texts, heads, n, n], {layer: [texts, heads, n]}, layers)
-    """Return the attention of `model` for `inputs` and the largest logits of each query, in evaluation mode, in the
-    precision of its parameters"""
+    """Run `model` on `inputs` in evaluation mode; return the attention maps, the largest logits and the layers
+
+    The pass uses the precision of the model's parameters."""
     observing = observe(model, layers, logits=True)
     with undisturbed(model, training=False), full_precision(model), observing as maps, torch.no_grad():
         stack = check_part(model)[1]

@@ -35,7 +35,7 @@ def step_of(folder) -> int:
     return int(Path(folder).name.rpartition('-')[2])
 
 def refuse_damaged(folder, who):
-    "Raise a `ValueError` if the checkpoint in `folder` has a manifest that its weights do not match"
+    "Raise a `ValueError` if the checkpoint in `folder` has a manifest and its files do not match it"
     if not (folder/'manifest.json').exists(): return
     wrong = checkpoint_damage(folder, contents=True, but=resume_files)
     if wrong: raise ValueError(f'{who}: {folder/wrong[0].file} {wrong[0].reason}; restore this file from a copy')
@@ -125,7 +125,7 @@ def thin_out(
 
 # %% ../../nbs/03_models/08_checkpoints.ipynb #agr20
 def _classes_of(run) -> list: # [] if the run has no class names
-    "Return the class names from the first snapshot of `run`, in the order with which it was trained"
+    "Return the class names from the first snapshot of `run`, in the order used in training"
     task = tasks.get(run.config.get('task') or 'classification')
     if task is None or not task.has_classes or not run.recorded: return []
     try: return run.snapshot(*run.recorded[0]).classes

@@ -196,7 +196,7 @@ def _joined(tokenizer, parts, block):
 
 # %% ../../nbs/03_models/06_corruption.ipynb #023
 def _parts(texts, tokenizer, block) -> tuple: # (texts to join, number of texts longer than `block`)
-    "Split the `texts` that are longer than `block` into their words"
+    "Split texts of more than `block` tokens into words; return all resulting pieces and the number of split texts"
     bad = [i for i, t in enumerate(texts) if not isinstance(t, str) or not t.strip()]
     if bad:
         raise ValueError(f'pack_texts: {len(bad)} of the texts {"is" if len(bad) == 1 else "are"} empty or not a '
@@ -258,7 +258,7 @@ def _choose_tokens(
     fraction,   # fraction of the ordinary tokens of a sentence
     seed:int, step:int,
 ) -> torch.Tensor: # bool [batch, n]
-    "Choose the tokens to corrupt at `step`: `fraction` of each sentence, at least one"
+    "Choose the tokens to corrupt at `step`: the given `fraction` of each sentence's ordinary tokens, at least one"
     ordinary = ~batch['is_special']
     n = ordinary.sum(1)
     k = torch.minimum((n.double()*fraction + .5 + 1e-9).floor().clamp(min=1), n)  # .15*10 must not round below 1.5

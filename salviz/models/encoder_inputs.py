@@ -102,7 +102,7 @@ def encoder_input(
     source,                  # an image, see `as_image`; or audio: floats [samples]
     name:str='encoder_input',# beginning of error messages
 ) -> EncoderInput:
-    "Prepare `source` for the encoder of `model`; raise a `ValueError` with the reason if its outputs cannot be mapped"
+    "Prepare `source` for the encoder of `model`; raise a `ValueError` if encoder outputs cannot be mapped to `source`"
     model = unwrapped(model)
     kind = getattr(model.config, 'model_type', '')
     if kind == 'whisper': return _audio_input(model, processor, source, name)

@@ -34,7 +34,7 @@ class _Family:
 _families = {}
 
 def _family(*names, **options):
-    "Register a function as `crops` of the families `names`, which are model types of transformers"
+    "Return a decorator that registers a function as `crops` for the transformers model types `names`"
     def register(crops):
         for name in names: _families[name] = _Family(crops, **options)
         return crops
@@ -74,14 +74,16 @@ def _qwen_crops(model, processor, height, width, inputs):
 
 # %% ../../nbs/03_models/14_image_tokens.ipynb #it12
 def _tiles(height, width, rows, columns, grid) -> list: # of `Crop`
-    "Return the crops of `rows` × `columns` tiles and of the whole image, with `grid` (rows, columns) of tokens each"
+    """Return crops for `rows` × `columns` tiles and, unless there is one tile, for the whole image
+
+    Each crop has a `grid` (rows, columns) of tokens."""
     tall, wide = height/max(rows, 1), width/max(columns, 1)
     tiles = [Crop(r*tall, c*wide, tall, wide, *grid) for r in range(rows) for c in range(columns)]
     whole = Crop(0, 0, height, width, *grid)
     return tiles + [whole] if len(tiles) != 1 else tiles
 
 def _grid(model, inputs, patch, merge) -> tuple: # (rows, columns)
-    "Return the size of the grid of tokens of one tile"
+    "Return the numbers of rows and columns of tokens in one tile"
     side = np.broadcast_to(patch, 2)*merge
     return tuple(int(n) for n in np.array(inputs['pixel_values'].shape[-2:])//side)
 
@@ -156,7 +158,7 @@ VisionParts.__doc__ = """The inner models of a vision-language model: `tower`, w
 (None: all), and `language`; each image token merges `merge` × `merge` patches"""
 
 def vision_parts(model) -> VisionParts:
-    "Return the vision tower and the language model inside `model`"
+    "Return the vision tower and language model in `model`, the number of tower layers used, and the merge size"
     family, model = _family_of(model, 'vision_parts'), unwrapped(model)
     read = getattr(model.config, 'vision_feature_layer', -1)
     last = max((n if n >= 0 else model.config.vision_config.num_hidden_layers + 1 + n)

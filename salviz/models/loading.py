@@ -83,7 +83,7 @@ def undisturbed(
 
 # %% ../../nbs/03_models/03_loading.ipynb #0122
 def twin(model):
-    "Return a copy of `model` in eval mode that shares only the weights with it"
+    "Return a copy of `model` in eval mode that shares its weights and buffers; no parameter requires gradients"
     weights = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
     copied = copy.deepcopy(model, {**weights, **{id(b): b for b in model.buffers()}})
     copied.is_twin = True
@@ -142,7 +142,7 @@ _reads_first_of_image = frozenset('DeiTForImageClassification ViTForImageClassif
                                   'ViTMSNForImageClassification'.split())
 
 def _pooled_of_images(model, pixels):
-    "Return `pooled_rows` for images"
+    "Return the pooled row, 0, of each image; raise a `ValueError` if the head is not known to read only this row"
     if not _reads_first_of_image.isdisjoint(c.__name__ for c in type(model).__mro__):
         return torch.zeros(len(pixels), dtype=torch.long, device=pixels.device)
     raise ValueError(f'pooled_rows: {type(model).__name__} is not among the heads that are known to read only [CLS]; '
@@ -266,7 +266,7 @@ def _locate(name, revision):
 # %% ../../nbs/03_models/03_loading.ipynb #022b
 @contextmanager
 def _explained(name, silence):
-    "Convert errors in loading the model called `name` into errors with instructions"
+    "Convert errors that occur in the block while loading the model called `name` into errors with instructions"
     try: yield
     except (OSError, ValueError) as e:
         packaged = f'packaged models: {", ".join(_packaged_models)}'
@@ -334,7 +334,7 @@ def _class_count(name, config, num_labels, labels, replace, head=tasks['classifi
 
 # %% ../../nbs/03_models/03_loading.ipynb #030
 def _give_padding(model, tokenizer):
-    "Set the padding token of `tokenizer`, and the same token in the config of `model`"
+    "Set an unusable padding token of `tokenizer` to its end token, and use the same padding token in `model`"
     if not is_embedded(model, tokenizer.pad_token_id):
         if not is_embedded(model, tokenizer.eos_token_id):
             raise ValueError(f'{type(tokenizer).__name__} has neither a padding nor an end token with an embedding in '
@@ -402,8 +402,9 @@ def is_taught(parameter:str) -> bool:
 
 # %% ../../nbs/03_models/03_loading.ipynb #taught-2b
 def load_taught_weights(model, name):
-    """Add the trained weights of the packaged model called `name` to `model`, a new 'minilm'; leave a head for other
-    classes unchanged"""
+    """Turn `model`, a new 'minilm', into the packaged model called `name` by loading its trained weights
+
+    A head with a different number of classes stays unchanged."""
     learned, is_same_head = load_file(_taught_file(name)), model.config.num_labels == len(taught_classes[name])
     with torch.no_grad():
         for key, parameter in model.named_parameters():
@@ -476,7 +477,7 @@ def load_classifier(
 
 # %% ../../nbs/03_models/03_loading.ipynb #049
 def _check_task(task, num_labels, labels):
-    "Raise a `ValueError` if transformers has no head for `task`, or if names are passed for a task without classes"
+    "Raise a `ValueError` if transformers has no head for `task`, or if classes are passed for a task without classes"
     if task not in task_heads():
         problem = (f'load_model_for has no head for task={task!r}; available: {", ".join(task_heads())}. '
                    'For time series, use the nets in salviz.models.nets')
@@ -516,7 +517,7 @@ def input_limit(
     model,     # a transformers model; None: use only the limit of the tokenizer
     tokenizer,
 ) -> int: # very large if there is no limit
-    "Return the number of tokens that `model` and `tokenizer` accept, including special tokens"
+    "Return the maximum number of tokens that `model` and `tokenizer` accept, including special tokens"
     config = model.config.get_text_config() if model is not None else None
     sizes = [getattr(config, f'max_{side}position_embeddings', None) for side in ('', 'encoder_', 'decoder_')]
     limit = min((size for size in sizes if size), default=None)

@@ -205,7 +205,7 @@ class _InputCellAttention(nn.Module):
         self.tanh, self.softmax = nn.Tanh(), nn.Softmax(-1)
 
     def weights(self, x):
-        "Return A [batch, hops, step, attended step]"
+        "Return the attention weights [batch, hops, step, attended step]"
         scores, n = self.second(self.tanh(self.first(x))).transpose(1, 2), x.shape[1]
         later = torch.ones(n, n, dtype=torch.bool, device=x.device).triu(1)
         # a finite fill: DeepLIFT takes differences of scores, and inf - inf is NaN
@@ -359,7 +359,7 @@ class SeriesTransformer(SmallNet):
         return {self.main_input_name: torch.linspace(-1, 1, math.prod(self.config.shape)).view(1, *self.config.shape)}
 
     def mask(self, x):
-        "Return the mask of a causal model: bool (True = attend), or numbers to add to the scores for eager attention"
+        "Return the mask of a causal model: bool, or numbers to add to the scores in eager attention; otherwise None"
         if not self.config.causal: return None
         earlier = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()[None, None]
         if self.config._attn_implementation != 'eager': return earlier
@@ -401,7 +401,7 @@ class TextLSTM(SmallNet):
 
     @torch.no_grad()
     def copy_embeddings(self, table):
-        "Copy word vectors [vocabulary, size] into the embeddings; the padding token's vector stays 0"
+        "Copy word vectors [vocabulary, size] into the embeddings, and set the vector of the padding token to 0"
         self.embeddings.weight.copy_(table)
         if self.config.pad_token_id is not None: self.embeddings.weight[self.config.pad_token_id] = 0.
 

@@ -74,7 +74,7 @@ def check_patches(
     model, # model from transformers
     shape, # shape of an image: (channels, height, width)
 ):
-    "Raise an error if a vision transformer cannot be observed or does not accept images of `shape`"
+    "Raise an error if `model` cannot be observed, rejects images of `shape`, or has maps without a grid of patches"
     check_observable(model)
     grid, config, name = patch_grid(model), attention_stack(model).config, type(model).__name__
     check_faults(_shape_fault(config, shape), f'{name} ')

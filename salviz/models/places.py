@@ -36,7 +36,9 @@ def logits_at(
     model,
     is_read, # bool [rows, tokens] for the passes in the block; None: compute all positions
 ):
-    "Compute the logits of `model` only where `is_read`; `outputs.places` contains the positions, see `_packed_places`"
+    """Compute the logits of `model` only at positions that `is_read` selects; `outputs.places` lists these positions
+
+    The positions are stored as in `_packed_places`."""
     places = None if is_read is None else _packed_places(is_read)
     layer = None if places is None or not 0 < places.shape[1] < is_read.shape[1] else _output_layer(model)
     if layer is None:

@@ -25,7 +25,7 @@ def sentence_positions(
     real:torch.Tensor,   # bool [pairs, tokens]: tokens that are not padding
     second:torch.Tensor, # bool [pairs, tokens]: tokens of the second sentence
 ) -> tuple: # (int64 [2 * pairs, n], bool [2 * pairs, n]: entries that are not padding)
-    "Return the position of each token of each sentence in the row of its pair"
+    "Return the positions of each sentence's tokens in the row of its pair, and a mask of the positions without padding"
     belongs = torch.cat([real & ~second, real & second])
     longest = int(belongs.sum(1).max())
     at = (~belongs).long().argsort(dim=1, stable=True)[:, :longest]
@@ -51,7 +51,9 @@ class PairMaps:
     layers, largest_logits = (), {}
 
     def fill(self, maps, sentences:tuple):
-        "Store the `maps` of a pass over `sentences`: their positions, their mask, and the number of tokens in a row"
+        """Store the `maps` of a pass over single sentences, moved to the positions of the sentences in their pairs
+
+        `sentences` contains the positions, their mask and the number of tokens in a row, see `_joined_blocks`."""
         def joined(x): return _joined_blocks(x, *sentences)
         self.layers, self._maps = maps.layers, {l: joined(maps[l]) for l in maps.layers}
         self.largest_logits = {l: joined(x) for l, x in maps.largest_logits.items()}

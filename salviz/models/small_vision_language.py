@@ -22,7 +22,7 @@ _tags = ('<fake_token_around_image>', '<global-img>', '<end_of_utterance>',
          *(f'<row_{row}_col_{column}>' for row in range(1, 7) for column in range(1, 7)))
 
 def _small_tokenizer():
-    "Return a tokenizer of words, with the special tokens of all families"
+    "Return a word-level tokenizer with the special tokens of all families"
     named = list(dict.fromkeys(_specials.values()))
     vocab = ['<pad>', '<s>', '</s>', '<unk>', *named, *_tags, *_words]
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocab)}, unk_token='<unk>'))
@@ -33,7 +33,7 @@ def _small_tokenizer():
 
 # %% ../../nbs/03_models/15_small_vision_language.ipynb #sv09
 def _without_videos(processor_class):
-    "Return a subclass of `processor_class` that accepts no video processor"
+    "Return a subclass of `processor_class` that works without a video processor"
     def check(self, name, argument):
         if name != 'video_processor': return processor_class.check_argument_for_proper_class(self, name, argument)
     def save(self, folder, **kwargs):

@@ -93,8 +93,9 @@ class Task(Facts):
         return self.score(outputs, batch, labels)
 
     def batch_labels(self, labels:list, classes:int):
-        """Return the `labels` of a batch's rows as one tensor [batch, ...]; None: the collator pads lists and leaves
-        other labels unchanged"""
+        """Return the `labels` of a batch as one tensor [batch, ...], or None to leave them to the collator
+
+        The collator pads lists and leaves other labels unchanged."""
 
     def label_collator(self, model):
         "Return the `labels` argument of `Collator`: `batch_labels` for the number of classes of `model`"
@@ -138,7 +139,7 @@ class MultiLabel(Task):
     def predicted(self, outputs, batch): return (outputs.logits.detach() > 0).float()
 
     def score(self, outputs, batch, labels):
-        "Return the mean logit of the classes in `labels`, or minus the largest logit if there are none [batch]"
+        "Return the mean logit of the classes in `labels`, or minus the largest logit for an example without classes"
         holds, logits = labels.bool(), outputs.logits
         mean = torch.where(holds, logits, 0.).sum(1) / holds.sum(1).clamp(min=1)
         return torch.where(holds.any(1), mean, -logits.amax(1))

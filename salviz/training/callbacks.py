@@ -23,7 +23,7 @@ class _Recording(TrainerCallback):
         self.trainer, self._reported = None, None
 
     def tell(self, what, n=1):
-        "Report the time since the last report to the control, as the duration of `n` tasks of one kind (`what`)"
+        "Report to the control that `n` tasks of one kind (`what`) took the time since the last report"
         now = time.perf_counter() - self.control.waited
         if self._reported is not None: self.control.tell(what, n, now - self._reported, self.trainer)
         self._reported = now
@@ -43,7 +43,7 @@ class _Recording(TrainerCallback):
         self.tell('recording')
 
     def gate(self):
-        "Wait or stop if the control requests it"
+        "Wait while the control pauses training, and leave training if the control requests a stop"
         if self.control.hold(self.trainer): self.trainer.leave()
 
 # %% ../../nbs/06_training/06_callbacks.ipynb #032
@@ -59,9 +59,10 @@ def answers_of(
     predictions, # classes for classifiers
     labels,
 ) -> tuple|None: # (number of rows, their only class or None, fraction of other labels)
-    """Return whether a classifier predicts the same class for all rows
+    """Return the number of rows, the class predicted for all of them (or None), and the fraction of other labels
 
-    Return None for other tasks, for fewer than 32 rows, and if more than four fifths of the labels are the same."""
+    Return None for tasks other than classification, for fewer than 32 rows, and if more than four fifths of the labels
+    are the same."""
     columns = [np.asarray(x) for x in (predictions, labels)]
     if any(x.ndim != 1 or x.dtype.kind not in 'iu' for x in columns) or len(labels) < _fewest_rows: return None
     if np.unique(labels, return_counts=True)[1].max() > .8*len(labels): return None

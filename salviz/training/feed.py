@@ -28,7 +28,7 @@ from ..models.tasks import answers_images, task_of, tasks
 
 # %% ../../nbs/06_training/00_feed.ipynb #006
 def _split_faults(data, task) -> Iterator[str]:
-    "Yield a fault if `data` is not a dictionary of splits, and one for each split that cannot be used for `task`"
+    "Yield the reasons why `data` cannot be used for `task`: a wrong type, missing or empty splits, missing columns"
     needed, loader = tasks[task].columns, tasks[task].loader
     if not isinstance(data, dict):
         yield (f'data must be a DatasetDict with train and validation splits, got {type(data).__name__}; '
@@ -44,7 +44,7 @@ def _split_faults(data, task) -> Iterator[str]:
                    f'(see {loader})')
 
 def _check_splits(data, task='classification'):
-    "Raise a `ValueError` for the first of `_split_faults`"
+    "Raise a `ValueError` with the first fault that `_split_faults` finds in `data`"
     check_faults(_split_faults(data, task), 'train: ')
 
 # %% ../../nbs/06_training/00_feed.ipynb #007
@@ -273,7 +273,7 @@ class SignalFeed(Feed):
         return encode_signals(data)
 
     def probes(self, data, probes, seed=0) -> tuple: # (encoded `Dataset`, list with None for each example)
-        "Return the encoded probe examples, and a list with None for each; example ids continue after those of `data`"
+        "Return the encoded probe examples and a list with None for each example; ids continue after those of `data`"
         chosen, column = _choose_probes(data, probes, seed), self.task.columns[0]
         if not isinstance(chosen, datasets.Dataset) or column not in chosen.column_names:
             raise ValueError(f'probes must be a number, a split or a Dataset with the column {column} for '
@@ -286,7 +286,7 @@ class SignalFeed(Feed):
 
 # %% ../../nbs/06_training/00_feed.ipynb #a33682ba
 def _pair_columns(probes) -> dict: # columns `text`, `text_pair` and, if there are any, `label`
-    "Return the columns of `probes`: a list of pairs of texts, or a `Dataset`"
+    "Return `probes`, a list of pairs of texts or a `Dataset`, as a dict of columns"
     columns = {}
     if isinstance(probes, datasets.Dataset):
         columns = {name: list(probes[name]) for name in ('text', 'text_pair', 'label') if name in probes.column_names}
@@ -353,7 +353,7 @@ class AnswerFeed(Feed):
         return batch | collated(rows, self.kinds)
 
     def _check_columns(self, part, where):
-        "Raise a `ValueError` if the split `part` lacks a column"
+        "Raise a `ValueError` if the split `part` has no column called image or target_text"
         lacking = [name for name in ('image', 'target_text') if name not in part.column_names]
         check_faults(f'the rows of {where} lack the column {lacking[0]}; answers about images require image, text '
                      '(the prompt) and target_text (the answer)' if lacking else '', 'train: ')
@@ -374,7 +374,7 @@ class AnswerFeed(Feed):
                                      for (split, part), first in zip(data.items(), counts)})
 
     def probes(self, data, probes, seed=0) -> tuple: # (encoded `Dataset`, list with None for each example)
-        "Return the encoded probe examples, and a list with None for each; example ids continue after those of `data`"
+        "Return the encoded probe examples and a list with None for each example; ids continue after those of `data`"
         for split, part in data.items(): self._check_columns(part, split)
         chosen = _choose_probes(data, probes, seed)
         check_faults('' if isinstance(chosen, datasets.Dataset) else

@@ -95,7 +95,7 @@ def _job_faults(model, method, settings) -> Iterator[str]:
 
 # %% ../../nbs/06_training/04_job.ipynb #046d
 def _column_faults(data, settings) -> Iterator[str]:
-    "Yield a fault for `group` and `contrast` if no split has the column"
+    "Yield a fault for each of the settings `group` and `contrast` that names a column missing from all splits"
     for argument in ('group', 'contrast'):
         name, columns = getattr(settings, argument), dict.fromkeys(c for d in data.values() for c in d.column_names)
         if name is not None and name not in columns:
@@ -209,7 +209,7 @@ def _same_method(was, now, method) -> bool:
 
 # %% ../../nbs/06_training/04_job.ipynb #051ab
 def _set_back(run, config, method, weights) -> Path: # None: start from the beginning
-    "Reset `run` to its last complete checkpoint and return it; raise an error if the run cannot be resumed"
+    "Reset `run` to its last complete checkpoint and return the checkpoint; raise an error if training cannot resume"
     def refuse(why): raise ValueError(f'train: cannot resume {run.path}: {why}')
     differs = [k for k in _same_when_resumed if run.config.get(k) != config.get(k)]
     if not _same_method(run.config.get('method'), config['method'], method): differs.insert(0, 'method')
@@ -230,7 +230,9 @@ def _set_back(run, config, method, weights) -> Path: # None: start from the begi
 
 # %% ../../nbs/06_training/04_job.ipynb #051ac
 def _open_here(path, config, method, resume, weights) -> tuple: # (Run, checkpoint or None, `Held`)
-    "Create a run in `path`, or reset the existing run to its last checkpoint; `weights`: checksum of the model"
+    """Create a run in `path`, or reset the existing run to its last checkpoint, and lock the folder
+
+    `weights` is the checksum of the model's weights."""
     if resume and not untouched(path): Run(path) # raises an error before anything is written
     path.mkdir(parents=True, exist_ok=True)
     held, checkpoint = Held(path), None
@@ -311,8 +313,8 @@ class Job:
 def _agreed(model, tokenizer, data, settings) -> tuple: # (data, probes, entries for the config of a run)
     """Make model, tokenizer and data consistent, and warn about each change
 
-    The classes in the data are put into the order of `model`, `model` adopts the special tokens of `tokenizer`, and its
-    weights are converted to a dtype that can be trained."""
+    The labels in the data are renumbered in the order of the model's outputs, `model` and `tokenizer` get the same
+    padding token, and weights in half precision are converted to float32 if the settings allow it."""
     probes, (agreed, of_classes) = settings.probes, agreed_data(model, data)
     if isinstance(probes, datasets.Dataset):
         probes, more = agreed_split(model, probes, who='train: probes')

@@ -231,7 +231,9 @@ class _SnapshotParts(_Observations):
 
     def _arrays(self, j, row, real, seen,
     ) -> tuple: # (arrays, layers, entries of `info`) of a `Snapshot`
-        "Return all observations of example `j`; `real`: where its tokens are, or None if it has no tokens"
+        """Return all observations of example `j` as arrays, the layers of the arrays, and entries of `info`
+
+        `real` is a mask of the tokens that are not padding, or None if the example has no tokens."""
         maps, saliency = seen['maps'], seen['saliency']
         arrays, info = self._answer(j, real, seen)
         layers = {}

@@ -75,7 +75,7 @@ def _recorder(job, steps) -> Recorder:
 
 # %% ../../nbs/06_training/08_trainer.ipynb #060c
 def _predicted(p) -> tuple: # (predictions, confidence of each prediction or None)
-    "Return the predictions in the result `p` of an evaluation"
+    "Return the predictions in the result `p` of an evaluation, and the confidence of each prediction or None"
     if isinstance(p.predictions, tuple): return p.predictions
     return p.predictions, None
 
@@ -103,7 +103,7 @@ def make_trainer(job:Job, control:Control) -> MethodTrainer:
 # %% ../../nbs/06_training/08_trainer.ipynb #064
 @contextlib.contextmanager
 def _ending_recorded(job:Job, trainer):
-    "Record in the run if training within this context ends early"
+    "If training within this context is stopped or fails, store this in the run"
     try: yield
     except Stopped:
         job.run.set_state(stopped=max(trainer.state.global_step, job.first_step))

@@ -127,7 +127,7 @@ def _network(model):
     return unwrapped(model)
 
 def _recorded_as(model):
-    "Return the model that is recorded for the `model` that is trained: its network, or the pairs of a bi-encoder"
+    "Return the model to record: the network inside `model`, wrapped in `SentencePairs` if it is a bi-encoder"
     net = _network(model)
     return SentencePairs(net) if is_bi_encoder(net) else net
 
@@ -170,7 +170,7 @@ def _check_pairs(task, probes):
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa32
 def _probe_feed(model, tokenizer, probes, max_length) -> tuple: # (feed, encoded probes, their texts)
-    "Return the feed of `model` and the encoded probes; longer texts are truncated to `max_length` with a warning"
+    "Return the feed of `model`, the encoded probes and their texts, which are truncated to `max_length` with a warning"
     _check_probes(probes)
     if tokenizer is not None and getattr(tokenizer, 'pad_token_id', 0) is None:
         raise ValueError('watch: the tokenizer has no padding token; set one, for example with '
@@ -213,7 +213,7 @@ class _BatchHeads:
         self.is_missing = False # whether a row has already reported that no training pass was seen
 
     def _missing(self, step:int) -> dict: # {} before the first step
-        "Return the row that reports, once, that no training pass was seen"
+        "Return a row that reports that no training pass was seen; {} before the first step and after the first report"
         if not step or self.is_missing: return {}
         self.is_missing = True
         return dict(kind='heads', examples='batches', reason='no training pass was seen, for example because the model '
