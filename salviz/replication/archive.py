@@ -83,7 +83,7 @@ def _of_budget(file, budget) -> str:
     return ''.join(to_json(e) + '\n' for e in file_entries(Path(file)) if belongs(e))
 
 def _software(now) -> dict:
-    "Return the version and commit of salviz that wrote the archive (rows contain the versions of their runs)"
+    "Return the version and commit of salviz and the time of writing, for an archive"
     from salviz import __version__
     return dict(salviz=__version__, commit=_commit_of(find_spec('salviz').origin) or None, written=now.isoformat())
 

@@ -79,7 +79,7 @@ def _run_seconds(study, method, steps, rows, before) -> float:
     return max(short - 2*step, 0.) + step*(steps + rows/(3*batch))
 
 def _unusable(methods, points) -> dict: # {method: reason}
-    "Return the methods that cannot be created with their first point, such as those that need a teacher"
+    "Return the methods that cannot be created with their first point, with the reasons, such as a missing teacher"
     out = {}
     for name, spec in methods.items():
         allowed = arguments_of(spec)
@@ -89,7 +89,7 @@ def _unusable(methods, points) -> dict: # {method: reason}
     return out
 
 def _planned(study, trials, seeds, budget, held_out, say, left_out, seconds, workers=1) -> _Plan:
-    "Estimate the time of methods without known `seconds`, and reduce the number of trials to fit the budget"
+    "Return a plan: estimate run times missing from `seconds`, and reduce the number of trials to fit the budget"
     sizes, epochs = {k: len(part) for k, part in study.data.items()}, study.train['epochs']
     steps = epochs*math.ceil(sizes['train']/study.train['batch_size'])
     seconds, left_out = dict(seconds), dict(left_out)
@@ -113,7 +113,7 @@ def _planned(study, trials, seeds, budget, held_out, say, left_out, seconds, wor
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-012
 def _shipped_comparison() -> Path:
-    "Return the file of the comparison that ships with the package"
+    "Return the path of the comparison file that ships with the package"
     return resources.files('salviz.replication')/'rows'/'comparison.json'
 
 @dataclass
@@ -166,7 +166,7 @@ class _Ranked(_ComparedRows):
         return sorted(names, key=lambda name: -means[name])
 
     def columns(self) -> list:
-        "Return the metrics of the table"
+        "Return the names of the metrics that the table shows"
         ends = [self.score, 'worst_group', 'consistency']
         wanted = [f'{split}_{end}' for end in ends for split in (*self.splits, 'mean_ood')]
         wanted += [f'plausibility_{split}_token_f1' for split in self.splits]
@@ -222,7 +222,7 @@ class MethodComparison(_Sentences):
         columns:Sequence[str]|None=None, # metrics; None: see `columns`
         **options,              # options of `result_table`, such as digits, percent, titles
     ) -> ResultTable:
-        "Return the means of the methods that learned, with paired comparisons with plain fine-tuning"
+        "Return the means of the methods that learned, and their paired comparisons with plain fine-tuning"
         ranked = self.ranked()
         if not ranked: raise ValueError(f'MethodComparison: no method can be ranked: {self._notes_sentence()}')
         order = self.rows['method'].map({name: i for i, name in enumerate(ranked)})
@@ -235,7 +235,7 @@ class MethodComparison(_Sentences):
         return table
 
     def table(self, **options) -> pd.DataFrame: # see `results`
-        "Return the table as a data frame of texts, the best method first and methods without a rank last"
+        "Return the table as a data frame of strings, with the best method first and unranked methods last"
         notes, remarks, rows, heads = self.notes(), self._evaluation_notes(), [], []
         if self.ranked():
             table = self.results(**options)
@@ -259,7 +259,7 @@ class MethodComparison(_Sentences):
         return figure(frame, 'domain_shift', **{**dict(x=f'test_{self.score}', y=f'mean_ood_{self.score}'), **options})
 
     def methods_text(self, form:Literal['markdown', 'latex']='markdown') -> str:
-        "Return the text on the compared methods for the methods section of a paper, with the tuning and the tests"
+        "Return text for a paper's methods section: the compared methods, their tuning and the statistical tests"
         chosen = '; '.join(f'{name}: ' + ', '.join(f'{k} = {format_value(x)}' for k, x in tuned['chosen'].items())
                            for name, tuned in self.tuning.items())
         added = (self._evaluation_sentence(), self._tuning_sentence(), f'Chosen settings: {chosen}.'*bool(chosen),
@@ -273,7 +273,7 @@ class MethodComparison(_Sentences):
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-022
 def _final_measures(data, score, held_out, group, contrast, explained) -> dict: # {name: measure}
-    "Return the metrics of the final runs"
+    "Return the measures to compute for the final runs"
     ends = [score]
     if score == 'accuracy': ends += ['macro_f1', 'calibration_error']
     names = [f'{split}_{end}' for split in ('validation', *held_out) for end in ends]
@@ -292,7 +292,7 @@ def _final_measures(data, score, held_out, group, contrast, explained) -> dict: 
     return out
 
 def _with_means(frame, splits) -> pd.DataFrame:
-    "Add columns to `frame`: means over the shifted splits, and the cost of a step relative to plain fine-tuning"
+    "Return `frame` with columns added for means over shifted splits and for step time relative to plain fine-tuning"
     for end in dict.fromkeys(c.removeprefix('test_') for c in frame if c.startswith('test_')):
         shifted = [c for split in splits[1:] if (c := f'{split}_{end}') in frame]
         if shifted: frame[f'mean_ood_{end}'] = frame[shifted].mean(axis=1)
@@ -302,7 +302,7 @@ def _with_means(frame, splits) -> pd.DataFrame:
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-025
 def _tuned(study, plan, methods, measure) -> dict: # {method: {'trials', 'space', 'chosen', 'score'}}
-    "Choose the best point of each method by `measure`"
+    "Return the best point of each method by `measure`, with its score, the number of trials and the search space"
     out = {}
     for name, points in study.points.items():
         scores = [study.score_of(name, point, measure) for point in points]
@@ -314,7 +314,7 @@ def _tuned(study, plan, methods, measure) -> dict: # {method: {'trials', 'space'
     return out
 
 def _spent(folder, workers=1) -> float:
-    "Return the seconds that `workers`, which train at the same time, have taken for the finished trials in `folder`"
+    "Return the training time of the finished trials in `folder`, in seconds, divided by the number of `workers`"
     return sum(float(study_progress(folder/name).cells['seconds'].fillna(0).sum()) for name in ('tuning', 'final')
                if (folder/name/'study.json').exists())/workers
 
@@ -331,19 +331,19 @@ def _missing_methods(folder, methods) -> str: # '' if there are none
             f'{call}, or choose another folder')
 
 def _column_fault(data, train) -> str: # '' if there is none
-    "Return an error message if the test split lacks the column of groups or contrast sets"
+    "Return an error message if the test split lacks a column that `train` names for groups or contrast sets"
     names = [train[k] for k in ('group', 'contrast') if train.get(k)]
     lacking = [name for name in names if name not in data['test'].column_names]
     if not lacking: return ''
     return f'the test split has no column {lacking[0]!r}; its columns are {", ".join(data["test"].column_names)}'
 
 def _is_complete(study) -> bool:
-    "Return whether no trial is left to train"
+    "Return whether every trial of `study` is finished or has failed"
     return all(study._is_done(c) or 'error' in study._record(c.name) for c in study.cells)
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-026
 def _prepared(data, ood, ood_rows):
-    "Return the data with the shifted splits"
+    "Return the data with additional test splits from other domains, if `ood` is set"
     from salviz.data.shifted import shifted_splits
     from salviz.data.texts import load_text
     if isinstance(data, (str, PathLike)): data = load_text(str(data))
@@ -366,14 +366,14 @@ class _Work:
         check_faults(fault or _column_fault(data, train) or _missing_methods(self.folder, methods), 'compare: ')
 
     def study(self, name, points, seeds, measures, tunes=False) -> PointStudy:
-        "Return the tuning study or the final study"
+        "Return the tuning or the final study, as selected by `name`"
         study = PointStudy(self.folder/name, self.model, self.data, self.methods, points, seeds, measures, tunes,
                            **self.train)
         study.ends = self.ends
         return study
 
     def finish(self, study) -> bool: # whether it is complete
-        "Train the trials of a study until the deadline; return whether all of them are finished"
+        "Train the trials of a study until the deadline; return whether every trial is finished or has failed"
         if time.time() < self.ends and not _is_complete(study): study.run(**self.run_options)
         return _is_complete(study)
 
@@ -425,7 +425,7 @@ class _Comparing(_Work):
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-028
 def _comparison(work, plan, tuning, final) -> MethodComparison:
-    "Return the results of the trials that are finished"
+    "Return the comparison of all methods, based on the finished trials"
     rows, sentences, texts = pd.DataFrame(), [], {}
     if final is not None:
         rows = final.results()

@@ -59,7 +59,7 @@ def methods_named(
 
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-010
 def space_of(spec) -> dict: # {setting: values}
-    "Return the search space of a method; for functions without a search space, return that of the base class"
+    "Return the search space of a method, or that of the base class if the method has none"
     from salviz.methods.base import Method
     return getattr(spec, 'search_space', Method.search_space)
 
@@ -68,7 +68,7 @@ def search_points(
     n:int,
     seed:int=0, # seed of the order of combinations
 ) -> list: # of {setting: value}, distinct; at most as many as there are combinations
-    "Return `n` points of a grid"
+    "Return at most `n` distinct points from a grid over `space`"
     first, *others = space
     values = list(space[first])
     middle = len(values)//2
@@ -110,7 +110,7 @@ class _RoundsOfPoints(Study):
         return type(data)({k: part for k, part in data.items() if k in ('train', 'validation')})
 
     def _may_use(self, cell, other) -> bool:
-        "Return whether `run_of` in a trial would find the trial `other`: the best one of its method with the same seed"
+        "Return whether `run_of` selects `other` for `cell`, as the best trial of another method with the same seed"
         points, measure = self.points[other.method], next(iter(self.measures))
         scores = [self.score_of(other.method, point, measure) for point in points]
         best = points[int(np.nanargmax(scores))] if np.isfinite(scores).any() else points[0]
@@ -153,7 +153,7 @@ class PointStudy(_RoundsOfPoints):
         return cell.method != plain_method and super()._is_spent(cell)
 
     def run_cell(self, cell, again=(), ended=None, leave=lambda: False) -> str: # as `Study.run_cell`
-        "Train and measure one trial, unless it is too late; a trial that the deadline interrupts can be resumed"
+        "Train and measure one trial before the deadline; a trial interrupted by the deadline can be resumed"
         def is_late(): return time.time() >= self.ends
         if is_late(): return 'busy'
         try: return super().run_cell(cell, again, ended, lambda: leave() or is_late())
@@ -162,7 +162,7 @@ class PointStudy(_RoundsOfPoints):
             raise
 
     def _is_over(self, cell) -> bool:
-        "Return whether `cell` is finished, or must not be started because it is too late"
+        "Return whether `cell` is finished, or must not be started because the deadline has passed"
         return time.time() >= self.ends or super()._is_over(cell)
 
     def _report(self, busy):
@@ -197,7 +197,7 @@ class SplitExplanations:
 
     @property
     def version(self) -> str:
-        "Return a text that identifies this measure in a study"
+        "Return a string that identifies this measure in a study"
         return f'1 {vars(self)}'
 
     def __call__(self, model, tokenizer, data) -> dict: # {'comprehensiveness', 'sufficiency'}
@@ -209,11 +209,11 @@ class SplitExplanations:
         return {name: float(table.loc['used', name] - table.loc['random', name]) for name in table}
 
 def step_seconds(run) -> float:
-    "Return the median seconds of a training step, without the first step"
+    "Return the median duration of a training step in seconds, excluding the first step"
     return float(np.median([row['seconds'] for row in run.train_rows][1:] or [math.nan]))
 
 def majority(run) -> float:
-    "Return the accuracy of a constant answer on the test split; 0 for a correlation"
+    "Return the test accuracy of always predicting the most frequent class; 0 if the metric is not accuracy"
     if run.best_metric[0] != 'accuracy': return 0.
     labels = run.load_arrays('test_predictions')['labels']
     return float(np.bincount(labels).max()/len(labels))

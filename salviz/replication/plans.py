@@ -52,7 +52,7 @@ def plan(
     starts=None,
     **sizes, # {budget: arguments}
 ):
-    "Register a function(folder, after, **sizes) -> `Study` as a plan; used as a decorator"
+    "Return a decorator that registers a function(folder, after, **sizes) -> `Study` as a plan"
     def register(make):
         if name in plans: raise ValueError(f'plan: a study {name!r} is already registered; choose another name')
         unknown = [budget for budget in sizes if budget not in budgets]

@@ -729,7 +729,7 @@ def _below(gate, rows):
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-26c
 def _mean_gate(gate, rows): # -> `verdicts.GateCheck`, or None
-    "Check a gate on the mean of its conditions"
+    "Return the check of a gate on the mean over its conditions, or None if it cannot be computed"
     if gate.below is not None: return _below(gate, rows)
     runs = pd.concat([rows_where(rows, gate.study, condition, gate.where) for condition in gate.arms])
     has_measure = len(runs) and gate.measure in runs
@@ -743,7 +743,7 @@ def gated(
     effect:Effect,
     rows:pd.DataFrame,
 ) -> tuple: # (differences that count, number of dropped pairs, checks as `salviz.replication.verdicts.GateCheck`)
-    "Return the differences of an effect that pass its gates on single pairs, and the checks of its gates on means"
+    "Return the differences that pass an effect's gates on pairs, the number dropped, and the checks of gates on means"
     d, dropped = differences(effect, rows), 0
     for gate in effect.gates:
         if not gate.each: continue
@@ -868,8 +868,10 @@ def unannounced(
     was:dict, # the `registry_description` at the first result
     now:dict,
 ) -> list: # of phrases
-    """Return the differences between two registries, except settings of conditions and gates that were added after the
-    first result with a reason"""
+    """Return the differences between two registries
+
+    Gates that were added after the first result with a reason are ignored, as are conditions and pools if `was` lacks
+    them."""
     def before(registry): # without these
         def first_gates(effect): return [g for g in effect['gates'] if not g.get('after_run')]
         effects = {name: {**e, 'gates': first_gates(e)} for name, e in registry['effects'].items()}

@@ -268,7 +268,7 @@ def _edge(effect): # threshold of the effect, with its sign
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-14b
 def _interval_marks(axis, finding, scale=1.):
-    "Return the marks of an interval, its mean and the detectable effect, divided by `scale`"
+    "Return marks for the interval, the mean and the detectable effect of a finding, with values divided by `scale`"
     v, edge = finding.verdict, _edge(finding.effect)
     left, right = sorted((axis.at(0), axis.at(edge/scale)))
     out = [dict(shape='band', kind='small', x=left, width=f'{right - left:.2f}'), _upright(axis.at(0), 'zero')]
@@ -343,7 +343,7 @@ def _forest(
     idle=(), # names of effects with a condition that barely learned
     intervals='95 % intervals',
 ) -> Markup:
-    "Draw all effects, divided by their smallest effects of interest, with the detectable effects"
+    "Draw effects and detectable effects, each divided by the smallest effect of interest"
     shown = [f for f in findings if f.has_interval]
     if not shown: return Markup()
     reach = [x/f.effect.smallest for f in shown for x in (f.verdict.low, f.verdict.high, f.verdict.detectable)]
@@ -441,7 +441,7 @@ def _condition_values(
     effect,
     rows:pd.DataFrame,
 ) -> dict: # {(task, number of the term): values over the seeds}
-    "Return the values of the terms of an effect"
+    "Return the metric values of each term of an effect, by task"
     out = {}
     for i, term in enumerate(effect.terms):
         runs = rows_where(rows, term.study, term.arm, term.where)
@@ -480,7 +480,7 @@ def _our_numbers(finding, rows) -> Markup:
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-22z
 def _baselines_first(terms) -> list: # indices of the terms
-    "Return the order of the terms: plain training first, or else the terms with negative weights"
+    "Return the order of the terms: plain training first or, if there is none, terms with negative weights first"
     plain = [t.arm in ('FT', 'plain', 'none') and dict(t.where).get('start') != 'AG' for t in terms]
     if not any(plain): plain = [t.weight < 0 for t in terms]
     return sorted(range(len(terms)), key=lambda i: not plain[i])
@@ -496,7 +496,7 @@ def _has(rows, column): return column in rows and rows[column].notna().any()
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-22bb
 def _held_against(runs, study, target):
-    "Yield the (metric, level or its column, name of the level, sign) that the `runs` of a condition are compared with"
+    "Yield the references for `runs` of a condition as tuples (metric, level or its column, name of the level, sign)"
     if study in constants:
         measure, level, words = constants[study]
         if measure in runs: yield measure, level, words, -1 if 'loss' in measure else 1
@@ -609,7 +609,7 @@ def _ends(means, *more): # (low, high)
     return None
 
 def _whole_or_compared(means, compared, level): # (ends of the scale, are lines cut?)
-    "Return the scale of all lines, or that of the compared conditions if another condition is far away"
+    "Return the scale of all lines, or of the compared conditions if others are far away, and whether lines are cut"
     whole, near = _ends(means, level), _ends(means.reindex(compared), level)
     far = whole and near and whole[1] - whole[0] > 3*(near[1] - near[0])
     if far: return (near, True)
@@ -769,7 +769,7 @@ def _titled(study): # title of a study
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-27b1
 def _cost(claim, rows):
-    "Return the runs, seeds and minutes of the studies of a claim"
+    "Return HTML with the number of runs, the seeds and the training time of a claim's studies"
     runs = rows[rows.study.isin(claim.studies)]
     missing = [name for name in claim.studies if name not in set(runs.study)]
     studies = [(name, _titled(name)) for name in claim.studies]
@@ -778,7 +778,7 @@ def _cost(claim, rows):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-27c
 def _ranges(numbers) -> str:
-    "Return integers as ranges, such as '100 to 105, 110'"
+    "Format integers as ranges, such as '100 to 105, 110'"
     runs = []
     for x in numbers:
         if runs and x == runs[-1][1] + 1: runs[-1][1] = x
@@ -910,7 +910,7 @@ def _by_word(findings) -> dict: # {verdict: {name of the claim: findings of its 
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-33cb
 def _outcome_table(findings):
-    "Return a table of the verdicts, counted by paper"
+    "Return a table with the number of claims per verdict and paper"
     by_word = _by_word(findings)
     lines = []
     for word, named in by_word.items():
@@ -944,7 +944,7 @@ def _group(word, items, heading, meaning): return dict(word=word, claims=items, 
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-33d
 def _groups(findings, budget) -> list:
-    "Return the claims with their results (quick budget: the effects), grouped by verdict"
+    "Return the claims (or the effects, for the quick budget) with their results, grouped by verdict"
     if budget != 'quick':
         def items(named): return [_claim_item(claim, budget) for claim in named.values()]
         return [_group(word, items(named), *groups[word]) for word, named in _by_word(findings).items()]
@@ -973,7 +973,7 @@ def _idle(effect, rows): # did one of its conditions barely learn on all tasks?
     return any(group.little.all() for _, group in _learnt(effect, rows).groupby(['condition', 'words']))
 
 def _idle_claims(findings, rows) -> list: # of `Claim`
-    "Return the claims with a verdict for or against them that have a condition that barely learned on every task"
+    "Return the claims that were decided although one of their conditions barely learned on every task"
     decided = ('supported', 'not supported', 'contradicted')
     names = {name for name, word in _claim_words(findings).items() if word in decided}
     idle = [f.claim for f in findings if f.claim.name in names and f.has_interval and _idle(f.effect, rows)]
@@ -981,7 +981,7 @@ def _idle_claims(findings, rows) -> list: # of `Claim`
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-35
 def _chance_counts(findings) -> dict:
-    "Count the verdicts that remain significant after Holm's correction"
+    "Count the tested and the decided effects; list decided effects that Holm's correction makes insignificant"
     tested = [f for f in findings if f.effect.primary and f.has_interval]
     decided = [f for f in tested if _shows_an_effect(f)]
     return dict(tested=len(tested), decided=len(decided), weak=[f.effect.name for f in decided if f.p_holm >= .05])
@@ -1004,7 +1004,7 @@ def _first_page(findings, rows, budget) -> Markup:
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-37
 def _machine_line(name, machine, rows):
-    "Describe one machine in words"
+    "Return a machine's description, its number of rows and its software versions"
     facts = [str(machine.get('processor') or 'unknown processor')]
     for k in ('threads', 'cores'):
         if machine.get(k): facts.append(f'{machine[k]} {k.removesuffix("s") if machine[k] == 1 else k}')
@@ -1058,7 +1058,7 @@ def _effects_table(findings, idle=()):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-39
 def _raw_rows(rows):
-    "Return collapsed tables, one per study, and a file to download"
+    "Return HTML with a collapsed table per study and a link to download all rows"
     data, studies = base64.b64encode(gzip.compress(csv_text(rows).encode(), 9, mtime=0)).decode(), []
     for study, runs in rows.groupby('study', sort=False):
         columns = [k for k in runs.dropna(axis=1, how='all') if k not in ('study', 'budget', 'processor', 'threads')]
@@ -1070,7 +1070,7 @@ def _raw_rows(rows):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-41
 def _registry_part(budget, first, findings=()):
-    "Return the fingerprint and the changes since the first run"
+    "Return HTML with the fingerprint of the registry and its changes since the first run"
     registered()
     now = registry_description(budget)
     changes, before = [], None

@@ -64,7 +64,7 @@ def _selected_plans(
     chosen:list, # list of `Claim`
     budget='small',
 ) -> list: # names, in the order in which they are trained
-    "Return the budget's studies that claims test or show, and the studies from whose runs they start"
+    "Return the names of the studies that the claims use in this budget, including studies that provide initial runs"
     wanted = {s for c in chosen for s in c.studies if budget in plans[s].sizes}
     wanted |= {before for s in wanted for before in plans[s].after}
     return [name for name in plans if name in wanted]
@@ -128,7 +128,7 @@ class _Worker:
         return study.run_cell(cell, ended=lambda: write_row(self.file, *row_of(study, cell, name, self.budget)))
 
     def once(self) -> bool:
-        "Try each trial once; return whether another process is still training one of them"
+        "Try each trial once; return whether another process is still training a trial"
         busy = False
         for name in self.names:
             for cell in self.study(name).cells:
@@ -151,7 +151,7 @@ def _work(modules, folder, budget, names, file):
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-12
 def _laid_out(folder, budget, names) -> dict: # {identity: (study, minutes)}
-    "Return all trials, as listed in the files of the studies; create missing studies"
+    "Return the trials listed in the files of the studies, with estimated minutes; create missing studies"
     cells = {}
     for name in names:
         file = Path(folder)/name/'study.json'
@@ -163,7 +163,7 @@ def _laid_out(folder, budget, names) -> dict: # {identity: (study, minutes)}
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-12b
 def _left(cells, done, begun, since, processes) -> float: # minutes
-    "Return the remaining time, from the estimates of the plans and the pace so far"
+    "Return the remaining time in minutes, estimated from the plans and the pace so far"
     estimated = sum(minutes for at, (_, minutes) in cells.items() if at in done - begun)
     pace = (time.monotonic() - since)/60*processes/estimated if estimated else 1.
     return pace*sum(minutes for at, (_, minutes) in cells.items() if at not in done)/processes
@@ -192,7 +192,7 @@ def _errors(folder, names) -> list: # of phrases
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-13
 def _started(work, processes, *args) -> list:
-    "Start processes of one thread each that call `work`, and return them"
+    "Start and return single-threaded processes that call `work`"
     before = os.environ.get('OMP_NUM_THREADS')
     os.environ['OMP_NUM_THREADS'] = '1' # torch reads it when it is imported
     workers = [multiprocessing.get_context('spawn').Process(target=work, args=args) for _ in range(processes)]
@@ -205,7 +205,7 @@ def _started(work, processes, *args) -> list:
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #185a428d
 def _ended(workers):
-    "End processes and wait for them"
+    "Terminate the running `workers` and wait until all have ended"
     for w in workers:
         if w.is_alive(): w.terminate()
     for w in workers: w.join()

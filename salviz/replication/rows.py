@@ -77,7 +77,7 @@ def row_entries(
 def recorded_cells(
     file,
 ) -> set: # see `identity`
-    "Return the trials that have a row in `file`"
+    "Return the identifiers of the trials that have a row in `file`"
     return {identity(e) for e in file_entries(Path(file)) if e['kind'] == 'row'}
 
 # %% ../../nbs/15_replication/07_rows.ipynb #rw-6b
@@ -139,7 +139,7 @@ def row_of(
     name:str,    # name of its plan
     budget:str,
 ) -> tuple: # (row, machine)
-    "Return the row of a finished trial, as it is stored"
+    "Return the row of a finished trial in its stored form, and the description of its machine"
     folder = f'runs/{cell.name}'
     run = Run(study.folder/folder)
     measures = next(r for r in study.results().to_dict('records') if r['run'] == folder)
@@ -159,7 +159,7 @@ def write_row(
     row:dict,     # see `row_of`
     machine:dict,
 ) -> bool: # True if it was written; False if its trial already has a row
-    "Append a row to `file`, unless its trial has one"
+    "Append a row to `file` unless its trial already has one; return whether the row was written"
     file = Path(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f'{file}.lock'):

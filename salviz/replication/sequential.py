@@ -23,13 +23,13 @@ def spent(
     fraction:float, # fraction of the planned data, above 0 and at most 1
     alpha:float=.05,
 ) -> float:
-    "Return the error probability that may be spent up to `fraction` (Lan and DeMets 1983, O'Brien-Fleming type)"
+    "Return the cumulative error probability at a `fraction` of the data (Lan and DeMets 1983, O'Brien-Fleming type)"
     from scipy.stats import norm
     return float(2*norm.sf(norm.isf(alpha/2)/math.sqrt(fraction)))
 
 # %% ../../nbs/15_replication/10_sequential.ipynb #sq-8
 def _crossing(limit, step, grid, density) -> float:
-    "Return the probability that the walk leaves [-limit, limit] in its next step, having stayed inside before"
+    "Return the probability that the walk, so far inside the limits, leaves [-limit, limit] in its next step"
     from scipy.stats import norm
     outside = norm.sf((limit - grid)/step) + norm.cdf((-limit - grid)/step)
     return float(np.trapezoid(density*outside, grid))
@@ -46,7 +46,7 @@ def look_levels(
     fractions:tuple=look_fractions, # fractions of the planned data, ascending
     alpha:float=.05,                # probability of a false positive at any look
 ) -> tuple: # two-sided p-value that is required at each look
-    "Return the thresholds of all looks for the spending function `spent`"
+    "Return the p-value thresholds of all looks, based on the spending function `spent`"
     from scipy.optimize import brentq
     from scipy.stats import norm
     levels, before, (grid, density) = [], 0., (None, None)
@@ -70,7 +70,7 @@ def _differing_tasks(
     d:pd.Series,     # differences, one per pair
     tasks:pd.Series, # the task of each pair
 ) -> float: # NaN with a single task, or fewer than three pairs in a task
-    "Return the p-value of the test that mean effects are equal in all tasks (Alexander and Govern 1974)"
+    "Return the p-value of a test of equal mean effects in all tasks (Alexander and Govern 1974)"
     from scipy.stats import alexandergovern
     groups = [part.dropna().to_numpy(float) for _, part in d.groupby(tasks.to_numpy())]
     if len(groups) < 2 or min(map(len, groups)) < 3 or any(np.ptp(part) < 1e-12 for part in groups): return math.nan
@@ -135,7 +135,7 @@ def planned_pairs(
     smallest:float, # effect to detect
     power:float=.8,
 ) -> int:
-    "Return the number of pairs with which the last look detects `smallest` with probability `power`"
+    "Return the number of pairs needed to detect the effect `smallest` at the last look with probability `power`"
     from scipy.stats import norm
     n = 1.03*((norm.isf(.025) + norm.isf(1 - power))*s/smallest)**2
     return max(4, math.ceil(n))
@@ -150,7 +150,7 @@ def simulated_verdicts(
     seed:int=0,
     rule:str='better',
 ) -> pd.Series: # fraction of each verdict
-    "Run the whole sequential procedure on normally distributed differences"
+    "Simulate the sequential test on normally distributed differences, and return the fraction of each verdict"
     rng, words = np.random.default_rng(seed), []
     for _ in range(repeats):
         d = rng.normal(effect, deviations, (seeds, len(deviations)))

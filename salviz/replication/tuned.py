@@ -151,7 +151,7 @@ def learned(
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-19
 def _gates(effect, rows) -> tuple: # (tasks to leave out, checks of all conditions that failed)
-    "Check all conditions of an effect, task by task"
+    "Return the tasks in which a condition of an effect did not learn, and the failed checks"
     left_out, failed = set(), []
     for study, condition, where in dict.fromkeys((t.study, t.arm, t.where) for t in effect.terms):
         runs = rows_where(rows, study, condition, where)
@@ -169,7 +169,7 @@ def tested_pairs(
     rows:pd.DataFrame, # rows of the tuned budget
     seeds:int,         # number of seeds, starting with `first_seed`
 ) -> tuple: # (pairs as for `verdict`, gate, names of tasks that are left out)
-    "Return the pairs that the test at an interim look includes"
+    "Return the pairs to test at an interim look, failed checks if no pair passes them, and the tasks left out"
     rows = bare(rows)[rows.seed < first_seed + seeds]
     pairs = differences(effect, rows)
     left_out, failed = _gates(effect, rows)
@@ -253,7 +253,7 @@ class _TunedWorker(TunedTrials):
         self.effects, self.failed, self.busy = effects, set(), False
 
     def tuned(self, name:str, condition:str) -> bool:
-        "Tune a condition, skipping runs that other processes train; return whether its choice is frozen"
+        "Tune a condition, skipping runs that other processes train; return whether its settings are frozen"
         if (name, condition) in frozen(self.file): return True
         study = self.studies[name]
         if condition != study.baseline and not self.tuned(name, study.baseline): return False
@@ -280,13 +280,13 @@ class _TunedWorker(TunedTrials):
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-30
 def _inherited(study, condition, chosen) -> dict:
-    "Return the choice of a condition that has no grid"
+    "Return the choice for a condition without a grid, which uses the settings `chosen` for the baseline"
     return dict(study=study.name, condition=condition, settings=chosen, metric=study.target[0], score=None, scores=[],
                 rows=0, fingerprint='')
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-31
 class TunedProtocol(_TunedWorker):
-    "Tune and train the effects of the tuned protocol in order"
+    "Run the tuned protocol: tune conditions and train test runs, one effect after another"
     def once(self) -> bool:
         "Process all effects once; return whether another process is still training a required run"
         self.busy = False
@@ -317,7 +317,7 @@ class TunedProtocol(_TunedWorker):
 def tuned_table(
     file, # file of rows
 ) -> pd.DataFrame: # one row per effect
-    "Return the verdicts of the tuned protocol, and the effects that it does not decide"
+    "Return a table of the verdicts of the tuned protocol, including the effects that it cannot decide"
     out = []
     for name, found in tuned_verdicts(file).items():
         v = found and found.whole

@@ -347,7 +347,7 @@ def tuned_report_html(
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #01fe14b7
 def _fixed_before(at_start) -> dict:
-    "Return whether effects, thresholds, grids and looks equal those that were stored with the first tuning run"
+    "Return the fingerprints of the current registry and the one stored at the first tuning run, and their differences"
     now = registry_description('tuned')
     if at_start is None: return dict(now=fingerprint_of(now), before='', changes=[])
     start = {**at_start, 'budget': 'tuned'}

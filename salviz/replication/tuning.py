@@ -92,7 +92,7 @@ def _on_test_pool(
     pools, # function() -> `DatasetDict`
     rows,  # numbers of rows of train, validation and test
 ): # function(seed) -> `DatasetDict`
-    "Return a function that draws training rows, and validation rows from the test pool (for losses of language models)"
+    "Return a function that draws training rows, with rows of the test pool as the validation split"
     def data(seed):
         from datasets import DatasetDict
         from salviz.data.texts import subset
@@ -103,7 +103,7 @@ def _on_test_pool(
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-14
 def _study(folder, model, data, methods, seeds, settings, target, measures, tuning, warmup=0., weights='none', **train):
-    "Return a `Study` of test runs, or of tuning runs, which compute only the target metric"
+    "Return a `Study` of test runs or, if `tuning` is set, of tuning runs that compute only the target metric"
     from salviz.studies.study import Study, StudyOptions
     how = dict(dict(snapshots=0, probes=1, keep=1, progress=False), **train)
     return Study(folder, model, _without_test(data) if tuning else data, methods, seeds, settings,
@@ -159,7 +159,7 @@ _by_domain = dict(settings=dict(task=list(_domains)), tuned_on=dict(task=list(_d
 tuned_studies = {} # {name: `TunedStudy`}
 
 def _add(*args, **more):
-    "Register a study under its name"
+    "Create a `TunedStudy` from the arguments and register it under its name"
     study = TunedStudy(*args, **more)
     tuned_studies[study.name] = study
 
@@ -248,7 +248,7 @@ _add('MLM', 'masked language models of three depths', _language_trials,
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-27
 def _translation_trials(folder, methods, seeds, settings, tuning, rows=(4000, 300, 600), **train): # -> `Study`
-    "Return a study of small translators of the copy-and-reorder language"
+    "Return a study of small translation models for the copy-and-reorder language"
     pools = language._reorder_pools
     def model_of(seed):
         from salviz.models.corruption import small_model
@@ -268,7 +268,7 @@ _add('MT', 'translation', _translation_trials,
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-29
 def _coreference_trials(folder, methods, seeds, settings, tuning, rows=(1200, 200, 200), **train): # -> `Study`
-    "Return a study of MiniLM as a language model of sentences with antecedents"
+    "Return a study of MiniLM as a masked language model on generated sentences with antecedents"
     def model_of(seed):
         from salviz.models.loading import load_model_for
         return load_model_for('masked_lm', 'minilm', seed=seed)
@@ -358,7 +358,7 @@ def choice_of(
     candidates:list, # dicts, see `TunedStudy.candidates`
     rows:list,       # dicts, the tuning rows of this condition
 ) -> dict: # study, condition, settings, metric, score, scores, rows, fingerprint
-    "Return the candidate with the best mean of the target over seeds and tasks; the first such candidate in a tie"
+    "Return the choice for a condition: the candidate with the best mean target metric; in a tie, the first one"
     metric, better = study.target
     values = [[r['measures'][metric] for r in rows if _of_candidate(r, study) == candidate] for candidate in candidates]
     if not all(values):
@@ -423,7 +423,7 @@ class TunedTrials:
                             dict(study.tuned_on if tuning else study.settings), tuning, **train)
 
     def _teacher(self, name, condition, seed, tuning) -> tuple: # (study, cell, path of its run)
-        "Return the run that a student learns from"
+        "Return the study, the trial and the run path of the teacher that a student learns from"
         teacher = self.studies[name].conditions[condition].teacher
         study = self.study(name, teacher, self.chosen(name, teacher), tuning)
         cell = next(c for c in study.cells if c.seed == seed)

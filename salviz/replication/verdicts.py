@@ -50,8 +50,10 @@ _weakest = ('not run', 'no verdict', 'not testable', 'inconclusive') # weakest f
 def word_of_claim(
     words, # verdicts of all primary effects of the claim
 ) -> str:
-    """Return the verdict of a claim from the verdicts of all its effects: their common verdict; else 'not supported' if
-    any effect is not supported or contradicted; else the weakest verdict"""
+    """Return the verdict of a claim from the verdicts of its primary effects
+
+    This is their common verdict; otherwise 'not supported' if any verdict is 'not supported' or 'contradicted';
+    otherwise the weakest verdict."""
     words = list(words)
     if not words: raise ValueError('word_of_claim: no verdicts; a claim needs at least one primary effect')
     if len(set(words)) == 1: return words[0]

@@ -125,7 +125,7 @@ def _data_of(table, file, settings):
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds014
 def _with_runs(kind, run_of, **arguments):
-    "Create a method of class `kind`, with runs in place of arguments that refer to a run"
+    "Create a method of class `kind`, after replacing each reference to a run in `arguments` by that run"
     runs = {k: run_of(x['run_of']) for k, x in arguments.items() if isinstance(x, dict)}
     return kind.from_args({**arguments, **runs})
 

@@ -95,12 +95,12 @@ def _unpacked(archive, place) -> str:
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg05-2c
 def _came_to(run) -> int: # -1 without a run
-    "Return the step from which the run in the folder at `run` can be resumed"
+    "Return the step of the last checkpoint in the run folder `run`; 0 without checkpoints, -1 without a usable run"
     if state_of(run) in ('finished', 'interrupted'): return max(Run(run).checkpoints, default=0)
     return -1
 
 def _put(place, folder, name):
-    "Move the unpacked run and record in `place` into the study in `folder`"
+    "Move the unpacked record into the study in `folder`; move the run if it is finished or beyond the existing one"
     for part in ('runs', 'cells'): (folder/part).mkdir(exist_ok=True)
     run = folder/'runs'/name
     if state_of(place/'run') == 'finished' or _came_to(place/'run') > _came_to(run): # else keep the existing run
@@ -234,7 +234,7 @@ _work.checkpoint = _resubmission
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg09
 class _Crew:
-    "An executor that is re-created when the death of a worker breaks it, if it was passed as a function"
+    "An executor that, if it was passed as a function, is re-created when a dying worker breaks it"
     def __init__(self, executor):
         self.make, self._pool = (None, executor) if hasattr(executor, 'submit') else (executor, None)
         if self.make and not callable(executor):
@@ -247,7 +247,7 @@ class _Crew:
         return self._pool
 
     def drop(self, pool, why):
-        "Release the broken `pool`"
+        "Discard the broken `pool`; raise an error if there is no function to create a new one"
         if not self.make:
             raise RuntimeError('Study: a worker died and broke the pool; finished trials are stored. Pass a function '
                                'that creates the executor, or call run() again with a new executor') from why
@@ -259,7 +259,7 @@ class _Crew:
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg09b
 def _delay_of(executor) -> int: # submitit's default if none is set
-    "Return the seconds from the signal that announces the end of a job until the end itself"
+    "Return the number of seconds between the signal that a job is about to end and its end"
     inner = getattr(executor, '_executor', executor)
     usual = 30 if getattr(executor, 'cluster', None) == 'local' else 90
     return int(getattr(inner, 'parameters', {}).get('signal_delay_s', usual))
@@ -324,7 +324,7 @@ class _Shipments:
 class _Arrivals(_Shipments):
     "Handling of the results that workers return"
     def _land(self):
-        "Wait until a result arrives, or until a trial that another process held becomes free"
+        "Wait until a result arrives or a trial held by another process becomes free; handle results that have arrived"
         pause = .01
         while not (back := [sent for sent in self.flying if sent.is_back]) and not self._recall():
             time.sleep(pause)
@@ -347,14 +347,14 @@ class _Arrivals(_Shipments):
         self._lost(sent, RuntimeError(f'its jobs end too early; the reason for the last one: {why}'), False)
 
     def _took(self, sent, archive) -> str: # the outcome
-        "Store the archive that a worker returned"
+        "Store the archive that a worker returned, and return the outcome of its trial"
         try: sent.lease.check()
         except Leased: return 'busy'
         with _incoming(self.study.folder, archive) as (place, name): _put(place, self.study.folder, name)
         return 'finished'
 
     def _has_begun(self, sent, e) -> bool:
-        "Return whether a worker had started the trial; without a shared folder, assume so and count the try here"
+        "Return whether a worker had started the trial; without a shared folder, count a try and return True"
         name = sent.cell.name
         if self.shared: return self.study._record(name).get('tries', 0) > sent.tries
         tried = sent.tries + 1 + getattr(e, 'allowed_failures', 0) # number of retries, in dask's KilledWorker
@@ -445,7 +445,7 @@ def run_on(
     shared=True, # whether workers can access the study's folder
     in_flight:int=None, # maximum number of trials sent at a time; None: number of workers, or 64 if unknown
 ) -> list: # names of trials that other processes are training
-    "Train trials of a study on an executor"
+    "Train trials of a study on an executor; return the names of trials that other processes are training"
     stages = _stages(study, cells)
     if not shared and len(stages) > 1:
         raise ValueError('Study: run(shared=False) cannot train methods with run_of, because workers cannot access the '

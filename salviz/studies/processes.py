@@ -99,7 +99,7 @@ def _train_as_one_process():
 
 # %% ../../nbs/07_studies/01_processes.ipynb #pr09
 def _failure(folder, name, code) -> Exception:
-    "Return the earliest error that a process stored in `folder`; `code`: exit code of the launcher"
+    "Return the error that ended the training of `name`, from files in `folder` and the launcher's exit code"
     output = (folder/'output').read_text(errors='replace').strip()
     killed = re.search(r'Signal \d+ \((\w+)\)', output.partition('Root Cause')[2])
     if killed:

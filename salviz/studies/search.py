@@ -93,7 +93,7 @@ class _PointStudy(Study):
     def value_of(self,
         point:dict, # {setting: value}
     ): # None if a trial of the point failed or is not finished, or if the score is not finite
-        "Return the mean of the score by which the search selects, over the seeds of a point"
+        "Return the mean of the selection score over the seeds of a point"
         numbers = []
         for c in self._cells_of(point):
             record = self._record(c.name)
@@ -192,7 +192,7 @@ class _RunningSearch(_OptunaTrials):
 # %% ../../nbs/07_studies/07_search.ipynb #2c6fdca2
 @dataclass(frozen=True)
 class SearchOptions:
-    "Options of a `Search` that few searches need"
+    "Less common options of a `Search`"
     at_once:PositiveInt=1 # number of points to choose together, for several workers
     seeds:Sequence=(0,)   # seeds of each point
     start:dict|None=None  # first point; None: the middle of the space

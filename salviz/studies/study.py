@@ -138,7 +138,7 @@ def _check_better(better, measures):
 
 # %% ../../nbs/07_studies/03_study.ipynb #018b
 def _check_required(makers, settings):
-    "Raise an error if one of `makers` {description: (function, further arguments)} requires an unavailable argument"
+    "Raise an error if a function in `makers` requires an argument that is not available for it"
     for what, (f, further) in makers.items():
         if not callable(f): continue
         required = [k for k, is_required in arguments_of(f).items() if is_required]
@@ -147,7 +147,7 @@ def _check_required(makers, settings):
 # %% ../../nbs/07_studies/03_study.ipynb #1f21d748
 @dataclass(frozen=True)
 class StudyOptions:
-    "Options of a `Study` that few studies need"
+    "Less common options of a `Study`"
     better:dict|None=None   # {measure: 'higher', 'lower' or None} if a name does not imply the direction
     # checkpoints of a finished run to keep: the 'best' one, 'all' that `keep` allows, or 'none'
     weights:Literal['best', 'all', 'none']='best'
@@ -404,7 +404,7 @@ class _GrowingStudy(_StoredDesign):
         write_whole(self.folder/'study.json', sealed(self.manifest, indent=2).encode())
 
     def grow(self, **more) -> None: # {setting: list of numbers or texts}
-        "Add values to settings and store them in the folder; `run` then trains them"
+        "Add values to settings and store them in the folder; `run` then trains the new trials"
         self.check_live()
         check_allowed('Study: unknown setting', more, self.settings)
         for k, values in more.items():
@@ -431,7 +431,7 @@ def _set_aside(path):
 class _TrainedTrials(_GrowingStudy):
     "Training of single trials"
     def _trained(self, cell, check) -> tuple: # (Run, (model, tokenizer) if this call trained them, else None)
-        "Return the finished run of a trial"
+        "Train a trial unless it is finished, and return its run"
         path = self.folder/'runs'/cell.name
         state = state_of(path)
         if state == 'finished': return Run(path), None
@@ -466,14 +466,14 @@ class _NoSuchScore(ValueError): "Raised for the name of a measure that does not 
 
 # %% ../../nbs/07_studies/03_study.ipynb #027b
 def _on_device(run, untrained):
-    "Load model and tokenizer of the best checkpoint to the GPU if available; `untrained()` returns an adapter's base"
+    "Load the best checkpoint's model (on the GPU if available) and tokenizer; `untrained()` returns an adapter's base"
     import torch
     from salviz.models.checkpoints import load_model
     model, tokenizer = load_model(run, base=untrained() if 'adapter' in (run.config.get('model') or {}) else None)
     return model.to('cuda' if torch.cuda.is_available() else 'cpu'), tokenizer
 
 def _called(f, offered, seed):
-    "Call `f` with those `offered` arguments that it takes, then restore the model's state and random numbers"
+    "Call `f` with the `offered` arguments that it takes and return the result; restore the model and random states"
     from salviz.models.loading import forked_random, undisturbed
     with undisturbed(offered['model'], seed=seed) if 'model' in offered else forked_random(seed):
         return f(**_arguments_for(f, offered))
@@ -544,7 +544,7 @@ class _Checkpoints(_MeasuredTrials):
             with suppress(Leased), self._lease(cell): thin_out(Run(self.folder/'runs'/cell.name), 'none')
 
     def _thin_out(self, cell):
-        "Delete unnecessary checkpoints after a trial, whose lease this process holds, has ended"
+        "Delete unnecessary checkpoints after the end of a trial that this process has leased"
         if self.options.weights == 'all': return
         from salviz.models.checkpoints import thin_out
         run = Run(self.folder/'runs'/cell.name)

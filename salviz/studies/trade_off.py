@@ -36,7 +36,7 @@ def _marked_words(
     data,            # a split with a column rationale
     max_length=None, # maximum number of tokens; None: the maximum of `model`
 ) -> tuple: # (encoded examples that have a rationale, bool array [words] for each)
-    "Return the examples that have a rationale, and masks of their marked words, up to the maximum length"
+    "Return the examples that have a rationale, truncated to the maximum length, and masks of their marked words"
     encoded = feed_for(model, tokenizer, max_length).encode(DatasetDict(test=data))['test']
     marked = [i for i, marks in enumerate(encoded['rationale']) if marks is not None]
     encoded = encoded.select(marked)
@@ -64,7 +64,7 @@ class RationalePlausibility:
 
     @property
     def version(self) -> str:
-        "Return a text that identifies this measure in a study"
+        "Return a string that identifies this measure in a study"
         return f'2 {vars(self)}'
 
     def __call__(self, model:'nn.Module', tokenizer:'PreTrainedTokenizerBase', data:DatasetDict,
@@ -137,7 +137,7 @@ def _check_directions(study, measures, options):
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td012d
 def _even(values, start, scale) -> list:
-    "Return the evenly spaced values that are missing from `values`"
+    "Return evenly spaced values to add to `values`; an empty list if there are at least `start` already"
     spread = sorted(_on_scale(values, scale))
     if len(spread) >= start: return []
     return [v for v in even_values(spread[0], spread[-1], start, scale) if v not in values]
@@ -190,7 +190,7 @@ def pareto(
     scale:Literal['log', 'linear']='log', # scale of the setting
     **options,                      # reference, confidence, better: see `front_of`
 ) -> Front:
-    "Train `study` at evenly spaced values of `setting`, then in gaps of the front of `x` and `y`; return the front"
+    "Train `study` at evenly spaced values of `setting`, then fill gaps in the front of `x` and `y`; return the front"
     _pymoo() # raise at once if pymoo is missing, not after hours of training
     check_allowed('pareto: no option', options, ('reference', 'confidence', 'better'))
     check_faults(_faults(study, (x, y), setting, start, budget, scale), 'pareto: ')
