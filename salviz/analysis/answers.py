@@ -80,7 +80,7 @@ def through_tower(
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an15
 def _divided(weights, layout, merge):
-    "Return the weights [..., patches], in which each token's weight is split equally among its merge × merge patches"
+    "Split each token's weight equally among its merge × merge patches, and return the weights [..., patches]"
     parts = (weights/merge**2).split([crop.rows*crop.columns for crop in layout.crops], -1)
     grids = [part.unflatten(-1, (crop.rows, crop.columns)) for part, crop in zip(parts, layout.crops)]
     finer = [grid.repeat_interleave(merge, -1).repeat_interleave(merge, -2).flatten(-2) for grid in grids]
@@ -113,7 +113,7 @@ class AnswerExplanation:
         return self.tokens[self.start:]
 
     def row(self, token:int, method:AnswerMethod='attention') -> np.ndarray: # float32 [n]
-        "Return the weights of all tokens for the generated token with the index `token`, counted from 0"
+        "Return the weights of all tokens for one generated token (`token` is its index, from 0)"
         check_choice('method', method, tuple(self.weights))
         count = len(self.answer)
         check_faults('' if -count <= token < count else
@@ -165,7 +165,7 @@ def _inputs(model, processor, image, prompt) -> dict:
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an22
 def _continued(inputs, ids) -> dict:
-    "Return `inputs` for the prompt and the answer, whose tokens are `ids` [1, n]"
+    "Return `inputs` extended by the answer; `ids` [1, n] contains the tokens of the prompt and the answer"
     n, out = inputs['input_ids'].shape[1], {}
     for name, x in inputs.items():
         if x.shape == (1, n):
@@ -185,7 +185,7 @@ def _labels(processor, ids, is_image) -> list: # [n]
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an24
 def _tower_problem(model, parts) -> str: # '' if there is none
-    "Return why the attention of the vision tower cannot be observed"
+    "Return the reason why the attention of the vision tower cannot be observed, or '' if it can"
     try: check_observable(parts.tower)
     except ValueError as e:
         return f'The weights stop at the image tokens, since the attention of the vision tower is not available: {e}.'
@@ -202,7 +202,7 @@ def _generated(model, processor, inputs, generate) -> torch.Tensor: # int64 [1, 
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an25
 class _Pass:
-    "The attention of both inner models in one pass over the prompt and the answer, and the gradients of logits"
+    "Logits and attention of one pass of a vision-language model over the prompt and the answer"
     def __init__(self, model, parts, inputs, has_tower, needs_gradient):
         with torch.set_grad_enabled(needs_gradient), observe(parts.language) as language:
             if has_tower:
@@ -212,11 +212,11 @@ class _Pass:
         self.logits, self._language = logits.float(), [language[l] for l in language]
 
     def maps(self) -> tuple: # (maps of the language model, maps of the vision tower), float32 on the CPU
-        "Return the attention of both models"
+        "Return the attention of the language model and the vision tower"
         return tuple([A.detach().float().cpu() for A in maps] for maps in (self._language, self._tower))
 
     def gradients(self, score) -> tuple: # as `maps`
-        "Return the gradients of `score` with respect to the attention of both models"
+        "Return the gradients of `score` with respect to the attention of the language model and the vision tower"
         both = [*self._language, *self._tower]
         found = torch.autograd.grad(score, both, retain_graph=True, allow_unused=True)
         found = [torch.zeros(A.shape) if G is None else G.float().cpu() for A, G in zip(both, found)]
@@ -224,7 +224,7 @@ class _Pass:
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an26
 def _weights_of(method, read, ids, start, is_image, layout, merge, order) -> tuple:
-    "Return the weights [generated, n] of tokens and [generated, patches] of patches (None without maps of the tower)"
+    "Return the weights of tokens [generated, n] and of patches [generated, patches] (None without maps of the tower)"
     (language, tower), rows, patches = read.maps(), [], []
     for at in range(start, len(ids)):
         gradients = None, None
@@ -271,9 +271,9 @@ def explain_answer(
     generate:PositiveInt|dict=16,  # maximum number of tokens in the answer, or a dict of arguments for model.generate
     methods:Sequence[AnswerMethod]=('attention', 'rollout', 'gradient_x_attention'),
 ) -> AnswerExplanation:
-    """Generate an answer and find the pixels and words on which each of its tokens depends; the model is not changed
+    """Generate an answer and find the pixels and words on which each of its tokens depends
 
-    'attention' is the mean over layers and heads, 'rollout' is from Abnar and Zuidema (2020), and
+    The model is unchanged. 'attention' is the mean over layers and heads, 'rollout' is from Abnar & Zuidema (2020), and
     'gradient_x_attention' is the relevance of Chefer, Gur and Wolf (2021)."""
     check_methods(methods, 'explain_answer: ')
     inner, image = unwrapped(model), as_image(image, 'explain_answer: ')

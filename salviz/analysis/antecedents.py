@@ -55,8 +55,9 @@ _mention_kinds = dict(pronominal=('subject', 'object', 'possessive'), nominal=('
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #009
 def _phrases(rng, kind, gender, place) -> list: # of 4 str
-    """Draw four noun phrases. The phrase at position `place` has the given `gender`;
-    if the mention is a pronoun, it is the only phrase with this gender"""
+    """Draw four noun phrases, of which only the phrase at position `place` has the given `gender`
+
+    If the mention is a proper name, the other names may have this gender too."""
     if kind == 'proper':
         chosen = [str(rng.choice(_names[gender]))]
         rest = [n for g in _names.values() for n in g if n != chosen[0]]
@@ -116,7 +117,7 @@ def antecedent_sentences(
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #015
 def _data_problem(data) -> str:
-    "Return the reason why `data` cannot be used for the test (such as missing columns or invalid spans), '' if it can"
+    "Return the reason why `data` cannot be used for the test (such as missing columns), or '' if it can"
     needed = ('text', 'mention', 'antecedent', 'candidates')
     columns = getattr(data, 'column_names', None)
     if columns is None or isinstance(data, dict):
@@ -234,7 +235,7 @@ def _halves(data, seed) -> np.ndarray: # bool [sentences]: True for the first ha
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #029
 def _looked(model, tokenizer, data, layers, batch_size, progress):
-    "Run `model` on the sentences, grouped by length; yield the index of each sentence with its `_mention_weights`"
+    "Run `model` on batches of sentences; yield the index and the `_mention_weights` of each sentence"
     longest, texts = longest_input(model, tokenizer), list(data['text'])
     (encoded, collate, _), aligned = encoded_for(model, texts, tokenizer), align_batch(tokenizer, texts, None, longest)
     cut = [i for i, t in enumerate(aligned) if t.truncated]
@@ -285,8 +286,9 @@ def antecedent_accuracy(
 def _best_head(
     frame, # result of `antecedent_accuracy`
 ) -> pd.DataFrame: # chosen_on, layer, head, chosen (accuracy there), accuracy (on the other half)
-    """Select the best head on each half of the sentences (the lowest layer and head for ties),
-    and return its accuracy on the other half"""
+    """Return the best head on each half of the sentences, with its accuracy on both halves
+
+    If several heads are equally good, the first is selected."""
     rows = []
     for on, other in (('first_half', 'second_half'), ('second_half', 'first_half')):
         best = frame.loc[frame[on].idxmax()]
@@ -301,7 +303,7 @@ def antecedent_report(
     candidates:Literal['words', 'mentions']='words', # 'words' or 'mentions'
     **options,                                       # options of `antecedent_accuracy`
 ) -> pd.DataFrame: # answer, accuracy, heads (the selected ones, as layer.head)
-    "Compare the best head of `model` with the mean over its heads and with the trivial rules"
+    "Compare the accuracy of the best head of `model` with the mean of all heads and with trivial rules"
     if data is None: data = antecedent_sentences()
     frame = antecedent_accuracy(model, tokenizer, data, candidates, **options)
     best, top = _best_head(frame), frame.loc[frame.accuracy.idxmax()]

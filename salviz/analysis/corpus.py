@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #007
 def check_has_column(data, name:str, function:str, needs:str):
-    "Raise a `ValueError` if `data` has no column called `name`; `needs` describes in the error what `function` needs"
+    "Raise a `ValueError` if `data` has no column called `name`; the error states the function's requirement (`needs`)"
     if name not in data.column_names:
         raise ValueError(f'{function} needs {needs}, but data only has the columns {", ".join(data.column_names)}')
 
 def batches(model, rows, collate, batch_size:int, title:str, progress=True):
-    "Yield the `rows` as batches on the device of `model`, texts sorted by length, with a temporary progress bar"
+    "Yield batches of `rows` on the device of `model`, with texts sorted by length; show a temporary progress bar"
     check_counts(batch_size=batch_size)
     order = np.arange(len(rows))
     if 'length' in rows.column_names: order = np.argsort(rows['length'], kind='stable')
@@ -106,7 +106,7 @@ def _entropies(
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #016
 class RunningMean:
-    "Running mean over batches of examples, which stores one number per head"
+    "Running mean over batches of examples, computed from a sum and a count per head"
     def __init__(self): self.total, self.count = 0., 0
 
     def add(self, values): # [batch, ...]

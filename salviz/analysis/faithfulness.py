@@ -109,8 +109,7 @@ def _unit_ranks(
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #010
 def _check_fractions(name, fractions, zero=True):
-    """Raise a `ValueError` unless all `fractions` are between 0 and 1; `name` is their name in the error, and `zero`
-    allows 0"""
+    "Raise a `ValueError` unless all `fractions` are above 0 (or, with `zero=True`, at least 0) and at most 1"
     x = np.asarray(fractions, dtype=np.float64)
     is_inside = (0 < x) & (x <= 1) | zero & (x == 0)
     if x.ndim != 1 or not x.size or not is_inside.all():
@@ -195,7 +194,7 @@ def _perturbed(
     # function (rows int64 [r], keep bool [r, n]) -> probabilities, float64 [r, classes];
     # NaN where removal leaves nothing
 ):
-    "Return a function that runs `model` on selected positions of examples of `batch`"
+    "Return a function that computes class probabilities for examples of `batch` with positions removed or replaced"
     check_choice('replacement', replacement, _replacements)
     check_counts(batch_size=batch_size)
     device, pad = device_of(model), getattr(model.config.get_text_config(), 'pad_token_id', None)
@@ -243,8 +242,7 @@ def _perturbed(
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #024
 def _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean, batch_size,
           target='predicted'):
-    """Prepare the removal of units: return the batch, the ranks, the number of units per example, and a function that
-    runs `model` without some units"""
+    "Prepare the removal of units: return the batch, the unit ranks and counts, and the function from `_perturbed`"
     batch = as_batch(model, inputs, tokenizer, target)
     if replacement == 'mask' and mask_token_id is None: mask_token_id = getattr(tokenizer, 'mask_token_id', None)
     ranks, units = _unit_ranks(batch, values, unit, ranking)
@@ -280,8 +278,9 @@ def _whole(run, ranks):
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #024d
 def _counted(run, ranks, counts, only):
-    """Return the probabilities [batch, bins, classes] after removing the top units or, with `only`, all other units;
-    `counts` [batch, bins] is the number of top units, and identical inputs are run once"""
+    """Return the probabilities [batch, bins, classes] after removing the top units (`only=True`: all other units)
+
+    `counts` [batch, bins] contains the number of top units. Identical inputs are run only once."""
     which = np.stack([np.repeat(np.arange(len(counts)), counts.shape[1]), counts.reshape(-1)], 1)
     different, back = np.unique(which, axis=0, return_inverse=True)
     rows, k = torch.from_numpy(different).unbind(1)
@@ -380,7 +379,7 @@ def _named(methods, target) -> dict: # {name: name of an attribution, its option
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036b
 def _values_of(how, model, data, target, tokenizer, batch_size, seed, words=None) -> list:
-    "Compute the values of one method, one array per example; `words` pools them as in `explain_data`"
+    "Return the attributions of one method, or the arrays that were passed instead, as one array per example"
     if isinstance(how, str): how = dict(method=how)
     if not isinstance(how, dict): return _one_by_one(how, len(data))
     return explain_data(model, data, target=target, tokenizer=tokenizer, batch_size=batch_size,
@@ -392,7 +391,7 @@ def values_by_method(
     target, tokenizer, batch_size, seed,
     words=None,        # pool texts to words, as in `explain_data`
 ) -> dict: # {method: one array per example}
-    "Compute the attributions of `methods` and 'random'; arrays in `methods` are returned as they are"
+    "Compute the attributions of `methods` and 'random'; arrays in `methods` are only converted to float64"
     return {name: _values_of(how, model, data, target, tokenizer, batch_size, seed, words)
             for name, how in _named(methods, target).items()}
 
@@ -510,7 +509,7 @@ def faithfulness_table(
     # index method; comprehensiveness, sufficiency (areas over the perturbation curve), decision_flip (fraction): means
     # over the examples that have them
 ) -> pd.DataFrame:
-    "Return a table for a paper, with one row per method and one for random attributions"
+    "Return a table of the faithfulness of several methods, with one row per method and one for random attributions"
     names = dict(comprehensiveness='aopc_comprehensiveness', sufficiency='aopc_sufficiency',
                  decision_flip='flip_fraction')
     measured = faithfulness_data(model, data, methods, tokenizer, **settings)

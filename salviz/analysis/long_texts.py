@@ -43,7 +43,7 @@ def pooled(
     return torch.stack([how(x[..., a:b, :], -2) for a, b in zip(bounds, bounds[1:])], -2)
 
 def cell_bounds(bounds:np.ndarray, cell:int) -> np.ndarray: # int [cells + 1]
-    "Return the bounds of cells that are `cell` units wide"
+    "Group units into cells of a given width (`cell`), and return the bounds of the cells"
     return np.append(bounds[:-1:cell], bounds[-1])
 
 def cell_sizes(rows:np.ndarray, keys:np.ndarray) -> np.ndarray: # int64 [row cells, key cells]
@@ -224,11 +224,11 @@ class _Finest:
         self.same = max(0, int((self.bounds[:n] == before.bounds[:n]).cumprod().sum()) - 1) if n else 0
 
     def pooled_keys(self, part:dict) -> dict: # {pool: [row cells, key cells]}
-        "Pool the keys of rows that are already pooled, {pool: [row cells, keys]}"
+        "Pool the keys of `part` {pool: [row cells, keys]}, in which the rows are already pooled"
         return {pool: pooled(x.T.contiguous(), self.bounds, pool).T.cpu() for pool, x in part.items()}
 
     def overview(self, heads) -> Overview:
-        "Return the overview of `heads`, a list of {pool: cells} without the rows reused from an earlier overview"
+        "Combine the pooled cells of `heads` with the rows reused from an earlier overview, and return the `Overview`"
         found = {pool: torch.stack([x[pool] for x in heads]) for pool in ('maximum', 'sum')}
         if n := self.same: # causal: the first n rows of cells do not attend to later cells
             sizes = cell_sizes(self.bounds[:n + 1], self.bounds[:n + 1])
@@ -254,7 +254,7 @@ class LongAttention(_Statistics):
         pool:Literal['maximum', 'mean']='maximum',
         bounds:np.ndarray|None=None, # bounds of the units; None: tokens
     ) -> np.ndarray: # float32 [rows, columns], at most `side` x `side`
-        "Compute a tile of a map; if its cells are single tokens, it equals eager attention up to rounding"
+        "Compute a tile of a map; if each cell is a single token, the tile equals eager attention up to rounding"
         cells = cell_bounds(self._bounds(bounds), cell)
         outside = min(row, column) < 0 or max(row, column)*side >= len(cells) - 1
         check_faults(f'tile: the tile ({row}, {column}) is outside of {len(cells) - 1} cells' if outside else '')
@@ -330,7 +330,7 @@ def explained_text(
     max_length:int|None=None, # maximum number of tokens, including generated ones; None: the model's limit
     generate:int|None=None,   # number of tokens that a causal language model generates after the text
 ) -> tuple: # (`LongText`, iterator over the `LongText` after each generated token)
-    "Run `model` on `text`; warn if the text is truncated"
+    "Return `text` with its attention, and an iterator over its continuation; warn if the text is truncated"
     whole = unwrapped(model)
     part = attention_parts(whole).get('encoder', whole)
     longest = _longest(part, tokenizer, text, max_length)
@@ -379,7 +379,7 @@ class _Generation:
 
 # %% ../../nbs/09_analysis/11_long_texts.ipynb #1879b238
 def _continuation_fault(model, tokens, generate, longest) -> str: # '' if there is none
-    "Return the reason why `model` cannot generate `generate` tokens after `tokens`"
+    "Return the reason why `model` cannot generate the requested number of tokens after a text of this length"
     if isinstance(generate, bool) or not isinstance(generate, Integral) or generate < 1:
         return f'generate must be a positive integer, got {generate!r}'
     if head_of(model) != 'causal': return f'{type(model).__name__} cannot generate text; use a causal language model'

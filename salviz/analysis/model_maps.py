@@ -65,7 +65,7 @@ def _read_texts(
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #014
 @dataclass
 class Answer:
-    "Answer of a model's head for one text, and the part of it that is explained"
+    "Output of a model's head for one text or image, and the score that is explained"
     score:object=None                             # function of (outputs, rows); None: nothing is explained
     explains:str=''                               # description of what is explained
     row:int=None                                  # query row whose state the head reads
@@ -74,13 +74,12 @@ class Answer:
     token_predictions:list=None                   # [n] for a span: 'answer', 'outside', None where none is allowed
 
 def _names_of(model, count, classes=None):
-    "Return the names of the `count` classes of `model`: the names in `classes`, or by default those in its config"
+    "Return the class names of `model`: the names in `classes`, or by default the names in its config"
     return list(classes or [str(model.config.id2label.get(i, i)) for i in range(count)])
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #014b
 def _class(model, target, count, classes=None, what='target'):
-    """Return the index of the class `target`, a name or number, among `count` classes; `what` is the name of the
-    argument in errors"""
+    "Convert a class name or number (`target`) to a class index; raise a `ValueError` if there is no such class"
     names = _names_of(model, count, classes)
     if isinstance(target, str) and target in names: return names.index(target)
     if isinstance(target, int) and not isinstance(target, bool) and 0 <= target < count: return target
@@ -89,7 +88,7 @@ def _class(model, target, count, classes=None, what='target'):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #014c
 def _token(tokenizer, target, count):
-    "Return the token id of `target`, a text of one token or an id, among `count` tokens"
+    "Return the id of the token `target`, an id or the text of a single token; raise a `ValueError` for anything else"
     if isinstance(target, int) and not isinstance(target, bool) and 0 <= target < count: return target
     problem = f'a token, as text or as an id from 0 to {count - 1}, got {target!r}'
     if isinstance(target, str):
@@ -108,7 +107,7 @@ def _written(tokenizer, ids) -> list:
     return raw
 
 def _place(position, n):
-    "Convert `position`, which may be negative, to an index among `n` tokens"
+    "Convert `position`, which may count from the end, to an index from 0; raise a `ValueError` if it is out of range"
     if isinstance(position, int) and not isinstance(position, bool) and -n <= position < n: return position % n
     raise ValueError(f'position must be the index of a token, from 0 to {n - 1}, or negative to count from the end '
                      f'(-1 is the last), got {position!r}')
@@ -186,7 +185,7 @@ def _answer(
     position=None,        # token whose output is explained, if a head has an output for each token
     classes=None,         # for images: names of the classes; None: those in the model's config
 ) -> Answer:
-    "Return the `Answer` of `model` for one text or image with these `outputs`"
+    "Return the `Answer` of `model` for one text or image, given its `outputs`"
     head, name = head_of(model), type(model).__name__
     if callable(target):
         return Answer(target, f'the result of the function {getattr(target, "__qualname__", type(target).__name__)}')
@@ -227,7 +226,7 @@ def _class_probabilities(model, logits, ids) -> np.ndarray: # float32 [C]
     return class_probabilities(model, logits.float())[ids].cpu().numpy()
 
 def _of_several(names, p) -> dict:
-    "Return the `info` of a snapshot of a multi-label model: its task, and the classes in `names` with `p` above .5"
+    "Return entries of a snapshot's `info` for a multi-label model: its task and the predicted classes (`p` above .5)"
     return dict(task='multi_label_classification', predicted_classes=[name for name, x in zip(names, p) if x > .5])
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #026
@@ -248,7 +247,7 @@ def _baseline_token(model, tokenizer):
 _most_steps, _fewest_steps, _tokens_of_most = 20, 6, 512
 
 def _path_steps(saliency, tokens:int, steps=None) -> int:
-    """Return `steps`, or by default the number of steps of integrated gradients for an input of `tokens` tokens
+    """Return `steps`, or by default the number of steps of integrated gradients for an input of this length (`tokens`)
 
     The default is 20 for up to 512 tokens, then decreases with the square of the length to a minimum of 6. For every
     `saliency` other than integrated gradients, it is 20."""
@@ -257,8 +256,7 @@ def _path_steps(saliency, tokens:int, steps=None) -> int:
     return min(_most_steps, max(_fewest_steps, round(_most_steps * (_tokens_of_most / tokens)**2)))
 
 def _note_on_steps(model, inputs, values, score, steps, baseline) -> str:
-    """Return a note that the integrated gradients `values` were computed in fewer `steps` than usual,
-    with their completeness error"""
+    "Return a note on the low number of `steps` of integrated gradients (`values`) and their completeness error"
     error = float(completeness_error(model, inputs, values, score, baseline))
     return (f'Integrated gradients have {steps} steps instead of {_most_steps}, since the input has '
             f'{row_tokens(model, inputs):,} tokens; completeness error: {error:.1%}. '
@@ -305,8 +303,9 @@ _most_ranked = 128 # tokens; in longer texts, the explorer computes ranks only f
 
 # three results: {name: array}, {name: layers}, notes
 def _attribution(model, inputs, score, start) -> tuple:
-    """Compute the attribution of `score` to each attention position and, for short texts, the rank of each value in its
-    row"""
+    """Compute the attribution of `score` to each attention position, and the rank of each value in its row
+
+    For long texts, ranks are computed only if they cannot be computed later."""
     layers, heads, arrays, is_changed = check_layers(model), head_count(model), {}, is_edited(model)
     def put(name, layer, head, x):
         if name not in arrays: arrays[name] = np.empty((len(layers), heads, *x.shape), x.dtype)
@@ -381,8 +380,9 @@ class _Requested:
         return {name: part for name, part in every.items() if part}
 
     def passes(self, model, n, places=None) -> dict: # {description: number of passes}
-        """Return the number of passes of `model` for each part, in the order of computation, for a text or image of `n`
-        tokens; an unknown number counts as 1 (`places` as in `rows_at_once`)"""
+        """Return the number of passes of `model` that each computation needs for an input of `n` tokens, in order
+
+        If the number is unknown, it counts as 1. For `places`, see `rows_at_once`."""
         steps = _path_steps(self.saliency, n, self.steps)
         groups = math.ceil(steps / rows_at_once(model, n, places))
         passes = dict.fromkeys(self.parts(), 1)
@@ -508,7 +508,7 @@ def _token_facts(
 def _saliency_of_each(
     model, inputs, score, start, saliency, steps, baseline,
 ) -> tuple: # ({name: array}, {name: layers}, notes)
-    "Compute the saliency of all tokens for the logit of each token from position `start` on"
+    "Compute the saliency of all tokens for the logit of each generated token; these tokens begin at position `start`"
     ids, method = inputs['input_ids'][0], attribution_named(saliency)
     steps = _path_steps(saliency, len(ids), steps)
     options = {k: v for k, v in dict(steps=steps, baseline=baseline).items() if k in method.options}
@@ -697,7 +697,7 @@ _most_of_pixel = 100. # largest magnitude of a normalised pixel value
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img2b
 def _columns_of(images) -> tuple: # (images, their labels or None, names of the classes or None)
-    "Split the rows of a data set into columns; return anything else as images without labels"
+    "Split a data set into images, labels and class names; return anything else as images without labels"
     if isinstance(images, Dataset):
         label = next((name for name in ('label', 'labels') if name in images.column_names), None)
         if len(images) > _most_images: return range(len(images)), None, None # too many: `_read_images` raises
@@ -723,7 +723,7 @@ def _array(x):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img3
 def _image_problem(x, channels) -> str:
-    "Return the reason why an image model with this number of channels cannot read the array `x`, '' if it can"
+    "Return the reason why an image model with this number of `channels` cannot read the array `x`, or '' if it can"
     if x.ndim != 4 or not len(x):
         return ('images must be [n, channels, height, width], or one image [channels, height, width], got '
                 f'{list(x.shape)}')
@@ -760,7 +760,7 @@ def _read_images(
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img5
 def _classes_of(model, classes, of_data):
-    "Return the class names of `model`: `classes`, or else the names in its config, or else the names in the data"
+    "Return the class names of `model`: `classes` or those in its config; if these are numbers, the names in the data"
     count = model.config.num_labels
     names = _names_of(model, count, classes)
     if classes is not None and (len(names) != count or len({*names}) < count):
@@ -918,7 +918,7 @@ class _BackgroundThread:
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0394
 class _CapturePasses(_BackgroundThread):
-    "Background computation of the parts that `capture` requests, with the number of passes that each part needs"
+    "Background computation of everything that `capture` requests, with progress counted in forward passes"
     def __init__(self, run, capture):
         super().__init__(capture.model)
         self.run, self._capture = run, capture
@@ -935,7 +935,7 @@ class _CapturePasses(_BackgroundThread):
         return capture.requested.passes(capture.model, row_tokens(capture.model, inputs), places)
 
     def _await(self, probe, how):
-        "Record in the entry `awaited` of a snapshot which parts are missing, and why"
+        "Record in a snapshot's `info` (entry `awaited`) which requested results are missing, and why"
         snapshot = self.run.snapshot(0, probe)
         arrays = {'attention attribution': 'attention_attribution',
                   'saliency': 'saliency_map' if self._capture.kind == 'image' else 'saliency',
@@ -972,7 +972,7 @@ class BackgroundAttribution(_CapturePasses):
         super().__init__(run, capture)
 
     def _compute(self):
-        "Compute all parts one after the other"
+        "Perform all requested computations in turn, and add the results to the run"
         parts, several = self._capture.requested.parts(), len(self._capture.snapshots) > 1
         self._status, self._since = 'running', time.monotonic()
         for probe, name, number in self._parts:

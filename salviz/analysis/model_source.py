@@ -84,7 +84,7 @@ class ModelSource(_ModelChoices):
         return self._loaded[1]
 
     def _ready(self, choice):
-        "Return (model, tokenizer) of one of the `choices`; raise an error if it cannot be used now"
+        "Return (model, tokenizer) of one of the `choices`; raise an error if the model cannot be used now"
         check_faults(self.needs())
         if turn.taken and getattr(self.training, 'state', '') not in ('waiting', 'paused'): raise RuntimeError(_not_now)
         return self._model_at(choice)
@@ -96,7 +96,7 @@ class ModelSource(_ModelChoices):
         interventions=None, # an `Intervention`, its `as_dict()`, or None for each text
         target:int|None=None, # the explained class; None: the one predicted for the first text
     ) -> list: # of `Snapshot`, one per text
-        "Run the chosen model on `texts`"
+        "Run the chosen model on `texts`, and return one snapshot per text"
         from salviz.analysis.model_maps import explain_alike
         check_choice('attribution', attribution, (*self.attributions(), None))
         changes = [Intervention.from_dict(x) if isinstance(x, dict) else x for x in interventions or [None]*len(texts)]
@@ -110,7 +110,7 @@ class ModelSource(_ModelChoices):
         at:int=-1,    # index among the `choices`; the last is the newest
         frequent=(),  # texts whose word pieces come first, see `quantised_model`
     ) -> tuple: # (`QuantisedModel`, its name)
-        "Prepare the model of one of the `choices` for a page"
+        "Return the model of one of the `choices`, quantised for a page, and its name"
         from salviz.analysis.quantised_model import quantised_model
         check_faults(self.needs())
         choice, name = self.choices()[at]

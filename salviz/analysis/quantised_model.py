@@ -84,7 +84,7 @@ def _model_faults(model, tokenizer): # generator of str
     if kind not in ('WordPiece', 'BPE'): yield f'its tokenizer is of the kind {kind}; supported: WordPiece, BPE'
 
 def check_page_model(model, tokenizer):
-    "Raise a `ValueError` with the reasons if the engine cannot run `model`"
+    "Raise a `ValueError` with the first reason why the engine cannot run `model`, if there is one"
     why = next(_model_faults(model, tokenizer), '')
     check_faults(why and f'{why}. Write the page without model=True')
 
@@ -162,8 +162,9 @@ def _stored(x) -> int: # bytes of an array: a matrix has one byte per weight and
     return x.size + 4*len(x) if x.ndim == 2 else 4*x.size
 
 def _chosen_pieces(weights, layers, tokenizer, texts, others, count=1, frequent=()) -> list: # of ids, None for all
-    """Return the ids of the word pieces whose embeddings fit into a page; `others` is the size of the page without its
-    models, in bytes, and `count` the number of models"""
+    """Return the ids of the word pieces whose embeddings fit into a page, or None if all of them fit
+
+    For `others`, `count` and `frequent`, see `quantised_model`."""
     goal = next(size for most, size in _goals if layers <= most)
     whole = sum(map(_stored, weights.values())) - _stored(weights['word'])
     budget = (goal - others)/count - _fixed_bytes - whole*_weight_bytes

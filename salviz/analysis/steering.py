@@ -67,7 +67,7 @@ def head_gains(
     layers:list|None=None, # layers to profile; None: all
     score:Callable[..., torch.Tensor]=gold_log_probability, # function of (outputs, batch) -> [batch], higher is better
 ) -> pd.DataFrame: # index (layer, head), a column for each task
-    "Return how much the mean score of each task increases if a single head is steered"
+    "Return the gain in each task's mean score from steering each head alone"
     def mean_score(task, heads):
         batch, marked = tasks[task]
         with steer(model, marked, heads, alpha) if heads else nullcontext():

@@ -28,7 +28,7 @@ from ..models.tasks import task_of
 
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-6
 def _teacher(teacher, model, tokenizer):
-    "Load the teacher; raise a `ValueError` unless its tokens and classes match those of `model`"
+    "Return the teacher (default: `model`), loaded if necessary; raise a `ValueError` if its tokens or classes differ"
     if teacher is None: return unwrapped(model)
     if isinstance(teacher, nn.Module): explainer, teachers_tokenizer = unwrapped(teacher), None
     else:
@@ -54,12 +54,12 @@ _sallm_settings = ('saliency target target_positions steps top_fraction binarise
                    'layers heads per_head rows').split()
 
 def _uniform_kl(target, counts) -> torch.Tensor: # float64 [batch]
-    "Return the KL divergence of uniform attention, over the tokens that count, from `target` [batch, tokens]"
+    "Return the KL divergence of uniform attention from `target` [batch, tokens], over tokens where `counts` is True"
     t = torch.where(counts, target.double(), 0.)
     return torch.xlogy(t, t).sum(-1) + counts.sum(-1).clamp(min=1).double().log() * t.sum(-1)
 
 def _mass(attention, target, counts) -> torch.Tensor: # float64 [batch]
-    "Return the fraction of `attention` [batch, tokens] on tokens that `target` marks, among the tokens that count"
+    "Return the fraction of `attention` on tokens marked by `target`, over tokens where `counts` is True"
     a = torch.where(counts, attention.double(), 0.)
     return torch.where(target > 0, a, 0.).sum(-1)/a.sum(-1)
 
@@ -117,8 +117,7 @@ def target_divergences(
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-10
 # -> (float64 [batch], attention [batch, tokens], target [batch, tokens], bool [batch, tokens])
 def _divergence(model, method, batch) -> tuple:
-    """Compare attention with the target of `method`; return the divergence, the attention, the target,
-    and the tokens that count"""
+    "Return the divergence of attention from the target of `method`, the attention, the target and a mask of tokens"
     with undisturbed(model), torch.no_grad():
         plan = method.plan(unwrapped(model), batch, None)
         with observe(model, list(plan.layers), rows=plan.rows) as maps: outputs = model(**model_inputs(batch, model))

@@ -60,8 +60,9 @@ def _eager(model):
         for key, config in configs.items(): config._attn_implementation = before[key]
 
 def _whisper_prompt(model, values, start) -> list:
-    """Return the tokens that make Whisper transcribe in the language of the audio without timestamps;
-    [] if the model has no such tokens"""
+    """Return the tokens that make Whisper transcribe without timestamps, in the language of the audio
+
+    If the model has no such tokens, return []."""
     settings, ids = model.generation_config, []
     languages = getattr(settings, 'lang_to_id', None)
     if languages:
@@ -73,7 +74,7 @@ def _whisper_prompt(model, values, start) -> list:
     return ids + [without_times]*(without_times is not None)
 
 def _prompt_ids(model, processor, values, prompt) -> list:
-    "Return the first tokens of the decoder: its start token and those of `prompt`"
+    "Return the decoder's start token followed by the tokens of `prompt` (by default, for Whisper, `_whisper_prompt`)"
     start = model.config.decoder_start_token_id
     if start is None: start = model.generation_config.decoder_start_token_id
     if not prompt and model.main_input_name == 'input_features': return [start, *_whisper_prompt(model, values, start)]
@@ -101,7 +102,7 @@ def _generated(model, name, values, ids, count) -> list:
 _precisions = torch.float64, torch.float64, torch.float32 # of self-attention, cross-attention, encoder
 
 class _DecoderPass:
-    "The attention of one pass over the input and the answer, and the gradients of logits"
+    "Logits and attention of one pass over the input and the answer, with gradients on request"
     def __init__(self, model, name, values, ids, needs_gradient):
         with torch.set_grad_enabled(needs_gradient), _eager(model):
             out = model(**{name: values}, decoder_input_ids=torch.tensor([ids], device=values.device),
@@ -112,15 +113,17 @@ class _DecoderPass:
         self.maps = [[A[0].detach().to('cpu', kind) for A in part] for part, kind in zip(self._parts, _precisions)]
 
     def gradients(self, score) -> list: # as `maps`
-        "Return the gradients of `score` with respect to the attention of all parts"
+        "Return the gradients of `score` with respect to the attention of the decoder and the encoder"
         flat = [A for part in self._parts for A in part]
         found = torch.autograd.grad(score, flat, retain_graph=True, allow_unused=True)
         found = iter([torch.zeros(A.shape[1:]) if G is None else G[0] for A, G in zip(flat, found)])
         return [[next(found).to('cpu', kind) for _ in part] for part, kind in zip(self._parts, _precisions)]
 
 def _weights_of(method, read, ids, start, found) -> tuple:
-    """Return the weights [generated, outputs + tokens] and, through the encoder, [generated, outputs without special
-    ones] (None if the encoder has no maps)"""
+    """Return the weights of encoder outputs and tokens for each generated token, and the weights of encoder inputs
+
+    Their shapes are [generated, outputs + tokens] and [generated, outputs without special tokens]. Without maps of
+    the encoder, the weights of its inputs are None."""
     (inner, crosses, encoder), rows, patches = read.maps, [], []
     for at in range(start, len(ids)):
         gradients = None
@@ -142,7 +145,7 @@ def _labels(processor, ids, found) -> list:
     return ['[whole image]']*found.special + [f'{one} {i}' for i in range(count)] + words
 
 def _check_length(model, count, generate):
-    "Raise a `ValueError` if `count` tokens of the prompt and `generate` tokens are more than the decoder has positions"
+    "Raise a `ValueError` if prompt tokens (`count`) plus new tokens (`generate`) exceed the decoder's positions"
     config = getattr(model.config, 'decoder', model.config)
     limit = getattr(config, 'max_target_positions', None) or getattr(config, 'max_position_embeddings', np.inf)
     check_faults('' if count + generate <= limit else
@@ -179,7 +182,7 @@ def explain_transcript(
 
 # %% ../../nbs/09_analysis/14_transcripts.ipynb #tr12
 def _explanation(model, processor, found, read, ids, start, weights) -> AnswerExplanation:
-    "Return the results of `explain_transcript`"
+    "Create the `AnswerExplanation` that `explain_transcript` returns"
     probability, alternatives = token_facts(processor, read.logits, ids, start)
     outputs = found.special + found.layout.tokens
     is_image = np.zeros(outputs + len(ids), bool)

@@ -35,7 +35,7 @@ def _words_of(word_ids, saliency) -> list: # of dicts: first token, number of pi
     return words
 
 def _replacement(words, low, at):
-    "Return the replacement of a masked word: the nearest unmasked word in its block, before or after it"
+    "Return the nearest unmasked word before a masked word in its block or, if there is none, the nearest after it"
     for path in (range(at - 1, -1, -1), range(at + 1, len(words))):
         for other in path:
             if words[other]['block'] != words[at]['block']: break
@@ -75,7 +75,7 @@ def _limited(pattern, allowed) -> np.ndarray: # [n, n], NaN in rows without a ke
 # %% ../../nbs/04_attribution/11_applied_interventions.ipynb #ff0ecb05
 @dataclass(frozen=True)
 class AppliedIntervention:
-    "The changed inputs of one example and the edits of the attention of each layer"
+    "The changed inputs of one example, and the edits to each layer's attention"
     inputs:dict             # arguments of the model's forward method
     edits:dict              # {layer: `AttentionEdit`}
     source:np.ndarray       # int64 [n]: the position from which each token is taken
@@ -86,7 +86,7 @@ class AppliedIntervention:
         with edited(model, self.edits) if self.edits else nullcontext(): yield self.inputs
 
 def _batch_faults(intervention, batch, tokenizer): # generator of str
-    "Yield what is missing in `batch` to compute `intervention`"
+    "Yield the reasons why `intervention` cannot be applied to `batch`"
     names = {name for _, name in intervention.maps}
     if 'input_ids' not in batch: yield 'an intervention changes the tokens of a text; this model reads no texts'; return
     if len(batch['input_ids']) != 1: yield f'apply it to one example at a time, got {len(batch["input_ids"])}'
@@ -143,7 +143,7 @@ def _pattern_rows(one, name, batch, plain, allowed, saliency, tokenizer) -> np.n
 
 # %% ../../nbs/04_attribution/11_applied_interventions.ipynb #f3812671
 def _remaining(allowed, drop) -> np.ndarray: # bool [n, n]
-    "Return `allowed` without `drop`; a row that would lose all its keys keeps them"
+    "Remove the positions in `drop` from `allowed`, except in rows that would lose all their keys"
     left = allowed & ~drop
     return np.where(left.any(-1, keepdims=True), left, allowed)
 

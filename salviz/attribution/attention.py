@@ -192,7 +192,7 @@ def path_rule(
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #073
 def _along(model, inputs, rows, target, layer, rule, standard, part, batch_size):
-    "Return the integrated attention of one layer for the chosen examples (`rows`) with these `inputs`, and its mask"
+    "Return the integrated gradients of one layer's attention for the examples in `rows`, and the allowed positions"
     total = 0.
     for points, weights in zip(*(x.split(max(1, batch_size // len(rows))) for x in rule)):
         k = len(points)
@@ -211,8 +211,7 @@ def _of_layers(
     model, inputs, rows, target, layers, rule, standard, part, batch_size,
     # {layer: (attribution, allowed)}
 ) -> dict:
-    """Return the integrated attention of all `layers` for the chosen examples (`rows`), of which there are at most
-    `batch_size`"""
+    "Return the integrated gradients and allowed positions of each layer for at most `batch_size` examples (`rows`)"
     inputs = {k: v[rows] for k, v in inputs.items()}
     below = layers[-1] > 0 or part in ('decoder', 'cross')
     with ExitStack() as block:

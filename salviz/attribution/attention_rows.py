@@ -54,7 +54,7 @@ def _attention_and_gradients(
 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #052c
 def _pooled_row(reading, row=None) -> torch.Tensor|None: # int64 [rows]
-    "Return the pooled row of each example; None for the mean over rows, see `_row_of`"
+    "Return the index of each example's pooled row, or None if the mean over rows is used (see `_row_of`)"
     check_choice('row', row, ('pooled', 'mean', None))
     if row == 'mean': return None
     try: return pooled_rows(reading.model, reading.inputs)
@@ -62,15 +62,16 @@ def _pooled_row(reading, row=None) -> torch.Tensor|None: # int64 [rows]
         if row == 'pooled': raise
 
 def _row_of(reading, A, row=None) -> torch.Tensor: # [rows, key]
-    """Return the pooled row of maps [rows, query, key], or the mean over real rows; if `row` is None, the pooled row if
-    the head uses a single row, else the mean"""
+    """Return the pooled row of maps [rows, query, key], or the mean over rows that are not padding
+
+    By default (`row=None`), return the pooled row if the head reads a single row, else the mean."""
     if (at := _pooled_row(reading, row)) is not None: return A[torch.arange(len(A), device=A.device), at]
     real = real_tokens(reading.inputs).expand(A.shape[:2])
     return (A * real[..., None]).sum(1) / real.sum(1, keepdim=True)
 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #052d
 def _on_pixels(reading, per_key) -> torch.Tensor: # [targets, rows, height, width]
-    "Divide the value of each patch equally among its pixels; the patches follow the special tokens"
+    "Divide the value of each patch equally among its pixels; ignore the special tokens before the patches"
     rows, columns, first = patch_grid(reading.model)
     height, width = (n // of for n, of in zip(reading.x.shape[-2:], (rows, columns)))
     on_grid = per_key[..., first:].unflatten(-1, (rows, columns)) / (height*width)
@@ -88,7 +89,7 @@ def _of_what_is_read(reading, per_key) -> torch.Tensor: # [targets, rows, n] or 
 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #054
 def _row(reading, layers, heads, at) -> torch.Tensor: # [rows, key]
-    "Return the row `at` of attention, averaged over heads and layers; compute the other rows with the fused kernel"
+    "Return one row (`at`) of attention, averaged over heads and layers, without storing the weights of other rows"
     with torch.no_grad(), observe(reading.model, layers, rows=at) as maps:
         with only_read(reading.model, reading.targets, reading.rows): outputs = reading.model(**reading.inputs)
         reading.settle(outputs)
@@ -97,7 +98,7 @@ def _row(reading, layers, heads, at) -> torch.Tensor: # [rows, key]
 
 @attribution('attention', says='weight', is_linear=True, of_attention='attention', is_one_pass=True)
 def _by_attention(reading, *, layers=-1, heads=None, row=None):
-    "Return the pooled row of attention, averaged over heads and layers; other rows are not computed"
+    "Return the pooled row of attention, or the mean over rows, averaged over heads and layers"
     if (at := _pooled_row(reading, row)) is not None: return _of_what_is_read(reading, _row(reading, layers, heads, at))
     A, _ = _attention_and_gradients(reading, layers, heads, differentiate=False)
     return _of_what_is_read(reading, _row_of(reading, A.mean((0, 2)), row))
@@ -105,7 +106,7 @@ def _by_attention(reading, *, layers=-1, heads=None, row=None):
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #054b
 @attribution('rollout', cite='abnar2020quantifying', says='weight', is_linear=True, is_one_pass=True)
 def _by_rollout(reading, *, residual=.5, heads=None, row=None):
-    "Return the pooled row of attention rollout through all layers"
+    "Return the pooled row, or the mean over rows, of attention rollout through all layers"
     A, _ = _attention_and_gradients(reading, None, heads, differentiate=False)
     A, rolled = A.cpu().double().numpy(), reading.x.new_zeros(len(reading), *A.shape[-2:])
     for i, real in enumerate(real_tokens(reading.inputs).expand(rolled.shape[:2])):
@@ -116,7 +117,7 @@ def _by_rollout(reading, *, residual=.5, heads=None, row=None):
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #054c
 @attribution('gradient_x_attention', is_trainable=True, is_one_pass=True)
 def _by_gradient_x_attention(reading, *, layers=-1, heads=None, positive=False):
-    "Return attention times its gradient, summed over heads and queries"
+    "Return attention times its gradient, summed over heads and queries and averaged over layers"
     A, G = _attention_and_gradients(reading, layers, heads)
     parts = (A * G).clamp(min=0) if positive else A * G
     return _of_what_is_read(reading, parts.sum((3, 4)).mean(1))
@@ -124,7 +125,7 @@ def _by_gradient_x_attention(reading, *, layers=-1, heads=None, positive=False):
 @attribution('attention_gradient', cite='hao2021selfattention', says='attention_slope', is_linear=True,
              of_attention='gradient', is_trainable=True, is_one_pass=True)
 def _by_attention_gradient(reading, *, layers=-1, heads=None):
-    "Return GA: the gradient with respect to attention, summed over heads and queries"
+    "Return GA: the gradient with respect to attention, summed over heads and queries and averaged over layers"
     return _of_what_is_read(reading, _attention_and_gradients(reading, layers, heads)[1].sum((3, 4)).mean(1))
 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #054a

@@ -179,7 +179,7 @@ def _layer_of(score, layer):
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #025
 def _of_tokens(score, values, is_repeated) -> torch.Tensor: # [rows, n]
-    "Sum the `values` of a layer over its units"
+    "Reduce the `values` of a layer to one number per token: the sum over units, or the first unit if all are equal"
     tokens, real = score.reading.x.shape[1], score.real
     if real is not None:
         if values.dim() > 1 and values.shape[1] == tokens: values = values[:, real[0]] # without padding
@@ -275,7 +275,7 @@ def _draws_baselines(kind) -> bool:
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #041
 def _parsed(text:str) -> tuple: # (name of a class, text of the attribution inside it or None, options)
-    "Split 'NoiseTunnel(IntegratedGradients, nt_samples=3)' into its parts"
+    "Split a name such as 'NoiseTunnel(IntegratedGradients, nt_samples=3)' into its parts"
     try:
         tree = ast.parse(text, mode='eval').body
         if isinstance(tree, ast.Name): return tree.id, None, {}
@@ -450,7 +450,7 @@ def _restored(model):
                 for key in {*vars(m)[name]} - {*was}: del vars(m)[name][key]
 
 def _values(recipe, reading, target, options) -> torch.Tensor: # [rows, ...]
-    "Compute the values of the target with index `target` by one call of Captum"
+    "Compute the attribution of one target, whose index is `target`, with a single call of Captum"
     is_alone = not recipe.facts.is_batched
     real = reading.real if reading.is_text and is_alone else None
     score = _Score(reading, target, real, recipe.name == 'GradientShap')
@@ -476,7 +476,7 @@ def _product(passes:str, options, tokens) -> int:
     return math.prod(map(factor, passes.split(' × ')))
 
 class _CaptumProperties(Attribution):
-    "The properties of a Captum attribution with `recipe` and the options `settled`"
+    "The properties of a Captum attribution, derived from its recipe (`recipe`) and its options (`settled`)"
     @property
     def options(self) -> dict:
         "The options of the attribution and their values"
@@ -489,7 +489,7 @@ class _CaptumProperties(Attribution):
         return all(map(_is_literal, self.settled.values())) and all(r.kind is _class_named(r.name) for r in kinds)
 
     def copies_of(self, options:dict) -> Callable[[int], int]: # of the number of tokens
-        "Return the number of copies of each example in a pass with `options`"
+        "Return a function that computes, from a number of tokens, the copies of each example in a pass with `options`"
         options, inner = {**self.settled, **options}, self.recipe.inner
         passes = self.recipe.facts.passes + (f' × {inner.facts.passes}' if inner else '')
         return lambda tokens: _product(passes, options, tokens)
@@ -540,7 +540,7 @@ class CaptumAttribution(_CaptumProperties):
         return values, self._gain(reading, options)
 
     def _gain(self, reading, options): # a function, or None
-        "Return a function that computes the expected sum of the values of a complete attribution"
+        "Return a function that computes the expected sum of the values, or None if the attribution is not complete"
         recipe = self.recipe
         is_whole = recipe.facts.is_complete and options.get('multiply_by_inputs', True)
         # a pixel has the value of its whole feature; a layer may be only one of several paths
@@ -570,7 +570,7 @@ _for_language_models = dict(
     LLMGradientAttribution=('LayerIntegratedGradients', 'LayerGradientXActivation', 'LayerGradientShap'))
 
 def _language_model_parts(model, method) -> tuple: # (class, attribution inside it, options)
-    "Split 'captum.LLMAttribution(FeatureAblation)' into its parts"
+    "Split a name such as 'captum.LLMAttribution(FeatureAblation)' into its parts"
     name, inner, options = _parsed(method.removeprefix('captum.'))
     allowed = [f'captum.{n}({i})' for n, each in _for_language_models.items() for i in each]
     fault = ''

@@ -137,8 +137,10 @@ def _recurrent(x, states, weights, has_biases, layers, dropout, training, bidire
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #040c
 def _max_pooled(dims, z, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
-    """Compute max pooling over the last `dims` axes; assign the change to the position of the larger maximum, in equal
-    parts if there are ties"""
+    """Compute max pooling over the last `dims` axes
+
+    Attribute the change from baseline to input to the position of the larger maximum, in equal parts if there are
+    ties."""
     if ceil_mode or return_indices:
         _refuse('supports max pooling only with ceil_mode=False and return_indices=False')
     def pair(x, other):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # %% ../../nbs/04_attribution/09_explanations.ipynb #008
 @dataclass(frozen=True)
 class Explanation:
-    "The attributions of the scores of several examples to their tokens, pixels or cells"
+    "Attributions of several examples' scores to their tokens, pixels or cells"
     method:str
     # [batch, n] (0 at padding), [batch, height, width] or [batch, time, features];
     # for target 'each', the first axis is the class
@@ -237,7 +237,7 @@ def explainers(
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #066
 class Explained(list):
-    "The attributions of all examples of a data set, one array each, with the other results of `explain`"
+    "A list of attribution arrays, one per example of a data set, with the other results of `explain` as attributes"
     def __init__(self, arrays, method, target, score, completeness_error, options):
         super().__init__(arrays)
         self.method, self.options = method, options        # as in `Explanation`

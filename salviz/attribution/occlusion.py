@@ -40,7 +40,7 @@ def _removed(reading) -> torch.Tensor: # [targets, rows, n]
 
 # %% ../../nbs/04_attribution/06_occlusion.ipynb #048c
 def _without_tokens(reading, replacement, baseline=None) -> torch.Tensor: # [targets, rows, n]
-    "Return the drop in each score when `replacement` replaces each token"
+    "Return the drop in each score when each token is removed or replaced"
     if replacement == 'removal': return _removed(reading)
     x = reading.x
     if not isinstance(replacement, str): baseline = replacement
@@ -92,8 +92,8 @@ def _option_fault(is_text, replacement, window, stride) -> str: # '' if there is
 
 @attribution('occlusion', cite='li2016understanding', is_linear=True, copies=lambda tokens: tokens)
 def _by_occlusion(reading, *, replacement='baseline', window=None, stride=None, baseline=None):
-    """Compute the drop in each score when a token is removed, or the mean drop over the windows that cover a pixel or
-    cell"""
+    """Compute the drop in each score when a token is removed or replaced, or the mean drop of the windows that cover a
+    pixel or cell"""
     x = reading.x
     check_faults(_option_fault(reading.is_text, replacement, window, stride), 'occlusion: ')
     if reading.is_text: return _without_tokens(reading, replacement, baseline)

@@ -38,7 +38,7 @@ def _row_bytes(
 
 # %% ../../nbs/04_attribution/01_packing.ipynb #006c
 def _logit_bytes(model, tokens:int, places=None) -> int:
-    "Return the bytes of the logits of a row of a language model, 0 for other models; arguments as in `_row_bytes`"
+    "Return the bytes of a row's logits in a language model, or 0 for other models; see `_row_bytes` for the arguments"
     if head_of(model) not in ('causal', 'masked'): return 0
     words = model.config.get_text_config().vocab_size
     return next(model.parameters()).element_size() * words * (tokens if places is None else places)

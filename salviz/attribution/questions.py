@@ -129,7 +129,7 @@ def whole(x) -> bool:
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #ct-2
 def _index_of(model, task, x, tokenizer) -> tuple: # (index or None, fault)
-    "Return the index of the class or the token `x`"
+    "Return the index of the class or token `x` and '', or None and the reason why there is no such class or token"
     size = model.config.num_labels if task.scores_classes else model.get_input_embeddings().num_embeddings
     names = {name: i for i, name in model.config.id2label.items()} if task.scores_classes else {}
     if isinstance(x, str) and tokenizer is not None and not task.scores_classes:
@@ -164,7 +164,7 @@ def contrast_target(
     batch:dict,   # tensors on the device of `model`
     target:tuple, # (P, Q), see `contrast_pair`
 ): # function of (outputs, rows) -> [rows]
-    "Return the score of P rather than Q: the difference of their logits (Yin and Neubig 2022)"
+    "Return a function that scores P rather than Q by the difference of their logits (Yin and Neubig 2022)"
     task, (p, q) = tasks.get(head_task(model)), contrast_pair(model, target)
     if task.scores_classes:
         def score(outputs, rows): return outputs.logits[:, p] - outputs.logits[:, q]
@@ -179,7 +179,7 @@ def contrast_target(
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #017b
 def _score_fault(model, name, batch, target) -> str: # '' if there is none
-    "Return the reason why the task `name` of `model` has no score `target` in `batch`"
+    "Return the reason why `target` does not define a score for `batch` and this task (`name`) of `model`"
     if name is None: return f'{type(model).__name__} has no head with a score to explain;'
     needs_labels = _is(target, 'gold') or tasks[name].teacher_forced and _is(target, 'predicted')
     if not needs_labels or 'labels' in batch: return ''

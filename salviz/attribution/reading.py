@@ -134,13 +134,13 @@ def most_places(targets, rows) -> int|None:
 
 @contextmanager
 def only_read(model, targets, rows):
-    "Compute only the logits and the part of the last layer that `targets` need for the chosen examples (`rows`)"
+    "Restrict passes inside the block to the logits and the part of the last layer that `targets` need for `rows`"
     of_example = is_of_example(targets) if callable(targets) else all(map(is_of_example, targets))
     with first_row_alone(model, of_example), logits_at(model, None if of_example else places_of(targets, rows)): yield
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #rpl02c
 def renumbered(target, numbers):
-    "Return the function `target` for rows with new indices: row i is the example `numbers[i]`, int64 [rows]"
+    "Return a version of the function `target` for renumbered rows: row i is the example `numbers[i]`"
     def of_rows(outputs, rows): return target(outputs, numbers[rows])
     of_rows.is_of_example, places = is_of_example(target), getattr(target, 'places', None)
     if places is not None: of_rows.places = lambda rows: places(numbers[rows])
@@ -148,7 +148,7 @@ def renumbered(target, numbers):
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #rpl02d
 def token_logit(place:int, token:int, tokens:int):
-    "Return a target function: the logit of the id `token` at position `place` of a text with `tokens` tokens"
+    "Return a target function that computes the logit of one token id (`token`) at one position (`place`) of a text"
     def target(outputs, rows):
         if (places := getattr(outputs, 'places', None)) is None: return outputs.logits[:, place, token]
         return outputs.logits[places == place][:, token] # exactly one match per row
@@ -234,7 +234,7 @@ def check_counts(**counts):
             raise ValueError(f'{name} must be a positive integer, got {value!r}')
 
 def repeated(inputs:dict, times:int) -> dict:
-    "Repeat every tensor of `inputs` `times` times along the batch"
+    "Repeat every tensor of `inputs` along the batch axis the given number of `times`"
     return {name: v.repeat(times, *[1] * (v.dim() - 1)) for name, v in inputs.items()}
 
 _per_token = 'input_ids', 'attention_mask', 'token_type_ids'
@@ -352,7 +352,7 @@ def gradients_of(
     create_graph=False, # whether to keep the graph of the gradients, to train on them
     # one tensor per score, with the shape of the tensor in `at`; if `at` has several tensors, they are stacked
 ) -> list:
-    "Return the gradient of the sum of each of `scores`, which share a graph, with respect to several tensors"
+    "Sum each of `scores`, and return the gradient of each sum with respect to the tensors in `at`"
     last = len(scores) - 1
     gradients = [torch.autograd.grad(s.sum(), at, retain_graph=create_graph or i < last, create_graph=create_graph)
                  for i, s in enumerate(scores)]

@@ -58,7 +58,7 @@ class Attribution:
         return attributions.get(self.name) is self
 
     def copies_of(self, options:dict) -> int|Callable[[int], int]: # a function of the number of tokens of a text
-        "Return the number of copies of each example in a pass with `options`"
+        "Return the number of copies of each example in a pass with `options`, or a function that computes this number"
         if isinstance(self.copies, str): return {**self.options, **options}[self.copies]
         return self.copies
 

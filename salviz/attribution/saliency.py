@@ -127,7 +127,7 @@ def begin(reading, baseline=None) -> torch.Tensor: # shape of the input
                          f'{list(start.shape)}') from None
 
 def _path_gain(reading, start) -> torch.Tensor: # [targets, rows]
-    "Return the difference between the scores at `start` and at the input"
+    "Return the scores at the input minus the scores at `start`"
     return reading.scores_here - reading.scores(start[None])[:, 0]
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #032c
@@ -328,7 +328,7 @@ def _per_row(x, like):
     return x.reshape(*x.shape, *[1] * (like.dim() - 1))
 
 def _sample_groups(reading, samples:int) -> list: # of lists
-    "Split 0 to `samples` - 1 into groups that go through the model together"
+    "Split the sample numbers 0 to `samples` - 1 into groups that go through the model together"
     check_counts(samples=samples)
     return [group.tolist() for group in reading.at_once(samples)]
 
