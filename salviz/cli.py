@@ -323,7 +323,7 @@ def _run_bench(a):
 def _numbers(
     word, # such as '3', '0,5,-1' or '2-4'
 ) -> list:
-    "Parse whole numbers and ranges of them"
+    "Parse whole numbers and ranges, such as '3', '0,5,-1' or '2-4'"
     listed, most = [], 100_000
     for part in word.split(','):
         m = re.fullmatch(r'(-?\d{1,15})(?:-(\d{1,15}))?', part.strip())

@@ -45,7 +45,7 @@ _example_probes = [
     'Smarter than its commercials make it seem.', 'The story ultimately takes hold and grips hard.']
 
 def _example_methods(): # {name: function that constructs the method}
-    "Return the methods, with settings for which the effect of each method is visible after eighty steps"
+    "Return a constructor of each method, with settings that make its effect visible after 80 steps"
     from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
     return {'plain': FineTuning, 'sallm': lambda: SalLM(teacher='plain'),
             'saliency-guided': lambda: SaliencyGuided(mask_fraction=.3),

@@ -60,8 +60,9 @@ def _relative_time(
     run:Run,
     plain:Run, # trained on the same batches in the same order
 ) -> float:
-    """Return the time of a training step of `run` relative to the same step of `plain`: median over an epoch's steps,
-    mean over the epochs"""
+    """Return the time of a training step of `run` relative to the same step of `plain`
+
+    The ratio is the median over the steps of an epoch, averaged over the epochs."""
     base, ratios = {r['step']: r['seconds'] for r in plain.train_rows}, {}
     for r in run.train_rows: ratios.setdefault(int(np.ceil(r['epoch'])), []).append(r['seconds'] / base[r['step']])
     return float(np.mean([np.median(times) for times in ratios.values()]))

@@ -227,7 +227,7 @@ def _steps_of(
     device='cpu',
     precision='fp32', # 'bf16': run every step under autocast, including attributions
 ) -> dict: # {name: Step}
-    "Return the steps of the rows with these `names`, on one batch, with one model and one optimiser"
+    "Return a `Step` for each row in `names`; all steps share one batch, one model and one optimiser"
     steps, optimizer = {}, None
     for name in names:
         method = _method_of(name, model, precision)
@@ -307,7 +307,7 @@ def _settled_rounds(
     tries=3,   # maximum number of attempts
     say=print, # function that receives messages
 ) -> dict: # rounds {name: seconds}, again: A/A ratio of every attempt, steady: bool
-    "Repeat `timed_rounds` until the A/A ratio is steady, and return the attempt with the ratio closest to 1"
+    "Repeat `timed_rounds` until the A/A ratio is steady or `tries` is reached; return the attempt with the best ratio"
     attempts = []
     for i in range(tries):
         times = timed_rounds(steps, rounds, clock)
@@ -320,7 +320,7 @@ def _settled_rounds(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #030c
 def clock_of(device):
-    "Return a clock in seconds: processor time of this process, or on a GPU synchronised wall-clock time"
+    "Return a clock in seconds: processor time of this process, or synchronised wall-clock time on a GPU"
     if device == 'cpu': return time.process_time
     def wall():
         torch.cuda.synchronize()
@@ -339,7 +339,7 @@ def _one_thread():
 # %% ../../nbs/13_cli/01_bench.ipynb #030e
 @contextlib.contextmanager
 def _prepared_steps(names, shape, tokens, dropout=0., device='cpu', precision='fp32'):
-    "Yield the steps of the rows with these `names` on a batch of texts of length `tokens`, with one thread"
+    "Yield the steps of the rows in `names` on texts of length `tokens`, and use one thread in the `with` block"
     with tempfile.TemporaryDirectory() as folder, _one_thread():
         model, tokenizer = model_shapes[shape](dropout)
         yield _steps_of(names, model, tokenizer, bench_data(tokenizer, tokens), tokens, folder, device, precision)
@@ -362,7 +362,7 @@ def _measure_steps(
     dropout=0.,       # attention dropout
     device='cpu', precision='fp32', rounds=7, clock=None, say=print,
 ) -> dict:
-    "Measure FLOPs and time of the steps with these `names`, absolute and relative to plain fine-tuning"
+    "Measure FLOPs and time of the steps in `names`, in absolute terms and relative to plain fine-tuning"
     say(f'steps of {tokens} tokens, attention dropout {dropout:g}, {precision}:')
     flops = {}
     with _prepared_steps(names, shape, tokens, dropout, device, precision) as steps:
@@ -411,7 +411,7 @@ class Peak:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #039
 def _peak_of_steps(name, shape='minilm', tokens=128, dropout=0., device='cpu', precision='fp32') -> dict:
-    "Measure the peak memory of training steps of the row called `name` in this process"
+    "Measure the peak memory of a training step of the row called `name` in this process"
     with _prepared_steps([name], shape, tokens, dropout, device, precision) as steps:
         peak = Peak(device)
         with steps[name].set_up() as step:
@@ -435,7 +435,7 @@ def _peak_alone(name, **setting) -> dict:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #039c
 def _measure_memory(names, measure=_peak_alone, say=print, **setting) -> dict:
-    "Measure the peak memory of the steps with these `names`, absolute and relative to plain fine-tuning"
+    "Measure peak memory of the steps in `names`, in absolute terms and relative to plain fine-tuning"
     peaks = {}
     for name in names:
         say(f'memory of {_rows[name].title}, {setting["tokens"]} tokens')
@@ -447,7 +447,7 @@ def _measure_memory(names, measure=_peak_alone, say=print, **setting) -> dict:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #gp05
 def _memory_in(table:dict) -> dict: # in the format of `_measure_memory`
-    "Return the peaks of GPU memory from the results of `_measure_steps` for the table of one length"
+    "Return the peak GPU memory of the steps in `table`, a result of `_measure_steps`"
     peaks = {name: r['megabytes'] for name, r in table['rows'].items()}
     return dict({k: table[k] for k in ('tokens', 'dropout', 'precision')}, how=Peak('cuda').how,
                 rows={k: dict(megabytes=x, ratio=x / peaks['plain']) for k, x in peaks.items()})
@@ -491,7 +491,7 @@ def _recording_fraction(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #044b
 def _measure_recording(name='plain', steps=24, probes=8, taken=6, recordings=20, device='cpu', say=print) -> dict:
-    "Estimate the cost of `recordings` recordings of `probes` probes per epoch from a short run with `taken` recordings"
+    "Estimate the cost of recording probe examples, relative to an epoch of training, from a short run"
     say(f'recording: {steps} steps of {_rows[name].title} with {probes} probe examples and {taken} recordings')
     data = load_text('movie-sentences')
     part = subset(data, steps * _batch_size, validation_size=16, test_size=16)
@@ -564,7 +564,7 @@ class RowStep:
     def set_up(self): return contextlib.nullcontext(self)
 
 def row_steps(tokens:int, device='cpu', layers=1, **how) -> dict: # {name: RowStep}
-    "Return a step without a loss on a row ('plain'), a step with such a loss ('row'), and a step for each of `how`"
+    "Return steps without ('plain') and with ('row') a loss on one attention row, and further steps with options `how`"
     with forked_random(0):
         config = BertConfig(num_hidden_layers=layers, max_position_embeddings=tokens, attention_probs_dropout_prob=0.)
         model = BertForSequenceClassification(config).to(device).train()
@@ -601,7 +601,7 @@ def measure_row_supervision(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #047
 def _padded_tokens(lengths, order, size=_batch_size) -> int:
-    "Return the number of tokens of an epoch, including padding, for examples in `order`"
+    "Return the number of tokens in an epoch, including padding, if the examples are batched in the given `order`"
     lengths, order = np.asarray(lengths), np.fromiter(order, int)
     return int(sum(len(b) * lengths[b].max() for b in np.split(order, range(size, len(order), size))))
 
@@ -729,7 +729,7 @@ def _missed_rows(results): # sentences about the supervision of one row
             if round(x['rows']['row']['ratio'], 2) > x['goal']]
 
 def _missed_goals(results:dict) -> list: # of sentences
-    "Return a sentence for each measurement that misses its goal"
+    "Return a sentence for each measurement that misses its goal or is not steady"
     sentences = []
     for t in _main_tables(results):
         for name, r in t['rows'].items():
@@ -750,7 +750,7 @@ def _missed_goals(results:dict) -> list: # of sentences
 
 # %% ../../nbs/13_cli/01_bench.ipynb #056
 def _step_table(results:dict, t:dict) -> pd.DataFrame:
-    "Return the table of one length, with goals, measurements and published relative costs"
+    "Return the measurements in the table `t` as a `DataFrame`, with goals and published relative costs"
     memory = (results.get('memory') or {}).get('rows', {})
     def line(name, r):
         g, peak = results['goals'][name], memory.get(name)
@@ -763,7 +763,7 @@ def _step_table(results:dict, t:dict) -> pd.DataFrame:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #056b
 def _besides(results) -> list: # of str
-    "Return sentences about the measurements outside the training steps"
+    "Describe the measurements of memory, explanations, recording and batches, which are not in the tables of steps"
     sentences, e, b, r = [], results.get('explanations'), results.get('buckets'), results.get('region')
     if m := results.get('memory'):
         sentences.append(f'Memory: peak of {m["how"]}, one process per row, {m["tokens"]} tokens.')
@@ -808,8 +808,10 @@ def _report(results:dict) -> str:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #058
 def free_folder(out=None, force=False, names=('bench.json', 'bench.md')) -> Path:
-    """Return the folder to write to: `out` if it contains no earlier results or `force` is set; without `out`, the
-    first free folder among runs/bench, runs/bench-2, ..."""
+    """Return the folder to write results to
+
+    Return `out` if it contains no earlier results or `force` is set; without `out`, return the first free folder
+    among runs/bench, runs/bench-2, ..."""
     if out is None:
         numbered = (Path(f'runs/bench-{i}') for i in itertools.count(2))
         return next(p for p in itertools.chain([Path('runs/bench')], numbered) if not p.exists())
@@ -852,8 +854,9 @@ def check_bench(tokens, rounds, device, shape, dropout):
 
 # %% ../../nbs/13_cli/01_bench.ipynb #062
 def _settings_of(tokens, dropout, device) -> list: # of dicts (tokens, dropout, precision)
-    """Return the settings of the tables: fused attention at each length; `dropout` at the middle length; on a GPU, each
-    length also in bf16"""
+    """Return the settings of the tables that `bench` measures
+
+    Each length is measured without attention dropout (on a GPU also in bf16), the middle length also with `dropout`."""
     tokens = sorted(set(tokens))
     settings = [dict(tokens=n, dropout=0., precision='fp32') for n in tokens]
     if device == 'cuda' and has_bf16(device): settings += [dict(m, precision='bf16') for m in settings]

@@ -87,7 +87,7 @@ def _explaining(model, tokenizer, texts, steps=20) -> dict: # {work: {library: `
 def _disagreement(
     these:list, those:list, # arrays [n], one per example
 ) -> float: # relative to the largest value of `those`
-    "Return the largest difference between two computations of the same values"
+    "Return the largest difference between two computations, relative to the largest value of the second"
     largest = max(float(np.abs(x).max()) for x in those)
     return max(float(np.abs(x - y).max()) for x, y in zip(these, those, strict=True))/largest
 
@@ -148,7 +148,7 @@ def _seconds_to_paint(
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe08bc
 def _looking(snapshot, folder) -> dict: # {library: (path, selector)}
-    "Write a page of the same snapshot with each library"
+    "Write a page that shows `snapshot` with each library; return the path and a CSS selector for each page"
     from salviz.explorer.bertviz import bertviz_view
     from salviz.explorer.page import page
     folder = Path(folder)
@@ -263,7 +263,7 @@ def _training_causal(model, tokenizer, tokens=64, size=8):
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe11
 def _compared(works, rounds, clock, agree) -> dict: # seconds, ratio and largest difference of each
-    "Compare the results and times of `works` of one kind with those of salviz"
+    "Compare the results and times of the libraries in `works` with those of salviz"
     first = {who: work() for who, work in works.items()} if agree else {}
     differ = {who: _disagreement(values, first['salviz']) for who, values in first.items() if who != 'salviz'}
     if bad := [who for who, x in differ.items() if x > 1e-3]:
@@ -276,7 +276,7 @@ def _compared(works, rounds, clock, agree) -> dict: # seconds, ratio and largest
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe11b
 def _time(kinds, results, rounds, clock, say, agree=False):
-    "Add the comparison of each of `kinds` to `results`"
+    "Compare salviz with other libraries on each kind of work in `kinds`, and add the comparison to `results`"
     for what, works in kinds.items():
         say(what)
         results['works'][what] = _compared(works, rounds, clock, agree)

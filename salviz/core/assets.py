@@ -88,7 +88,7 @@ _assets |= {
 def members(
     names=None, # one or several names of assets or groups, or 'all'; None = the assets without a group
 ) -> list: # of names of assets
-    "Return the assets that `names` refer to; raise a `ValueError` for an unknown name"
+    "Return the names of all assets in `names`, which may contain groups; raise a `ValueError` for an unknown name"
     groups = {}
     for name, described in _assets.items(): groups.setdefault(described.group, []).append(name)
     if names is None: return groups['']
@@ -174,7 +174,7 @@ def _unpack(archive:Path, asset:Asset, folder:Path):
 
 # %% ../../nbs/01_core/02_assets.ipynb #031b
 def _copy(read, inside, files, folder):
-    "Copy `files` from a folder of an archive to `folder`, and flush them to disk; `read` opens a file in the archive"
+    "Open `files` in the archive folder `inside` with `read`, copy them to `folder` and flush them to disk"
     for f in files:
         with read(f'{inside}/{f}') as source, open(folder/Path(f).name, 'wb') as target:
             shutil.copyfileobj(source, target, 1 << 20)
@@ -224,8 +224,9 @@ def hub_silence(
     revision=None,    # a branch, tag or commit of the repository
     timeout:float=10, # seconds to wait for an answer
 ) -> str: # '' if the Hub answers, else a short reason
-    """Return the reason why the Hub cannot be reached; raise a `ValueError` if it has no repository called `name`
-    or no such `revision`"""
+    """Return the reason why the Hub cannot be reached, or '' if it can
+
+    Raise a `ValueError` if the Hub has no repository called `name`, no such `revision`, or restricts access."""
     from huggingface_hub import HfApi # imported here because it takes a third of a second
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
     try: HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=timeout)

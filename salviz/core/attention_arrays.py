@@ -37,13 +37,13 @@ def _is_arrays(x): return isinstance(x, (list, tuple)) and any(hasattr(one, 'sha
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa007
 def _of_generation(steps) -> list: # of arrays [batch, heads, query, key], one per layer
-    "Join the attention that `generate` returns, [step][layer] with only the new queries, into square maps"
+    "Join the attention weights that `generate` returns for each step and layer into square maps for each layer"
     n = _array(steps[-1][0]).shape[-1]
     def rows(x): return np.pad(x, [(0, 0)]*3 + [(0, n - x.shape[-1])])
     return [np.concatenate([rows(_array(step[layer])) for step in steps], 2) for layer in range(len(steps[0]))]
 
 def _by_layer(attention, what) -> dict: # {layer: [batch, heads, query, key]}
-    "Return the maps of each layer; `what` is the name of the argument in errors"
+    "Return the maps of each layer in `attention`; error messages call the argument `what`"
     if isinstance(attention, (list, tuple)) and attention and all(map(_is_arrays, attention)):
         attention = _of_generation(attention)
     if _is_arrays(attention):
@@ -188,7 +188,7 @@ def _words_text(text, start, end):
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa021
 def _snapshot(place, layers, values, text, start, saliency, model, notes) -> Snapshot:
-    "Return a snapshot for `place` (step, probe) with the maps `values` of `text`, whose second part begins at `start`"
+    "Return the snapshot of `text` with the maps `values` at (step, probe) `place`; sentence B begins at `start`"
     step, probe = place
     arrays = dict(attention=np.maximum(values, 0))
     if saliency is not None: arrays['saliency'] = _array(saliency)
@@ -201,7 +201,7 @@ def _snapshot(place, layers, values, text, start, saliency, model, notes) -> Sna
                     info=info)
 
 def _square(shape, keys, values):
-    "Return maps of the square `shape` with `values` [layers, heads, query, key] in the last rows and 0 elsewhere"
+    "Return square maps of `shape` with `values` in the last rows and the first `keys` columns, and 0 elsewhere"
     square = np.zeros(shape, np.float32)
     square[..., keys:, :keys] = values
     return square
@@ -232,7 +232,7 @@ def _of_sentence(part, i, layers, queries, keys, start):
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa023
 def _nested(x, batch):
-    "Return `x`, one entry per token of each of `batch` sentences, as a list of sentences; None stays None"
+    "Return `x`, which contains a number or label per token, as a list of `batch` sentences; None stays None"
     if x is None: return None
     x = x.detach().cpu().float().numpy() if hasattr(x, 'detach') else x
     is_flat = batch == 1 and not any(isinstance(one, (list, tuple)) or getattr(one, 'ndim', 0) for one in x)
@@ -242,7 +242,7 @@ def _nested(x, batch):
     return listed
 
 def _unstacked(part) -> list: # of parts with one sentence each, or only `part`
-    "Split maps that were passed as a list of sentences of different lengths"
+    "Split `part` into one part per sentence if its maps are a list of sentences, which may differ in length"
     attention, tokens = part.attention, part.queries
     listed = isinstance(attention, (list, tuple)) and isinstance(tokens, (list, tuple)) and not _is_tokens(tokens)
     if not listed or len(attention) != len(tokens): return [part]
@@ -254,7 +254,7 @@ def _unstacked(part) -> list: # of parts with one sentence each, or only `part`
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa024
 def _snapshots(part, model, step, start) -> list:
-    "Return the snapshots of the sentences of `part` at `step`"
+    "Return one snapshot for each sentence in `part` at `step`"
     layers = _by_layer(part.attention, part.what)
     batch, _, n_queries, n_keys = next(iter(layers.values())).shape
     part = part._replace(options=[_nested(x, batch) for x in part.options])
@@ -274,7 +274,7 @@ def _snapshots(part, model, step, start) -> list:
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa026
 def _series(attention, saliency, steps, model='', step=0): # generator of (model, step, attention, saliency)
-    "Yield the attention and saliency of each model and step"
+    "Yield (model, step, attention, saliency) for each model and step"
     named = isinstance(attention, Mapping) and all(isinstance(key, str) for key in attention)
     if isinstance(attention, Mapping):
         _checked(not attention and _not_attention, saliency is not None and set(saliency) != set(attention) and
@@ -291,7 +291,7 @@ def _series(attention, saliency, steps, model='', step=0): # generator of (model
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa027
 def _parts(attention, tokens, key_tokens, encoder_decoder, options) -> list: # of `_Part`
-    "Return the kinds of attention that were passed to `attention_maps`"
+    "Return one `_Part` for each kind of attention that was passed to `attention_maps`"
     if attention is not None:
         if key_tokens is not None and list(key_tokens) == list([] if tokens is None else tokens): key_tokens = None
         note = 'Rows are the query tokens, columns the key tokens.'*(key_tokens is not None)
@@ -353,7 +353,7 @@ def attention_maps(
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa037
 def maps_by_model(snapshots:Sequence[Snapshot]) -> dict: # {name: list of snapshots}
-    "Group the `snapshots` returned by `attention_maps` by model, in their order"
+    "Group the `snapshots` from `attention_maps` by model, in their original order"
     groups = {}
     for snapshot in snapshots: groups.setdefault(snapshot.info.get('model', ''), []).append(snapshot)
     return groups

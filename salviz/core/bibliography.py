@@ -222,8 +222,10 @@ _of_hub = dict(bert=r'bert-(tiny|mini|small|medium|base|large)\b', distilbert=r'
 
 # %% ../../nbs/01_core/04_bibliography.ipynb #007
 def paper_of(name) -> str: # '' if unknown
-    """Return the key in `papers` for `name`, the recorded name of a method, explanation, metric, data set or
-    checkpoint; a checkpoint may also be the folder of a packaged copy or a name on the Hub"""
+    """Return the key in `papers` of the paper to cite for `name`
+
+    `name` is the recorded name of a method, explanation, metric, data set or checkpoint; for a checkpoint, it may also
+    be the folder of a packaged copy or a name on the Hub."""
     if not isinstance(name, str): return ''
     name = _same_paper.get(name, name)
     if name in papers: return name

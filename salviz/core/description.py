@@ -87,7 +87,7 @@ def _arguments_words(
     *several,  # {argument: value} of each run
     skip=(),   # arguments that are named elsewhere
 ) -> str:
-    "List the arguments that differ from the defaults of the method called `name` or between runs"
+    "Describe the arguments of the method called `name` that differ from their defaults or between runs"
     defaults, words = default_arguments().get(name, {}), []
     for k in dict.fromkeys(k for args in several for k in args):
         values = [value for value, in different([args.get(k, defaults.get(k))] for args in several)] # None counts
@@ -123,7 +123,7 @@ def data_fact(
 
 # %% ../../nbs/01_core/20_description.ipynb #de-11m
 def _parts_of(name, several):
-    "Return [(method, its arguments in each run)], with one entry for each of the combined methods"
+    "Return a list of (method, arguments in each run), with one pair for each combined method"
     parts = str(name).split(' + ')
     if len(parts) == 1: return [(name, several)]
     return [(part, [x if isinstance(x := args.get(part), dict) else {} for args in several]) for part in parts]
@@ -134,7 +134,7 @@ def method_fact(
     name=None,  # name of the method; None: as recorded by the first run
     skip=(),    # arguments that are named elsewhere
 ) -> _Fact: # None without a method
-    "Describe the method of several runs, with arguments that differ from its defaults or between the runs"
+    "Describe the method of one or several runs, with the arguments that differ from the defaults or between runs"
     methods = [entry_of(config, 'method') for config in configs]
     name = name or next((x['name'] for x in methods if x.get('name')), None)
     if not name: return None
@@ -148,7 +148,7 @@ def method_fact(
 def _as_list(x): return [] if x is None else list(x) if isinstance(x, (list, tuple)) else [x]
 
 def explanation_fact(*configs) -> _Fact: # None without an explanation
-    "Describe the explanation used by the method of these runs, if it is an argument of the method"
+    "Describe the explanation that the methods of the runs received as their argument `saliency`"
     parts = [args for config in configs for method in [entry_of(config, 'method')]
              for _, several in _parts_of(method.get('name'), [method.get('args') or {}]) for args in several]
     names = different(args.get('saliency') for args in parts if isinstance(args.get('saliency'), str))
@@ -189,14 +189,14 @@ def _snapshot_facts(snapshot) -> list: # of `_Fact`
 
 # %% ../../nbs/01_core/20_description.ipynb #de-13c
 def _entries(cite) -> dict: # {key: BibTeX entry}
-    "Return the BibTeX entries for `cite`, a name or an entry; {} if it is unknown, such as a key of an older version"
+    "Return the BibTeX entries for `cite`, a name or an entry; {} if `cite` is unknown, such as an older version's key"
     if name := paper_of(cite): return {papers[name][1]: bibtex(name)}
     try: return cited(cite)
     except ValueError: return {}
 
 # %% ../../nbs/01_core/20_description.ipynb #de-13d
 def citations_of_facts(facts) -> dict: # {key: BibTeX entry}
-    "Return the BibTeX entries that `facts` cite; skip citations that are neither a known name nor an entry"
+    "Return the BibTeX entries cited in `facts`; skip citations that are neither a known name nor an entry"
     entries = {}
     for key, entry in (pair for fact in facts if fact for cite in fact.cites for pair in _entries(cite).items()):
         if entries.setdefault(key, entry) != entry:

@@ -26,7 +26,7 @@ def _comment_rows(source) -> tuple: # ({row: comment}, the rows with nothing els
 
 # %% ../../nbs/01_core/08_docstrings.ipynb #006b
 def _commented(source, nodes) -> dict:
-    "Return {name: comment} for the `nodes` {name: syntax tree} of `source`"
+    "Return the comments next to or above each of `nodes` {name: syntax tree} in `source`; omit nodes without comments"
     (comments, alone), joined = _comment_rows(source), {}
     for name, node in nodes.items():
         above = node.lineno
@@ -82,6 +82,6 @@ def _docstring_with_comments(thing) -> str:
 
 @lru_cache(maxsize=None)
 def documented(thing):
-    "Add the parameter comments of the function or class `thing` to its docstring and return it"
+    "Add the parameter comments of the function or class `thing` to its docstring, and return `thing`"
     thing.__doc__ = _docstring_with_comments(thing)
     return thing

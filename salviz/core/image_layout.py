@@ -15,7 +15,7 @@ from .validation import check_faults
 # %% ../../nbs/01_core/23_image_layout.ipynb #il06
 @dataclass(frozen=True)
 class Crop:
-    "A box of the image that is converted to `rows` × `columns` tokens, row by row; numbers are in pixels of the image"
+    "A box in an image, in pixels, that is divided row by row into `rows` × `columns` tokens"
     top:float
     left:float
     height:float
@@ -95,7 +95,7 @@ def token_fractions(
     layout:ImageLayout,
     mask:np.ndarray, # bool or float [height, width]
 ) -> np.ndarray: # float64 [tokens], from 0 to 1
-    "Return the fraction of each token's box that is inside `mask`; pixels outside the image are not inside it"
+    "Return the fraction of each token's box that `mask` covers; parts of a box outside the image are not covered"
     mask = np.asarray(mask, np.float64)
     check_faults('' if mask.shape == (layout.height, layout.width) else
                  f'mask must have the shape of the image, {layout.height} × {layout.width}, got '

@@ -87,7 +87,7 @@ class Intervention:
     def __bool__(self): return bool(self.changes())
 
     def as_dict(self) -> dict:
-        "Return the arguments and options that differ from the defaults in one dictionary, as JSON stores them"
+        "Return a JSON-compatible dict of the arguments and options that differ from their defaults"
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != 'options'}
         values |= dict(maps=[[*head, name] for head, name in self.maps], heads=[[*head] for head in self.heads])
         values |= {name: [*values[name]] for name in ('positions', 'rows', 'layers')}
@@ -107,7 +107,7 @@ class Intervention:
 
 # %% ../../nbs/01_core/24_interventions.ipynb #0e58f5f6
 def _entry_faults(heads, maps): # generator of str
-    "Yield what is wrong with the entries of `heads` and `maps`"
+    "Yield an error message for each invalid entry of `heads` and `maps`"
     for head in heads:
         if not _is_pair(head): yield f'heads must be pairs of non-negative integers (layer, head), got {head!r}'
     is_list = not isinstance(maps, Mapping)
@@ -119,7 +119,7 @@ def _entry_faults(heads, maps): # generator of str
             yield f'maps: pattern {name!r} is unknown; available: {", ".join(map_choices)}'
 
 def _contradictions(intervention): # generator of str
-    "Yield the contradictions in `intervention`"
+    "Yield an error message for each contradiction in `intervention`"
     for (layer, head), _ in intervention.maps:
         if layer in intervention.layers or (layer, head) in intervention.heads:
             yield f'head {head} of layer {layer} is both crossed out and replaced; choose one'
@@ -131,7 +131,7 @@ def _contradictions(intervention): # generator of str
 def _numbered(numbers) -> str: return ', '.join(map(str, numbers))
 
 def _tokens(places, labels) -> str:
-    "Return the numbers of tokens, with their labels if they are known"
+    "List the numbers of the tokens at `places`, with their labels if known"
     return ', '.join(f'{i} ({labels[i]!r})' if i < len(labels) else str(i) for i in places)
 
 def _described(one, labels): # generator of str

@@ -106,7 +106,7 @@ class _LeaseFile:
 
 # %% ../../nbs/01_core/14_leases.ipynb #le06
 class Lease(_LeaseFile):
-    "Exclusive access to the work that `path` names, renewed inside a `with` block; raises `Leased` if already held"
+    "A lease on `path`, renewed inside a `with` block, for exclusive access; raises `Leased` if already held"
     def _refuse(self, who):
         by = f'process {who["process"]} on {who["host"]}' if who else 'another process'
         raise Leased(f'{self.path.name} is held by {by}')

@@ -18,8 +18,9 @@ from .run_files import _now, lease_on, read_object, sealed, write_whole
 
 # %% ../../nbs/01_core/13_locks.ipynb #lk06
 def process_start(pid) -> str:
-    """Return the start time of process `pid` on this machine or container as 'boot:PID namespace:ticks'; '' if the
-    process has ended or the start time cannot be determined"""
+    """Return the start time of process `pid` as 'boot:PID namespace:ticks'
+
+    Return '' if the process has ended or its start time cannot be determined."""
     try:
         boot = Path('/proc/sys/kernel/random/boot_id').read_text().strip()
         space = os.readlink('/proc/self/ns/pid')
@@ -31,7 +32,7 @@ def process_start(pid) -> str:
 
 # %% ../../nbs/01_core/13_locks.ipynb #lk06b
 def has_ended(who:dict): # None: unknown on this machine
-    "Return whether the process `who` (host, process, started) has ended; the start time also identifies the host"
+    "Return whether the process `who` (host, process, started) has ended, or None if unknown on this machine"
     ours, theirs = (start.rpartition(':')[0] for start in (process_start(os.getpid()), who['started']))
     if not ours or (platform.node(), ours) != (who['host'], theirs): return None
     return process_start(who['process']) != who['started']

@@ -247,7 +247,7 @@ def kl_per_class(
     p, # [..., classes], each from 0 to 1: probability that the class applies
     q, # [..., classes]
 ): # float, or array [...]
-    "Return the mean over classes of KL(p || q) of Bernoulli distributions, in nats"
+    "Return KL(p || q) between Bernoulli distributions, averaged over classes, in nats"
     p, q = np.broadcast_arrays(np.asarray(p, dtype=np.float64), np.asarray(q, dtype=np.float64))
     return _scalar(np.mean(kl(np.stack([p, 1 - p], -1), np.stack([q, 1 - q], -1)), -1))
 
@@ -456,6 +456,8 @@ def drop_mask(
     q:float,    # probability of dropping a candidate
     uniform,    # random numbers in [0, 1), shape of `candidates`
 ) -> np.ndarray: # bool [..., query, key]
-    "Return a mask of the `candidates` that are dropped: those with `uniform` < `q` (Yang et al. 2022, eq. 7)"
+    """Return a mask of the `candidates` that are dropped, those with `uniform` < `q` (Yang et al. 2022, eq. 7)
+
+    Nothing is dropped in a row that would otherwise lose all allowed keys."""
     dropped = np.asarray(candidates) & allowed & (uniform < np.float32(q))
     return dropped & (allowed & ~dropped).any(-1, keepdims=True)

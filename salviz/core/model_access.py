@@ -17,10 +17,10 @@ class ModelAccess(Protocol):
         "Return the available models and attributions, or the missing requirements: {needs, choices, attributions}"
 
     def name_of(self, place) -> str:
-        "Return the name of one of the choices"
+        "Return the display name of the choice `place`"
 
     def __call__(self, texts, choice, attribution, interventions=None, target=None) -> list:
-        "Return a `Snapshot` of the chosen model for each of the `texts`, each under its `Intervention` or None"
+        "Return one `Snapshot` of the chosen model per text, computed under the `Intervention` of that text, if any"
 
     def vectors(self, text, choice, layer:int, head:int, length:int) -> tuple:
         "Return the tokens of `text`, and the queries and keys of a head"
@@ -31,7 +31,7 @@ _providers = [] # functions of (run, model, training) that return a `ModelAccess
 def provide_model_access(
     provider:Callable[..., ModelAccess], # function of (run, model, training)
 ):
-    "Register `provider` as a function that `model_access` calls"
+    "Make `model_access` use the function `provider`"
     _providers.append(provider)
 
 def model_access(
@@ -39,5 +39,5 @@ def model_access(
     model:Any=None,    # (model, tokenizer); None: the checkpoints of the run and the model of the training
     training:Any=None, # a `Training` from `start_training`
 ) -> ModelAccess:
-    "Return access to the models of `run`"
+    "Return a `ModelAccess` for the models of `run`"
     return _providers[-1](run, model, training)

@@ -34,7 +34,7 @@ def scores_of(config:dict): # (lowest, highest) or None
 
 # %% ../../nbs/01_core/03_names.ipynb #006c
 def display_name(name) -> str:
-    "Return the display name of the data or weights `name`, which may be a path"
+    "Return the display name of the data or weights called `name`, which may be a path"
     name = loaded_as(name)
     return _display_names.get(name, name)
 
@@ -56,7 +56,7 @@ def listed(words) -> str:
 
 # %% ../../nbs/01_core/03_names.ipynb #009b
 def _seed_words(groups:dict) -> str: # {name: [seeds]}
-    "Return the seeds of several groups, listed once if all groups have the same seeds"
+    "Describe the seeds of `groups`; list the seeds only once if all groups have the same ones"
     def seeds_of(seeds): return [str(seed) for seed in seeds if seed is not None]
     sets = {k: seeds_of(v) for k, v in groups.items() if seeds_of(v)}
     if not sets: return ''
@@ -81,8 +81,9 @@ def runs_words(groups:dict) -> str: # '' or a sentence
 
 # %% ../../nbs/01_core/03_names.ipynb #agr11
 def class_places(names, others) -> list: # of int; None for a class that `others` lacks
-    """Return the index of each class of `names` in the list `others`; case, spaces, hyphens and underscores are ignored
-    unless two classes differ only in these"""
+    """Return the index of each class in `names` within the list `others`
+
+    Case, spaces, hyphens and underscores are ignored, unless this would make class names ambiguous."""
     names, others = [str(name) for name in names], [str(name) for name in others]
     def plain(name): return re.sub(r'[\s_-]+', ' ', name.strip()).casefold()
     is_exact = {*names} <= {*others}
@@ -145,8 +146,9 @@ def _model_named(model) -> str:
 
 # %% ../../nbs/01_core/03_names.ipynb #013c
 def measured_words(models, data, count=None) -> str:
-    """Return a sentence that names the `models` (one, or {name: model}) and the `data` of a table of measurements;
-    `count` is the number of examples, if known"""
+    """Return a sentence that names the models and the data of a table of measurements
+
+    `models` is one model or {name: model}; `count` is the number of examples, if known."""
     models = list(models.values()) if isinstance(models, dict) else [models]
     name = getattr(getattr(data, 'info', None), 'dataset_name', None)
     where = ''

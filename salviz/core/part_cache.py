@@ -30,8 +30,9 @@ def digest(x) -> str: # 16 hexadecimal digits
 
 # %% ../../nbs/01_core/18_part_cache.ipynb #006b
 class PartCache:
-    """Cache of the parts (dicts of arrays) of the computation that `question` describes;
-    without a `folder`, nothing is cached"""
+    """Cache for parts of the computation that `question` describes
+
+    Each part is a dict of arrays. Without a `folder`, nothing is cached."""
     def __init__(self, folder, question:dict):
         self.folder = None if folder is None else Path(folder)
         if self.folder is None: return
@@ -41,7 +42,7 @@ class PartCache:
         if not file.exists(): write_whole(file, to_json(wanted, indent=1).encode())
 
     def _fault(self, wanted:dict) -> str: # '' if there is none
-        "Return the reason why the folder cannot cache results of the computation `wanted`"
+        "Return the reason why the folder cannot be used to cache the computation that `wanted` describes"
         folder, file = self.folder, self.folder/'question.json'
         if folder.exists() and not folder.is_dir(): return f'{folder} is a file; pass a new or existing folder'
         if not file.exists():
@@ -61,7 +62,7 @@ class PartCache:
         name:dict, # JSON description of the part
         make,      # function without arguments that computes the part
     ) -> dict: # of arrays
-        "Return the part called `name`, computed with `make` if it is not cached"
+        "Return the part called `name`; compute it with `make` if it is not cached"
         if self.folder is None: return make()
         file = self.folder/f'{digest(name)}.npz'
         if file.exists():

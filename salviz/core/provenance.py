@@ -36,7 +36,7 @@ _one_word = 'tuple set range dict float array frame table formula'.split()
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-6b
 def _packed(x):
-    "Convert `x` to JSON for `unpacked_metadata`; raise a `ValueError` for types that cannot be stored"
+    "Convert `x` to JSON that `unpacked_metadata` can restore; raise a `ValueError` for unsupported types"
     if isinstance(x, np.generic): x = x.item()
     if type(x).__name__ == 'Math' and isinstance(x, str): return dict(formula=str(x))
     if x is None or isinstance(x, (bool, int, str)): return x
@@ -123,7 +123,7 @@ def _sha(*parts) -> str:
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-10b
 def _bytes_of(path, header=False):
-    "Return the bytes of a file, or of its header for arrays; empty if it cannot be read"
+    "Return the bytes of the file at `path` (with `header`, only its header), or b'' if it cannot be read"
     try:
         with open(path, 'rb') as f:
             if not header: return f.read()
@@ -197,7 +197,7 @@ def _described_table(frame, **more):
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-14b
 def _described_words(about):
-    "Return the attrs of a table that can be stored"
+    "Return those attrs of a table that can be stored, converted to JSON"
     written = {}
     for k, x in about.items():
         try: written[k] = _packed(x)
@@ -234,7 +234,7 @@ def described(source) -> dict:
 _most_of_a_snapshot = 1_000_000 # characters
 
 def _carried(snapshot):
-    "Return the content of a `snapshot` without a run, for storage in the figure's file"
+    "Describe a `snapshot` that belongs to no run, including its content if the figure's file can store it"
     large = dict(form='unknown', what='Snapshot that does not belong to a run and is too large to be stored; '
                                       'save it in a Run')
     if sum(x.nbytes for x in snapshot.arrays.values()) > 4*_most_of_a_snapshot: return large
@@ -309,8 +309,9 @@ def recipe_of(
     further_files=(), # code files outside the library that the figure uses
     fonts=(),         # fonts used in the figure
 ) -> dict:
-    """Return a record of the creation of a figure; if the figure cannot be regenerated,
-    the entry 'cannot' contains the reason"""
+    """Return a record of how a figure was created
+
+    If the figure cannot be regenerated, the entry 'cannot' contains the reason."""
     arguments, recipe = {}, dict(kind=kind, arguments={}, source=described(source), code=_code_facts(*further_files),
                                  fonts=list(fonts))
     for name, x in named_arguments.items():
@@ -325,7 +326,7 @@ def recipe_of(
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-20b
 def _unknown_in(x):
-    "Return the part of a described source that cannot be located, '' if there is none"
+    "Return the name of the first part of the described source `x` that cannot be located; '' if there is none"
     if isinstance(x, dict) and x.get('form') == 'unknown': return x['what']
     inside = x.values() if isinstance(x, dict) else x if isinstance(x, list) else ()
     return next(filter(None, map(_unknown_in, inside)), '')
@@ -344,7 +345,7 @@ def _seen_from(folder, base): # None if it would reveal something about the mach
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-23b
 def _placed(x, base):
-    "Replace each 'folder' in `x` by its path relative to `base`, or remove it"
+    "Return `x` with each 'folder' replaced by a 'path' relative to `base`, or removed if there is no such path"
     if isinstance(x, list): return [_placed(one, base) for one in x]
     if not isinstance(x, dict): return x
     out = {k: _placed(v, base) for k, v in x.items() if k != 'folder'}
@@ -410,7 +411,7 @@ def _recipe_in(line) -> tuple: # (dict, '') or (None, reason)
 def read_stamp(
     path, # path of a .pdf, .svg or .png file
 ) -> dict:
-    "Return the record of the creation of the file at `path`, which is stored in its metadata"
+    "Return the record of how the file at `path` was created, which is stored in the file's metadata"
     path = checked_file(path)
     line, fault = _recipe_line(path)
     if not fault: recipe, fault = _recipe_in(line)

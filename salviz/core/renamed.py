@@ -89,8 +89,9 @@ def renamed_info(info:dict) -> dict:
 
 # %% ../../nbs/01_core/10_renamed.ipynb #rn-10c
 def renamed_design(design:dict) -> dict:
-    """Return the `design` of a study with the settings of its methods under the names used since 0.2; the names of the
-    study's settings do not change"""
+    """Return the `design` of a study with the settings of its methods under the names used since 0.2
+
+    The names of the study's own settings do not change."""
     methods = design.get('methods')
     if not isinstance(methods, dict): return design
     return {**design, 'methods': {name: _renamed_method(method) for name, method in methods.items()}}

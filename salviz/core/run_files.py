@@ -60,7 +60,10 @@ def _left_by_a_kill(path): # a lock, a note, or a file under a temporary name
 
 # %% ../../nbs/01_core/11_run_files.ipynb #009
 def _plain(x):
-    "Convert `x` for JSON: arrays to lists, numpy numbers to numbers, paths to text, all other objects to their names"
+    """Convert `x` to a type that JSON supports
+
+    Arrays and sets become lists, paths become text, functions and classes become names, and other objects become the
+    name of their type in angle brackets."""
     if hasattr(x, 'tolist'): return x.tolist()
     if isinstance(x, os.PathLike): return os.fspath(x)
     if isinstance(x, (set, frozenset)): return sorted(x, key=repr)
@@ -81,7 +84,7 @@ _file_kinds = {stat.S_IFDIR: 'a folder', stat.S_IFIFO: 'a pipe', stat.S_IFCHR: '
 
 @contextmanager
 def _read_errors():
-    "Convert an OSError in the block to a ValueError with the reason, unless a file is missing"
+    "Convert any `OSError` in the `with` block to a `ValueError` with the reason, unless a file is missing"
     try: yield
     except FileNotFoundError: raise
     except OSError as e: raise ValueError(f'cannot be read ({e.strerror})') from None
@@ -131,8 +134,9 @@ def _unsealed(
     data:bytes,
     must_seal=False, # whether an object without a seal is damaged
 ) -> dict:
-    """Return the JSON object in `data` without its seal; raise a `ValueError` with the reason if it is not valid JSON
-    or does not match its checksum"""
+    """Return the JSON object in `data` without its seal
+
+    Raise a `ValueError` with the reason if `data` is not valid JSON or does not match its checksum."""
     try:
         x = json.loads(data)
         fault = _seal_fault(x, data, must_seal)
@@ -147,8 +151,9 @@ def write_object(path, x:dict):
     write_whole(path, sealed(x, indent=2).encode())
 
 def read_object(path, must_seal=False) -> dict:
-    """Return the JSON object in the file at `path` without its seal;
-    raise a `ValueError` with the reason if it is damaged"""
+    """Return the JSON object in the file at `path` without its seal
+
+    Raise a `ValueError` with the reason if the file is damaged."""
     return _unsealed(_read_file(path), must_seal)
 
 # %% ../../nbs/01_core/11_run_files.ipynb #015

@@ -56,8 +56,9 @@ def _config_fault(config:dict) -> str: # '' if there is none
 
 # %% ../../nbs/01_core/15_runs.ipynb #042b
 def _read_config(file) -> tuple: # (config, whether it has a seal)
-    """Return the config of a run in `file`; raise a `ValueError` with the reason if it is damaged. Earlier versions
-    wrote no seals"""
+    """Return the config of the run in `file`, and whether the file has a seal
+
+    Raise a `ValueError` with the reason if the config is damaged. Earlier versions of salviz wrote no seals."""
     try:
         data = _read_file(file)
         config, is_sealed = _unsealed(data), _is_sealed(json.loads(data))
@@ -102,8 +103,7 @@ class _RunFolder:
         return self._seen[path][1]
 
     def subscribe(self, fn:Callable[[Snapshot|dict], object]) -> Callable[[], None]:
-        """Call `fn` with each `Snapshot` as it is saved and each row (a dict) as it is logged; return a function that
-        unsubscribes"""
+        "Call `fn` with each saved `Snapshot` and each logged row (a dict); return a function that unsubscribes `fn`"
         def unsubscribe(): self._listeners = [l for l in self._listeners if l is not entry]
         entry = (fn,) # a separate entry, so that a function can subscribe twice
         self._listeners = [*self._listeners, entry]
@@ -217,8 +217,7 @@ class _RunMetrics(_RunValues):
         return [r for r in self.metrics if _kind(r) == 'eval']
 
     def log(self, row:dict) -> None:
-        """Append `row`, a dict of numbers with a 'step', to the metrics; its 'kind' is 'train' or 'eval' (see
-        `train_rows`)"""
+        "Append `row`, a dict of numbers with a 'step' and optionally a 'kind' ('train' or 'eval'), to the metrics"
         fault = "must be a dict with 'step', a non-negative integer"
         if isinstance(row, dict) and _is_count(row.get('step')):
             line = sealed(row)
@@ -302,7 +301,7 @@ class _RunSnapshots(_RunMetrics):
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn07
 def _listed(numbers, most=12):
-    "Join `numbers` for a message, without those in the middle of a long list"
+    "Join `numbers` for a message; replace the middle of a long list with '…'"
     shown = [str(x) for x in numbers]
     if len(shown) > most: shown = [*shown[:most//2], '…', *shown[-most//2:]]
     return ', '.join(shown)
@@ -357,13 +356,13 @@ class _RunReading(_RunSnapshots):
 
 # %% ../../nbs/01_core/15_runs.ipynb #072
 def _step_in(path):
-    "Return the step in the name of a snapshot's file or a checkpoint's folder, None if it has none"
+    "Return the step in the name of a snapshot's file or a checkpoint's folder; None if the name contains no step"
     m = re.match(r'step-(\d+)\.|checkpoint-(\d+)$', path.name)
     if m: return int(m[1] or m[2])
     return None
 
 def _number(row, name):
-    "Return the number called `name` of a row, with or without Trainer's prefix eval_; NaN if it is missing"
+    "Return the number stored in `row` under `name`, with or without the prefix 'eval_'; NaN if there is none"
     x = row.get(f'eval_{name}', row.get(name))
     if isinstance(x, (int, float)): return x
     return math.nan
@@ -498,7 +497,7 @@ def _lost_rows(run) -> list:
 
 # %% ../../nbs/01_core/15_runs.ipynb #080b
 def _damaged_checkpoints(run, contents=False) -> list:
-    "Return the damage to checkpoints that were complete, which are those with a manifest"
+    "Return the damage to checkpoints that have a manifest, which means that they were complete when written"
     out = []
     for folder in run._checkpoint_folders().values():
         at = f'checkpoints/{folder.name}'
@@ -517,7 +516,7 @@ def _damaged_arrays(run, contents=False) -> list:
 
 # %% ../../nbs/01_core/15_runs.ipynb #080d
 def _damaged_values(run) -> list:
-    "Return the damage to the state, the summary and the folders of the run, in whose place there may be files"
+    "Return the damage to the state and the summary of the run, and subfolders that are not folders"
     out = []
     for name in ('state.json', 'summary.json'):
         try: run._values(name)
@@ -536,8 +535,7 @@ class _RunDamage(_RunScores):
         return [*rows, *self._scan()[1], *_damaged_values(self), *_damaged_arrays(self), *_damaged_checkpoints(self)]
 
     def check(self) -> list: # of `Damage`
-        """Read every byte of the run and of nested runs; return all damage,
-        including damage that `damaged` cannot detect"""
+        "Read every byte of the run and of nested runs; return all damage, including damage that `damaged` misses"
         for path in self._scan()[0].values():
             try: self._load(path)
             except (FileNotFoundError, ValueError): pass # from now on, `_scan` lists it as damaged
@@ -673,8 +671,7 @@ def processor() -> str:
                 platform.processor() or platform.machine())
 
 def untouched(path) -> bool:
-    """Return whether the folder at `path` is empty, except for files left by a process that was killed
-    before its run began"""
+    "Return whether the folder at `path` is empty, except for files of a process that was killed before its run began"
     return Path(path).is_dir() and all(map(_left_by_a_kill, Path(path).iterdir()))
 
 # %% ../../nbs/01_core/15_runs.ipynb #044c
@@ -734,8 +731,9 @@ class _RunForOtherTools(_RunResuming):
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn10
 class Run(_RunForOtherTools):
-    """A training run in the folder at `path`, with its `config`, `metrics`, snapshots and checkpoints; you can read it
-    while another process writes to it"""
+    """A training run in the folder at `path`, with its `config`, `metrics`, snapshots and checkpoints
+
+    You can read a run while another process writes to it."""
     @classmethod
     def example(
         cls,

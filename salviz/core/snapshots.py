@@ -31,19 +31,19 @@ _whole = ('probabilities', 'probability', 'saliency', 'saliency_target', 'salien
           'input', 'masked_map')
 
 def plain_name(name:str) -> str:
-    """Return the array name `name`, such as 'method_saliency (SalLM)', without the method in parentheses,
-    which distinguishes the arrays of two methods"""
+    "Remove the method in parentheses from an array `name`: 'method_saliency (SalLM)' becomes 'method_saliency'"
     return name.partition(' (')[0]
 
 def _plain_memory(x) -> np.ndarray:
-    """Return a little-endian copy of `x` in row-major order; safetensors stores raw memory, so a transposed view would
-    be stored scrambled"""
+    """Return a little-endian copy of `x` in row-major order
+
+    safetensors stores raw memory, so a transposed view would be stored in the wrong order."""
     x = np.asarray(x)
     return np.array(x, dtype=x.dtype.newbyteorder('<'), order='C')
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #019b
 def _check_storable(name, x, kinds):
-    "Raise a `ValueError` unless the dtype of the array `x`, named `name`, is of one of the numpy `kinds`"
+    "Raise a `ValueError` that mentions `name` unless the dtype of the array `x` is one of the NumPy `kinds`"
     if x.dtype.kind not in kinds:
         raise ValueError(f'array {name!r} has dtype {x.dtype}; only Boolean, '
                          'integer and floating-point arrays can be stored')
@@ -285,8 +285,9 @@ def read_header(
     size:int, # its length in bytes
     key:str,  # name of the header entry that salviz wrote
 ):
-    """Return the entry `key` in the header of a safetensors file, or None; raise a `ValueError` with the reason if the
-    header is damaged"""
+    """Return the entry `key` in the header of a safetensors file, or None if there is none
+
+    Raise a `ValueError` with the reason if the header is damaged."""
     meta, fault = _parse_header(f, size, key)
     check_faults(fault)
     return meta
@@ -375,7 +376,7 @@ def snapshot_numbers(name:str): # (step, probe); None if `name` is not the name 
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #sn15
 def _snapshot_fault(path):
-    "Return the reason why the file at `path` is not a valid snapshot with the right name; None if it is"
+    "Return the reason why the file at `path` is not a valid snapshot with the right name; None if it is valid"
     numbers = snapshot_numbers(path.name)
     if not numbers: return 'is not named like a snapshot (step-00000120.probe-003.safetensors)'
     try: meta = _header_of(path, _read_meta)
@@ -385,7 +386,7 @@ def _snapshot_fault(path):
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #sn15b
 def _header_of(path, read):
-    "Apply `read` to the file at `path`"
+    "Open the file at `path` and return the result of calling `read` with the open file and its size"
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode): return _read_file(path) # raises an error that names the kind of file
     with _read_errors(), open(path, 'rb') as f: return read(f, os.fstat(f.fileno()).st_size)

@@ -98,7 +98,7 @@ def _decode(
     token:str,  # token as spelled by the tokenizer
     id:int,
 ): # str, or None if the token is part of a character
-    "Return the text of one token, spaces included"
+    "Return the text of one token, including its spaces"
     if id in spelling.added: return token
     if spelling.byte_level and all(c in _bytes for c in token): raw = bytes(_bytes[c] for c in token)
     elif spelling.byte_fallback and re.fullmatch('<0x[0-9A-F]{2}>', token): raw = bytes.fromhex(token[3:5])
@@ -215,7 +215,7 @@ def _merged(word_spans, first, last) -> tuple: # (spans, int [words]: index of t
 def joined(
     words, # list of str
 ) -> tuple: # (text, [(start, end)] of each word)
-    "Join `words` with spaces"
+    "Join `words` with spaces; return the text and the span of each word"
     ends = np.cumsum([len(w) + 1 for w in words]).astype(int).tolist()
     return ' '.join(words), [(end - 1 - len(w), end - 1) for w, end in zip(words, ends)]
 
@@ -250,8 +250,9 @@ def _encoding_fault(tokenizer, is_pair, max_length) -> str: # '' if there is non
     return f'max_length must be greater than the number of special tokens, {specials}, got {max_length}'
 
 def _encode(tokenizer, firsts, seconds, max_length):
-    """Encode the texts `firsts`, paired with `seconds` unless that is None; return the encodings, the number of tokens
-    cut from each to fit `max_length`, and the encodings before truncation"""
+    """Encode the texts `firsts`, paired with `seconds` unless it is None, and truncate them to `max_length` tokens
+
+    Return the encodings, the number of tokens cut from each, and the encodings before truncation."""
     check_faults(_encoding_fault(tokenizer, seconds is not None, max_length))
     encodings = tokenizer(firsts, seconds, verbose=False).encodings
     cut, whole = [0]*len(encodings), list(encodings)
@@ -264,8 +265,9 @@ def _encode(tokenizer, firsts, seconds, max_length):
 
 # %% ../../nbs/01_core/07_text.ipynb #038
 def _positions(spelling, encoding, texts, word_spans):
-    """Return segments, offsets and pieces of the tokens in `encoding`, and the first and the last word that each token
-    overlaps (-1 for white space and tokens outside words)"""
+    """Return segments, offsets and pieces of the tokens in `encoding`, and the words that each token overlaps
+
+    The words are two arrays with the first and the last word of each token, -1 for white space and outside words."""
     segments = np.array([-1 if s is None else s for s in encoding.sequence_ids], dtype=np.int64)
     offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
     pieces = [_decode(spelling, token, id) for token, id in zip(encoding.tokens, encoding.ids)]
@@ -420,8 +422,9 @@ def _spread_words(
 
 # %% ../../nbs/01_core/07_text.ipynb #057
 def _flag_spans(tt, flags):
-    """Return the spans (segment, start, end) of flagged words, which are those of `unmerged_spans`
-    or those separated by white space"""
+    """Return the spans (segment, start, end) of the flagged words
+
+    There must be one flag for each of `unmerged_spans`, or for each word that white space separates."""
     flags = np.asarray(flags)
     spaced = [(s, *span) for s, text in enumerate(tt.texts) for span in spaced_words(text)]
     plain = tt.unmerged_spans

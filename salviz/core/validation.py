@@ -246,7 +246,7 @@ def check_faults(
 _Function = TypeVar('_Function', bound=Callable)
 
 def _with_new_names(function, kwargs:dict) -> dict:
-    "Return `kwargs` with old names of arguments of `function` replaced by the current names"
+    "Return `kwargs` with any old argument names of `function` replaced by the current names"
     for old, new in getattr(function, 'old_names', {}).items():
         if old not in kwargs: continue
         who = function.__qualname__.removesuffix('.__init__')
@@ -374,7 +374,7 @@ def readable_signature(function:Callable) -> inspect.Signature:
 
 @lru_cache(maxsize=None)
 def with_readable_signatures(thing):
-    "Let `help` show readable types in the signatures of the function or class `thing`, and return it"
+    "Make `help` show readable types in the signatures of the function or class `thing`, and return `thing`"
     functions = [thing]
     if isinstance(thing, type):
         bases = [cls for cls in thing.__mro__ if cls.__module__.startswith('salviz.')]
