@@ -951,7 +951,7 @@ class _CheckingTeacher(_Preparing):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #060a
 class _Checking(_CheckingTeacher):
-    "The part of the method that checks arguments, model and data before training"
+    "Base class of `SalLM` that checks arguments, model and data before training"
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
         """Raise an error if the method cannot train `model` on `data` for `epochs`
 
