@@ -333,7 +333,7 @@ class _Weighting(_Guiding):
         return comparable_alpha(*losses, task_fraction=self.variant.task_fraction)
 
     def prepare(self, trainer:'MethodTrainer') -> None:
-        "Set the weight to `alpha`, the value stored in the run, or a value chosen at the first step; store it in the run"
+        "Set the weight to `alpha`, the value stored in the run, or a value chosen at the first step, and store it"
         self._warn_if_constant(trainer)
         stored = trainer.broadcast(trainer.run.state.get('alpha'))
         self._alpha = stored if self.alpha is None else self.alpha
