@@ -87,7 +87,7 @@ def keep_one(
     dropped:torch.Tensor, # bool [..., query, key]
     allowed:torch.Tensor, # bool, broadcastable: keys that this query may attend to
 ) -> torch.Tensor: # bool [..., query, key]
-    "Return `dropped` without the rows that would lose all their `allowed` keys"
+    "Return `dropped`, with False in rows that would otherwise lose all their `allowed` keys"
     return and_needed(dropped, any_key(allowed & ~dropped))
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #adv-1
@@ -169,7 +169,7 @@ def _reject_unused_options(method):
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #040
 class _Attributing(Method):
-    "The part of AD-DROP that computes the attribution in the first pass"
+    "Base class of `ADDrop` that computes the attribution in the first pass"
     def explained(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Callable[..., torch.Tensor]:
         "Return the score that the attribution differentiates, as a function of (outputs, rows)"
         task, labels, variant = tasks[task_of(model)], batch.get('labels'), self.variant
@@ -206,10 +206,10 @@ class _Attributing(Method):
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #044
 class _Dropping(_Attributing):
-    "The part of AD-DROP that computes the drop masks for the second pass"
+    "Base class of `ADDrop` that computes the drop masks for the second pass"
     def candidates(self, attribution:torch.Tensor, allowed:torch.Tensor,
                    batch:dict) -> torch.Tensor: # bool [batch, heads, query, key]
-        "Return the candidate discard region in a layer, without protected special tokens and excluded rows"
+        "Return the candidate discard region in a layer, without protected special tokens or rows that are left out"
         may_drop = allowed & ~batch['is_special'][:, None, None, :] if self.variant.protect_special else allowed
         if self.variant.unread_rows == 'left_out': may_drop = may_drop & read_queries(attribution, allowed)
         by_position = self.attribution == 'random' and self.variant.random_form == 'positions'
@@ -240,7 +240,7 @@ class _Dropping(_Attributing):
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #047
 class _ComparingNodes(_Dropping):
-    "The part of AD-DROP that checks the approximation with `nodes` against the sum over all steps before training"
+    "Base class of `ADDrop` that compares the approximation with `nodes` to the sum over all steps before training"
     def nodes_agreement(
         self, model:torch.nn.Module, batch:dict, progress:'Progress',
     ) -> dict: # relative_difference of the worst layer, same_region
@@ -337,7 +337,7 @@ def drop_uniform(
     seed:int, step:int,
     layer:int,    # number of the layer; any other integer gives independent random numbers
 ) -> torch.Tensor: # float32 [batch, heads, query, key] in [0, 1)
-    """Return the random numbers of one `layer` for every example in `batch`
+    """Return the random numbers that select the positions to drop in `layer`, for every example in `batch`
 
     Positions are counted from the example's first real token."""
     return keyed_uniform(batch['example_id'], (heads, *_query_and_key(batch)), seed, step, stream=layer)

@@ -50,7 +50,7 @@ def guidance_loss(
     dropped=None,           # bool, broadcastable to `attention`: entries that were dropped in this pass
     queries=None,           # bool [batch, tokens]: queries that count; None: all real queries
 ) -> torch.Tensor: # [batch]
-    "Return the squared distance of each example's `attention` from `target` (Deshpande and Narasimhan 2020, eq. 2)"
+    "Return the mean or summed squared error between `attention` and `target` (Deshpande and Narasimhan 2020, eq. 2)"
     queries = real if queries is None else queries & real
     cells = (queries[:, :, None] & real[:, None, :])[:, None]
     if dropped is not None: cells = cells & ~dropped
@@ -112,18 +112,20 @@ def comparable_alpha(
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #038
 class _Targets(Method):
-    "The part of the method that determines the guided heads and computes their targets"
+    "Base class of `AttentionGuidance` that determines the guided heads and computes their targets"
     def heads(self, model:torch.nn.Module) -> dict:
         "Return the guided heads of `model`: {layer: {pattern: heads}}"
         return assign_heads(model, self.patterns, self.head_fraction, self.layers, self.custom or ())
 
     def prescribes(self, model:torch.nn.Module) -> dict:
-        "Return {layer: guided heads}; a head can have only one target, even if methods are combined"
+        "Return the indices of the guided heads in each layer, {layer: heads}"
         return {layer: sorted(h for numbers in by_pattern.values() for h in numbers)
                 for layer, by_pattern in self.heads(model).items()}
 
     def targets(self, heads:dict, batch:dict, grid:tuple|None=None) -> dict:
-        "Return {pattern: (target [batch, n, n], guided bool [batch])}; `grid`: `PatchGrid` of images"
+        """Return the targets of the patterns in `heads`: {pattern: (target [batch, n, n], guided bool [batch])}
+
+        For images, `grid` is the `PatchGrid` of the model."""
         targets = {}
         for name in dict.fromkeys(name for by_pattern in heads.values() for name in by_pattern):
             pattern = (self.custom or {}).get(name, name)
@@ -139,9 +141,9 @@ def _of_patterns(
     attention:torch.Tensor, # [batch, heads, query, key] of one layer
     heads:dict,             # {pattern: heads}
 ) -> dict: # {pattern: [batch, its heads in ascending order, query, key]}
-    """Return the attention of the heads for each pattern
+    """Return the attention of the guided heads, grouped by pattern
 
-    The layer is split once, so that its gradient is assembled once instead of summed over patterns."""
+    The layer is split only once, so that its gradient is assembled once instead of summed over patterns."""
     owner = {h: name for name, numbers in heads.items() for h in numbers}
     runs = [(name, len(list(run))) for name, run in itertools.groupby(range(attention.shape[1]), owner.get)]
     pieces = list(zip((name for name, _ in runs), attention.split([n for _, n in runs], 1)))
@@ -150,14 +152,14 @@ def _of_patterns(
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #043b
 def _counting(batch, target) -> tuple: # (bool [batch, tokens], bool [batch, tokens])
-    "Return the real tokens, and the queries that count: all real tokens of a text, or patches with a target"
+    "Return two masks: real tokens, and queries that count (all real tokens of a text, or patches with a target)"
     if 'attention_mask' in batch: return (batch['attention_mask'].bool(),) * 2
     queries = (target > 0).any(-1)
     return torch.ones_like(queries), queries
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #043c
 class _Guiding(_Targets):
-    "The part of the method that computes the guidance loss of a step"
+    "Base class of `AttentionGuidance` that computes the guidance loss of a step"
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
         "Return a plan that observes the guided layers and contains the patterns of `batch` as targets"
         heads = self.heads(model)
@@ -309,9 +311,9 @@ def by_name(
 _outweighs = 10. # multiple of the task loss
 
 class _Weighting(_Guiding):
-    "The part of the method that chooses the initial weight"
+    "Base class of `AttentionGuidance` that chooses the initial weight"
     def _first_losses(self, model, batches, over_processes) -> tuple: # (task loss, guidance loss with weight 1)
-        "Return the mean losses over all examples of `batches`"
+        "Return the mean task loss and the mean guidance loss over all examples in `batches`"
         sums = torch.zeros(3, dtype=torch.float64, device=device_of(model))
         for batch in batches:
             plan, n = self.plan(model, batch, None), len(batch[what_is_read(batch)])
@@ -331,7 +333,7 @@ class _Weighting(_Guiding):
         return comparable_alpha(*losses, task_fraction=self.variant.task_fraction)
 
     def prepare(self, trainer:'MethodTrainer') -> None:
-        "Set alpha to the argument, the value stored in the run, or a value chosen at the first step, and store it"
+        "Set the weight to `alpha`, the value stored in the run, or a value chosen at the first step, and store it"
         self._warn_if_constant(trainer)
         stored = trainer.broadcast(trainer.run.state.get('alpha'))
         self._alpha = stored if self.alpha is None else self.alpha
@@ -345,7 +347,7 @@ class _Weighting(_Guiding):
         trainer.run.set_state(alpha=self._alpha, guidance_ratio=ratio)
 
     def _warn_if_heavy(self, ratio):
-        "Warn if the guidance outweighs the task"
+        "Warn if `ratio`, the guidance loss divided by the task loss, is above 10"
         if not ratio > _outweighs: return
         warnings.warn(f'AttentionGuidance: with alpha={self._alpha:g} the guidance loss is {ratio:.3g} times the task '
                       'loss in the first step, so training mostly fits the patterns; in the paper, the ratio is about '
@@ -367,7 +369,7 @@ def _written_out(
     targets:dict, # {pattern: (target [batch, n, n], guided bool [batch])}
     n_heads:int,
 ) -> tuple: # ({layer: target [batch, heads, n, n], 0 where unguided}, guided bool [batch, layers, heads])
-    "Return the targets of all heads in all guided layers"
+    "Return the target of every head in the guided layers, and a mask of the guided heads"
     matrix, is_guided = next(iter(targets.values()))
     full = {layer: matrix.new_zeros(len(matrix), n_heads, *matrix.shape[1:]) for layer in heads}
     guided = is_guided.new_zeros(len(is_guided), len(heads), n_heads)
@@ -380,7 +382,7 @@ def _written_out(
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #051
 class _CheckingTexts(_Weighting):
-    "The part of the checks that applies to texts"
+    "Base class of `AttentionGuidance` with the checks for texts"
     def _first_with(self, name, ids, examples) -> int:
         "Return the index of the first example in `examples` that contains a token of the pattern called `name`"
         wanted = set(ids.tolist())
@@ -408,7 +410,7 @@ class _CheckingTexts(_Weighting):
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #agp05
 class _Checking(_CheckingTexts):
-    "The part of the method that checks arguments, model and data before training"
+    "Base class of `AttentionGuidance` that checks arguments, model and data before training"
     def _check_patches(self, heads, train, grid):
         "Raise an error if options for texts are set, or if a pattern has no target on `grid`"
         self.require((self.variant.boundary, self.variant.multiple) == ('uniform', 'uniform'),

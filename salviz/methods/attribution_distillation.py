@@ -81,7 +81,7 @@ class ADKD(Distillation):
 
     def compared(self, explained:torch.Tensor, explanation:torch.Tensor,
                  counts:torch.Tensor) -> torch.Tensor: # [batch]
-        "Return the squared difference between both attributions, summed over classes and averaged over tokens"
+        "Return the squared difference between student and teacher, summed over classes and averaged over tokens"
         difference = (full(explained) - full(explanation)).square()
         return torch.where(counts, difference, 0.).sum((1, 2))/counts.sum((1, 2))
 

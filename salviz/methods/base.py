@@ -78,7 +78,7 @@ class Plan:
 
     @property
     def observed(self) -> tuple:
-        "Return the layers with captured maps or rows, dropped positions or a factor"
+        "Return the layers whose attention is captured, dropped or scaled"
         return tuple(sorted({*self.layers, *self.rows, *self.drop, *self.scale}))
 
     def shown(self) -> dict:
@@ -95,8 +95,7 @@ Term.__doc__ = "A loss per example, `loss` [batch], and its factor in the sum, `
 
 # %% ../../nbs/05_methods/00_base.ipynb #026d
 def _reason_against(method, task:str) -> str: # '' if there is none
-    """Return the reason why `method` does not support `task`: the reason that the method declares,
-    or else that of the task"""
+    "Return why `method` does not support `task`, as stated by the method or else by the task"
     reasons = (part.unsupported_tasks.get(task) for part in getattr(method, 'methods', (method,)))
     return next(filter(None, reasons), getattr(tasks.get(task), 'unsupported', ''))
 
@@ -136,7 +135,7 @@ is_count = Limit(lambda x: type(x) is int and x >= 1, 'a positive integer')
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-01c
 def _choices(annotation) -> tuple: # () unless it consists of `Literal` and, optionally, None
-    "Return the values that `annotation` lists"
+    "Return the values that an `annotation` of `Literal`s allows, including None if it is optional"
     parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     if not all(part is types.NoneType or get_origin(part) is Literal for part in parts): return ()
     values = [x for part in parts for x in get_args(part)]
@@ -170,7 +169,7 @@ class Variant:
 
     @classmethod
     def of(cls, variant:'Variant|str', arguments:dict, method:str) -> 'Variant':
-        "Return `variant`, which is an object or the name of a preset, as an object"
+        "Return `variant` itself if it is an object, or a new object if it is the name of a preset"
         if isinstance(variant, cls): return variant
         if isinstance(variant, str) and variant in cls.presets: return cls(**cls.preset(variant, arguments))
         raise ValueError(f'{method}: variant must be {", ".join(map(repr, cls.presets))} or a {cls.__name__}, '
@@ -210,7 +209,7 @@ def _split(cls, kind, values:dict) -> tuple: # (arguments, options of the varian
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-05c
 def _with_variant(cls, kind, arguments:dict, options:dict) -> dict:
-    "Return `arguments` with the `options` as a variant"
+    "Return `arguments` with a variant in which `options` are set"
     if not options: return arguments
     variant = kind.of(arguments.get('variant', 'paper'), arguments, cls.__name__)
     return {**arguments, 'variant': replace(variant, **options)}
@@ -278,7 +277,7 @@ class _WithOptions:
         return {**required, **dict.fromkeys(_renamed(cls), False)}
 
     def as_variant(self, variant:Variant|str) -> Variant:
-        "Return `variant`, an object or the name of a preset, as an object"
+        "Return `variant` itself if it is an object, or a new object if it is the name of a preset"
         self._preset = variant if isinstance(variant, str) else None
         return self._kind.of(variant, vars(self), self.name)
 
@@ -366,8 +365,9 @@ class Method(_Described):
     def __add__(self, other): return Together(self, other)
 
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
-        """Raise an error if this method does not work with `model`, `data` (a `DatasetDict` of encoded examples) or
-        the number of `epochs`; called before training starts"""
+        """Raise an error before training if this method does not work with `model`, `data` or the number of `epochs`
+
+        `data` is a `DatasetDict` of encoded examples."""
         task, here = task_of(model), self.task_names()
         why = _reason_against(self, task)
         reads_both = answers_images(model)
@@ -495,13 +495,13 @@ class Batch(dict):
 
 # %% ../../nbs/05_methods/00_base.ipynb #d2bdbd1bb
 def plan_of(method, model, batch, progress, where='the batch') -> Plan:
-    "Return the plan of `method` for `batch`, and check it"
+    "Check and return the plan of `method` for `batch`"
     plan = method.plan(model, Batch(batch, method, where), progress)
     _check_plan(method, plan)
     return plan
 
 def terms_of(method, outputs, maps, plan, batch, progress, where='the batch') -> dict:
-    "Return the terms of `method`, and check them"
+    "Check and return the terms of `method`"
     terms = method.terms(outputs, maps, plan, Batch(batch, method, where), progress)
     _require_kind(method, terms, dict, 'terms must return a dict {name: Term(loss, weight)}')
     for name, term in terms.items():
@@ -535,7 +535,7 @@ class _MergedPlan(Plan):
         return {k: v for part in self.parts for k, v in getattr(part, field).items()}
 
     def shown(self) -> dict:
-        "Return the evidence of all methods; if two methods use the same name, the name of the method is added"
+        "Return the evidence of all methods; if an earlier method uses the same name, append the method's name to it"
         of_parts = [part.shown() for part in self.parts]
         often = Counter(k for x in of_parts for k in x)
         first = {k: next(i for i, x in enumerate(of_parts) if k in x) for k in often}
@@ -552,7 +552,7 @@ class _MergedPlan(Plan):
 
 # %% ../../nbs/05_methods/00_base.ipynb #045
 class _Joined(Method):
-    "Base class with the attributes that combined methods share"
+    "Base class of `Together` that combines the attributes of several methods"
     def __init__(self, *methods):
         self.methods = tuple(m for method in methods
                              for m in (method.methods if isinstance(method, Together) else (method,)))
@@ -638,6 +638,6 @@ class Together(_Joined):
 
 # %% ../../nbs/05_methods/00_base.ipynb #8a04918e
 def method_classes() -> dict: # {name: class}
-    "Return the methods of this library by name, without the base class"
+    "Return the method classes of this library by name, except `Method` and `Together`"
     return {name: kind for name, kind in vars(import_module('salviz.methods')).items()
             if isinstance(kind, type) and issubclass(kind, Method) and kind not in (Method, Together)}

@@ -54,12 +54,12 @@ class ConstrainedRationales(RationaleGuided):
         self.multiplier = 1. # λ, changes during training
 
     def prepare(self, trainer:'MethodTrainer') -> None:
-        "Reset the multiplier, and update it after each step of `trainer`; a resumed run loads it from the checkpoint"
+        "Reset the multiplier and add a callback to `trainer` that updates the multiplier after each step"
         self.multiplier = 1.
         trainer.add_callback(_DualAscent(self, trainer))
 
     def ascend(self, excess:float) -> None:
-        "Update the multiplier by the mean term `rationale_excess` of a step; it remains at least 0"
+        "Change the multiplier in proportion to `excess`, the mean `rationale_excess` of a step, but not below 0"
         self.multiplier = max(0., self.multiplier + self.rate * excess / self.marked_fraction)
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:

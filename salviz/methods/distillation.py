@@ -57,7 +57,9 @@ def logit_loss(
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-015
 def _direction(x, counts): # ([batch, n] with largest magnitude 1, bool [batch]: True unless all values are 0)
-    "Divide `x` by its largest magnitude, since the squares of very small values would underflow"
+    """Divide each example of `x` by its largest magnitude; return the result and a mask of examples that are not all 0
+
+    Without the division, the squares of very small values would underflow."""
     x = torch.where(counts, x, 0.).flatten(1)
     largest = x.detach().abs().amax(-1, keepdim=True)
     return x / torch.where(largest > 0, largest, 1.), largest[:, 0] > 0
@@ -78,7 +80,7 @@ def explanation_loss(
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-024
 class _Opening(Method):
-    "The part of the method that loads the teacher once"
+    "Base class of `Distillation` that loads the teacher once"
     def _open(self, task:str) -> tuple: # (model, tokenizer or None)
         "Load the teacher for `task`"
         teacher = self.teacher
@@ -93,7 +95,7 @@ class _Opening(Method):
         return load_model(teacher)
 
     def loaded(self, model:torch.nn.Module) -> tuple: # (model, tokenizer or None)
-        "Return the teacher for `model`; load the teacher only once"
+        "Return the teacher for `model`, which is loaded only once"
         if self._loaded is None:
             teacher, tokenizer = self._open(task_of(model))
             self._loaded = unwrapped(teacher), tokenizer
@@ -125,7 +127,7 @@ def _same_answers(task, student, answer, batch) -> torch.Tensor: # [batch]
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-033
 class _Observing(_Opening):
-    "The part of the method that selects the attention of teacher and student"
+    "Base class of `Distillation` that selects the attention to compare in teacher and student"
     @property
     def of_attention(self) -> bool: return self.explanation in ('attention', 'rollout')
 
@@ -149,7 +151,7 @@ class _Observing(_Opening):
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #0a522210
 class _Explaining(_Observing):
-    "The part of the method that computes the answers and explanations of teacher and student"
+    "Base class of `Distillation` that computes the answers and explanations of teacher and student"
     def explained(
         self,
         model:torch.nn.Module, maps:'Maps|None', batch:dict,
@@ -167,8 +169,9 @@ class _Explaining(_Observing):
 
     def counted(self, batch:dict,
                 explanation:torch.Tensor) -> torch.Tensor: # bool, of the shape of `explanation`
-        """Return a mask of the values that are compared: tokens of words (all real tokens if `specials` is set), or all
-        pixels or values"""
+        """Return a mask of the values to compare: tokens of words, or all pixels or series values
+
+        If `specials` is set, special tokens are compared as well."""
         if 'attention_mask' not in batch: return torch.ones_like(explanation, dtype=torch.bool)
         real = batch['attention_mask'].bool()
         if self.variant.specials: return real
@@ -184,7 +187,7 @@ class _Explaining(_Observing):
         explains:bool=True, # compute explanations as well
         of:Literal['teacher', 'student']='teacher', # use the layers of the teacher or of the student
     ) -> tuple: # (logits, explanation or None)
-        "Return the logits of `teacher` for `batch` and, with `explains`, its explanations"
+        "Return the logits of `teacher` for `batch` and, if `explains` is True, its explanation"
         task, kind = tasks[task_of(teacher)], next(teacher.parameters()).dtype
         batch = {k: v.to(kind) if k in ('pixel_values', 'values') else v for k, v in batch.items()}
         layers = self.observed(teacher, of) if explains else ()
@@ -197,11 +200,11 @@ class _Explaining(_Observing):
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-035
 class _Caching(_Explaining):
-    "The part of the method that caches the teacher's answers"
+    "Base class of `Distillation` that caches the teacher's answers"
     caches = True # whether answers are cached if the data and the number of epochs allow it
 
     def _explain_all(self, teacher, trainer) -> dict: # arrays example_id, length, saliency and logits
-        "Compute the answers of `teacher` for the training set, in order of length"
+        "Compute the logits and explanations of `teacher` for the training examples, shortest first"
         examples, size, parts = trainer.encoded['train'], trainer.args.train_batch_size, []
         order = np.argsort(np.asarray(examples['length']), kind='stable')
         for i in tqdm(range(0, len(order), size), desc='Distillation: teacher', unit='batch',
@@ -232,7 +235,7 @@ class _Caching(_Explaining):
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-037
 class _Distilling(_Caching):
-    "The part of the method that compares teacher and student in a step"
+    "Base class of `Distillation` that compares teacher and student in a step"
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
         "Return a plan that compares the model with the teacher's answers for `batch`"
         teacher, explains = self.loaded(model)[0], self.weight > 0 or not model.training
@@ -265,9 +268,9 @@ class _Distilling(_Caching):
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-042
 class _CheckingParts(_Distilling):
-    "The part of the checks that compares teacher and student"
+    "Base class of `Distillation` with the checks that compare teacher and student"
     def _check_classes(self, teacher, model):
-        "Raise an error unless `teacher` has the classes of `model`"
+        "Raise an error unless `teacher` has the same classes as `model`"
         a, b = teacher.config.num_labels, model.config.num_labels
         self.require(a == b, f'the teacher has {a} classes, but the model has {b}; '
                              'use a teacher that was trained on the same task')
@@ -304,7 +307,7 @@ class _CheckingParts(_Distilling):
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-041
 class _Checking(_CheckingParts):
-    "The part of the method that checks arguments, models and data before training"
+    "Base class of `Distillation` that checks arguments, models and data before training"
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
         "Raise an error if teacher and model cannot be compared, or if one of them does not support the explanation"
         Method.check(self, model, tokenizer, data, epochs)
@@ -332,7 +335,7 @@ class _Checking(_CheckingParts):
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-044
 class _Preparing(_Checking):
-    "The part of the method that prepares the teacher before training"
+    "Base class of `Distillation` that prepares the teacher before training"
     def _doubts(self, teacher, trainer) -> str: # '' if there are none
         "Return a warning if `teacher` is untrained or no better than a constant prediction"
         if new_head_note(teacher): return f'the teacher is untrained. {new_head_note(teacher)}'

@@ -81,7 +81,7 @@ class ExpectedGradients(Method):
         self.prior, self.weight, self.references = prior, weight, references
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return a plan with the references, for attributions that `terms` computes in a separate pass"
+        "Return a plan with the references from which `terms` computes expected gradients"
         draws = drawn_references(batch['example_id'], self.references, progress.seed, progress.step)
         return Plan(targets=dict(model=model, references=draws), axes=dict(explanation=('token',)))
 

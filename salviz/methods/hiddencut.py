@@ -34,7 +34,7 @@ def drawn_span(
     fraction:float,      # α: fraction of the tokens in the span
     top_fraction:float,  # β: fraction of the tokens where the span may start
 ) -> torch.Tensor: # bool, the same shape
-    "Return a span of tokens that starts at one of the highest `scores`; it stops at the end of a text"
+    "Return a mask of a span of tokens that starts at one of the highest `scores` and ends within the text"
     def part(f): return (real.sum(1)*f + 1e-6).floor().clamp(min=1)
     order = torch.where(real, scores.detach(), -torch.inf).argsort(dim=1, descending=True, stable=True)
     start = order.gather(1, (draw*part(top_fraction)).long()[:, None])

@@ -155,8 +155,7 @@ def _patterns_of(grid=None) -> tuple:
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #pch02b
 def why_not(name, grid=None) -> str: # '' if it applies, or if it is unknown
-    """Return the reason why the pattern called `name` does not apply to images with patches on `grid`, or to texts if
-    `grid` is None"""
+    "Return why the pattern called `name` does not apply to images with this `grid`, or to texts if `grid` is None"
     if grid is None: return 'a text has no rows and columns of patches' if name in patch_patterns else ''
     if name in _patterns_of(grid): return ''
     return _why_not_on_images.get('delim' if is_one_delimiter(name) else name, '')

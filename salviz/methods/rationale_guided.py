@@ -158,7 +158,7 @@ def _attention_sets(
     per_head=False,    # True: each head separately; False: the mean over heads
     each=False,        # without `row`: each real row separately (True), or the mean over real rows (False)
 ) -> tuple: # (values [batch, sets, key], bool [batch, sets, key]: values that count)
-    "Return the rows of attention that are used as explanations"
+    "Return the attention that is used as explanations, and a mask of the values that count"
     seen = seen.expand_as(A) & real[:, None, :, None] & real[:, None, None, :]
     if heads is not None: A, seen = A[:, list(heads)], seen[:, list(heads)]
     if not per_head: A, seen = A.mean(1, keepdim=True), seen.any(1, keepdim=True)
@@ -179,7 +179,7 @@ def explaining_row(
     return None
 
 def _attention_row(maps, layer, real, row, heads, per_head) -> tuple:
-    "Return `_attention_sets` for one `row` of each example, from a whole map or from rows"
+    "Return the same as `_attention_sets` for one query `row` per example, from captured maps or rows"
     A, seen = maps.rows(layer, row), maps.seen_rows(layer, row)
     is_real = real.gather(1, row[:, None])[:, None, :, None] & real[:, None, None, :]
     seen = seen.expand_as(A) & is_real
@@ -210,7 +210,7 @@ def rolled_out(
     heads=None,  # indices of the heads to use; None: all
     residual=.5, # weight of the residual connection
 ) -> torch.Tensor: # [batch, 1, n, n]
-    "Compute `core.maths.rollout` with a gradient (Abnar and Zuidema 2020)"
+    "Compute attention rollout with a gradient (Abnar and Zuidema 2020)"
     out = None
     for A in maps:
         A = (A if heads is None else A[:, list(heads)]).mean(1)
@@ -306,7 +306,7 @@ def taught_saliency(
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-054
 class _Marked(Method):
-    "The part of the method that selects the values to compare with rationales"
+    "Base class of `RationaleGuided` that selects the values to compare with rationales"
     @property
     def of_attention(self) -> bool: return self.explanation in ('attention', 'rollout')
 
@@ -350,7 +350,7 @@ class _Marked(Method):
         return plan
 
     def _copies(self, plan, model, batch, marks, counts, progress) -> Plan:
-        "Add a pass over only the rationales, and passes over samples of other tokens, to `plan`"
+        "Add to `plan` a pass over shortened texts: the rationale alone, and samples of as many other tokens"
         is_marked = counts & (marks >= .5)
         texts = [is_marked, *as_many_of_the_rest(is_marked, counts, batch['example_id'], self.variant.negatives,
                                                  progress.seed, progress.step)]
@@ -365,13 +365,13 @@ class _Marked(Method):
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-055
 def _shown(values, counts):
-    "Return the mean over sets [batch, n], with 0 for tokens that do not count in any set"
+    "Return the mean of `values` over sets [batch, n], with 0 for tokens that do not count in any set"
     total = counts.sum(1)
     return torch.where(counts, values, 0.).sum(1) / total.clamp(min=1)
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-055b
 class _Comparing(_Marked):
-    "The part of the method that compares explanations with rationales"
+    "Base class of `RationaleGuided` that compares explanations with rationales"
     def explained(self, maps:'Maps',
                   plan:Plan, batch:dict) -> tuple: # (values [batch, sets, n], counts of the same shape)
         "Return the explanations that are compared with rationales"
@@ -439,9 +439,9 @@ def check_explaining_attention(
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-057
 class _Checking(_Comparing):
-    "The part of the method that checks arguments, model and data before training"
+    "Base class of `RationaleGuided` that checks arguments, model and data before training"
     def _warn_of_cost(self):
-        "Warn about the cost of a step with many nodes of integrated gradients"
+        "Warn if integrated gradients with many nodes make training steps slow"
         integrates = self.loss != 'contrastive' and self.explanation == 'integrated_gradients'
         if not integrates or self.steps <= nodes_at_once: return
         # in forward passes: a plain step costs 3; a node costs 2 without a graph, 2 with a graph, and 4 backward

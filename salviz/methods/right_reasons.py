@@ -46,7 +46,7 @@ def right_reasons_loss(
 
 # %% ../../nbs/05_methods/08_right_reasons.ipynb #rr-012
 class _OnRationales(Method):
-    "The part of both methods that requires rationales"
+    "Base class of both methods, which require rationales"
     supported_tasks = ('classification',)
     unsupported_tasks = {**RationaleGuided.unsupported_tasks, **dict.fromkeys(
         ('regression', 'question_answering'), 'It explains the classes of a text; use RationaleGuided')}
@@ -58,7 +58,7 @@ class _OnRationales(Method):
         self.require(has, "requires rationales in the column 'rationale' of the training data; see load_rationales")
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return a plan for an explanation that `terms` computes in a separate pass"
+        "Return a plan with the tokens inside and outside the rationale, which `terms` uses in a separate pass"
         inside, outside = rationale_sides(batch)
         return Plan(targets=dict(model=model, inside=inside, outside=outside),
                     evidence=dict(rationale_target=inside.float()),

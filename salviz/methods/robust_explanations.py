@@ -86,7 +86,7 @@ class DRE(Method):
         self.domain, self.weight, self.sparsity, self.mix, self.alpha = domain, weight, sparsity, mix, alpha
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return a plan with the partners, for explanations that `terms` computes in a separate pass"
+        "Return a plan with a partner for each example, with which `terms` mixes the example in a separate pass"
         domains = batch[self.domain] if self.domain else [None]*len(batch['labels'])
         draws = drawn_partners(batch['example_id'], batch['labels'], domains, self.alpha, progress.seed, progress.step)
         return Plan(targets=dict(model=model, partners=draws), axes=dict(explanation=('token',)))

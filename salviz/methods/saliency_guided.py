@@ -76,7 +76,7 @@ def _word_table(
     word_ids:torch.Tensor, # int64 [batch, n], -1 for special tokens and pads
     segments:torch.Tensor, # int64 [batch, n], 0 or 1; -1 for special tokens and pads
 ) -> dict: # column [batch, n]: word of each token, n for tokens without a word; other entries [batch, words]
-    "Return one column for each maskable word: `first` token, number of `pieces`, `block`, and summed `saliency`"
+    "Return a table of the maskable words: `first` token, number of `pieces`, `block` and summed `saliency` of each"
     n, position = word_ids.shape[1], torch.arange(word_ids.shape[1], device=word_ids.device).expand_as(word_ids)
     before = lambda x: torch.cat([x[:, :1] - 1, x[:, :-1]], 1)
     block = (segments != before(segments)).long().cumsum(1)
@@ -237,7 +237,7 @@ class SaliencyGuidedVariant(Variant):
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #sgp06
 class _FitsInputs(Method):
-    "The part of the method that checks the options against the inputs of the model"
+    "Base class of `SaliencyGuided` that checks the options against the inputs of the model"
     def patch_size(self, model:torch.nn.Module, x:torch.Tensor) -> tuple|None: # (height, width), or None
         "Return the size of `model`'s patches in images `x` [..., height, width]; None unless patches are masked"
         if self.unit is None: return None
@@ -284,7 +284,7 @@ class _FitsInputs(Method):
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #045
 class _Masking(_FitsInputs):
-    "The part of the method that masks the inputs of a batch and compares the two predictions"
+    "Base class of `SaliencyGuided` that masks the inputs of a batch and compares the two predictions"
     def masked_inputs(
         self, model:torch.nn.Module, batch:dict,
         saliency:torch.Tensor, # tokens [batch, n], pixels [batch, height, width] or series [batch, time, features]
@@ -333,7 +333,7 @@ def _pass_saliency(
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #051
 class _Explaining(_Masking):
-    "The part of the method that chooses the saliency, its target, and the pass that computes it"
+    "Base class of `SaliencyGuided` that chooses the saliency, its target, and the pass that computes it"
     def saliency_for(self, model:torch.nn.Module, batch:dict) -> str:
         """Return the name of the saliency that ranks the features of `model`'s inputs
 
@@ -372,7 +372,7 @@ class _Explaining(_Masking):
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #sgv-2
 class _Prepared(_Explaining):
-    "The part of the method that checks the options and determines the default saliency before training"
+    "Base class of `SaliencyGuided` that checks the options and determines the default saliency before training"
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict',
               epochs:int) -> None:
         "Raise an error if the requested saliency does not work for `model`, or if an option does not apply to `data`"

@@ -93,8 +93,9 @@ def _released_loss(
     target:torch.Tensor,    # [batch, tokens], above 0 for the marked tokens
     padded_to=60,           # number of positions in a row; 'batch': the padded length of the batch
 ) -> torch.Tensor: # [batch]
-    """Return KL(softmax(m) || softmax(attention)), where m is 1 at marked tokens and almost 0 elsewhere; all positions
-    count, including special tokens and padding"""
+    """Return KL(softmax(m) || softmax(attention)), where m is 1 at marked tokens and almost 0 elsewhere
+
+    All positions count, including special tokens and padding."""
     marks = torch.where(target > 0, 1., 1e-8).to(attention.dtype)
     if padded_to != 'batch':
         n = attention.shape[-1]
@@ -241,7 +242,7 @@ def token_saliency(
     steps=20,                        # m: nodes of integrated gradients
     positions=60,                    # 'all_released' only, see `standardised`
 ) -> torch.Tensor: # [batch, tokens]
-    "Explain the examples in `batch`; `teacher` may be None if `saliency` is a function that needs no model"
+    "Return the saliency of the tokens in `batch`; `teacher` may be None if `saliency` is a function without a model"
     if teacher is None: return _class_saliency(None, batch, saliency, batch.get('labels'))
     task = task_of(teacher)
     if tasks[task].per_token: return _token_answer_saliency(teacher, batch, saliency, target, steps)
@@ -282,8 +283,9 @@ def query_rows(
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-5c
 def _counted_tokens(model, batch:dict) -> torch.Tensor: # bool [batch, tokens]
-    """Return a mask of the tokens that a target may mark: real tokens that are not special; for causal models,
-    only tokens of the prompt"""
+    """Return a mask of the tokens that a target may mark: real tokens that are not special
+
+    For causal models, only tokens of the prompt count."""
     counts = real_tokens(batch) & ~batch['is_special']
     if tasks[task_of(model)].causal: return counts & (batch['segments'] == 0)
     return counts
@@ -334,7 +336,7 @@ class Explanations:
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #041
 def _shortest_first(examples) -> np.ndarray: # int64 [examples]: row numbers
-    "Return the order in which the encoded `examples` are explained, which is by increasing length"
+    "Return the indices of the encoded `examples` in order of increasing length"
     return np.argsort(np.asarray(examples['length']), kind='stable')
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #041b
@@ -501,7 +503,7 @@ _companion_stream = 0x51de # separates these random numbers from those of other 
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-un-2b
 class _Unlabelled(Method):
-    "The part of the method that adds texts without labels to a batch"
+    "Base class of `SalLM` that adds texts without labels to a batch"
     def _unlabelled_texts(self): # a Dataset with text, [text_pair]; None if there are no such texts
         "Return the texts without labels as one Dataset"
         x = self.variant.unlabelled
@@ -546,7 +548,7 @@ class _Unlabelled(Method):
         return {k: v.to(batch['example_id'].device) for k, v in collate(rows).items()}
 
     def _prepare_unlabelled(self, trainer):
-        "Encode the texts without labels like the training texts of `trainer`; their example ids come after all others"
+        "Encode the texts without labels like the training texts of `trainer`, with example ids above all others"
         taken = [*trainer.encoded.values(), trainer.probe_set]
         first_id = 1 + max(max(part['example_id']) for part in taken)
         paired = 'text_pair' in trainer.data['train'].column_names
@@ -557,7 +559,7 @@ class _Unlabelled(Method):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #058
 class _Targeting(_Unlabelled):
-    "The part of the method that turns explanations into targets of attention"
+    "Base class of `SalLM` that turns explanations into targets of attention"
     def prescribes(self, model:torch.nn.Module) -> dict: # {layer: heads}
         "Return the heads whose attention has a target"
         heads = range(head_count(model)) if self.variant.heads is None else self.variant.heads
@@ -589,21 +591,21 @@ class _Targeting(_Unlabelled):
         return plan
 
     def _needed_rows(self, model, rows) -> dict: # {layer: int64 [batch, 1]}
-        "Return the query `rows` of each layer, {} if whole maps are needed"
+        "Return the query `rows` to capture in each layer, or {} if whole maps are needed"
         # the fused kernel does not return its dropout mask
         if rows is None or self.variant.after_dropout: return {}
         return dict.fromkeys(check_layers(model, self.layers), rows[:, None])
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #1c2a8efd
 class _Agreeing(_Targeting):
-    "The part of the method that compares attention with explanations"
+    "Base class of `SalLM` that compares attention with explanations"
     def _read(self, maps, layer, rows) -> tuple: # (attention, seen, row in both of them or None)
-        "Return what `layer_loss` compares in `layer`: whole maps, or maps that consist of one row"
+        "Return the maps of `layer` for `layer_loss`, reduced to one row per example unless `rows` is None"
         if rows is None: return maps[layer], maps.seen(layer), None
         return maps.rows(layer, rows), maps.seen_rows(layer, rows), torch.zeros_like(rows)
 
     def _agreement(self, maps, layers, target) -> torch.Tensor: # [batch]
-        "Return the loss of the attention, averaged over `layers`"
+        "Return the loss between attention and target, averaged over `layers`"
         options, (wanted, counts, rows, real), losses = self.variant, target, []
         how = options.heads, options.per_head, options.loss, options.after_dropout, options.padded_to
         for layer in layers:
@@ -636,7 +638,7 @@ class _Agreeing(_Targeting):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #062
 class _Questioning(_Agreeing):
-    "The part of the method that records the settings of its explanations, and checks explanations of another run"
+    "Base class of `SalLM` that records the settings of its explanations and checks explanations of another run"
     def _question(self, tokenizer) -> dict:
         "Return the settings that determine the explanations, as recorded in the state of the run"
         name = f'{self.saliency.__module__}.{self.saliency.__qualname__}' if callable(self.saliency) else self.saliency
@@ -682,7 +684,9 @@ class _Questioning(_Agreeing):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #064
 def _teacher_state(path) -> tuple: # (True if training can be resumed, True if training is finished)
-    "Return the state of the teacher in the folder at `path`; remove the folder if training never began"
+    """Return whether the teacher's training in the folder `path` can be resumed, and whether it is finished
+
+    If training never began, remove the folder."""
     if not path.exists(): return False, False
     names = {p.name for p in path.iterdir() if not p.name.startswith('.')}
     never_began = not names
@@ -695,7 +699,7 @@ def _teacher_state(path) -> tuple: # (True if training can be resumed, True if t
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tch
 class _Teaching(_Questioning):
-    "The part of the method that loads the teacher or trains it first"
+    "Base class of `SalLM` that loads the teacher or trains it first"
     def _teacher_in(self, path) -> tuple: # (state, None) or (None, error message)
         "Return the `_teacher_state` of `path`, or the error message if it raises an error"
         try: return _teacher_state(path), None
@@ -745,8 +749,9 @@ class _Teaching(_Questioning):
         trainer.run.set_state(teacher_weights=now)
 
     def _require_same_teacher(self, teacher, begun):
-        """Raise an error unless the weights of `teacher` have the checksum of the weights that computed the first
-        explanations"""
+        """Raise an error unless `teacher` has the weights that computed the first explanations
+
+        `begun` is the checksum of these weights, or None if there are no explanations yet."""
         self.require(begun in (None, _checksum(teacher)),
                      'the teacher does not have the weights that computed the first explanations of this run; pass '
                      'the same teacher as before, or start a new run')
@@ -759,14 +764,14 @@ def _checksum(teacher) -> int: # 0 without a teacher
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #066b
 class _Explaining(_Teaching):
-    "The part of the method that explains all examples and stores the explanations in the run"
+    "Base class of `SalLM` that explains all examples and stores the explanations in the run"
     def _splits(self, trainer) -> dict: # {name: encoded examples}
         "Return all examples that have to be explained"
         more = dict(unlabelled=self._more[0]) if self._more else {}
         return dict(train=trainer.encoded['train'], probes=trainer.probe_set, **more)
 
     def _begun(self, name, teacher, trainer, splits) -> tuple: # (`_Unfinished`, content of all examples by id)
-        "Load the unfinished explanations of `splits` that an earlier process has written"
+        "Return the explanations of `splits` that earlier processes have written, and the content of each example"
         unfinished = _Unfinished(trainer.run, name, _checksum(teacher), self._question(trainer.tokenizer))
         content, ids = {}, []
         for examples in splits:
@@ -820,7 +825,7 @@ def _arrays_of(epoch): return 'explanations' if epoch == 1 else f'explanations-e
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #068b
 class _Refreshing(_Explaining):
-    "The part of the method that chooses the explanations for an epoch and refreshes them"
+    "Base class of `SalLM` that chooses the explanations for an epoch and refreshes them"
     def _use(self, trainer, epoch):
         "Use the explanations that were computed at the start of `epoch`"
         arrays = _load_explanations(Run(trainer.home), _arrays_of(epoch))
@@ -863,7 +868,7 @@ class _Refreshing(_Explaining):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #071x
 class _Preparing(_Refreshing):
-    "The part of the method that prepares explanations and weights before training"
+    "Base class of `SalLM` that prepares explanations and weights before training"
     def _where(self, trainer) -> tuple: # (explain now, steps done, epoch of the explanations, checksum of their model)
         "Return the state of the run; raise an error if it cannot be resumed"
         run, home = trainer.run, Run(trainer.home)
@@ -907,7 +912,7 @@ class _Preparing(_Refreshing):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #060
 class _CheckingTeacher(_Preparing):
-    "The part of the checks that compares teacher and model"
+    "Base class of `SalLM` with the checks that compare teacher and model"
     def _check_teacher(self, model, tokenizer):
         "Return the teacher as a model; raise an error unless it has the task, vocabulary and classes of `model`"
         teacher, its_tokenizer = self._load_teacher()
@@ -951,7 +956,7 @@ class _CheckingTeacher(_Preparing):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #060a
 class _Checking(_CheckingTeacher):
-    "The part of the method that checks arguments, model and data before training"
+    "Base class of `SalLM` that checks arguments, model and data before training"
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
         """Raise an error if the method cannot train `model` on `data` for `epochs`
 

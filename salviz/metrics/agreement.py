@@ -100,8 +100,9 @@ def _array(snapshot, name):
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #021b
 def _maps_of(snapshot, name, level):
-    """Return the index columns (layer, head) of `level`, its maps [m, n, n], and a mask [m, n, n] of the keys that at
-    least one head of the layer attends to"""
+    """Return the layers and heads of the maps at `level`, the maps [m, n, n], and a mask [m, n, n] of attended keys
+
+    The mask contains the keys that at least one head of the layer attends to."""
     x = _array(snapshot, name)
     seen, layers, heads, n = (x != 0).any(1), snapshot.layers[name], x.shape[1], x.shape[-1]
     if level == 'head':
@@ -127,8 +128,9 @@ def _mean(x, axis):
     return np.divide(np.where(defined, x, 0).sum(axis), n, out=np.full(n.shape, np.nan), where=n > 0)
 
 def _entropies(maps, seen) -> dict:
-    """Return the mean entropy of the rows of `maps` [m, rows, n], in nats and as a fraction of the maximum over the
-    `seen` keys"""
+    """Return the mean entropy of the rows of `maps` [m, rows, n], in nats and as a fraction of the maximum
+
+    The maximum is the entropy of uniform attention to the `seen` keys."""
     sound = np.isfinite(maps).all(-1)
     nats, keys = entropy(np.where(sound[..., None], maps, 0)), seen.sum(-1)
     fraction = np.divide(nats, np.log(keys.clip(1)), out=np.full(nats.shape, np.nan), where=keys > 1)
@@ -147,8 +149,9 @@ def agreement_table(
     level:Literal['head', 'layer', 'mean', 'all']='head',
     kendall:bool=False,                                # whether to compute Kendall's tau as well
 ) -> pd.DataFrame: # layer, head, spearman, kl, top_overlap[, kendall], entropy, normalised_entropy
-    """Return the agreement of each head's attention with saliency over the ordinary tokens of `snapshot`, and its
-    entropy"""
+    """Return the agreement of each head's attention with saliency, and the entropy of the attention
+
+    The agreement is computed over the ordinary tokens of `snapshot`."""
     counts, at = ~np.asarray(snapshot.is_special, bool), _query_rows(snapshot, rows)
     def rows_of(level):
         index, maps, seen = _maps_of(snapshot, 'attention', level)
@@ -215,8 +218,9 @@ def compare_methods(
     counts=None, # tokens, pixels or entries that count
     **options,   # passed to `compare_attributions`
 ) -> pd.DataFrame: # method_a, method_b, examples, spearman, kl, top_overlap[, kendall]
-    """Return the mean similarity of each ordered pair of methods; the order matters for KL, which is computed from
-    `method_b` to `method_a`"""
+    """Return the mean similarity of each ordered pair of methods
+
+    The order matters only for KL, which is the divergence of `method_a` from `method_b`."""
     if len(values) < 2:
         raise ValueError('compare_methods: values must have attributions of at least two methods, got '
                          f'{", ".join(values) or "none"}')

@@ -53,7 +53,7 @@ def _p(estimate, value, alternative):
 
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-7
 def _task_codes(tasks, n):
-    "Return the task of each of the `n` pairs as an index"
+    "Return an integer index of the task for each of the `n` pairs"
     if tasks is None: return np.zeros(n, dtype=int)
     codes, _ = pd.factorize(np.asarray(tasks, dtype=object))
     if codes.shape != (n,) or (codes < 0).any():
@@ -77,7 +77,7 @@ def _a_list(name, x):
 
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-8a
 def _welch(d, codes, counts) -> tuple: # (standard error of the mean of task means, degrees of freedom)
-    "Combine the variances of the tasks; return NaN if a task has only one pair"
+    "Combine the variances of the tasks by the formula of Welch and Satterthwaite; NaN if a task has only one pair"
     if (counts < 2).any(): return math.nan, math.nan
     _, codes = np.unique(codes, return_inverse=True)
     variances = np.array([d[codes == i].var(ddof=1) for i in range(len(counts))])/counts
@@ -121,8 +121,9 @@ def tost(
     tasks=None,      # the task of each pair, see `over_tasks`
     sides=2,         # 2: equivalence (neither worse nor better by the margin); 1: no harm (not worse by the margin)
 ) -> float: # NaN without an interval
-    """Test whether a mean difference is smaller than `margin`; return the p-value of the hypothesis that the difference
-    is at least as large as the margin"""
+    """Test whether a mean difference is smaller than `margin`, and return the p-value
+
+    The null hypothesis is that the difference is at least as large as the margin."""
     problem = ''
     if sides not in (1, 2): problem = f'sides must be 1 (no harm) or 2 (equivalence), got {sides!r}'
     if not (isinstance(margin, Real) and 0 < margin < math.inf):

@@ -111,8 +111,9 @@ def _directions(measures, better):
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr013sb
 def _setting_problem(frame, names, setting, method) -> str:
-    """Explain why `frame`, the rows with a value of `setting`, does not determine a front for `method`; return '' if
-    the front is determined; `names` are the settings of the study"""
+    """Explain why `frame` does not determine a front for `method`, or return '' if it does
+
+    `frame` contains the rows with a value of `setting`, and `names` lists the settings of the study."""
     if setting not in names: return f'the study has no setting {setting!r}; available: {", ".join(names) or "none"}'
     wrong = [x for x in frame[setting] if isinstance(x, (bool, str)) or not np.isfinite(x)]
     if wrong: return f'{setting} must be numbers, got {wrong[0]!r}'
@@ -180,7 +181,7 @@ def _ends(frame, measures, better):
 _standings = 'front', 'dominated', 'not distinguished'
 
 def _standing(frame, measures, better):
-    "Return the entry of `_standings` that applies to each row of `frame`"
+    "Return the standing of each row of `frame`: 'front', 'dominated' or 'not distinguished'"
     rows, out = _front_rows(_costs(frame, measures, better)), np.full(len(frame), 'not distinguished', dtype=object)
     best, worst = _ends(frame, measures, better)
     bounded = [r for r in rows if np.isfinite(worst[r]).all()]
@@ -193,7 +194,7 @@ def _standing(frame, measures, better):
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr018b
 def _overlapping(frame, measures, better, row:int) -> np.ndarray: # bool [rows]
-    "Return a mask of the rows of `frame` that `row` cannot be told apart from: both intervals overlap or are missing"
+    "Return a mask of the other rows of `frame` whose two intervals overlap with those of `row` or are missing"
     best, worst = _ends(frame, measures, better)
     apart = (worst[row] <= best) | (worst <= best[row])
     out = ~apart.any(1)
@@ -393,8 +394,9 @@ def _between(a:float, b:float, scale='log') -> float:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr030b
 def _stretches(front) -> list: # of (lower, upper value) of neighbours on the front, the farthest apart first
-    """Return the intervals between neighbours on the front, the widest first; if the front is one value, the intervals
-    on both sides of it"""
+    """Return the intervals between neighbours on the front, the widest first
+
+    If the front consists of a single value, return the intervals on both sides of this value."""
     on = front.frame[front.frame['standing'] == 'front']
     at = _front_rows(_costs(on, front.measures, front.better))
     on, values = on.iloc[at], sorted(front.values)

@@ -44,8 +44,9 @@ def _inside_outline(outline, height, width) -> np.ndarray: # bool [height, width
     return mask
 
 def _is_outline(x) -> bool:
-    """Return whether `x` can be an outline rather than a row of a mask; such a row has values up to 1, or 0 and one
-    other value"""
+    """Return whether `x` can be an outline rather than a row of a mask
+
+    A row of a mask has values up to 1, or consists of 0 and one other value."""
     points = {*map(tuple, np.reshape(x, (-1, 2)).tolist())} if len(x) % 2 == 0 else ()
     return len(points) > 2 and max(x) > 1 and (len(x) <= 10 or len({*x} - {0}) > 1)
 

@@ -67,14 +67,14 @@ def _part(config, *path):
     return config
 
 def _all(configs, *path) -> list:
-    "Return the distinct values in `configs`, without None"
+    "Return the distinct values under the nested keys `path` in `configs`, without None"
     return different(_part(config, *path) for config in configs)
 
 def _counted(n, what): return f'{n:,} {what}{"s"*(n != 1)}'
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-9b
 def _span(values):
-    "Return one number, or the range of several"
+    "Format the range of `values`, or a single number if all are equal"
     low, high = min(values), max(values)
     if low == high: return f'{low:,}'
     return f'{low:,} to {high:,}'
@@ -135,8 +135,9 @@ def _has_defaults(config):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-12b
 def _method_parts(methods, configs, library, skip=()):
-    """Return each method's name, the arguments that differ from the defaults or between runs, and the citation;
-    `configs`: {name: configs of its runs}; `skip`: arguments that are named elsewhere in the text"""
+    """Return each method's name, its arguments that differ from the defaults or between runs, and its citation
+
+    `configs` is {name of a method: configs of its runs}; `skip` lists arguments that the text names elsewhere."""
     facts = {}
     for name, design in methods.items():
         mine = [_completed(config, design) for config in configs.get(name) or [{}]]
@@ -318,8 +319,9 @@ def _by_method(pairs) -> dict: # {name of a method: configs of its runs}
     return by_method
 
 def _with_runs_named(x, seed, trials):
-    """Return the config `x` with words instead of paths of runs with the same seed, such as the path of a teacher;
-    `trials`: {name of a run: trial}"""
+    """Return the config `x`, with words instead of paths of runs with the same seed, such as a teacher's path
+
+    `trials` is {name of a run: trial}."""
     if isinstance(x, dict): return {k: _with_runs_named(part, seed, trials) for k, part in x.items()}
     trial = trials.get(re.split(r'[\\/]', x)[-1]) if isinstance(x, str) else None
     return f'the {methods_words(trial["method"])} run with the same seed' if trial and trial['seed'] == seed else x

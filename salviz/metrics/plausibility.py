@@ -168,7 +168,7 @@ def iou_f1(
     threshold=.5,    # minimum intersection over union for a hit
     average='macro', # means over examples, then F1; or 'micro': over all spans
 ) -> Score:
-    "Return precision, recall and F1 of the selected spans; a hit must overlap a marked span by `threshold`"
+    "Return precision, recall and F1 of the selected spans; a hit has an IoU of at least `threshold` with a marked span"
     check_choice('average', average, ('macro', 'micro'))
     check_fraction('threshold', threshold, whole=True)
     counts = []

@@ -115,8 +115,9 @@ _direction = dict.fromkeys('loss mse kl sufficiency flip seconds time error perp
     'mcc matthews kendall group consistency'.split(), 'higher')
 
 def better_of(name:str):
-    """Return 'higher' or 'lower', whichever is better for the metric called `name`; None if the name is ambiguous or
-    denotes a gap"""
+    """Return 'higher' or 'lower', whichever is better for the metric called `name`
+
+    Return None if the name is ambiguous or denotes a gap."""
     words = re.split(r'[\W_]+', name.lower())
     if 'gap' in words: return None # neither small nor negative gaps are good in themselves
     return next((_direction[w] for w in reversed(words) if w in _direction), None)
@@ -307,8 +308,9 @@ def _plain_value(x):
     return x
 
 def id_columns(frame) -> list:
-    """Return the columns of a tidy `frame` that identify runs: all columns up to 'run', or, if there is no such column,
-    all text columns and 'seed'"""
+    """Return the columns of a tidy `frame` that identify runs
+
+    These are all columns up to 'run' or, without a column 'run', all text columns and 'seed'."""
     names = list(frame.columns)
     if 'run' in names: return names[:names.index('run') + 1]
     return [c for c in names if c == 'seed' or not pd.api.types.is_numeric_dtype(frame[c])]
@@ -329,8 +331,9 @@ def format_value(x) -> str:
     return str(x)
 
 def _chosen(frame, where):
-    """Return the rows of `frame` that match `where` {column: value or list of values} or lack a setting in `where`,
-    and sentences that describe the selection"""
+    """Return the rows of `frame` that match `where` or lack one of its settings, and sentences on the selection
+
+    `where` is {column: value or list of values}."""
     settings, sentences = set(id_columns(frame)) - {'method', 'seed', 'run'}, []
     for name, wanted in (where or {}).items():
         _check_names('where', [name], frame.columns)
@@ -353,7 +356,9 @@ def _chosen(frame, where):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #041sb
 def _cells(frame, rows, column, measures):
-    "Return {(row, column): {seed: value}} of a tidy `frame`; `column`: a setting, or None for one column per metric"
+    """Return the values of a tidy `frame` by table cell and seed: {(row, column): {seed: value}}
+
+    `column` is a setting, or None for one column per metric."""
     cells, ids = {}, [c for c in id_columns(frame) if c not in (*rows, column, 'seed', 'run')]
     for record in frame.to_dict('records'):
         row = tuple(_plain_value(record[r]) for r in rows)
@@ -387,8 +392,9 @@ def _baseline_of(row, base, rows):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #044b
 def _compare(cells, base, test, correction, across=False):
-    """Compare each cell with the baseline `base`; return {(row, column): (`Comparison`, adjusted p)}.
-    If `across` is True, the columns are a setting, and all comparisons form one family"""
+    """Compare each cell with the baseline `base`, and return {(row, column): (`Comparison`, adjusted p)}
+
+    If `across` is True, the columns are values of a setting, and all comparisons form one family."""
     rows, columns = (list(dict.fromkeys(names)) for names in zip(*cells))
     families, found_in = {}, {}
     for row, column in cells: found_in.setdefault(row, []).append(column)
@@ -410,7 +416,7 @@ def _compare(cells, base, test, correction, across=False):
     return out
 
 def _compare_tested(cells, base, test, correction, across, untested):
-    "Compare all cells, except cells of the metrics `untested`, as `_compare_all` does; return {} without a baseline"
+    "Apply `_compare_all` to all cells except those of the metrics `untested`; return {} if `base` is None"
     if base is None: return {}
     without = [untested] if isinstance(untested, str) else untested
     return _compare_all({cell: values for cell, values in cells.items() if cell[1] not in without}, base, test,
@@ -798,7 +804,7 @@ def _filled(cells, rows, column, compared, levels, fewest):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062b
 def _mark_best(table, by_group=False):
-    "Set `best` for the best means of each column, or of each row (or its groups of columns) if metrics are rows"
+    "Set `best` for the best mean of each column, of each row (if metrics are rows), or of each group within a row"
     columns, means = [_plain_value(x) for x in table.frame[table.column]], table.frame['mean']
     across_rows = 'measure' in table.rows and table.column != 'measure'
     if across_rows or by_group and all(isinstance(c, tuple) for c in columns):
@@ -852,8 +858,9 @@ def checked_better(better, names=None, who='') -> dict: # a copy
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062xb
 def _score_problem(frame, columns, measure, ways) -> str:
-    """Explain why a table cannot show the metrics `measure` {value of the setting `columns`: metric}; return '' if
-    there is no problem"""
+    """Explain why a table cannot show the metrics `measure`, or return '' if it can
+
+    `measure` is {value of the setting `columns`: metric}."""
     if not isinstance(columns, str) or columns not in id_columns(frame):
         return 'measure={value: measure} requires a setting along the columns, such as columns="task"'
     if 'score' in frame: return 'the frame already has a column score, which measure={…} would create'
@@ -865,8 +872,9 @@ def _score_problem(frame, columns, measure, ways) -> str:
     return ''
 
 def _with_score(frame, columns, measure, better):
-    """Add a column 'score' with the metric that `measure` names for each value of the setting `columns`;
-    return the frame and the direction of the score"""
+    """Add a column 'score' with the metric that `measure` names for each value of the setting `columns`
+
+    Return the frame and the better direction of the score."""
     ways = {m: (better or {}).get(m, better_of(m)) for m in measure.values()}
     check_faults(_score_problem(frame, columns, measure, ways))
     _check_names('measure', measure.values(), _measures_in(frame))
@@ -976,8 +984,7 @@ def _table_faults(cells, across, compare_to, average, p_values, change):
     if p_values and isinstance(next(iter(cells))[1], tuple): yield 'p_values requires headings with one level'
 
 def _of_columns(cells, across, measure, better, ways_of_rows, percent):
-    """Return the better direction of each column (or of each metric in the rows),
-    and the columns that are printed in per cent"""
+    "Return {column or metric in the rows: better direction}, and the columns that are printed in per cent"
     if not across: return better, tuple(percent)
     shown = list(dict.fromkeys(c for _, c in cells))
     return ways_of_rows or dict.fromkeys(shown, better[measure]), tuple(shown)*(measure in percent)

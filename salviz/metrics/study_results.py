@@ -60,7 +60,7 @@ class _StudyFolder:
 
     @classmethod
     def open(cls, folder:str|PathLike) -> Self:
-        "Open the study in `folder` with its results, without model, data and torch; it cannot be run"
+        "Open the study in `folder` to read its results, without model, data or PyTorch; the study cannot be run"
         self = cls.__new__(cls)
         self.folder, self.manifest = Path(folder), read_study(Path(folder))
         return self
@@ -227,8 +227,9 @@ class _MeasuredStudy(_DescribedStudy):
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #b02
 def _means(frame, settings, by, report):
-    """Return [(setting, {`by`, `report`: `over_seeds`})] for the settings with the most runs, and the total number of
-    settings"""
+    """Return the statistics of `by` and `report` for the settings with the most runs, and the number of all settings
+
+    The statistics have the form [(setting, {metric: result of `over_seeds`})]."""
     groups, cells = [((), frame)], []
     if settings: groups = frame.groupby(settings, dropna=False, sort=False)
     for values, group in groups:
@@ -243,8 +244,9 @@ def _means(frame, settings, by, report):
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #b02b
 def _best_ways(frame, by, report, better):
-    """Check the arguments of `best_settings`; return the metric to report and the signs of both metrics, -1 if lower is
-    better"""
+    """Check the arguments of `best_settings`; return the metric to report and the signs of `by` and of this metric
+
+    The sign of a metric is -1 if lower is better, and 1 otherwise."""
     ids, problem = id_columns(frame), ''
     measures = [c for c in frame if c not in ids]
     if report is None: report = 'test_' + by.removeprefix('validation_')

@@ -19,7 +19,7 @@ from .scores import (
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #mt06
 def _refuse(bad, expected, where, advice=''):
-    "If the list `bad` is not empty, raise a `ValueError` that contains its first value, `expected` and `advice`"
+    "Raise a `ValueError` with the first value in `bad`, `expected` and `advice`, unless the list `bad` is empty"
     if bad:
         rows = f'{len(bad)} such row{"s"*(len(bad) > 1)}'
         raise ValueError(f'train: {expected}, got {bad[0]!r} in {where} ({rows}){advice}')
