@@ -20,7 +20,7 @@ from ..views.answers import answer_heat_map
 _grey = .45 # weight of the grey image below the colours
 
 def _draw_image(sheet, view, i, x, y, wide, high):
-    "Draw the image (`i` is 0) or map `i` - 1 of `view` at (`x`, `y`)"
+    "Draw the image of `view` if `i` is 0, or else map `i - 1`, with the top left corner at (`x`, `y`)"
     ax = sheet.axes(x, y, wide, high)
     if i == 0: shown = view.image
     else:
@@ -41,14 +41,14 @@ def _scale(limit):
 
 # %% ../../nbs/11_figures/15_answers.ipynb #fa08
 def _lines_of(view, k, space, size):
-    "Return the indices, texts, widths and places of the words before the chosen token with index `k`"
+    "Return the indices, shortened texts, box widths and positions of the words before the chosen token `k`"
     at = np.flatnonzero(view.sentence == k)
     texts = [fitted(view.words[i], space - 5, size) for i in at]
     widths = [text_width(text, size) + 5 for text in texts]
     return at, texts, widths, flow(widths, space, 2)
 
 def _draw_text(sheet, view, part, x, y, space, size):
-    "Draw one text in boxes, coloured by weight, with a frame around generated tokens"
+    "Draw the words of a text in boxes coloured by weight, with frames around generated tokens"
     at, texts, widths, places = part
     box, line = size + 4, size + 7
     norm, cmap, _ = _scale(view.word_limit)
@@ -61,7 +61,7 @@ def _draw_text(sheet, view, part, x, y, space, size):
 
 # %% ../../nbs/11_figures/15_answers.ipynb #fa10
 def _panels(view, width):
-    "Return the rows of panels by name, their positions, the size of an image, and the total height of the rows"
+    "Return the wrapped panel names, the panel positions, the width and height of an image, and the total height"
     left, gap, count = 10, 10, 1 + len(view.maps)
     picture = 'the spectrogram' if view.seconds else 'the image'
     names = [' '.join(parts) for parts in zip(panel_letters(count), (picture, *view.names))]

@@ -37,19 +37,19 @@ def _flat(names) -> list:
     return [name for part in names for name in _flat(part)]
 
 def _names_in(view) -> list:
-    "Return the names in `view` that can be changed, with their parts"
+    "Return the names in `view` that can be changed, and the comma-separated parts of these names"
     fields = of_view(_name_fields, type(view)) or ()
     whole = [_after_name.fullmatch(name)[1] for k in fields for name in _flat(getattr(view, k))]
     return list(dict.fromkeys([*whole, *(part for name in whole for part in name.split(', '))]))
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #b1d830ea
 def _found(name, existing):
-    "Return the spelling of `name` that occurs in `existing`, such as the title of a method, or None"
+    "Return the spelling of `name` that occurs in `existing` (for example, a method's title), or None"
     spellings = name, methods_words(str(name)), plain_series_name(name)
     return next((spelling for spelling in spellings if spelling in existing), None)
 
 def _name_faults(argument, names, existing):
-    "Yield a message for each of `names` that a figure does not show"
+    "Yield an error message for each name in `names` that the figure does not show"
     for name in names:
         if _found(name, existing) is None:
             yield (f'{argument} has {shown(name)}, which the figure does not show; names: '
@@ -60,18 +60,18 @@ def _check_shown(argument, names, existing):
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #2811ce0e
 def _renamed_text(text, new):
-    "Replace the name `text`, or else each of its parts, by the new name in `new` {old: new}"
+    "Return `text` with its name, or else the comma-separated parts of the name, replaced as in `new` {old: new}"
     name, rest = _after_name.fullmatch(text).groups()
     if name in new: return type(text)(new[name] + rest)
     return type(text)(', '.join(new.get(part, part) for part in name.split(', ')) + rest)
 
 def _renamed_all(names, new):
-    "Return nested tuples of names, renamed as in `new`"
+    "Return the nested tuples `names` with all names replaced as in `new`"
     if isinstance(names, str): return _renamed_text(names, new)
     return tuple(_renamed_all(part, new) for part in names)
 
 def _renamed_words(text, new):
-    "Return a sentence after replacing the names in `new` that are whole words"
+    "Return the sentence `text` with whole-word occurrences of the old names in `new` replaced"
     if not new: return text
     longest_first = sorted(new, key=len, reverse=True)
     pattern = '|'.join(rf'(?<!\w){re.escape(old)}(?!\w)' for old in longest_first)
@@ -151,7 +151,7 @@ def ordered(
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #4d598ea6
 def _value_axis(view):
-    "Return the axis of the values in the figure of `view`"
+    "Return the axis, 'x' or 'y', along which the figure of `view` shows its values"
     return 'y' if isinstance(view, (Curves, TradeOff)) or getattr(view, 'slopes', False) else 'x'
 
 def _values_along(view, axis):
@@ -168,7 +168,7 @@ def _values_along(view, axis):
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #67f3c1d3
 def _limit_faults(view, limits):
-    "Yield the faults in `limits` {axis: (lowest, highest)} for `view`"
+    "Yield an error message for each entry of `limits` {axis: (lowest, highest)} that is invalid for `view`"
     axes = ('x', 'y') if isinstance(view, (Curves, TradeOff)) else (_value_axis(view),)
     for axis, ends in limits.items():
         is_pair = isinstance(ends, (list, tuple, np.ndarray)) and len(ends) == 2
@@ -181,7 +181,7 @@ def _limit_faults(view, limits):
             yield f'limits of a logarithmic axis must be positive, got {shown(ends)}'
 
 def _beyond_note(values, ends, axis):
-    "Return the note about the `values` beyond the limits of an axis, as a tuple"
+    "Return a tuple with a note on how many `values` lie beyond the limits of an axis, or () if none do"
     values = values[np.isfinite(values)]
     lost = int(((values < ends[0]) | (values > ends[1])).sum())
     if not lost: return ()
@@ -190,14 +190,14 @@ def _beyond_note(values, ends, axis):
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #6d1e9ef9
 def _beyond_scale(values, ends) -> tuple:
-    "Return the note about the `values` beyond the limits of a colour scale, as a tuple"
+    "Return a tuple with a note on how many `values` lie beyond the limits of a colour scale, or () if none do"
     lost = int(((values < ends[0]) | (values > ends[1])).sum())
     if not lost: return ()
     return (f'{lost} of {len(values)} cells lie beyond the colour scale, which is limited to {ends[0]:g} to '
             f'{ends[1]:g}.'),
 
 def _limited_grid(view, limits):
-    "Return a grid with the colour scale `limits`"
+    "Return the grid `view` with the colour scale `limits`, and with a note if values lie beyond this scale"
     ends = limits if not isinstance(limits, Mapping) else tuple(limits.values())[0]
     fault = ''
     if len(ends) != 2 or not ends[0] < ends[1]: fault = f'limits must be (lowest, highest), got {shown(limits)}'
@@ -210,7 +210,7 @@ def _limited_grid(view, limits):
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #87bdcfc9
 def _limited_maps(view, limits):
-    "Return maps with the colour scale `limits`; the maps must share one scale"
+    "Return `view`, whose maps must share one scale, with the colour scale `limits` and a note on values beyond it"
     ends, kinds = limits, {*zip(view.kinds, view.units)}
     if isinstance(limits, Mapping): ends = tuple(limits.values())[0]
     is_signed, fault = 'signed' in view.kinds, ''
@@ -228,7 +228,7 @@ def limited(
     view,
     limits, # (lowest, highest) of the axis of values, or {'x' or 'y': (lowest, highest)}
 ) -> tuple: # (view, {axis: limits})
-    "Return `view`, with a note about the values beyond `limits`, and {axis: limits}"
+    "Limit the axes or colour scale of `view`; return it, with a note on values beyond `limits`, and {axis: limits}"
     if isinstance(view, Grid): return _limited_grid(view, limits), {}
     if isinstance(view, MapPanels): return _limited_maps(view, limits), {}
     if not isinstance(limits, Mapping): limits = {_value_axis(view): limits}
@@ -239,7 +239,7 @@ def limited(
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #7da268f4
 def _colour_faults(view, colours):
-    "Yield the faults in `colours` {name: colour} for `view`"
+    "Yield an error message for each invalid colour in `colours` {name: colour}, or for colours that look alike"
     for name, colour in colours.items():
         if not is_color_like(colour):
             yield f"colours[{name!r}] must be a colour such as 'C0', 'red' or '#d55e00', got {shown(colour)}"
@@ -249,7 +249,7 @@ def _colour_faults(view, colours):
     if alike: yield f'colours of {listed(alike)} look alike; choose different ones'
 
 def _chosen_colours(view, colours) -> dict:
-    "Return {name in the figure: colour} for `colours`: a dict, or a list in the order of the names"
+    "Convert `colours` (a dict, or a list in the order of the names) to {name in the figure: colour}"
     if not isinstance(colours, Mapping):
         names = getattr(view, 'sides', None) or view.names
         colours = dict(zip(names, colours))
@@ -316,7 +316,7 @@ _colour_words = {r'\borange\b': 'the upper end of the scale', r'\bblue\b': 'the 
                  r'\bdarker is larger\b': 'see the colour bar'}
 
 def with_other_colours(view, maps):
-    "Return `view`; if `maps` replaces its colours, the caption names the ends of the scale instead of colours"
+    "Return `view`; if `maps` is not empty, replace the colours in its caption by the ends of the scale"
     if not maps: return view
     caption = view.caption
     for pattern, words in _colour_words.items(): caption = re.sub(pattern, words, caption)

@@ -47,7 +47,7 @@ def short_caption(
     retained:Iterable=(), # sentences to keep
     most:int=3,           # maximum number of sentences besides these and the warnings
 ) -> tuple: # (caption, tuple of the other sentences)
-    "Split a caption into a short caption, which includes all warnings, and notes"
+    "Shorten a caption, and return the short caption, which includes all warnings, and the omitted sentences"
     sentences, retained = list(dict.fromkeys(sentences_of(text))), set(retained)
     panels = [i for i, sentence in enumerate(sentences) if _mark.match(sentence)]
     chosen = set(range(most))

@@ -31,7 +31,7 @@ from ..views.trade_off import trade_off
 
 # %% ../../nbs/11_figures/03_charts.ipynb #006
 def _tick_texts(ticks) -> list:
-    "Return `ticks` as texts with as many decimals as they need to differ"
+    "Format `ticks` as strings with the fewest decimals (at most six) that represent them all exactly"
     ticks = np.asarray(ticks, dtype=float)
     for decimals in range(7):
         if np.allclose(np.round(ticks, decimals), ticks, rtol=0, atol=1e-6*max(np.ptp(ticks), 1e-300)): break
@@ -44,8 +44,9 @@ def _round_ticks(low, high, most=5, whole=False):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #006b
 def _decade_ticks(low, high, most=6):
-    """Return powers of ten from `low` to `high` and their texts; if there are fewer than two, also return 2 and 5 times
-    these powers"""
+    """Return ticks at powers of ten from `low` to `high`, and their labels
+
+    If the range contains fewer than two powers of ten, also include 2 and 5 times powers of ten."""
     exponents = np.arange(np.ceil(np.log10(low) - 1e-9), np.floor(np.log10(high) + 1e-9) + 1)
     if len(exponents) > 1:
         exponents = exponents[::int(np.ceil(len(exponents)/most))]
@@ -61,7 +62,7 @@ def most_ticks(length):
     return 5
 
 def axis_ticks(low, high, log=False, most=5, whole=False):
-    "Return ticks from `low` to `high`, their texts, and their positions as fractions of the axis"
+    "Return ticks from `low` to `high`, their labels, and their positions as fractions of the axis"
     if log:
         ticks, texts = _decade_ticks(low, high)
         return ticks, texts, np.log(ticks/low)/np.log(high/low)
@@ -82,12 +83,12 @@ def line_properties(style):
                 markeredgewidth=.4, markeredgecolor='white')
 
 def line_sample(style):
-    "Return the legend sample of a line of `style`"
+    "Return a function that draws the legend sample for a line of `style`"
     return lambda ax: ax.plot([0, 7, 14], [4.5]*3, markevery=[1], **line_properties(style))
 
 # %% ../../nbs/11_figures/03_charts.ipynb #011b
 def with_margin(low, high, fraction, log=False):
-    "Return `low` and `high` with a margin of a `fraction` of their distance"
+    "Return the range from `low` to `high`, extended at both ends by a `fraction` of its length"
     if log: return low/(high/low)**fraction, high*(high/low)**fraction
     return low - fraction*(high - low), high + fraction*(high - low)
 
@@ -137,13 +138,14 @@ def _line_styles(view):
     return [(colour, *rest) for colour, (_, *rest) in zip(series_colours(view.names, [s[0] for s in styles]), styles)]
 
 def _lines_of(view):
-    "Yield (number, part of the frame, style) of each line"
+    "Yield the number of each line, its rows of the frame, and its style"
     parts = view.frame.groupby('name', sort=False)
     for i, ((_, part), style) in enumerate(zip(parts, _line_styles(view))): yield i, part, style
 
 def _x_ticks(view, low, high, length):
-    """Return the ticks of an axis of `length` points and their texts: the measured positions if there are few, else
-    round numbers"""
+    """Return the ticks of an x axis that is `length` points long, and their labels
+
+    The ticks are the measured positions if there are few, and round numbers otherwise."""
     measured = np.unique(view.frame[view.x].to_numpy(float))
     measured = measured[(measured >= low) & (measured <= high)]
     if view.few and 0 < len(measured) <= 12:
@@ -167,7 +169,7 @@ def _x_ticks(view, low, high, length):
 @figure_kind('loss_curves', loss_curves, 'loss, a loss term or a metric over steps, with bands over seeds',
              'rows of metrics', 'runs')
 def _curves(view, width):
-    "Draw the axes, with the legend below"
+    "Draw the curves of `view` with their bands, and the legend below the axes"
     styles, (low, high), (first, last) = _line_styles(view), _range(view), _x_range(view)
     high_points = float(np.clip(.36*width*72, 112, 190))
     label = wrapped(view.y_label, high_points, 6.5)
@@ -200,10 +202,9 @@ def _cell_texts(
     values, deviations, cell_width, whole,
     # (rows of (text, text or None), size in points); None if they do not fit
 ) -> tuple:
-    """Return the numbers for cells that are `cell_width` points wide.
+    """Format the numbers for cells that are `cell_width` points wide, with as many decimals as fit
 
-    They have as many decimals as fit: up to 3 in a `whole` grid, and up to 2, without a leading zero, in a map of
-    many heads."""
+    Numbers have up to 3 decimals in a `whole` grid, and up to 2 decimals and no leading zero in a map of many heads."""
     top = np.nanmax(np.abs(values))
     ways = (2, 6), (2, 5), (1, 6), (1, 5)
     if whole: ways = (3, 6), (2, 6), (1, 6)
@@ -220,7 +221,7 @@ def _cell_texts(
 
 # %% ../../nbs/11_figures/03_charts.ipynb #023b
 def _bar_ticks(norm, height):
-    "Choose the values to print on a colour bar of `height` points; return them, their texts and their common factor"
+    "Return ticks for a colour bar of `height` points, their labels, and the factor that the labels omit"
     ticks = _round_ticks(norm.vmin, norm.vmax, int(np.clip(height/12, 3, 6)))
     exponent, unit = power_of_ten(max(abs(norm.vmin), abs(norm.vmax)))
     return ticks, _tick_texts(ticks/10.**exponent), unit
@@ -233,7 +234,7 @@ def _bar_width(norm, label, height):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #023c
 def _beyond_scale(view):
-    "Return the ends of the colour scale of `view` that its values exceed, if the user has limited the scale"
+    "Return which ends of the colour scale the values of `view` exceed, as the `extend` argument of a colour bar"
     values = np.nan_to_num(view.values, nan=view.limits[0])
     return ends[bool(values.min() < view.limits[0]) + 2*bool(values.max() > view.limits[1])]
 
@@ -252,7 +253,7 @@ def _grid_norm(view):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #024
 def _negative_cells(view, texts):
-    "Return the cells without numbers that need a minus sign, because the two colours look the same in greyscale"
+    "Return the indices of cells that need a minus sign, because they have no number and greyscale hides their sign"
     return np.nonzero(is_negative(view.values, view.limits[1]) & (view.is_signed and not texts))
 
 # %% ../../nbs/11_figures/03_charts.ipynb #024b
@@ -294,8 +295,10 @@ _grid_samples = dict(chosen=_chosen_sample, tied=_tied_sample)
 
 # %% ../../nbs/11_figures/03_charts.ipynb #024x
 def _grid_layout(view, width, left, norm):
-    """Lay out a grid, whose parts depend on each other; return the width of its colour bar, the width and height of a
-    cell, the numbers in the cells, and the lines of the bar's label"""
+    """Lay out a grid in several passes, because the sizes of its parts depend on each other
+
+    Return the width of the colour bar, the width and height of a cell, the numbers in the cells, and the lines of the
+    bar's label."""
     rows, columns = view.values.shape
     widest, deviations = 26, np.full(view.values.shape, np.nan)
     if view.whole: widest, deviations = 46, view.deviations
@@ -347,7 +350,7 @@ def _grid(view, width):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #029
 def _boxes_range(view):
-    "Return the limits of the axis, with a margin"
+    "Return the limits that the user chose for the axis, or else the range of the values, with a margin"
     if chosen := current_limits('x', None): return chosen
     low, high = view.frame.lowest.min(), view.frame.highest.max()
     if low == high and view.log: low, high = low/2, high*2
@@ -355,7 +358,7 @@ def _boxes_range(view):
     return with_margin(low, high, .03, view.log)
 
 def _draw_points(ax, y, values):
-    "Draw `values` as points around the height `y`, in a fixed order, so that points with equal values do not overlap"
+    "Draw `values` as points at fixed offsets around the height `y`, so that equal values do not overlap"
     at = y + .34*(np.arange(len(values))*.618034 % 1 - .5)*2
     ax.plot(values, at, marker='o', color=grey, markersize=1.8, linestyle='none', markeredgewidth=0, alpha=.7,
             zorder=4.5)
@@ -433,8 +436,10 @@ def _boxes(view, width):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #033
 def _column(size, head, means, deviations, stars, best):
-    """Lay out a column of numbers in a font of `size` points; return the lines of its heading, its texts, the width of
-    the means, and the width of the text after them"""
+    """Lay out a table column in a font of `size` points
+
+    Return a dict with the `lines` of the heading, the `means`, the text after each mean (`tails`), the `best` cells,
+    and the widths of the means (`left`), of the numbers (`numbers`) and of the column (`width`)."""
     tails = [' '.join(filter(None, ['± ' + d if d else None, s])) for d, s in zip(deviations, stars)]
     left = max(text_width(m or '–', size, weight_of(b)) for m, b in zip(means, best))
     right = max((text_width(t, size) + 3 for t in tails if t), default=0)
@@ -501,8 +506,9 @@ def _draw_block(sheet, y, names, heads, widths, columns, gap, size):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #034
 def _table_layout(view, space, size, gap):
-    """Lay out a table in a font of `size` points, with `gap` points between columns: row names and their headings,
-    widths, and blocks of columns"""
+    """Lay out a table in a font of `size` points, with `gap` points between columns
+
+    Return the row names, the headings and widths of the name columns, the blocks of columns, `gap` and `size`."""
     parts = zip(view.heads, zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T)
     groups = view.groups or ['']*len(view.heads)
     columns = [_column(size, head, *map(list, numbers)) | dict(group=group) for group, (head, *numbers)
@@ -522,8 +528,7 @@ _of_results = dict.fromkeys(list(inspect.signature(result_table).parameters)[3:]
 @figure_kind('metric_table', metric_table, 'methods x metrics with deviations, best in bold, significance',
              'a table of results', 'results', further=_of_results)
 def _table(view, width):
-    """Draw blocks of columns, one below the other, or all side by side if they fit with a slightly smaller font and
-    smaller gaps"""
+    "Draw a table as one block, in a smaller font if necessary, or else as several blocks, one below the other"
     layouts = [_table_layout(view, width*72 - 2*Sheet.margin, size, gap)
                for size, gap in ((7, 12), (7, 6), (6, 6), (5.8, 3))]
     def cost(layout): return len(layout[3]) + 100*(len(layout[3]) > 1 and layout[-1] < 7)
@@ -544,7 +549,7 @@ _standing_words = {'front': 'on the front', 'not distinguished': 'dominated on a
                    'dominated': 'dominated'}
 
 def _front_range(view, axis):
-    "Return the range of the points and intervals along `axis`, with a margin"
+    "Return the limits that the user chose for `axis`, or else the range of points and intervals, with a margin"
     if chosen := current_limits(axis, None): return chosen
     values = view.frame[[axis, f'{axis}_low', f'{axis}_high']].to_numpy(float)
     return with_margin(*widened(np.nanmin(values), np.nanmax(values)), .08)
@@ -574,8 +579,8 @@ def _overlap(a, b): return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] 
 def named_places(points, names, width, height):
     """Return positions for `names` next to `points` [points, 2]
 
-    Positions are [(x, y) of the left end of the middle line of each text, or None without space], in points from the
-    lower left corner of axes of `width` x `height`."""
+    A position is the (x, y) of the left end of a text at half its height, in points from the lower left corner of axes
+    of `width` x `height` points, or None if there is no space."""
     taken, places = [(x - 3, y - 3, x + 3, y + 3) for x, y in points], []
     for (x, y), name in zip(points, names):
         w, h = text_width(name, 6), 7.
@@ -636,7 +641,7 @@ def _draw_front(ax, view, x_range, y_range):
              'columns method, seed, a setting and two metrics', 'frame', cites=('rationale-contrast',),
              example=dict(y='validation_token_f1'))
 def _trade_off(view, width):
-    "Draw the axes, with the legend below"
+    "Draw the points and the front of `view`, with the legend below the axes"
     x_range, y_range = (_front_range(view, axis) for axis in 'xy')
     high = float(np.clip(.6*width*72, 140, 230))
     label = wrapped(view.y_label, high, 6.5)

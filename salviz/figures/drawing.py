@@ -196,8 +196,9 @@ def _is_sequential(cmap):
     return bool(abs(steps.sum()) > .2 and ((steps > -.02).all() or (steps < .02).all()))
 
 def _is_diverging(cmap):
-    """Return whether the lightness of `cmap` rises up to a pale or dark middle and falls from there, or the reverse; a
-    rainbow is not diverging"""
+    """Return whether the lightness of `cmap` rises to a neutral middle and falls from there, or the reverse
+
+    Rainbow maps are not diverging, because their middle is a strong colour."""
     light, middle = _lightness_along(cmap), to_rgb(cmap(.5))
     if max(middle) - min(middle) > .35: return False
     if light[16] < light[0]: light = -light
@@ -207,7 +208,7 @@ def _is_diverging(cmap):
 def _lightness_along(cmap): return np.array([lightness(cmap(x)) for x in np.linspace(0, 1, 33)])
 
 def _map_named(name):
-    "Return matplotlib's colour map called `name`, or `name` itself if it is a colour map"
+    "Return `name` itself if it is a colour map, or else matplotlib's colour map of this name, or None"
     if isinstance(name, Colormap): return name
     if name in matplotlib.colormaps: return matplotlib.colormaps[name]
     return None
@@ -235,7 +236,7 @@ def chosen_maps(
     return {'signed' if _is_diverging(found) else 'sequential': found for found in maps}
 
 def fraction_map_of(settings) -> dict: # {'sequential': colour map}, or {}
-    "Return the colour map in matplotlib's `settings` as a dict, which is empty if the map does not suit fractions"
+    "Return the colour map in `settings` as {'sequential': map}, or {} if it is not set or not sequential"
     name = settings.get('image.cmap')
     if name is None or not _is_sequential(matplotlib.colormaps[name]): return {}
     return chosen_maps(name)
@@ -245,7 +246,7 @@ _named_fonts = dict(sans=_font, serif='STIXGeneral')
 
 @lru_cache
 def _file_of(family, installed):
-    "Return the file with the regular face of `family`, and the index of the face in the file"
+    "Return the path of the font file with the regular face of `family`, with the face index from matplotlib 3.11 on"
     def heavy(font):
         return abs(weight_dict.get(font.weight, font.weight if isinstance(font.weight, int) else 400) - 400)
     best = min((font for font in fontManager.ttflist if font.name == family),
@@ -267,7 +268,7 @@ def _is_postscript(family:str) -> bool:
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #012c
 def font_named(name:str) -> str: # its family
-    "Return the font for `name`: 'sans', 'serif', an installed family, or a .ttf file"
+    "Return the font family for `name`, which is 'sans', 'serif', an installed family or a .ttf file"
     if str(name).lower().endswith('.ttf') and Path(name).is_file():
         if not any(font.fname == str(name) for font in fontManager.ttflist): fontManager.addfont(str(name))
         return next(font.name for font in fontManager.ttflist if font.fname == str(name))
@@ -321,7 +322,7 @@ def user_settings(
     return settings
 
 def _user_family():
-    "Return the font that matplotlib uses now; DejaVu Sans if a PDF cannot embed it"
+    "Return the font that matplotlib currently uses, or DejaVu Sans if a PDF cannot embed that font"
     family = get_font(font_manager.findfont(FontProperties())).family_name
     if family in {font.name for font in fontManager.ttflist} and not _is_postscript(family): return family
     return _font
@@ -393,7 +394,9 @@ class Math(str):
     "A label with formulas between dollar signs; other texts are never parsed as formulas"
 
 def _drawable_value(value, without, inside=True):
-    """Return `value` with drawable texts, also within tuples, lists and dicts; empty texts in tuples become visible"""
+    """Make all texts in `value` drawable, also those in tuples, lists and dicts, and return the result
+
+    Empty texts within tuples, lists and dicts are replaced by a visible blank."""
     if isinstance(value, Math): return value
     if isinstance(value, str): return drawable(value, without) if value or inside else ''
     if type(value) in (tuple, list): return type(value)(_drawable_value(part, without) for part in value)
@@ -462,8 +465,7 @@ def wrapped(text, width, size, weight='normal', unit=r'\S+\s*'):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #021sc
 def in_lines(text, width, size, most=2, weight='normal'):
-    """Break `text` into lines of `width` points; `most` is the maximum number of lines,
-    and the last line is shortened if necessary"""
+    "Break `text` into lines of `width` points (maximum number: `most`), and shorten the last line if necessary"
     lines = wrapped(text, width, size, weight)
     if len(lines) <= most: return lines
     return [*lines[:most - 1], fitted(' '.join(lines[most - 1:]), width, size, weight)]
@@ -493,7 +495,7 @@ def power_of_ten(limit):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #024b
 def widened(low, high):
-    "Return `low` and `high`; if they are equal, a range around them"
+    "Return (`low`, `high`), or a range around their common value if they are equal"
     if low == high: return (low - (abs(low)/2 or 1), high + (abs(high)/2 or 1))
     return (low, high)
 
@@ -504,7 +506,7 @@ def spaced(
     gap=3,     # points between two texts
     flat=True, # is the axis parallel to the texts?
 ) -> list: # indices
-    "Return the indices of the `texts` that can be drawn at their positions without touching; the ends take precedence"
+    "Return the indices of `texts` that can be drawn without touching; the first and the last take precedence"
     half, chosen = [1.9]*len(texts), [0]
     if flat: half = [text_width(text, 6)/2 for text in texts]
     if len(at) > 1 and at[-1] - at[0] > half[0] + half[-1] + gap: chosen.append(len(at) - 1)
@@ -591,7 +593,7 @@ def small_png(
     png:bytes,
     method=None, # how colours are selected, one of `PIL.Image.Quantize`
 ) -> bytes:
-    "Reduce `png` to 256 colours, which looks the same and has about a third of the size"
+    "Return `png` reduced to 256 colours, which looks the same but is about a third of the size"
     buffer = io.BytesIO()
     full = Image.open(io.BytesIO(png)).convert('RGB')
     full.quantize(256, method, dither=Image.Dither.NONE).save(buffer, 'png', optimize=True)
@@ -650,8 +652,9 @@ def _latex_label(text, is_math):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #032
 class Sheet:
-    """The frame of a body of `height` points, with the heading of `view` above and its notes below; positions are in
-    points from the top left corner of the body"""
+    """A body of `height` points, with the heading of `view` above it and its notes below it
+
+    Positions are in points from the top left corner of the body."""
     margin = 5
 
     def __init__(self, view, width, height, notes=()):
@@ -664,7 +667,7 @@ class Sheet:
         self.width, self.body = full, height
 
     def put(self, fig, top, whole, left, page):
-        "Write heading and notes on `fig`, at a distance in points from its upper and left edges"
+        "Place the sheet on `fig`, `top` and `left` points from its edges, and write the heading and notes"
         self.fig, self.left, self.top, self.whole, self.page = fig, left, top + self.head, whole, page
         y = self.margin - self.head
         for text, size, weight, colour in self.lines:
@@ -722,7 +725,7 @@ def page_of_sheets(
     return fig
 
 def put_sheets(fig, rows, heights, whole):
-    "Write the headings and notes of `rows` of sheets on `fig`, whose height is in points"
+    "Write the headings and notes of `rows` of sheets on `fig`, from top to bottom"
     top, wide, columns = 0, rows[0][0].width, max(map(len, rows))
     for row, height in zip(rows, heights):
         for i, sheet in enumerate(row): sheet.put(fig, top, whole, i*wide, columns*wide)
@@ -800,7 +803,7 @@ def _enlarge(artist, s):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #038c
 def enlarged(fig, s):
-    "Enlarge the page of `fig` and everything on it by the factor `s`, and return it"
+    "Enlarge `fig` and everything on it by the factor `s`, and return `fig`"
     if s == 1: return fig
     enlarge_artists(fig, s)
     fig.set_size_inches(s*fig.get_size_inches())
@@ -820,7 +823,7 @@ def enlarge_artists(fig, s, existing=frozenset()):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #040
 def _numbered(ticks):
-    "Return the texts of `ticks`, and their common factor"
+    "Return the labels of `ticks`, without their common power of ten, and the text for this power"
     exponent, unit = power_of_ten(max(abs(t) for t in ticks))
     return [digits_of(t/10.**exponent, 2) for t in ticks], unit
 
@@ -869,8 +872,7 @@ ends = ('neither', 'min', 'max', 'both')
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #040sb
 def beyond(values, limit):
-    """Return the `extend` argument of a colour bar for `values`, which may exceed the ends -`limit` and `limit` of the
-    scale"""
+    "Return the `extend` argument of a colour bar from -`limit` to `limit` for `values`, which may exceed this range"
     below, above = (bool((s*values > limit*(1 + 1e-6)).any()) for s in (-1, 1))
     return ends[below + 2*above]
 
@@ -887,15 +889,16 @@ def flow(widths, space, gap):
 of_words = 'saliency of a word, summed over its pieces'
 
 def signed_number(x):
-    "Return `x` as text with a sign and one decimal, or two decimals if it is small"
+    "Format `x` with a sign and one decimal, or with two decimals if it is small but not 0"
     decimals = 2
     if abs(x) >= .95 or x == 0: decimals = 1
     return f'{x:+.{decimals}f}'.replace('-', '−')
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #044
 def word_box(ax, x, y, width, box, text, size, special, saliency=None, limit=1.):
-    """Draw `text` in a box with a height of `box` points, coloured by its `saliency` if there is one; special tokens
-    are grey and have no box"""
+    """Draw `text` in a box that is `box` points high, coloured by `saliency` unless it is None
+
+    Special tokens are grey and have no box."""
     norm, cmap, _ = signed_scale(limit)
     fill = 'white'
     if saliency is not None: fill = cmap(norm(np.nan_to_num(saliency)))
@@ -949,12 +952,12 @@ def legend(sheet, x, y, space, entries):
             sheet.text(x + left + 18, y + top + 4.5 + 8*i, line, fontsize=6.5, va='center_baseline')
 
 def patch(**style):
-    "Return the function that draws a rectangle as the sample of a legend"
+    "Return a function that draws a rectangle as a legend sample"
     return lambda ax: ax.add_patch(Rectangle((1, 1), 12, 7, **style))
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #047
 def map_axes(sheet, x, y, side, values, norm, cmap, ticks_x, ticks_y, show_x=True, show_y=True):
-    "Draw the square map `values` [query, key], a cell per weight, and return its axes"
+    "Draw `values` [query, key] as a square map with one cell per weight, and return its axes"
     ax = sheet.axes(x, y, side, side)
     fill_map(ax, side, values, norm, cmap, ticks_x, ticks_y, show_x, show_y)
     return ax
@@ -985,8 +988,9 @@ def mark_cells(ax, x, y, pitch):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #048
 def mark_below(ax, values, limit, pitch, at=lambda cell: cell):
-    """Draw a minus sign on the cells of `values` that are clearly below zero, because nothing else shows
-    the sign of a value in greyscale print; `pitch` is the width of a cell in points"""
+    """Draw a minus sign on the clearly negative cells of `values`, because greyscale print hides the sign
+
+    `pitch` is the width of a cell in points."""
     norm, cmap, _ = signed_scale(limit)
     y, x = np.nonzero(is_negative(values, limit))
     colours = [ink_on(cmap(norm(v))) for v in values[y, x]]
@@ -994,14 +998,15 @@ def mark_below(ax, values, limit, pitch, at=lambda cell: cell):
                linewidth=float(np.clip(pitch/12, .3, .6)))
 
 def mark_ties(ax, cells):
-    "Hatch `cells`, bool [rows, columns], whose values are equal and so have no ranks"
+    "Hatch the `cells` (bool [rows, columns]) whose values are tied and therefore have no ranks"
     for y, a, b in row_boxes(cells):
         ax.add_patch(Rectangle((a - .5, y - .5), b - a, 1, facecolor='none', edgecolor=grey, linewidth=0, hatch='////'))
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #048s
 def mark_inside(ax, region, pitch):
-    """Draw dashed lines around `region`, inside its cells, so that they show which cells belong to it without a colour
-    that could be mistaken for a value; `pitch` is the width of a cell in points"""
+    """Draw a border inside the cells of `region`, without colours that could be mistaken for values
+
+    `pitch` is the width of a cell in points."""
     w, roomy = float(np.clip(pitch/12, .3, 1.1)), pitch >= 7
     gap = .09 # between boxes of neighbouring rows
     def box(y, a, b):
@@ -1035,13 +1040,13 @@ def _inner_border(
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #0481
 def region_sample(pitch):
-    "Return the legend sample for `mark_inside`"
+    "Return a function that draws the legend sample for `mark_inside`"
     width = .5
     if pitch >= 7: width = .8
     return patch(facecolor='white', edgecolor=ink, linewidth=width, linestyle=(0, (3, 1.6)))
 
 def cross_sample(pitch):
-    "Return the legend sample for `mark_cells`"
+    "Return a function that draws the legend sample for `mark_cells`"
     size = 5
     if pitch >= 6: size = 12
     return lambda ax: mark_cells(ax, [7], [4.5], size)
@@ -1193,7 +1198,7 @@ class Kind(namedtuple('Kind', 'name about needs make takes cites lists further a
 
     @property
     def options(self) -> list:
-        "Names of the arguments of `make`, without its source"
+        "Names of the options: the arguments of `make` except its source, and further options"
         names = list(inspect.signature(self.make).parameters)[2 if self.takes == 'pair' else 1:]
         names += [*self.further, *['about']*self.is_of_table]
         return [name for name in dict.fromkeys(names) if name not in ('kwargs', 'probe', 'steps', *drawing_options)]
@@ -1224,14 +1229,14 @@ class Kind(namedtuple('Kind', 'name about needs make takes cites lists further a
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #059kc
 def of_view(table, view_class):
-    "Return the entry of `table` {class of a view: entry} for `view_class` or its closest base class, or None"
+    "Return the value in `table` {view class: value} for `view_class` or its closest base class, or None"
     return next((table[c] for c in view_class.__mro__ if c in table), None)
 
 def draws_in_axes(
     *view_classes,
     follows=(), # names of `choices`
 ):
-    "Register the decorated function(view, axes) for views of `view_classes`, and the choices that its drawings follow"
+    "Register the decorated function (view, axes) for `view_classes`, with the choices that it supports"
     def register(draw):
         for view_class in view_classes: axes_drawings[view_class], followed[view_class] = draw, tuple(follows)
         return draw
@@ -1296,7 +1301,7 @@ def _view_class_of(make):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #05bb
 def _check_kind(name, make, takes, asks, cites):
-    "Raise an error if `figure` cannot draw the kind"
+    "Raise an error if an argument of `figure_kind` is invalid"
     if not str(name).isidentifier():
         raise ValueError(f'figure_kind: name must be an identifier such as head_map, got {name!r}')
     if name in _kinds and _who(_kinds[name].make) != _who(make):

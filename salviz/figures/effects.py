@@ -144,7 +144,7 @@ def _forest_columns(view, width):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-8b1
 def _stacked_claim(row, full):
-    "Return the lines of the claim above its interval, for the width of the sheet"
+    "Return the lines of text for a claim that is written above its interval"
     word = fitted(row.word, .4*full, 6, 'bold')
     return in_lines(_claim(row), full - 2*Sheet.margin - text_width(word, 6, 'bold') - 6, 6, 3)
 
@@ -207,7 +207,7 @@ def _side_sample(style):
                               markeredgecolor='white', **style)
 
 def _pairs_range(view):
-    "Return the limits of the axis, with a margin, or those that the user chose"
+    "Return the limits that the user chose for the axis, or else the range of the values, with a margin"
     if chosen := current_limits('y' if view.slopes else 'x', None): return chosen
     columns = [f'{side}{end}' for side in ('first', 'second') for end in ('', '_low', '_high')]
     values = view.frame[columns].to_numpy(float)
@@ -215,7 +215,7 @@ def _pairs_range(view):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-13b
 def _spread_names(at, texts, least):
-    "Return heights for `texts` that are close to the wanted heights, in the same order and not too close to each other"
+    "Return the heights in `at`, in the same order, but moved apart where labels would overlap"
     order, out = np.argsort(at, kind='stable'), np.array(at, dtype=float)
     for _ in range(200):
         gaps = np.diff(out[order])
@@ -267,7 +267,7 @@ def _dots(view, width):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-14
 def _draw_slopes(ax, view):
-    "Draw a line for each row of `view` from the first to the second side, and return their colours"
+    "Draw a line for each row of `view` from the first to the second side, and return the line colours"
     falling, rising = series_colours(view.sides, [blue, vermilion])
     colours_of_rows = []
     for i, (_, row) in enumerate(view.frame.iterrows()):
@@ -283,7 +283,7 @@ def _draw_slopes(ax, view):
     return colours_of_rows
 
 def _slopes(view, width):
-    "Draw two axes with a line per pair, which is labelled at its right end"
+    "Draw one line per pair between two axes, with the name of the pair at the right end"
     wide = min(width*72, 330.)
     names, (low, top) = [fitted(name, .38*wide, 6) for name in view.names], _pairs_range(view)
     high = float(np.clip(11*len(names), 120, 300))
@@ -313,7 +313,7 @@ def _slopes(view, width):
 @figure_kind('pairs', pairs, 'a baseline and a method per task, as dots or slopes',
              'columns method, task and the metric', 'frame')
 def _pairs(view, width):
-    "Draw pairs as dots on one axis, or as slopes between two"
+    "Draw pairs as dots on one axis, or as slopes between two axes"
     return (_slopes if view.slopes else _dots)(view, width)
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-18

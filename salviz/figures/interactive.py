@@ -89,7 +89,7 @@ def _evenly(part):
 
 # %% ../../nbs/11_figures/06_interactive.ipynb #011s
 def _curve(view, i, part, style):
-    "Return the traces of line number `i`: band, single runs, line"
+    "Yield the traces of line number `i`: its band, its single runs, and the line itself"
     name, part = part['name'].iloc[0], _evenly(part)
     colour, dash, mark = _visible(style[0]), ','.join(f'{1.6*length:g}px' for length in style[1]) or 'solid', style[2]
     x = part[view.x].to_numpy(float)*(100 if view.x == 'share' else 1)

@@ -92,7 +92,7 @@ def _checked_options(name, kind, options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #016b
 def _each(options, kind) -> list: # of dicts
-    "Return `options` for each combination of the listed layers and heads"
+    "Return a copy of `options` for each combination of the listed layers and heads"
     several = [k for k in ('layer', 'head') if isinstance(options.get(k), (list, tuple)) and k not in kind.lists]
     return [options | dict(zip(several, values)) for values in product(*map(options.get, several))]
 
@@ -207,7 +207,7 @@ Content = namedtuple('Content', 'views seen runs kind distinctions about', defau
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #025b
 def _places(content) -> list: # of lines
-    "For each panel, return a text that tells it from the others, with layer and head if the view has them"
+    "Return a line for each panel that distinguishes it from the others, with its layer and head if it has them"
     def place_of(view):
         place = {k: getattr(view, k, None) for k in ('layer', 'head')}
         return ', '.join(f'{k} {x}' for k, x in place.items() if x is not None)
@@ -296,8 +296,9 @@ def _distinctions(shown, options) -> list: # of words
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028b
 def _prefixed(views, distinctions):
-    """Return `views` whose captions start with their `distinctions`, except layer and head,
-    which the captions already contain"""
+    """Return `views` with their `distinctions` at the start of their captions
+
+    Layers and heads are omitted, because the captions already contain them."""
     if len(views) == 1: return views
     def heading(words): return ', '.join(w for w in words.split(', ') if not w.startswith(('layer ', 'head ')))
     heads = [heading(words) for words in distinctions]
@@ -305,7 +306,7 @@ def _prefixed(views, distinctions):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028c
 def _holding(error, seen):
-    "Return `error` about missing evidence, extended by the recorded steps that have the evidence"
+    "Return `error`; if it reports missing evidence, add the recorded steps that have the evidence"
     m = re.match(r'(.*the snapshot of step (\d+), probe (\d+) (?:holds|has|contains) no ([^;]+);[^.]*)\. ', str(error))
     if not m: return error
     sources = [one.run for one in seen if one.run and [one.snapshot.step, one.snapshot.probe] == [int(m[2]), int(m[3])]]
@@ -376,7 +377,7 @@ def _check_table(name, kind, source):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #eb4ba331
 def _snapshots_of_steps(kind, source) -> list:
-    "Return the snapshots if `source` is a list of several and `kind` shows the steps of one run, else []"
+    "Return `source` as a list if it contains several snapshots and `kind` shows the steps of a run, else []"
     is_list = isinstance(source, (list, tuple)) and len(source) > 1 and all(isinstance(one, Snapshot) for one in source)
     return list(source) if is_list and kind.takes == 'run' else []
 
@@ -421,8 +422,9 @@ def _over_steps(kind, run, probe, steps, options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #030
 def _views_of(source, kind=None, step=None, probe=None, **options) -> Content:
-    """Return the views of `source` for a figure of `kind`; without `kind`,
-    return the views in `source` or the views of its characteristic figure"""
+    """Return the `Content` of a figure of `kind` that is drawn from `source`
+
+    Without `kind`, it has the views in `source`, or the views of the characteristic figure of `source`."""
     chosen, source = None if kind is None else kind_named(kind), _opened(source)
     sources = _listed(source)
     if kind is None and sources and all(isinstance(one, View) for one in sources):
@@ -446,8 +448,10 @@ def _views_of(source, kind=None, step=None, probe=None, **options) -> Content:
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031
 def _caption_sizes(points, inches, views, columns) -> list: # of points
-    """Return the font sizes to try, in order: `points`, the largest size at which `views` are legible at a width of
-    `inches`, and smaller ones in case the page is not high enough"""
+    """Return the font sizes in points to try, from the largest to the smallest
+
+    The first is `points`, or a smaller size if `views` would be illegible at a width of `inches`. Smaller sizes follow
+    in case the page is not high enough."""
     least = sheet._least(sheet._checked(views))
     most = min(points, int(70*inches/(columns or 1)/least)/10)
     return [most, *(size for size in range(int(points), 6, -1) if size < most)]
@@ -486,7 +490,7 @@ def _without_heading(content, caption) -> list: # of sentences
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031dc
 def _description(content, heading, caption) -> list: # of sentences
-    "Return the end of a `caption`: the content of a missing heading, and the model, data and seeds"
+    "Return the sentences to append to `caption`: the content of an omitted heading, and the model, data and seeds"
     sentences = []
     if heading == 'none': sentences = _without_heading(content, caption)
     if content.kind is None or content.kind.takes != 'runs': # captions of runs already contain it
@@ -495,7 +499,7 @@ def _description(content, heading, caption) -> list: # of sentences
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031ds
 def _printed(content, width, font_size, drawing, look, settings):
-    "Return a printable figure of `content`"
+    "Return a printable figure of `content`, and the sentences that its layout added to the caption"
     inches, points = _width_of(width)
     if font_size == 'caption' and points is None:
         raise ValueError(f"figure: font_size='caption' needs a venue as width ({', '.join(venues)}), "
@@ -535,7 +539,7 @@ def _pointed_at(content, look, **options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031b
 def _views_to_draw(source, kind, step, probe, options): # (`Content`, the source with folders opened)
-    "Return the `Content` to draw from `source`, which may be a study"
+    "Return the `Content` to draw from `source`, which may be a study, and the opened source"
     source, chosen = _opened(source), None if kind is None else kind_named(kind)
     if _is_study(source):
         if chosen and chosen.is_of_table and getattr(source, 'about', ''): options = dict(about=source.about) | options
@@ -565,7 +569,7 @@ def _calls_of(explorers, kind, step, probe, options): # [dict(source, kind, prob
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031bc
 def _of_calls(calls):
-    "Return one `Content` with a panel for each of several explorers"
+    "Return one `Content` that combines the figures of several explorers, which `calls` describes"
     contents = [_views_to_draw(call['source'], call['kind'], None, call['probe'], dict(call['options']))[0]
                 for call in calls]
     panels = [(view, seen, call['options']) for content, call in zip(contents, calls)
@@ -591,7 +595,7 @@ def _look_of(content, choices, settings): # (content, `Look`)
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #7eb2469c
 def _set_caption(fig, content, caption, retained, heading):
-    "Complete the caption of `fig`; `retained`: sentences that the short caption keeps"
+    "Return the complete caption of `fig`, and its notes; a short caption keeps all `retained` sentences"
     learned = sentences_of(_knowledge_note(content.runs))
     fig_caption = ' '.join([fig.caption, *learned])
     ends = _description(content, heading, fig_caption)
@@ -605,7 +609,7 @@ def _set_caption(fig, content, caption, retained, heading):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #6fbed604
 def _in_user_figure(ax, content, drawing, look, style):
-    "Draw `content` into `ax`, and return the result with the sentences that its caption retains"
+    "Draw `content` into `ax`; return the `Drawn` result, and the sentences that its caption must keep"
     titles, views = drawing.pop('titles', None), content.views
     heading = drawing.pop('heading', 'none')
     if drawing: raise ValueError(f'figure: {next(iter(drawing))}= applies to a whole page; omit it with ax=')
@@ -623,7 +627,7 @@ def _in_user_figure(ax, content, drawing, look, style):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031f
 def _custom_code(kind):
-    "Return the source file of a custom kind of figure, as a tuple"
+    "Return a tuple with the source file of a custom kind of figure, or an empty tuple"
     if kind is None or kind.make.__module__.startswith('salviz.'): return ()
     try: return (inspect.getsourcefile(inspect.unwrap(kind.make)),)
     except (OSError, TypeError): return ()

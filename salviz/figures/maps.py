@@ -203,7 +203,7 @@ def _map_panels(view, width):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #020
 def _tiled(maps):
-    "Return `maps` [layers, heads, cells, cells] as one image with NaN between them, and their distance in cells"
+    "Return `maps` [layers, heads, cells, cells] as one image with NaN gaps, and the cells from one map to the next"
     step = maps.shape[-1] + max(1, maps.shape[-1]//10)
     tiles = np.full((*maps.shape[:2], step, step), np.nan)
     tiles[..., :maps.shape[-2], :maps.shape[-1]] = maps
@@ -310,7 +310,7 @@ def _sentences(view, width):
 @figure_kind('coloured_sentences', coloured_sentences, 'sentences coloured by saliency', 'saliency', 'snapshots',
              asks='headings')
 def _coloured_sentences(view, width):
-    "Draw the sentences below each other, and their colour bar"
+    "Draw the sentences one below the other, with a colour bar"
     parts, size, space = _sentences(view, width)
     left, box = 8, size + 5
     line, heads = box + 3, [_heading(name, space) for name in view.names]
@@ -358,7 +358,7 @@ def _pair_columns(view, at, space, size):
 @figure_kind('masked_pairs', masked_pairs, 'several sentences and their masked copies', 'is_masked, masked_input',
              'snapshots', least=2.6, example=dict(probe=[0, 1]))
 def _masked_pairs(view, width):
-    "Draw the pairs below each other, with their colour bar and legend"
+    "Draw the pairs one below the other, with a colour bar and a legend"
     size, left, space = 8 if len(view.labels) <= 120 else 7, 8, width*72 - 16
     positions = [np.flatnonzero(view.sentence == k) for k in range(len(view.names))]
     parts = [(at, *_pair_columns(view, at, space, size)) for at in positions]
@@ -387,14 +387,14 @@ def _masked_pairs(view, width):
 _query_frame = dict(fill=False, edgecolor=vermilion, linewidth=1.3, clip_on=False, zorder=3)
 
 def _mixed(view, colours, grey_fraction=.4):
-    "Blend `colours` [rows, columns, 3] of patches with the image; `grey_fraction`: the weight of the grey image"
+    "Blend the patch `colours` [rows, columns, 3] with the grey image, which has the weight `grey_fraction`"
     (height, width), (rows, columns) = view.image.shape[:2], colours.shape[:2]
     down, across = np.arange(height)*rows//height, np.arange(width)*columns//width
     return (1 - grey_fraction)*colours[down][:, across] + grey_fraction*view.image.mean(-1, keepdims=True)
 
 # %% ../../nbs/11_figures/02_maps.ipynb #pch2b
 def _draw_patches(sheet, view, i, x, y, wide, high):
-    "Draw the image (`i` is 0) or map `i` - 1 of `view` at (`x`, `y`), with the grid of its patches"
+    "Draw the image of `view` if `i` is 0, or else map `i - 1`, at (`x`, `y`), with the grid of its patches"
     rows, columns = view.maps.shape[1:]
     ax, placement = sheet.axes(x, y, wide, high), dict(extent=(0, columns, rows, 0), aspect='auto')
     if i == 0: ax.imshow(np.broadcast_to(view.image, (*view.image.shape[:2], 3)), **placement)

@@ -56,7 +56,7 @@ def _label(ax, x='', y=''):
     if y and not ax.get_ylabel(): ax.set_ylabel(_in_lines(y, high))
 
 def _handles_of(entries) -> tuple: # (handles, labels)
-    "Return the entries of a legend (function that draws a sample on a canvas, text) for matplotlib's `legend`"
+    "Convert legend entries (function that draws a sample, text) to handles and labels for matplotlib's `legend`"
     handles, ax = [], Figure().add_subplot()
     for sample, _ in entries:
         before = set(map(id, ax.get_children()))
@@ -331,7 +331,7 @@ def _draw_in_axes(
     axes, views,
     titles, # titles of the views; '': none
 ) -> list: # entries of the legend of their marks
-    "Draw `views` into `axes`"
+    "Draw `views` into `axes`, and return the legend entries"
     entries, axes = [], list(axes)
     existing = {id(text) for ax in axes for text in (ax.findobj(Text) if ax.has_data() else (ax.title,))}
     every = list(axes)
@@ -350,7 +350,7 @@ def _draw_in_axes(
 _least_scale = 5/7 # letters of at least 5 points
 
 def _draw_on_subfigure(target, views, style, heading):
-    "Lay out `views` on the SubFigure `target` as on a page, in the current font size if they fit"
+    "Draw `views` on a SubFigure, in the current font size if they fit, and return the labels that were shortened"
     settings = user_settings(style)
     size, family = settings.get('font.size', matplotlib.rcParams['font.size']), settings.pop('font.family', 'sans')
     wide, high = (length/target.dpi for length in (target.bbox.width, target.bbox.height))

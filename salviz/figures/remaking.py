@@ -36,7 +36,7 @@ def _run_in(folder):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-6b
 def _found_run(facts, folder, folders):
-    "Find the run that has the same identity as `facts`, the description of a run in a figure's metadata"
+    "Find the run that `facts`, from a figure's metadata, describes: by its identity, or else by its name"
     near = []
     if facts.get('path'): near = [folder/facts['path']]
     example = []
@@ -56,7 +56,7 @@ def _not_found(what, facts):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-6sb
 def _found_study(facts, folder, folders):
-    "Find the study that has the same identity as `facts`, the description of a study in a figure's metadata"
+    "Find the study that `facts`, from a figure's metadata, describes: by its identity, or else by its name"
     near = []
     if facts.get('path'): near = [folder/facts['path']]
     paths = [path for path in near if (path/'study.json').is_file()]
@@ -70,7 +70,7 @@ def _found_study(facts, folder, folders):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-7
 def _table_of(x):
-    "Return the table in `x`, which is read from the metadata of a figure"
+    "Return the table that is stored in `x`, a part of a figure's metadata"
     if 'table' not in x:
         raise ValueError('remake: the table of this figure was too large to be stored in its file; pass it with '
                          'runs=TABLE')
@@ -81,7 +81,7 @@ def _table_of(x):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-7b
 class _Finder:
-    "Find runs and studies, each run once, next to a file (in `folder`) or below `folders`"
+    "Find runs and studies in `folder` (that of a figure's file) or below `folders`, and cache the runs"
     def __init__(self, folder, folders): self.folder, self.folders, self.runs = folder, folders, {}
 
     def run(self, facts):
@@ -93,7 +93,7 @@ class _Finder:
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-7c
 def _restored(x, find):
-    "Return the source that `x` describes, which is read from the metadata of a figure; `find` is a `_Finder`"
+    "Return the source that `x`, a part of a figure's metadata, describes; `find` is a `_Finder`"
     form = x['form']
     if form == 'run': return find.run(x['run'])
     if form == 'study': return find.study(x['study'])

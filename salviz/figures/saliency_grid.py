@@ -23,7 +23,7 @@ def _colours(view):
     return Normalize(0, view.limit), fraction_map(), np.array([0, .5, 1])*view.limit
 
 def _beyond(view):
-    "Return the ends of the scale that are exceeded"
+    "Return which ends of the colour scale are exceeded: 'neither', 'min', 'max' or 'both'"
     values = np.concatenate([np.nan_to_num(m).ravel() for row in view.maps for m in row if m is not None])
     if view.is_signed: return beyond(values, view.limit)
     if (values > view.limit*(1 + 1e-6)).any(): return 'max'
@@ -39,7 +39,7 @@ def _runs_of(columns):
     return out
 
 def _shape(view, i):
-    "Return the height of item `i` divided by its width"
+    "Return the height of the image in item `i` divided by its width, or None for other inputs"
     shown = view.inputs[i]
     if view.modality == 'image': return len(shown)/shown.shape[1]
     return None
@@ -90,7 +90,7 @@ def _heads_of(view):
 _histogram_high = 22. # points
 
 def _histogram(sheet, view, i, k, x, y, width):
-    "Draw the distribution of the values of map `k` of item `i` over the colour scale"
+    "Draw a histogram of map `k` of item `i` over the range of the colour scale"
     ax, values = sheet.axes(x, y, width, _histogram_high - 4), view.maps[i][k]/view.limit
     low = -1 if view.is_signed else 0
     counts, edges = np.histogram(np.clip(values[np.isfinite(values)], low, 1), 31, (low, 1))

@@ -67,7 +67,7 @@ def _legend_latex(
 
 # %% ../../nbs/11_figures/04_sentences.ipynb #015
 def _sentence(view, k):
-    "Return the heading and the words of sentence `k` of `view`"
+    "Return the heading and the words of sentence `k` of `view` as LaTeX code"
     at = np.flatnonzero(view.sentence == k)
     words = [('' if i == at[0] or view.continues[i] else '\n')
              + _word_latex(view.labels[i], view.values[i], view.limit, view.is_special[i]) for i in at]
@@ -108,7 +108,7 @@ def coloured_sentence_latex(
     caption:str|None=None,         # text of a caption; None: no caption
     unit:str='saliency',           # label of the scale
 ) -> str:
-    "Return a sentence (or several, on one scale) coloured by `values` as LaTeX"
+    "Return LaTeX code for a sentence (or several, on a common scale), coloured by `values`"
     several = len(labels) > 0 and not isinstance(labels[0], str)
     if several: pairs = list(zip(labels, values))
     else: pairs = [(labels, values)]
@@ -129,5 +129,5 @@ def sentence_latex(
     standalone:bool=True, caption:str|None=None, # see `coloured_sentence_latex`
     **kwargs,        # arguments of `coloured_sentences`: names, limit, evidence, unit
 ) -> str:
-    "Return the sentence of `snapshot` (or several, on one scale) coloured by its saliency as LaTeX"
+    "Return LaTeX code for the sentence of `snapshot` (or several, on a common scale), coloured by saliency"
     return _sentences_latex(coloured_sentences(snapshot, words=words, **kwargs), standalone, caption)

@@ -113,7 +113,7 @@ def _size(view):
     return 7
 
 def _written(values, limit, write=signed_number, missing=''):
-    "Format the numbers below words, without the power of ten that is factored out of the colour bar up to `limit`"
+    "Format `values` for display below words, without the power of ten that the colour bar up to `limit` factors out"
     exponent, _ = power_of_ten(limit)
     return [missing if np.isnan(v) else write(v/10.**exponent) for v in values]
 
@@ -137,7 +137,7 @@ def _name_rows(sheet, x, tops, names):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #011c
 def _replacements(view, space, size):
-    "Return the words of the masked copy, with arrows"
+    "Return the words of the masked copy, with arrows to the sources of replaced words"
     return [fitted(arrow_to(s, i)*bool(r) + label, space/3, size, weight_of(r))
             for i, (label, r, s) in enumerate(zip(view.masked_labels, view.is_replaced, view.sources))]
 
@@ -406,7 +406,7 @@ _roomy = 3 # points; smaller cells cannot contain a dot
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #028s
 def _mark_masked(ax, is_masked, pitch):
-    "Draw a dot on each masked cell; if cells are too small for that, fade the others"
+    "Draw a dot on each masked cell, or fade the unmasked cells if they are too small for dots"
     if pitch < _roomy:
         return ax.imshow(np.where(is_masked[..., None], 0., [1., 1., 1., .72]))
     y, x = np.nonzero(is_masked)
@@ -414,7 +414,7 @@ def _mark_masked(ax, is_masked, pitch):
         ax.scatter(x, y, s=(size*pitch)**2, marker='o', color=colour, linewidth=0)
 
 def _cells(view):
-    "Return the rows and columns of cells in a panel of a signal view"
+    "Return the number of rows and the number of columns in a panel of a signal view"
     if view.modality == 'image': return view.saliency.shape
     return view.saliency.shape[::-1]
 
@@ -536,8 +536,9 @@ def _signal_legend(view, count, pitch):
 @figure_kind('signal', signal_view, 'an image or series, its saliency, its masked copy', 'input, saliency_map',
              least=2.8, dense=dict(dense=True))
 def _signal_view(view, width, dense=False):
-    """Draw the panels, and below them the predictions for the input and the masked copy; with `dense`,
-    use the minimum height"""
+    """Draw the panels, and below them the predictions for the input and the masked copy
+
+    If `dense`, use the minimum height."""
     panels, space = _panels(view), width*72 - 20
     is_long = view.modality == 'series' and view.saliency.shape[0] > 1.5*view.saliency.shape[1]
     if is_long and not dense: height, draw_panels, pitch = _series_layout(view, panels, width)
@@ -660,7 +661,7 @@ def _source_map(sheet, view, x, y, side):
 @figure_kind('translation', translation, "source, target and the encoder's attention", "info['target_tokens']",
              least=2.8)
 def _translation(view, width):
-    "Draw the target, the source below it, and the map below both"
+    "Draw the target, the source and the encoder's attention map, one below the other"
     size, left, space, box = 8, 52, width*72 - 58, 13
     plain = np.zeros(len(view.target), dtype=bool)
     texts, widths = _answers([(view.target, plain), (view.predicted, view.is_wrong)], space, size)
@@ -693,7 +694,7 @@ def _translation(view, width):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #045
 def _scale_of_scores(sheet, view, x, y, width):
-    "Draw the line with both scores"
+    "Draw the label and the predicted score on a number line"
     ax = sheet.axes(x, y, width, 44, xlim=view.span, ylim=(-1, 1))
     ax.spines[['top', 'right', 'left']].set_visible(False)
     ax.spines['bottom'].set_position(('data', 0))
@@ -866,8 +867,9 @@ def _evidence_view(view, width):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #048
 def _fitting(views, width, most_height):
-    """Return (view, body) of each of `views`; if they are higher than `most_height` points, they become denser, then
-    narrower, the highest first"""
+    """Return (view, body) for each of `views`, with a total height of up to `most_height` points if possible
+
+    If the views are too high, make them denser, and then narrower, starting with the highest view."""
     def draw(view, width): return bodies[type(view)](view, width)
     def draw_denser(view, width): return denser.get(type(view), draw)(view, width)
     def is_too_high(): return sum(item.height + 40 for item in drawn) > most_height
@@ -1109,7 +1111,7 @@ def _heading_parts(view, heading) -> list: # of (parts, their separator)
     return [(stripped(title), ', '), (stripped(numbers), '; ')]
 
 def _contains(part, words):
-    "Return whether a text contains another text, ignoring case"
+    "Return whether the text `words` contains the words in `part`, ignoring case"
     part, words = (' '.join(text.casefold().split()) for text in (part, words))
     return bool(re.search(rf'(?<!\w){re.escape(part)}(?!\w)', words))
 
@@ -1123,8 +1125,9 @@ def _in_all(part, lists): return all(part in parts for parts in lists)
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #054cs
 def _caption_of(views, titles=None, heading='full') -> str:
-    """Return the caption of `views`, with letters and `titles` if there are several. The parts that `heading` omits
-    follow; parts that are the same for all views are added once at the end"""
+    """Return the caption of `views`, with letters and `titles` if there are several
+
+    It also contains the parts that `heading` omits; those that are the same for all views appear once, at the end."""
     def left_out(view):
         "Return the clauses and numbers that the heading omits and the caption does not contain"
         parts = (part for part, _ in _heading_parts(view, heading))

@@ -39,7 +39,7 @@ def _row_numbers(row) -> dict: # {name: number}
             if name not in _not_numbers and isinstance(x, (int, float)) and not isinstance(x, bool)}
 
 def _run_numbers(run:Run) -> dict: # {step: {name: number}}, sorted
-    "Return losses, scores and statistics of heads of `run` at every step"
+    "Return the losses, scores and head statistics of `run` at every step"
     found = defaultdict(dict)
     for row in run.metrics:
         if _kind(row) not in ('record', 'heads'): found[row['step']] |= _row_numbers(row)
@@ -99,7 +99,7 @@ class _TensorBoard:
 
 # %% ../../nbs/11_figures/13_trackers.ipynb #tr33
 class _Logged:
-    "Write numbers and pictures with the `log` of a run, as Weights & Biases and Trackio do"
+    "Write numbers and pictures with the `log` method of a tracker's run (Weights & Biases, Trackio)"
     def write(self, step, numbers, pictures):
         images = {name: self.module.Image(image) for name, image in pictures.items()}
         self.run.log(numbers | images, step=step)
@@ -154,7 +154,7 @@ def export_run(
     picture_steps:Sequence[int]|None=None, # recorded steps with pictures; None: all; (): no pictures
     probes:Sequence[int]|None=None,        # probe examples with pictures; None: all
 ) -> Path: # the folder that was written
-    "Write losses, scores, statistics of heads and pictures of maps of `run` to local files of a tracker"
+    "Export the losses, scores, head statistics and maps of `run` to local files of a tracker"
     drawn = run.steps if picture_steps is None else [run.snapshot(step).step for step in picture_steps]
     numbers = _run_numbers(run)
     tracker = _trackers[to](folder or run.path.with_name(f'{run.path.name}-{to}'), run)
