@@ -404,7 +404,7 @@ def _tied_auprc(values, flags, draws=10) -> float:
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl33b
 def _compared(values, flags, fraction=None) -> dict: # of lists: auprc, random_auprc, token_f1, one per sentence
-    "Return the scores of each marked sentence; for F1, choose `fraction` of the words, or all nonzero words if None"
+    "Return the scores of each marked sentence; F1 uses the top `fraction` of the words (None: all) with nonzero values"
     pairs = [(np.asarray(v, float), np.asarray(f)) for v, f in zip(values, flags) if v is not None and f is not None]
     pairs = [(v, f) for v, f in pairs if f.any()]
     chosen = [(v != 0) & (hard_rationale(v, fraction) if fraction else True) for v, _ in pairs]

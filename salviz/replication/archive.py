@@ -29,7 +29,7 @@ def write_budget_report(
     file,   # file of rows
     budget:str,
 ) -> Path: # path of the page
-    "Write the report of a budget and return the path of the page"
+    "Write the report on the results of `budget`, such as 'tuned', as a page and return its path"
     if budget == 'tuned': return write_tuned_report(folder, file)
     return write_report(folder, file, budget=budget)
 
