@@ -71,8 +71,7 @@ _over, _held = ('finished', 'stopped', 'failed'), ('waiting', 'paused', 'pausing
 class Controls(W.VBox):
     """Buttons to start, pause, resume and stop a `training` run, with its progress, remaining time and error
 
-    See `salviz.training.live`. A computation that cannot be paused, such as the one started by `explore`, can be
-    cancelled; its controls disappear when it has finished."""
+    See `salviz.training.live`. A computation that cannot be paused, such as that of `explore`, can be cancelled."""
     def __init__(self, training):
         self.training = training
         self.pause_button = W.Button(description='Pause', icon='pause', tooltip='pause training after the current step')

@@ -438,8 +438,8 @@ def _boxes(view, width):
 def _column(size, head, means, deviations, stars, best):
     """Lay out a table column in a font of `size` points
 
-    Return a dict with the `lines` of the heading, the `means`, the text after each mean (`tails`), the `best` cells,
-    and the widths of the means (`left`), of the numbers (`numbers`) and of the column (`width`)."""
+    Return a dict with the `lines` of the heading, the `means`, the text after each mean (`tails`) and the `best` cells.
+    It also contains the widths of the means (`left`), of the `numbers`, and of the column (`width`)."""
     tails = [' '.join(filter(None, ['± ' + d if d else None, s])) for d, s in zip(deviations, stars)]
     left = max(text_width(m or '–', size, weight_of(b)) for m, b in zip(means, best))
     right = max((text_width(t, size) + 3 for t in tails if t), default=0)
@@ -579,8 +579,8 @@ def _overlap(a, b): return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] 
 def named_places(points, names, width, height):
     """Return positions for `names` next to `points` [points, 2]
 
-    A position is the (x, y) of the left end of a text at half its height, in points from the lower left corner of axes
-    of `width` x `height` points, or None if there is no space."""
+    A position is the (x, y) of the left end of a text at half its height. The unit is points, from the lower left
+    corner of axes of `width` x `height` points. None: there is no space."""
     taken, places = [(x - 3, y - 3, x + 3, y + 3) for x, y in points], []
     for (x, y), name in zip(points, names):
         w, h = text_width(name, 6), 7.

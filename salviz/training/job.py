@@ -313,8 +313,8 @@ class Job:
 def _agreed(model, tokenizer, data, settings) -> tuple: # (data, probes, entries for the config of a run)
     """Make model, tokenizer and data consistent, and warn about each change
 
-    The labels in the data are renumbered in the order of the model's outputs, `model` and `tokenizer` get the same
-    padding token, and weights in half precision are converted to float32 if the settings allow it."""
+    The labels in the data are renumbered in the order of the model's outputs. `model` and `tokenizer` get the same
+    padding token. Weights in half precision are converted to float32 if the settings allow it."""
     probes, (agreed, of_classes) = settings.probes, agreed_data(model, data)
     if isinstance(probes, datasets.Dataset):
         probes, more = agreed_split(model, probes, who='train: probes')
