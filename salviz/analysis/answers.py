@@ -273,8 +273,8 @@ def explain_answer(
 ) -> AnswerExplanation:
     """Generate an answer and find the pixels and words on which each of its tokens depends
 
-    The model is unchanged. 'attention' is the mean over layers and heads, 'rollout' is from Abnar & Zuidema (2020), and
-    'gradient_x_attention' is the relevance of Chefer, Gur and Wolf (2021)."""
+    The model is unchanged. 'attention' is the mean over layers and heads, 'rollout' is from Abnar and Zuidema
+    (2020), and 'gradient_x_attention' is the relevance of Chefer, Gur and Wolf (2021)."""
     check_methods(methods, 'explain_answer: ')
     inner, image = unwrapped(model), as_image(image, 'explain_answer: ')
     parts = vision_parts(inner)

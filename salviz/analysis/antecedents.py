@@ -55,9 +55,9 @@ _mention_kinds = dict(pronominal=('subject', 'object', 'possessive'), nominal=('
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #009
 def _phrases(rng, kind, gender, place) -> list: # of 4 str
-    """Draw four noun phrases, of which only the phrase at position `place` has the given `gender`
+    """Draw four noun phrases, with a phrase of the given `gender` at position `place`
 
-    If the mention is a proper name, the other names may have this gender too."""
+    No other phrase has this gender, unless the phrases are proper names."""
     if kind == 'proper':
         chosen = [str(rng.choice(_names[gender]))]
         rest = [n for g in _names.values() for n in g if n != chosen[0]]

@@ -64,7 +64,9 @@ def packed(
     copies=1,           # number of copies of each example, or a function of its length
     rows_that_fit=None, # function of a length: number of rows of this length in a pass
 ) -> list: # of int64 arrays: indices of the examples in each pack; the longest first
-    "Group examples of similar length; all copies of a group of several examples fit into one pass"
+    """Group examples of similar length so that all copies of a group fit into one pass
+
+    An example whose copies do not fit into a pass is a group of its own."""
     lengths = np.asarray(lengths)
     packs, padding, longest, most, times = [], 0, 0, 0, 0
     for i in np.argsort(-lengths, kind='stable'):

@@ -275,7 +275,7 @@ def completeness_error(
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #g024
 def _content_key(reading, i:int) -> int:
-    "Return a number for the content of example `i`, independent of its batch"
+    "Return a checksum of the content of example `i` that does not depend on its batch"
     x = reading.inputs[reading.name][i]
     x = x[reading.real[i]] if reading.is_text else x.float()
     return zlib.crc32(np.ascontiguousarray(x.cpu().numpy()).tobytes())

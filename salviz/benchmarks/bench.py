@@ -307,7 +307,9 @@ def _settled_rounds(
     tries=3,   # maximum number of attempts
     say=print, # function that receives messages
 ) -> dict: # rounds {name: seconds}, again: A/A ratio of every attempt, steady: bool
-    "Repeat `timed_rounds` until the A/A ratio is steady or `tries` is reached; return the attempt with the best ratio"
+    """Repeat `timed_rounds` until the A/A ratio is steady, at most `tries` times
+
+    Return the attempt with the ratio closest to 1."""
     attempts = []
     for i in range(tries):
         times = timed_rounds(steps, rounds, clock)

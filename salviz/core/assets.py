@@ -226,7 +226,7 @@ def hub_silence(
 ) -> str: # '' if the Hub answers, else a short reason
     """Return the reason why the Hub cannot be reached, or '' if it can
 
-    Raise a `ValueError` if the Hub has no repository called `name`, no such `revision`, or restricts access."""
+    Raise a `ValueError` if the Hub has no repository called `name` or no such `revision`, or if it restricts access."""
     from huggingface_hub import HfApi # imported here because it takes a third of a second
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
     try: HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=timeout)

@@ -188,7 +188,7 @@ def _words_text(text, start, end):
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa021
 def _snapshot(place, layers, values, text, start, saliency, model, notes) -> Snapshot:
-    "Return the snapshot of `text` with the maps `values` at (step, probe) `place`; sentence B begins at `start`"
+    "Return the snapshot of `text` with the maps `values` at (step, probe) `place`; its second part begins at `start`"
     step, probe = place
     arrays = dict(attention=np.maximum(values, 0))
     if saliency is not None: arrays['saliency'] = _array(saliency)

@@ -62,8 +62,8 @@ def _left_by_a_kill(path): # a lock, a note, or a file under a temporary name
 def _plain(x):
     """Convert `x` to a type that JSON supports
 
-    Arrays and sets become lists, paths become text, functions and classes become names, and other objects become the
-    name of their type in angle brackets."""
+    Arrays and sets become lists, NumPy numbers become numbers, paths become text, functions and classes become
+    names, and other objects become the name of their type in angle brackets."""
     if hasattr(x, 'tolist'): return x.tolist()
     if isinstance(x, os.PathLike): return os.fspath(x)
     if isinstance(x, (set, frozenset)): return sorted(x, key=repr)

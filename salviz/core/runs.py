@@ -217,7 +217,7 @@ class _RunMetrics(_RunValues):
         return [r for r in self.metrics if _kind(r) == 'eval']
 
     def log(self, row:dict) -> None:
-        "Append `row`, a dict of numbers with a 'step' and optionally a 'kind' ('train' or 'eval'), to the metrics"
+        "Append `row`, a dict of numbers with a 'step' and optionally a 'kind' (see `train_rows`), to the metrics"
         fault = "must be a dict with 'step', a non-negative integer"
         if isinstance(row, dict) and _is_count(row.get('step')):
             line = sealed(row)
@@ -516,7 +516,7 @@ def _damaged_arrays(run, contents=False) -> list:
 
 # %% ../../nbs/01_core/15_runs.ipynb #080d
 def _damaged_values(run) -> list:
-    "Return the damage to the state and the summary of the run, and subfolders that are not folders"
+    "Return the damage to the state, to the summary and to the subfolders of the run, which may be files by mistake"
     out = []
     for name in ('state.json', 'summary.json'):
         try: run._values(name)

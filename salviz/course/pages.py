@@ -171,7 +171,9 @@ class Fragments:
         return program + sum(len(text.encode()) for _, text in self.parts.values()) + _text_bytes
 
     def models(self, sources):
-        "Return a function that adds the models of an explorer to a page, given the size of the data stored so far"
+        """Return a function that adds the models of an explorer to a page
+
+        The function counts the data stored so far as part of the page's size."""
         is_base = all(source.model == installed_base() for source in sources)
         add = page_models(sources, frequent=film_texts() if is_base else ())
         stored = self.size() - len(bundle('page.js')) - len(styles())

@@ -214,7 +214,7 @@ class _Session:
         self._tell()
 
     def take_up(self, predict, entry) -> bool:
-        "Copy the answers in `entry` to `predict` if this question matches and is open; return whether any were copied"
+        "Copy the answers in `entry` to `predict` if it is open and they answer it; return whether any were copied"
         if not isinstance(entry, dict) or entry.get('id') != predict.id or predict.answer['state'] != 'open':
             return False
         try: checked = session.checked_entry(predict.query, entry, predict.id)

@@ -271,7 +271,9 @@ def _majority(classes):
     return label if count > len(classes)/2 else None
 
 def _of_people(texts, people, classes, annotators):
-    "Return an example with the majority class and the combined rationale of `people`; None without a majority"
+    """Return an example with the majority class of `classes` and the combined rationale of `people`
+
+    Without a majority, return None; without `people`, the rationale is None."""
     if not classes: raise ValueError('no field contains a class; pass the name of the field with label=')
     label, rationale = _majority(classes), None
     if label is None: return None

@@ -206,7 +206,9 @@ def _missing(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #020d
 def _good_texts(texts, where, column='the text'):
-    "Return `texts` if all are non-empty strings; else raise a `ValueError` that names the split and the column"
+    """Return `texts`; raise a `ValueError` that names the split and the column if one of them is unusable
+
+    Every text must be a non-blank string without unpaired surrogates."""
     are_good = {*map(type, texts)} <= {str} and all(map(str.strip, texts)) and not any(map(_half.search, texts))
     if are_good: return texts # the following searches are slow
     refuse_rows([i for i, t in enumerate(texts) if not isinstance(t, str) and not _missing(t)], where,

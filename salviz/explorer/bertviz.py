@@ -65,7 +65,7 @@ def _libraries():
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #014b
 def _from_bertviz(page) -> tuple: # (frame, script)
-    "Split bertviz's `page` into an HTML frame and a script, without external scripts or repeated data"
+    "Split bertviz's `page` into frame and script, without external scripts and with the data once, escaped"
     frame, _, script = page.partition('\n<script type="text/javascript">\n')
     before, begin, rest = script.removesuffix('\n</script>\n').partition('const params = ')
     params, end = json.JSONDecoder().raw_decode(rest)
@@ -79,7 +79,7 @@ def _from_bertviz(page) -> tuple: # (frame, script)
 def _drawn(kind, s, layers, heads, start) -> tuple: # (frame, script)
     """Draw the snapshot `s` with bertviz
 
-    `start` is the position of the second sentence, or None if there is only one sentence."""
+    `start` is the position of the second sentence, or None if there is none or its position is unknown."""
     try: import bertviz
     except ModuleNotFoundError:
         raise ModuleNotFoundError('bertviz_view needs bertviz; install it with `make lab`, or run: '

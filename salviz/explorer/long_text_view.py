@@ -93,7 +93,7 @@ def long_text_page(
     side:int,     # number of cells of the finest level in each direction
     limit:float=10e6,
 ) -> str:
-    "Return a page with the overviews of all heads, leaving out the finest levels if they exceed `limit` bytes"
+    "Return a page with the overviews of all heads, without the finest levels if it would exceed `limit` bytes"
     heads, cells, size = [], {}, 0
     for layer in attention.layers:
         overviews = attention.overviews(layer, side=side, units=tuple(units.values()))

@@ -33,7 +33,7 @@ def _objects(x):
 
 # %% ../../nbs/12_explorer/10_notebook_cleanup.ipynb #060c
 def _strip(nb:dict) -> int: # number of removed views
-    "Remove the widget views of outputs that have an image, and widget state that only these views used"
+    "Remove widget views of outputs that have an image, and widget state that is no longer needed"
     bundles = [item['data'] for c in _objects(nb.get('cells')) for item in _objects(c.get('outputs'))
                if isinstance(item.get('data'), dict)]
     dead = [d.pop(_view) for d in bundles if isinstance(d.get(_view), dict) and 'image/png' in d]

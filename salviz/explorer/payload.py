@@ -57,7 +57,7 @@ def _custom_codec(
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #3a507eeab
 def _in_reach(x):
-    "Return `x` as float32, scaled down by a power of two where necessary, and the exponent of this power (usually 0)"
+    "Return `x` as float32, divided by a power of two if necessary, and the exponent of this power (usually 0)"
     size = np.abs(x[np.isfinite(x)]).max(initial=0)
     if not size or 1e-30 < size < 1e37: exponent = 0
     else: exponent = math.frexp(size)[1]

@@ -80,7 +80,7 @@ def _level_code(
 
 # %% ../../nbs/12_explorer/01_quantisation.ipynb #cd062b
 def _level_value(code, scale) -> np.ndarray: # float32
-    "Decode bytes from `_level_code` with the `scale` of each map, with NaN for byte 0"
+    "Decode bytes [..., query, key] from `_level_code` with the `scale` [...] of each map, with NaN for byte 0"
     t = np.arange(-128, 128)/127
     values = np.where(np.arange(256) == 0, np.nan, t*abs(t))
     return (values[np.asarray(code, np.uint8)]*np.asarray(scale)[..., None, None]).astype(np.float32)

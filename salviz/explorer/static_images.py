@@ -166,7 +166,7 @@ def _compare_part(selection, width) -> _Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #022
 def _sentence_part(selection, width) -> _Part:
-    """Return the part that shows the coloured tokens of the sentence, or the answer if the task is not classification
+    """Return the part that shows the sentence with coloured tokens; some tasks also show their predictions
 
     Colours show saliency or, without saliency, the attention of the pooled row."""
     s, task_view = selection.snapshot, answer_shown(selection.snapshot)

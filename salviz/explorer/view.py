@@ -51,7 +51,7 @@ class _DescribedRuns:
         return 3*(m['model']['layers'] or 12)*(m['model']['heads'] or 12)*min(n, 128)**2 + 2000
 
     def _prioritise(self, run, probe):
-        "Rebuild the transfer plan with priority for one example, in both runs of a comparison"
+        "Rebuild the transfer plan with priority for one example, in all runs that contain it"
         same = {p['id']: p['matches'] if i else p['id'] for i, m in enumerate(self._metas) if i == run
                 for p in m['probes']}.get(probe, probe)
         both = {(i, p['id']) for i, m in enumerate(self._metas) for p in m['probes']

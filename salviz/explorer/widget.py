@@ -71,7 +71,8 @@ _over, _held = ('finished', 'stopped', 'failed'), ('waiting', 'paused', 'pausing
 class Controls(W.VBox):
     """Buttons to start, pause, resume and stop a `training` run, with its progress, remaining time and error
 
-    See `salviz.training.live`. A computation that cannot be paused, such as that of `explore`, can be cancelled."""
+    See `salviz.training.live`. A computation that cannot be paused, such as that of `explore`, can be cancelled; its
+    controls disappear when it has finished."""
     def __init__(self, training):
         self.training = training
         self.pause_button = W.Button(description='Pause', icon='pause', tooltip='pause training after the current step')
@@ -82,8 +83,7 @@ class Controls(W.VBox):
                                     tooltip=f'{hint}; existing results are kept')
         self.bar = W.IntProgress(min=0, max=max(1, training.total or 1), layout=W.Layout(width='260px'))
         self.status, self.error = W.Label(), W.Label(layout=W.Layout(display='none'))
-        if self.pausable: buttons = [self.pause_button, self.stop_button]
-        else: buttons = [self.stop_button]
+        buttons = [self.pause_button]*self.pausable + [self.stop_button]
         super().__init__([W.HBox([*buttons, self.bar, self.status]), self.error])
         self._worker = ThrottledWorker(self._show)
         self.pause_button.on_click(lambda _: self._do(training.resume if training.state in _held else training.pause))
@@ -196,7 +196,9 @@ class _Selected(W.VBox):
         return selection
 
     def selected(self) -> 'Selection|None':
-        "Return the `Selection` in the browser, or None if nothing has been recorded"
+        """Return the selection in the browser, or None if nothing has been recorded
+
+        The selection is a `salviz.explorer.static_images.Selection`."""
         from salviz.explorer.static_images import Selection
         state, metas = self._state(), self._metas()
         at = 0
@@ -311,7 +313,7 @@ class _Pages(_Pictures):
                        state=self._state(), front=self.view._front, **kw)
 
     def _for_a_page(self, run):
-        "Return `run`, or while `explore` is computing, a copy whose snapshots state which parts are missing"
+        "Return `run` or, while `explore` is computing, a copy whose snapshots state which parts are missing"
         background = self._background
         if background is None or background.state in _over or run is not as_run(background): return run
         def of_now(snapshot):
@@ -350,7 +352,7 @@ def _apart() -> bool:
 class _Display(_Pages):
     "Display of the explorer in a notebook"
     def _output(self, picture, limit=2e6):
-        "Return an HTML output that works without a kernel; a page larger than `limit` is left out"
+        "Return an HTML output that works without a kernel; above `limit` bytes, it has only the image, without a page"
         words, copy = 'Static image; trust this notebook or run the cell again to use the explorer.', None
         try: copy = self._page(limit=limit, plotly=False)
         except (ValueError, KeyError, OSError) as e:

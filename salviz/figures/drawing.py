@@ -725,7 +725,7 @@ def page_of_sheets(
     return fig
 
 def put_sheets(fig, rows, heights, whole):
-    "Write the headings and notes of `rows` of sheets on `fig`, from top to bottom"
+    "Write the headings and notes of `rows` of sheets on `fig`; `heights` and the height `whole` are in points"
     top, wide, columns = 0, rows[0][0].width, max(map(len, rows))
     for row, height in zip(rows, heights):
         for i, sheet in enumerate(row): sheet.put(fig, top, whole, i*wide, columns*wide)
@@ -1222,7 +1222,7 @@ class Kind(namedtuple('Kind', 'name about needs make takes cites lists further a
 
     @property
     def in_axes(self) -> bool:
-        "Whether `figure(ax=)` draws the kind into Axes; a SubFigure is possible for all kinds"
+        "Whether `figure(ax=)` accepts an Axes for this kind; all kinds accept a SubFigure"
         return of_view(axes_drawings, _view_class_of(self.make)) is not None
 
     def __repr__(self): return '\n'.join(_kind_lines(self))

@@ -595,7 +595,7 @@ def _look_of(content, choices, settings): # (content, `Look`)
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #7eb2469c
 def _set_caption(fig, content, caption, retained, heading):
-    "Return the complete caption of `fig`, and its notes; a short caption keeps all `retained` sentences"
+    "Return the short, long or custom caption of `fig`, and its notes; a short caption keeps all `retained` sentences"
     learned = sentences_of(_knowledge_note(content.runs))
     fig_caption = ' '.join([fig.caption, *learned])
     ends = _description(content, heading, fig_caption)

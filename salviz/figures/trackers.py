@@ -114,7 +114,7 @@ class _Wandb(_Logged):
                                     config=run.config)
 
 class _Trackio(_Logged):
-    "Write a local run of Trackio, without measurements of this machine"
+    "Write a local run of Trackio, without system metrics"
     def __init__(self, folder, run):
         self.module = _imported('trackio')
         self.folder = Path(getattr(import_module('trackio.utils'), 'TRACKIO_DIR', ''))
@@ -154,7 +154,7 @@ def export_run(
     picture_steps:Sequence[int]|None=None, # recorded steps with pictures; None: all; (): no pictures
     probes:Sequence[int]|None=None,        # probe examples with pictures; None: all
 ) -> Path: # the folder that was written
-    "Export the losses, scores, head statistics and maps of `run` to local files of a tracker"
+    "Export the losses, scores, head statistics and pictures of maps of `run` to local files of a tracker"
     drawn = run.steps if picture_steps is None else [run.snapshot(step).step for step in picture_steps]
     numbers = _run_numbers(run)
     tracker = _trackers[to](folder or run.path.with_name(f'{run.path.name}-{to}'), run)

@@ -347,7 +347,7 @@ class _Weighting(_Guiding):
         trainer.run.set_state(alpha=self._alpha, guidance_ratio=ratio)
 
     def _warn_if_heavy(self, ratio):
-        "Warn if `ratio`, the guidance loss divided by the task loss, is above 10"
+        "Warn if `ratio`, the weighted guidance loss divided by the task loss, is above 10"
         if not ratio > _outweighs: return
         warnings.warn(f'AttentionGuidance: with alpha={self._alpha:g} the guidance loss is {ratio:.3g} times the task '
                       'loss in the first step, so training mostly fits the patterns; in the paper, the ratio is about '

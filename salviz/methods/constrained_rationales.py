@@ -54,7 +54,9 @@ class ConstrainedRationales(RationaleGuided):
         self.multiplier = 1. # λ, changes during training
 
     def prepare(self, trainer:'MethodTrainer') -> None:
-        "Reset the multiplier and add a callback to `trainer` that updates the multiplier after each step"
+        """Reset the multiplier and add a callback to `trainer` that updates the multiplier after each step
+
+        A resumed run loads the multiplier from the checkpoint."""
         self.multiplier = 1.
         trainer.add_callback(_DualAscent(self, trainer))
 

@@ -242,7 +242,9 @@ def token_saliency(
     steps=20,                        # m: nodes of integrated gradients
     positions=60,                    # 'all_released' only, see `standardised`
 ) -> torch.Tensor: # [batch, tokens]
-    "Return the saliency of the tokens in `batch`; `teacher` may be None if `saliency` is a function without a model"
+    """Return the saliency of the tokens in `batch`
+
+    `teacher` may be None if `saliency` is a function that needs no model."""
     if teacher is None: return _class_saliency(None, batch, saliency, batch.get('labels'))
     task = task_of(teacher)
     if tasks[task].per_token: return _token_answer_saliency(teacher, batch, saliency, target, steps)

@@ -511,7 +511,7 @@ class ResultTable(_Titled):
         return [self.title(c[1])*(c[1] is not None) + ' (%)'*(c in self.percent) for c in self.columns]
 
     def grid(self) -> list:
-        "Return [(titles of the row, its `Cell`s)]"
+        "Return the rows as pairs: the titles of the row, and its list of `Cell`s"
         return _grid(self)
 
     def __repr__(self) -> str: return _text(self)
@@ -565,7 +565,7 @@ def _groups(table) -> list:
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #048c
 def _grid(table) -> list:
-    "Return [(titles of the row, its `Cell`s)]"
+    "Return the rows as pairs: the titles of the row, and its list of `Cell`s"
     out, with_p = {}, table.with_p
     for r in table.frame.to_dict('records'):
         row, c = tuple(_plain_value(r[k]) for k in table.rows), _plain_value(r[table.column])

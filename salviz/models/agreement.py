@@ -362,7 +362,9 @@ def trainable_weights(
     learning_rate=2e-5,
     who='train',
 ) -> list: # of sentences that describe the changes
-    "Convert `model` to float32 if it has trainable weights in half precision; if `dtype` is None, raise a `ValueError`"
+    """Convert `model` to float32 if it has trainable weights in half precision
+
+    If there are such weights and `dtype` is None, raise a `ValueError` instead."""
     half = {p.dtype for p in model.parameters() if p.requires_grad} & {torch.bfloat16, torch.float16}
     if not half: return []
     name = ' and '.join(sorted(str(kind).removeprefix('torch.') for kind in half))

@@ -437,7 +437,7 @@ class AttentionCall:
         return _probabilities(*self._selected(at, keep, heads, keys))
 
     def scores(self, at, keep, heads=None, keys=slice(None)) -> torch.Tensor: # [batch, heads, rows, key]
-        "Return the masked scores of the chosen queries and keys; the arguments are those of `rows`"
+        "Return the masked scores of the chosen queries; arguments as in `rows`, but `keys` can be any keys"
         return _masked_scores(*self._selected(at, keep, heads, keys))
 
     def rounded(self, A:torch.Tensor) -> torch.Tensor:

@@ -35,7 +35,9 @@ def step_of(folder) -> int:
     return int(Path(folder).name.rpartition('-')[2])
 
 def refuse_damaged(folder, who):
-    "Raise a `ValueError` if the checkpoint in `folder` has a manifest and its files do not match it"
+    """Raise a `ValueError` if the checkpoint in `folder` has a manifest and its files do not match it
+
+    Files that are needed only to resume training are ignored."""
     if not (folder/'manifest.json').exists(): return
     wrong = checkpoint_damage(folder, contents=True, but=resume_files)
     if wrong: raise ValueError(f'{who}: {folder/wrong[0].file} {wrong[0].reason}; restore this file from a copy')

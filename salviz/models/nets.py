@@ -359,7 +359,9 @@ class SeriesTransformer(SmallNet):
         return {self.main_input_name: torch.linspace(-1, 1, math.prod(self.config.shape)).view(1, *self.config.shape)}
 
     def mask(self, x):
-        "Return the mask of a causal model: bool, or numbers to add to the scores in eager attention; otherwise None"
+        """Return the mask of a causal model, or None for other models
+
+        The mask is bool (True = attend) or, for eager attention, numbers to add to the scores."""
         if not self.config.causal: return None
         earlier = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()[None, None]
         if self.config._attn_implementation != 'eager': return earlier

@@ -729,7 +729,7 @@ def _below(gate, rows):
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-26c
 def _mean_gate(gate, rows): # -> `verdicts.GateCheck`, or None
-    "Return the check of a gate on the mean over its conditions, or None if it cannot be computed"
+    "Return the check of a gate on the mean of its conditions, or None if it has no limit for this budget"
     if gate.below is not None: return _below(gate, rows)
     runs = pd.concat([rows_where(rows, gate.study, condition, gate.where) for condition in gate.arms])
     has_measure = len(runs) and gate.measure in runs

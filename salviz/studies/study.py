@@ -138,7 +138,9 @@ def _check_better(better, measures):
 
 # %% ../../nbs/07_studies/03_study.ipynb #018b
 def _check_required(makers, settings):
-    "Raise an error if a function in `makers` requires an argument that is not available for it"
+    """Raise an error if a function in `makers` requires an argument that is not available for it
+
+    `makers` is {description: (function, arguments available in addition to `settings`)}."""
     for what, (f, further) in makers.items():
         if not callable(f): continue
         required = [k for k, is_required in arguments_of(f).items() if is_required]

@@ -314,7 +314,8 @@ def _agreed(model, tokenizer, data, settings) -> tuple: # (data, probes, entries
     """Make model, tokenizer and data consistent, and warn about each change
 
     The labels in the data are renumbered in the order of the model's outputs. `model` and `tokenizer` get the same
-    padding token. Weights in half precision are converted to float32 if the settings allow it."""
+    padding token. If trainable weights are in half precision, the model is converted to float32. A `ValueError` is
+    raised instead if `weights_dtype` is None."""
     probes, (agreed, of_classes) = settings.probes, agreed_data(model, data)
     if isinstance(probes, datasets.Dataset):
         probes, more = agreed_split(model, probes, who='train: probes')

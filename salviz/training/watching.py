@@ -170,7 +170,9 @@ def _check_pairs(task, probes):
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa32
 def _probe_feed(model, tokenizer, probes, max_length) -> tuple: # (feed, encoded probes, their texts)
-    "Return the feed of `model`, the encoded probes and their texts, which are truncated to `max_length` with a warning"
+    """Return the feed of `model`, the encoded probes and their texts
+
+    Texts that are longer than `max_length` are truncated, with a warning."""
     _check_probes(probes)
     if tokenizer is not None and getattr(tokenizer, 'pad_token_id', 0) is None:
         raise ValueError('watch: the tokenizer has no padding token; set one, for example with '

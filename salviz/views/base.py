@@ -1450,7 +1450,7 @@ def evidence_view(
     layer:int|None=None, # layer of the model; None: the last one
     head:int|None=None,  # None: the first one
 ) -> EvidenceView:
-    "Return an array that a custom method recorded as a map, words or a table"
+    "Return a view of an array that a custom method recorded, as a map, words or a table"
     custom = custom_evidence(snapshot)
     if name is None and not custom: arrays_of(snapshot, 'evidence', 'custom evidence')
     if name is None: name = next(iter(custom))

@@ -80,7 +80,9 @@ _ends = {(0, np.inf): 'loss task entropy kl seconds steps perplexity mse nll',
 _ends = {word: ends for ends, words in _ends.items() for word in words.split()}
 
 def ends_of(measure:str) -> tuple: # (lowest, highest)
-    "Return the lowest and the highest possible value of the metric `measure`, inferred from its name"
+    """Return the bounds of the values of `measure`, inferred from its name
+
+    Differences, gaps and unknown measures have infinite bounds."""
     words = re.split(r'[\W_]+', str(measure).lower())
     if {'gap', 'difference'} & {*words}: return -np.inf, np.inf
     return next((_ends[word] for word in reversed(words) if word in _ends), (-np.inf, np.inf))
@@ -279,7 +281,7 @@ def _split_of(groups, what, split):
 
 # %% ../../nbs/10_views/01_curves.ipynb #035
 def _gathered(groups, values, what, x):
-    """Return the values of all runs as {name: {run: (x, y)}}, and notes on runs without values
+    """Return {name: {run: (x, y)}} for the runs with values, and notes on the runs and values that are left out
 
     `values(run)` returns (x, y, number of non-finite values)."""
     found, notes = {}, []

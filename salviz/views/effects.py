@@ -57,7 +57,7 @@ def _effect_rows(frame):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-8
 def _reaches(rows):
-    "Return how far each row extends to the left and to the right of zero, [rows, 2]"
+    "Return how far each row extends to the left and to the right of zero, [rows, 2]; 0 for empty rows"
     ends = rows[['mean', 'low', 'high']].to_numpy(float)
     detected = np.nan_to_num(rows['detectable'].to_numpy(float))
     low, high = (np.nan_to_num(f(np.c_[np.zeros(len(rows)), np.nan_to_num(ends)], axis=1)) for f in (np.min, np.max))

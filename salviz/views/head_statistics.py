@@ -47,7 +47,7 @@ _number_labels = dict( # {number: label with unit}
     largest_logit='largest attention logit (score before the softmax)')
 
 def _word_rows(snapshot):
-    "Return the attention rows of ordinary tokens, the positions of these tokens, and a mask of attended keys"
+    "Return the attention of words [layers, heads, queries, keys], their positions, and a mask of attended keys"
     if 'attention' not in snapshot.arrays or not len(snapshot.tokens):
         raise ValueError(f'head_statistics: {which_snapshot(snapshot)} has no attention between tokens')
     at = np.flatnonzero(~np.asarray(snapshot.is_special))

@@ -120,7 +120,7 @@ def _of_one_probe(axes, values) -> tuple: # (axes, values)
     return axes[:at] + axes[at + 1:], np.take(np.asarray(values), 0, axis=at)
 
 def _batch_numbers(run, steps, layers) -> dict: # {name: (axes, array)}
-    "Return the head statistics of training batches at `steps`, with NaN for missing values"
+    "Return the head statistics of training batches at `steps`, with NaN for missing values; {} if there are none"
     at_steps = [one for one in batch_heads(run) if one.step in steps]
     layers = layers or sorted({layer for one in at_steps for layer in one.layers})
     variables = {}

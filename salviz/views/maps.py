@@ -72,9 +72,9 @@ def _on_units(values, units, how='map'):
 
 # %% ../../nbs/10_views/02_maps.ipynb #011
 def _on_patterns(snapshot, layers):
-    """Return the attention from words to words on each head's pattern [layers, heads]
+    """Return the fraction of the attention from words to words on each head's pattern, [layers, heads]
 
-    The fraction is averaged over the rows that the pattern guides, and 0 in layers where it was not recorded."""
+    It is averaged over the rows that the pattern guides, and 0 in layers where it was not recorded."""
     words, observed, at = word_tokens(snapshot), *(snapshot.layers.get(k, []) for k in ('attention', 'pattern_target'))
     out = np.zeros_like(word_fractions(snapshot, layers))
     for i, layer in enumerate(layers):
@@ -308,7 +308,7 @@ def _regions(snapshot, view, m, units, required):
 def _ties_of(snapshot, m):
     """Return the candidates of the head in `m` that lie in rows with ties, and notes on these ties
 
-    Returns (None, ()) if the attribution of the head was not recorded."""
+    Returns (None, ()) if the attribution of the head was not recorded, or if it is random."""
     at = snapshot.layers.get('attention_attribution', [])
     args = methods_of(snapshot).get('ADDrop') or {}
     if m.layer not in at or args.get('attribution') == 'random': return None, ()
@@ -993,7 +993,7 @@ class PatchAttention(View):
 
 # %% ../../nbs/10_views/02_maps.ipynb #pat2b
 def _queries_of(view, patches, grid):
-    """Return the position and the token index of each of the query `patches`
+    """Return the position and the token index of each of the query `patches`, which is one patch or a list
 
     A patch is (row, column), or None for [CLS]; if there is no [CLS], None stands for the first patch."""
     rows, columns, first = (grid[k] for k in ('rows', 'columns', 'first'))

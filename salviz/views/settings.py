@@ -138,7 +138,7 @@ def _baseline_faults(frame, base, grid, x, y) -> Iterator[str]:
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-10sb
 def _seed_differences(grid, base, x, y, value):
-    "Return the difference from the baseline for each x, y and seed, and notes on missing seeds"
+    "Return the difference for each x, y and seed that the baseline also has, and notes on missing seeds"
     rows, notes = by_seed(grid, 'difference_grid', [x, y], value)
     alone, more = by_seed(base.assign(everywhere=0), 'difference_grid', ['everywhere'], value)
     of_seed = dict(zip(alone['seed'], alone[value]))
