@@ -148,9 +148,10 @@ def _check_length(model, count, generate):
     "Raise a `ValueError` if prompt tokens (`count`) plus new tokens (`generate`) exceed the decoder's positions"
     config = getattr(model.config, 'decoder', model.config)
     limit = getattr(config, 'max_target_positions', None) or getattr(config, 'max_position_embeddings', np.inf)
+    advice = f'generate must be at most {limit - count}, got {generate}'
+    if count >= limit: advice = 'shorten the prompt'
     check_faults('' if count + generate <= limit else
-                 f'the decoder has {limit} positions, of which the prompt uses {count}; generate must be at most '
-                 f'{limit - count}, got {generate}', 'explain_transcript: ')
+                 f'the decoder has {limit} positions, and the prompt needs {count}; {advice}', 'explain_transcript: ')
 
 @validated
 def explain_transcript(

@@ -40,6 +40,7 @@ from .quantisation import json_text
 from .run_metadata import as_run, example_count_text, front_meta, is_front, runs_of_front, same_probe
 from .transfer import ThrottledWorker
 from .view import ExplorerView
+from ..metrics.localisation import is_mark
 
 if TYPE_CHECKING:
     import numpy as np
@@ -615,8 +616,10 @@ class _WithMarks(_WithSelection):
         self.observe(lambda change: self._write_marks(change.new), 'marks')
 
     def _read_marks(self):
-        "Set the trait `marks` to the marks drawn in the browser"
-        drawn = {int(probe): marks for probe, marks in (self._state().get('marks') or {}).items() if marks}
+        "Set the trait `marks` to the valid marks in the browser, where a saved view may have brought others"
+        drawn = {int(probe): [mark for mark in marks if is_mark(mark) and not _mark_fault(mark)]
+                 for probe, marks in (self._state().get('marks') or {}).items() if isinstance(marks, list)}
+        drawn = {probe: marks for probe, marks in drawn.items() if marks}
         if drawn != self.marks: self.marks = drawn
 
     def _write_marks(self, marks):

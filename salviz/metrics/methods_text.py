@@ -313,7 +313,7 @@ def methods_text(
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-17b
 def _by_method(pairs) -> dict: # {name of a method: configs of its runs}
-    by_method, trials = {}, {Path(cell['run']).name: cell for cell, _ in pairs}
+    by_method, trials = {}, {Path(run.path).absolute().parts[-3:]: cell for cell, run in pairs}
     for cell, run in pairs:
         by_method.setdefault(cell['method'], []).append(_with_runs_named(run.config, cell['seed'], trials))
     return by_method
@@ -321,9 +321,9 @@ def _by_method(pairs) -> dict: # {name of a method: configs of its runs}
 def _with_runs_named(x, seed, trials):
     """Return the config `x`, with words instead of paths of runs with the same seed, such as a teacher's path
 
-    `trials` is {name of a run: trial}."""
+    `trials` is {(folder of the study, 'runs', name of a run): trial}."""
     if isinstance(x, dict): return {k: _with_runs_named(part, seed, trials) for k, part in x.items()}
-    trial = trials.get(re.split(r'[\\/]', x)[-1]) if isinstance(x, str) else None
+    trial = trials.get(tuple(re.split(r'[\\/]', x)[-3:])) if isinstance(x, str) else None
     return f'the {methods_words(trial["method"])} run with the same seed' if trial and trial['seed'] == seed else x
 
 def _missing_parts(study, pairs):

@@ -465,7 +465,8 @@ def compare(
     seeds:PositiveInt=5,    # number of final runs of each method
     *,
     ood:str|Sequence|dict=(), # test sets from other domains, see `shifted_splits`
-    budget:str|float|int|None=None,        # such as '2h'; None: no limit
+    # such as '2h'; None: no limit. With an executor in `run`, it counts the time of all its workers
+    budget:str|float|int|None=None,
     folder:str|PathLike='comparison',      # a comparison in this folder is resumed
     trials:PositiveInt=6,                  # tuning trials of each method in a new comparison, at most
     ood_rows:int|float|Literal['full']='full', # rows of each shifted set

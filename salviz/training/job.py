@@ -35,6 +35,7 @@ from ..models.attention import attention_layers, attention_note, head_count, unw
 from ..models.checkpoints import last_usable, step_of
 from ..models.fast import attention_kernels, has_bf16
 from ..models.loading import model_name, weights_checksum
+from ..models.tasks import answers_images
 from .feed import check_data, feed_for
 from .recording import check_saliency, observes
 from .settings import Settings, in_config, plain
@@ -79,8 +80,10 @@ def _precision(settings, further) -> dict: # further arguments of `TrainingArgum
     return dict(bf16=True, **(dict(use_cpu=True) if device == 'cpu' else {}))
 
 # %% ../../nbs/06_training/04_job.ipynb #046c
-def _job_faults(model, method, settings) -> Iterator[str]:
-    "Yield the reasons why `model` cannot be trained with `method` and `settings` on any data"
+def _job_faults(model, tokenizer, method, settings) -> Iterator[str]:
+    "Yield the reasons why `model` cannot be trained with `tokenizer`, `method` and `settings` on any data"
+    if hasattr(tokenizer, 'tokenizer') and not answers_images(model):
+        yield f'{type(model).__name__} takes a tokenizer, got {type(tokenizer).__name__}; pass its attribute tokenizer'
     if not isinstance(method, Method):
         names = ', '.join(f'{name}(...)' for name in method_classes())
         yield f'method must be a method object ({names}), got {method!r}'
@@ -340,7 +343,7 @@ def open_job(
     check_adapted(model)
     compiling = _compile_options(settings)
     outer, model = model, unwrapped(model)
-    check_faults(_job_faults(model, method, settings), 'train: ')
+    check_faults(_job_faults(model, tokenizer, method, settings), 'train: ')
     source, (data, probes, agreement) = data, _agreed(model, tokenizer, data, settings)
     classes = check_data(model, data)
     check_faults(_column_faults(data, settings), 'train: ')
@@ -351,7 +354,7 @@ def open_job(
     if settings.snapshots and not feed.has_snapshots:
         warnings.warn(f'train: the run of {type(model).__name__} has no snapshots, because a recording covers '
                       'only one of its inner models; after training, explore(model, processor, image=..., prompt=...) '
-                      'shows its attention. To hide this warning, set snapshots=0', stacklevel=2)
+                      'shows its attention. To hide this warning, set snapshots=0', stacklevel=5)
         settings = replace(settings, snapshots=0)
     if settings.snapshots: observes(model)
     args = _place(run_dir, resume, method, settings, feed.task)

@@ -44,7 +44,7 @@ from .settings import Settings, record_steps, saliency_fraction, saliency_steps
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
 # %% ../../nbs/06_training/08_trainer.ipynb #059
 def _by_length(data):
@@ -247,7 +247,8 @@ def train(
     # from `load_classifier`, `load_model_for`, `small_model` or `small_net`; trained in place, and ends with the best
     # weights, or with the last weights if returns='last'
     model:torch.nn.Module,
-    tokenizer:'PreTrainedTokenizerBase|None', # tokenizer of the model; None for images and series
+    # tokenizer of the model; the processor of a vision-language model; None for images and series
+    tokenizer:'PreTrainedTokenizerBase|ProcessorMixin|None',
     # `DatasetDict` that fits the model's head, from `load_text`, `load_tokens`, `load_pairs`, `load_images` or
     # `load_series`
     data:'DatasetDict',

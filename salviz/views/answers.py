@@ -15,7 +15,7 @@ from ..core.image_layout import Crop, ImageLayout, inside_fractions, pixel_map
 from ..core.snapshots import Snapshot
 from ..core.validation import PositiveFloat, check_faults
 from ..core.words import panel_letters
-from ..metrics.localisation import energy_inside, pointing_game, rationale_mask
+from ..metrics.localisation import energy_inside, is_mark, pointing_game, rationale_mask
 from .base import View, arrays_of, as_list, cut_name, fixed, infos_of, number_words, title_of
 
 # %% ../../nbs/10_views/10_answers.ipynb #va05
@@ -82,10 +82,16 @@ def _outline(mark, size) -> np.ndarray: # [points, 2]
     if len(mark) == 4: mark = [mark[k] for k in (0, 1, 0, 3, 2, 3, 2, 1)]
     return np.reshape(mark, (-1, 2))/size
 
+def _percent_inside(measure, values, mask) -> str:
+    "Return `measure` of the map `values` as a percentage; a map of zeros cannot be measured"
+    return f'{measure(values, mask):.0%}' if values.any() else 'undefined (the map is 0)'
+
 def _inside_words(marks, maps, letters) -> str:
     "Describe the energy inside the `marks` and the pointing game score of each map, for a caption"
+    check_faults('' if all(map(is_mark, marks)) else 'marks must be boxes (top, left, bottom, right) or outlines '
+                 f'(y, x, y, x, ...) in pixels, got {marks!r:.80}', 'answer_heat_map: ')
     mask = rationale_mask(marks, *maps[0].shape)
-    listed = [', '.join(f'({letter}) {measure(one, mask):.0%}' for letter, one in zip(letters, maps))
+    listed = [', '.join(f'({letter}) {_percent_inside(measure, one, mask)}' for letter, one in zip(letters, maps))
               for measure in (energy_inside, pointing_game)]
     return (f' Lines enclose the marked regions, {mask.mean():.0%} of the image. Energy inside: {listed[0]}; pointing '
             f'game: {listed[1]}.')
@@ -130,6 +136,7 @@ def answer_heat_map(
     listed = ', '.join(f'({letter}) “{cut_name(label)}”' for letter, label in zip(letters, labels))
     values = np.concatenate([weights[index, g, at] for g, at in zip(chosen, before)])
     size, marked = (answer['layout']['height'], answer['layout']['width']), ''
+    marks = [] if marks is None else [*map(np.ravel, marks)]
     if marks: marked = _inside_words(marks, _chosen_maps(snapshot, index, chosen, through_tower, size), letters)
     return AnswerHeatMap(
         title=title_of(snapshot, how), subtitle=f'model {snapshot.info.get("model", "")}',
@@ -139,7 +146,7 @@ def answer_heat_map(
                 + f' Colours are blended with the {picture}.'*on_image
                 + ' Below: the text before each token, coloured by its weight; generated tokens are framed. '
                 f'The weights of {source}{_outside(answer)} and text sum to 1.' + marked, seconds=float(seconds),
-        outlines=tuple(fixed(_outline(mark, size)) for mark in marks or ()),
+        outlines=tuple(fixed(_outline(mark, size)) for mark in marks),
         labels=tuple(labels), image=fixed(image/255), maps=fixed(maps), names=tuple(names),
         limit=float(limit or max(np.max(maps, initial=0.), 1e-9)), weights=fixed(values),
         words=tuple(cut_name(snapshot.labels[i]) for at in before for i in at),

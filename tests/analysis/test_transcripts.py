@@ -198,8 +198,10 @@ def test_wrong_arguments_are_rejected_at_the_start():
             call(image, generate=generate)
     with pytest.raises(ValueError, match='explain_transcript: methods must name at least one of attention, rollout'):
         call(image, methods=())
-    with pytest.raises(ValueError, match='has 64 positions, of which the prompt uses 3; generate must be at most 61'):
+    with pytest.raises(ValueError, match='has 64 positions, and the prompt needs 3; generate must be at most 61'):
         call(image, 'what is', generate=62)
+    with pytest.raises(ValueError, match='has 64 positions, and the prompt needs 81; shorten the prompt'):
+        call(image, 'what is '*40, generate=1)
     with pytest.raises(ValueError, match='explain_transcript: processor must be a processor, .*, not its tokenizer'):
         explain_transcript(model, processor.tokenizer, image)
     with pytest.raises(ValueError, match='VisionEncoderDecoderModel reads images; pass its processor in the place'):

@@ -260,3 +260,6 @@ def test_marks_arrive_in_python_and_are_shown_from_there():
     for mark in ([3, 2, 1, 4], [1, 2, np.nan, 4], [0, 0, 9, 0, np.inf, 9]):
         with pytest.raises(traitlets.TraitError, match='finite numbers, got .'): explorer.marks = {0: [mark]}
     assert json.loads(explorer.view.ui)['marks'] == {'0': explorer.marks[0]}
+    saved = [[3, 2, 1, 4], 'box', [1, 2, 3], [1, 2, 3, None], [1, 2, 3, 4]] # only the last one is a box
+    explorer.view.ui = json.dumps(explorer._state() | dict(marks={'0': saved, '1': 3}))
+    assert explorer.marks == {0: [[1, 2, 3, 4]]}

@@ -11,6 +11,7 @@ from PIL import Image
 from torch.nn.functional import cross_entropy
 from transformers import Blip2Config, Blip2ForConditionalGeneration, OPTConfig
 
+from salviz import train
 from salviz.core.image_layout import ImageLayout
 from salviz.methods.answer_attention import answer_attention
 from salviz.methods.base import Progress
@@ -23,7 +24,6 @@ from salviz.models.small_vision_language import small_vision_language
 from salviz.models.tasks import task_of
 from salviz.training.feed import feed_for
 from salviz.training.step import step_terms
-from salviz.training.trainer import train
 
 pytestmark = pytest.mark.numeric
 families = 'llava', 'qwen2_vl', 'internvl', 'idefics3'
@@ -165,11 +165,13 @@ def rejects(message, data=None, *, tmp_path, method=None, family='llava', proces
               progress=False, **settings)
     assert not (tmp_path/'run').exists()
 
-def test_what_cannot_be_trained_is_rejected_before_a_run_starts(tmp_path):
+def test_what_cannot_be_trained_is_rejected_before_a_run_starts(tmp_path, tiny_bert):
     reject = partial(rejects, tmp_path=tmp_path)
     reject('SalLM: does not support vision-language models', method=SalLM())
     reject('LlavaForConditionalGeneration reads images and text; pass its processor in the place of the tokenizer, '
            'got (TokenizersBackend|PreTrainedTokenizerFast)', processor=small_vision_language('llava')[1].tokenizer)
+    with pytest.raises(ValueError, match='BertForSequenceClassification takes a tokenizer, got LlavaProcessor'):
+        train(tiny_bert(), small_vision_language('llava')[1], splits(), run_dir=tmp_path/'run', progress=False)
     reject('the rows of train lack the column image', splits(image=None))
     reject('the rows of train lack the column target_text', splits(target_text=None))
     reject("requires a column 'rationale' .* contains boxes, outlines, a mask, or None for each image",

@@ -182,4 +182,5 @@ def test_even_values_keep_their_ends_and_are_log_spaced():
 
 def test_missing_pymoo_error_names_the_package(monkeypatch):
     monkeypatch.setitem(__import__('sys').modules, 'pymoo.indicators.hv', None)
-    with pytest.raises(ImportError, match='pymoo, which is not installed: pip install'): _front_rows([[0, 1], [1, 0]])
+    with pytest.raises(ImportError, match="pymoo, which is not installed: pip install 'salviz"):
+        _front_rows([[0, 1], [1, 0]])

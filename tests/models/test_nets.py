@@ -388,7 +388,8 @@ def test_dropout_works_in_training_and_not_in_evaluation(name):
     ('resnet18', (1, 8, 8), 'ResNet18 was built for'),
     ('lstm', (6, 5), r'SeriesLSTM was built for values \[batch, any, 4\], got \[1, 6, 5\]'),
     ('input-cell-lstm', (6,), 'InputCellLSTM was built for'),
-    ('tcn', (11, 4), r'TCN was built for values \[batch, 12, 4\], got \[1, 11, 4\]; build a network with shape='),
+    ('tcn', (11, 4),
+     r'TCN was built for values \[batch, 12, 4\], got \[1, 11, 4\]; build a network with shape=\(11, 4\)'),
     ('transformer', (7, 4), 'SeriesTransformer was built for')])
 def test_an_input_of_another_shape_is_rejected_by_name(name, shape, said):
     with pytest.raises(ValueError, match=said): net_of(name)(torch.zeros(1, *shape))
