@@ -63,7 +63,7 @@ def modules():
 
 def messages() -> list:
     "What errors and warnings say"
-    def is_warning(o): return isinstance(o, ast.Call) and getattr(o.func, 'attr', '') == 'warn'
+    def is_warning(o): return isinstance(o, ast.Call) and getattr(o.func, 'id', '') == 'warn_caller'
     found = []
     for _, tree in modules():
         for o in ast.walk(tree):

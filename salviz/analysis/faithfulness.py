@@ -9,7 +9,6 @@ __all__ = ['faithfulness', 'decision_flip', 'values_by_method', 'Measured', 'fai
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #003
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -25,7 +24,7 @@ from ..attribution.reading import check_counts, embeddings_replaced, real_tokens
 from ..attribution.registry import Attribution, methods_by_name
 from ..core.names import measured_words
 from ..core.part_cache import PartCache, digest
-from ..core.validation import PositiveInt, Seed, check_choice, check_faults
+from ..core.validation import PositiveInt, Seed, check_choice, check_faults, warn_caller
 from ..data.signals import signal_info
 from ..data.texts import fingerprint, model_inputs
 from ..metrics.scores import check_finite, check_flags, check_shapes
@@ -408,8 +407,7 @@ def _recorded_settings(settings) -> dict:
 def _renamed_settings(settings) -> dict:
     "Rename `shares` in `settings` to `fractions`, its current name, with a DeprecationWarning"
     if 'shares' not in settings: return settings
-    warnings.warn('shares= is now called fractions=; the old name works until salviz 0.4', DeprecationWarning,
-                  stacklevel=3)
+    warn_caller('shares= is now called fractions=; the old name works until salviz 0.4', DeprecationWarning)
     return {dict(shares='fractions').get(name, name): value for name, value in settings.items()}
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036d
@@ -477,9 +475,9 @@ def _means(measured, names):
     gone = sorted({int(i) for f in measured.values() for n in names for i in np.argwhere(np.isnan(f[n]))[:, 0]})
     if gone:
         rows = ', '.join(map(str, gone[:10])) + ', …'*(len(gone) > 10)
-        warnings.warn(f'{len(gone)} of {len(next(iter(measured.values()))["target"])} examples are excluded from the '
-                      f'means because removal would leave an empty text (rows {rows}); to include them, use '
-                      "replacement='mask' or 'mean_embedding'", stacklevel=3)
+        warn_caller(f'{len(gone)} of {len(next(iter(measured.values()))["target"])} examples are excluded from the '
+                    f'means because removal would leave an empty text (rows {rows}); to include them, use '
+                    "replacement='mask' or 'mean_embedding'")
     def mean(x):
         finite = ~np.isnan(x)
         n = finite.sum(0)

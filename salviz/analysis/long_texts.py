@@ -8,7 +8,6 @@ __all__ = ['statistic_names', 'pooled', 'cell_bounds', 'cell_sizes', 'word_bound
 
 # %% ../../nbs/09_analysis/11_long_texts.ipynb #lt003
 import math
-import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
@@ -22,7 +21,7 @@ import torch.nn.functional as F
 
 from .model_maps import cut_note
 from ..core.text import align, continued, find_words, readable, touched_words
-from ..core.validation import check_faults
+from ..core.validation import check_faults, warn_caller
 from ..models.attention import AttentionCall, attention_calls, attention_parts, attention_stack, unwrapped
 from ..models.loading import device_of, input_limit, longest_input, twin, undisturbed
 from ..models.tasks import head_of
@@ -321,7 +320,7 @@ def _longest(model, tokenizer, text, max_length) -> int:
     "Return the number of tokens to use; warn if the text is truncated"
     longest = input_limit(model, tokenizer) if max_length is None else longest_input(model, tokenizer, max_length)
     note = cut_note(model, tokenizer, [text], longest, others='')
-    if note: warnings.warn(f'explore_long: {note}', stacklevel=4)
+    if note: warn_caller(f'explore_long: {note}')
     return longest
 
 def explained_text(

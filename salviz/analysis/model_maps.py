@@ -13,7 +13,6 @@ import math
 import sys
 import threading
 import time
-import warnings
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -33,7 +32,7 @@ from ..attribution.saliency import completeness_error, input_saliency
 from ..core.names import class_places
 from ..core.snapshots import Snapshot
 from ..core.text import align_batch, continued
-from ..core.validation import check_faults
+from ..core.validation import check_faults, warn_caller
 from ..data.texts import encode_texts, model_inputs
 from ..methods.ad_drop import row_ranks
 from ..models.agreement import are_numbers, check_tokens
@@ -591,7 +590,7 @@ def capture_texts(
         about.append(f'{type(whole).__name__} is an encoder-decoder: this is the attention of its encoder')
     snapshots, cuts = [], [cut_note(model, tokenizer, list(filter(None, pair_of)), longest)
                            for pair_of in zip(texts, pairs or [None]*len(texts))]
-    for note in dict.fromkeys(filter(None, cuts)): warnings.warn(f'explore: {note}', stacklevel=3)
+    for note in dict.fromkeys(filter(None, cuts)): warn_caller(f'explore: {note}')
     for i, ((outputs, attention, _), reply, text) in enumerate(zip(captured, answers, aligned)):
         read = _tokens_read(text, applied[i].source)
         more, p = {}, None

@@ -7,15 +7,13 @@ __all__ = ['head_task', 'encoded_for', 'aligned_texts', 'words_of', 'as_batch', 
            'score_target', 'target_rows', 'TargetQuery', 'settled_targets']
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #003
-import warnings
-
 import numpy as np
 import torch
 
 from .reading import (
     every_row, is_of_example, packs_of, places_of, rows_of, shape_or_value, target_scores, what_is_read)
 from ..core.text import align_batch
-from ..core.validation import check_faults
+from ..core.validation import check_faults, warn_caller
 from ..data.signals import SignalCollator, encode_signals
 from ..data.texts import Collator, encode, encode_texts, model_inputs
 from ..models.agreement import agreed_pads, agreed_split, check_tokens, padding_for
@@ -63,7 +61,7 @@ def encoded_for(
     columns = getattr(data, 'column_names', None)
     if columns is not None:
         data, notes = agreed_split(model, data, _is(target, 'gold'))
-        for note in notes: warnings.warn(note, stacklevel=4)
+        for note in notes: warn_caller(note)
     if columns and {'pixel_values', 'values'} & {*columns}:
         if not ('example_id' in columns): data = encode_signals(data)
         return data, lambda rows: _read_as(model, SignalCollator()(rows)), list(range(len(data)))
@@ -77,7 +75,7 @@ def encoded_for(
     check_tokens(model, tokenizer, data)
     order = sorted(range(len(data)), key=lambda i, n=[len(x) for x in data['input_ids']]: -n[i])
     labels, (pad, note) = tasks[task].label_collator(model) if task else None, padding_for(model, tokenizer)
-    if note: warnings.warn(note, stacklevel=4)
+    if note: warn_caller(note)
     return data, Collator(tokenizer, decoder_start=target_start(model), labels=labels, pad=pad), order
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #011x

@@ -8,7 +8,6 @@ __all__ = ['reduced', 'baseline_embedding', 'begin', 'path_gradients', 'read_in_
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #003
 import math
-import warnings
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +23,7 @@ from .reading import (
     predicted_classes, real_tokens, score_by, source_stack, target_scores, what_is_read)
 from .registry import attribution, attribution_named
 from ..core.maths import keyed_uniform
-from ..core.validation import PositiveInt, check_choice, check_faults
+from ..core.validation import PositiveInt, check_choice, check_faults, warn_caller
 from ..data.texts import model_inputs
 from ..models.loading import undisturbed
 
@@ -66,10 +65,10 @@ def _warn_of_cancelling(model, gradient, x):
     cells = (gradient * x).detach()
     largest, left = cells.abs().sum(-1).max(), cells.sum(-1).abs().max()
     if 0 < largest and left < 1e-3 * largest:
-        warnings.warn(f"input_x_gradient: in {type(model).__name__} the terms of the sum (embedding times gradient) "
-                      "cancel to less than a thousandth of their size. What remains may be rounding error or an effect "
-                      "of a norm's epsilon, as in models that normalise each word embedding (DeBERTa, ModernBERT), so "
-                      "the ranking may be meaningless; use 'gradient_norm' or 'integrated_gradients'", stacklevel=2)
+        warn_caller(f"input_x_gradient: in {type(model).__name__} the terms of the sum (embedding times gradient) "
+                    "cancel to less than a thousandth of their size. What remains may be rounding error or an effect "
+                    "of a norm's epsilon, as in models that normalise each word embedding (DeBERTa, ModernBERT), so "
+                    "the ranking may be meaningless; use 'gradient_norm' or 'integrated_gradients'")
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #030b
 def _warn_about_sum(reading, gradient, x, kind):

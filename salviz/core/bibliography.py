@@ -8,11 +8,10 @@ __all__ = ['Paper', 'papers', 'paper_of', 'bibtex', 'cited', 'write_bibliography
 
 # %% ../../nbs/01_core/04_bibliography.ipynb #003
 import re
-import warnings
 from collections import namedtuple
 from pathlib import Path
 
-from .validation import check_faults
+from .validation import check_faults, warn_caller
 from .words import for_file, loaded_as
 
 # %% ../../nbs/01_core/04_bibliography.ipynb #005
@@ -312,7 +311,7 @@ def write_bibliography(
         check_faults(_entry_fault(entry), f'write_bibliography: the entry {entry!r:.60} ')
         key = _entry.match(entry)[2]
         if entries.setdefault(key, entry) != entry:
-            warnings.warn(f'write_bibliography: two different entries have the key {key}; only the first is written. '
-                          'Rename one of the keys', stacklevel=2)
+            warn_caller(f'write_bibliography: two different entries have the key {key}; only the first is written. '
+                        'Rename one of the keys')
     path.write_text(for_file('\n\n'.join(entries.values()) + '\n'), encoding='utf-8')
     return path

@@ -9,7 +9,6 @@ __all__ = ['entry_of', 'different', 'default_arguments', 'plain_value', 'model_f
 # %% ../../nbs/01_core/20_description.ipynb #de-3
 import ast
 import json
-import warnings
 from collections import namedtuple
 from functools import lru_cache
 from importlib.util import find_spec
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from .bibliography import bibtex, cited, paper_of, papers
 from .names import display_name, listed, methods_words
+from .validation import warn_caller
 from .words import digits_of, without_path
 
 # %% ../../nbs/01_core/20_description.ipynb #de-5
@@ -200,6 +200,6 @@ def citations_of_facts(facts) -> dict: # {key: BibTeX entry}
     entries = {}
     for key, entry in (pair for fact in facts if fact for cite in fact.cites for pair in _entries(cite).items()):
         if entries.setdefault(key, entry) != entry:
-            warnings.warn(f'figure: two different entries have the key {key}; '
-                          'only the first is cited. Rename one of the keys', stacklevel=4)
+            warn_caller(f'figure: two different entries have the key {key}; '
+                        'only the first is cited. Rename one of the keys')
     return entries

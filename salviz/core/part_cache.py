@@ -9,7 +9,6 @@ __all__ = ['digest', 'PartCache']
 import hashlib
 import io
 import json
-import warnings
 import zipfile
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from .files import read_utf8
 from .run_files import to_json, write_whole
-from .validation import check_faults
+from .validation import check_faults, warn_caller
 
 # %% ../../nbs/01_core/18_part_cache.ipynb #006
 def digest(x) -> str: # 16 hexadecimal digits
@@ -70,7 +69,7 @@ class PartCache:
                 with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as arrays:
                     return {k: arrays[k] for k in arrays.files}
             except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile):
-                warnings.warn(f'{file} cannot be read; recomputing it', stacklevel=2)
+                warn_caller(f'{file} cannot be read; recomputing it')
         part, content = make(), io.BytesIO()
         np.savez(content, **part)
         write_whole(file, content.getvalue())

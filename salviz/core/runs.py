@@ -13,7 +13,6 @@ import platform
 import re
 import shutil
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,7 +29,7 @@ from .run_files import (
 from .snapshots import (
     Snapshot, _arrays_header, _check_storable, _decode_arrays, _header_of, _plain_memory, _snapshot_fault,
     decode_snapshot, encode_arrays, encode_snapshot, snapshot_file)
-from .validation import Names, check_choice, check_faults, validated
+from .validation import Names, check_choice, check_faults, validated, warn_caller
 
 if TYPE_CHECKING: from xarray import Dataset
 
@@ -117,8 +116,7 @@ class _RunFolder:
             except Exception as e: failed.append(e)
         self.subscriber_errors += failed
         for e in failed:
-            warnings.warn(f'a subscriber of run {self.path.name} failed ({type(e).__name__}: {e}); the run continues',
-                          stacklevel=4)
+            warn_caller(f'a subscriber of run {self.path.name} failed ({type(e).__name__}: {e}); the run continues')
 
 # %% ../../nbs/01_core/15_runs.ipynb #064
 def _values_fault(name, x):
@@ -351,7 +349,7 @@ class _RunReading(_RunSnapshots):
                 if not -len(steps) <= step < 0 or steps[step] != s: continue
             try: out.append(self._load(path))
             except FileNotFoundError: pass # the writing process has just superseded it
-            except ValueError as e: warnings.warn(str(e), stacklevel=3)
+            except ValueError as e: warn_caller(str(e))
         return out
 
 # %% ../../nbs/01_core/15_runs.ipynb #072

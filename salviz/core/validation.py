@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PositiveInt', 'PositiveFloat', 'Probability', 'Seed', 'Count', 'Splits', 'Names', 'LayerChoice', 'HeadChoice',
-           'shown', 'check_choice', 'check_faults', 'renamed_arguments', 'grouped_arguments', 'check_arguments',
-           'validated', 'readable_signature', 'with_readable_signatures']
+           'shown', 'check_choice', 'check_faults', 'warn_caller', 'renamed_arguments', 'grouped_arguments',
+           'check_arguments', 'validated', 'readable_signature', 'with_readable_signatures']
 
 # %% ../../nbs/01_core/05_validation.ipynb #003
 import builtins
@@ -13,6 +13,7 @@ import inspect
 import math
 import os
 import sys
+import sysconfig
 import types
 import typing
 import warnings
@@ -242,6 +243,23 @@ def check_faults(
     first = faults if isinstance(faults, str) else next(iter(faults or ()), '')
     if first: raise ValueError(f'{prefix}{first}')
 
+# %% ../../nbs/01_core/05_validation.ipynb #1f2449b2
+_library_folders = tuple(sysconfig.get_path(name) for name in ('stdlib', 'platstdlib', 'purelib', 'platlib'))
+
+def _is_library_code(frame) -> bool:
+    "Return whether `frame` runs code of salviz, of an installed package or of the standard library"
+    package = str(frame.f_globals.get('__name__')).partition('.')[0]
+    return package == 'salviz' or frame.f_code.co_filename.startswith((*_library_folders, '<frozen '))
+
+def warn_caller(
+    message:str,
+    category:type[Warning]=UserWarning,
+):
+    "Issue a warning that points to the line of code outside of libraries from which salviz was called"
+    frame, level = sys._getframe(1), 2
+    while frame and _is_library_code(frame): frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level if frame else 2)
+
 # %% ../../nbs/01_core/05_validation.ipynb #rn-2
 _Function = TypeVar('_Function', bound=Callable)
 
@@ -251,8 +269,8 @@ def _with_new_names(function, kwargs:dict) -> dict:
         if old not in kwargs: continue
         who = function.__qualname__.removesuffix('.__init__')
         if new in kwargs: raise TypeError(f'{who}: {old} is the old name of {new}; pass only {new}')
-        warnings.warn(f'{who}: {old} is now called {new}; the old name is accepted until salviz 0.4',
-                      DeprecationWarning, stacklevel=3)
+        warn_caller(f'{who}: {old} is now called {new}; the old name is accepted until salviz 0.4',
+                    DeprecationWarning)
         kwargs = {new if name == old else name: x for name, x in kwargs.items()}
     return kwargs
 
@@ -277,8 +295,8 @@ def _with_groups(who, groups:dict, kwargs:dict) -> dict:
         old = {f.name: kwargs[f.name] for f in fields(kind) if f.name in kwargs}
         if not old: continue
         if name in kwargs: raise TypeError(f'{who}: pass {", ".join(old)} as fields of {name}')
-        warnings.warn(f'{_call_text(who, old)} works until salviz 0.4; '
-                      f'write {who}({name}={_call_text(kind.__name__, old)})', DeprecationWarning, stacklevel=3)
+        warn_caller(f'{_call_text(who, old)} works until salviz 0.4; '
+                    f'write {who}({name}={_call_text(kind.__name__, old)})', DeprecationWarning)
         kwargs = {**{k: x for k, x in kwargs.items() if k not in old}, name: kind(**old)}
     return kwargs
 

@@ -12,13 +12,12 @@ import base64
 import json
 import re
 import time
-import warnings
 import zlib
 from pathlib import Path
 
 from ..core.run_files import write_whole
 from ..core.untrusted import largest, parsed_json, printable, read_json
-from ..core.validation import check_choice, check_faults, shown
+from ..core.validation import check_choice, check_faults, shown, warn_caller
 from .kinds import Query, checked_value
 
 # %% ../../nbs/14_course/04_session.ipynb #se06
@@ -380,7 +379,7 @@ def class_answers(
     if messages and not any_read: raise ValueError('; '.join(messages))
     if left_out is not None: left_out += messages
     else:
-        for message in messages: warnings.warn(message, stacklevel=2)
+        for message in messages: warn_caller(message)
     return result
 
 # %% ../../nbs/14_course/04_session.ipynb #se23b

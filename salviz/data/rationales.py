@@ -9,7 +9,6 @@ __all__ = ['load_rationales']
 import json
 import numbers
 import re
-import warnings
 from collections import Counter, abc
 from os import PathLike
 from pathlib import Path
@@ -23,7 +22,7 @@ from ..core.files import checked_header, read_jsonl, read_utf8
 from ..core.maths import spans_of
 from ..core.run_files import read_object
 from ..core.text import find_words, joined, spaced_words
-from ..core.validation import Seed, Splits, check_choice, check_faults
+from ..core.validation import Seed, Splits, check_choice, check_faults, warn_caller
 from .texts import check_splits, from_hub, load_text, one_table, readers, refuse_rows, written_labels
 
 # %% ../../nbs/02_data/02_rationales.ipynb #006
@@ -391,11 +390,10 @@ def _examples(rows, read, annotators, split):
             refuse_rows([i], split, f'the rationale cannot be read ({str(e) or type(e).__name__})')
     undecided, lost = sum(f is None for f in read_rows), sum(f.get('lost', 0) for f in read_rows if f)
     if undecided:
-        warnings.warn(f'skipped {undecided} of {len(read_rows)} rows of {split}, '
-                      'because their annotators do not agree on a label', stacklevel=4)
+        warn_caller(f'skipped {undecided} of {len(read_rows)} rows of {split}, '
+                    'because their annotators do not agree on a label')
     if lost:
-        warnings.warn(f'ignored {lost} marked phrases of {split}, because they do not occur in their texts',
-                      stacklevel=4)
+        warn_caller(f'ignored {lost} marked phrases of {split}, because they do not occur in their texts')
     return [f for f in read_rows if f]
 
 # %% ../../nbs/02_data/02_rationales.ipynb #026

@@ -19,7 +19,6 @@ import json
 import math
 import re
 import unicodedata
-import warnings
 from bisect import bisect_left
 from collections import abc
 from dataclasses import dataclass, replace
@@ -42,7 +41,7 @@ from ..core.assets import asset, hub_silence
 from ..core.files import read_by_ending, read_csv, read_jsonl, read_lines, read_parquet
 from ..core.names import class_places
 from ..core.text import align_batch, rationale_flags, readable
-from ..core.validation import Seed, Splits, check_faults
+from ..core.validation import Seed, Splits, check_faults, warn_caller
 from ..metrics.tasks import tasks
 
 if TYPE_CHECKING:
@@ -277,8 +276,7 @@ def _alike_problem(names) -> str:
 def _warn_case(names):
     "Warn about class `names` that differ only in case"
     for name, other in _pairs_alike(names, lambda name: _as_seen(name).casefold()):
-        warnings.warn(f'the classes {other!r} and {name!r} differ only in case; they are treated as two classes',
-                      stacklevel=5)
+        warn_caller(f'the classes {other!r} and {name!r} differ only in case; they are treated as two classes')
 
 # %% ../../nbs/02_data/00_texts.ipynb #023
 def _plain(x):
@@ -473,8 +471,8 @@ def _as_in_train(tables, column, rows) -> dict:
                     f'the split has the classes {", ".join(names)}, but train has {", ".join(of_train or ())}; '
                     'a label is of a class that train lacks')
         if renumbered[split] != rows[split] and of_train:
-            warnings.warn(f'{split} has the classes {", ".join(names)}, but train has {", ".join(of_train)}; '
-                          f'the labels of {split} were renumbered to match train', stacklevel=4)
+            warn_caller(f'{split} has the classes {", ".join(names)}, but train has {", ".join(of_train)}; '
+                        f'the labels of {split} were renumbered to match train')
     return renumbered
 
 # %% ../../nbs/02_data/00_texts.ipynb #029
@@ -589,13 +587,12 @@ def _drop_unusable(tables, label):
     extra = [name for name in tables if name not in three_splits]
     check_splits(tables)
     if extra:
-        warnings.warn(f'ignoring {", ".join(map(str, extra))}; splits must be named train, validation and test',
-                      stacklevel=3)
+        warn_caller(f'ignoring {", ".join(map(str, extra))}; splits must be named train, validation and test')
     tables = {name: tables[name] for name in three_splits if name in tables}
     for name in [*tables]:
         if not isinstance(label, str) or name == 'train': continue
         if {_plain(x) for x in _label_values(tables[name], label, name)} <= {-1, None}:
-            warnings.warn(f'ignoring {name}, which has no labels; a {name} split is taken from train', stacklevel=3)
+            warn_caller(f'ignoring {name}, which has no labels; a {name} split is taken from train')
             del tables[name]
     return tables
 
@@ -1272,7 +1269,7 @@ def _warn_cut(cut, max_length):
     longer = [c for c in cut if c]
     warning = (f'{len(longer)} of {len(cut)} texts are longer than {max_length} tokens and were truncated (by at most '
             f'{max(longer, default=0)} tokens)')
-    if longer: warnings.warn(warning, stacklevel=3)
+    if longer: warn_caller(warning)
 
 # %% ../../nbs/02_data/00_texts.ipynb #087c
 def _encode_all(tokenizer, max_length, first_id, labels_type=None, predicts=None, **columns):
@@ -1387,9 +1384,8 @@ def _answers_within(
         return [i for i, (t, span) in enumerate(zip(texts, part['answer'])) if 1 in _answer_labels(t, span)]
     complete = {split: part.select(fits(part)) for split, part in data.items()}
     total, n = (sum(map(len, parts.values())) for parts in (data, complete))
-    if n < total: warnings.warn(f'removed {total - n} of {total} questions, because their answers are not within the '
-                                f'first {longest} tokens',
-                                stacklevel=2)
+    if n < total: warn_caller(f'removed {total - n} of {total} questions, because their answers are not within the '
+                              f'first {longest} tokens')
     return DatasetDict(complete)
 
 # %% ../../nbs/02_data/00_texts.ipynb #099

@@ -16,7 +16,6 @@ import re
 import sys
 import threading
 import uuid
-import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +31,8 @@ from ..core.attention_arrays import attention_maps, maps_by_model
 from ..core.interventions import Intervention
 from ..core.model_access import model_access
 from ..core.snapshots import Snapshot
-from ..core.validation import Names, check_arguments, check_choice, check_faults, grouped_arguments, validated
+from ..core.validation import (
+    Names, check_arguments, check_choice, check_faults, grouped_arguments, validated, warn_caller)
 from .assets import check_panels, needs_plotly, static_text
 from .page import output_html, page_of, plotly_gz, write_page
 from .page_model import page_models
@@ -185,8 +185,8 @@ class _Selected(W.VBox):
 
     def look(self) -> 'Selection|None':
         "Deprecated alias of `selected()`"
-        warnings.warn('Explorer.look is now called selected; the old name works until salviz 0.4',
-                      DeprecationWarning, stacklevel=2)
+        warn_caller('Explorer.look is now called selected; the old name works until salviz 0.4',
+                    DeprecationWarning)
         return self.selected()
 
     def recorded_selection(self) -> 'Selection':
@@ -488,8 +488,8 @@ class _SelectedPlace(dict):
 
     def __call__(self) -> 'Selection|None':
         "Return `Explorer.selected()`; deprecated: `selection` used to be a method"
-        warnings.warn('Explorer.selection() is now called selected(); calling it works until salviz 0.4',
-                      DeprecationWarning, stacklevel=2)
+        warn_caller('Explorer.selection() is now called selected(); calling it works until salviz 0.4',
+                    DeprecationWarning)
         return self.explorer().selected()
 
 def _steps_of(meta) -> dict: # {sentence: steps}

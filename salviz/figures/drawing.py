@@ -25,7 +25,6 @@ import shutil
 import tempfile
 import threading
 import unicodedata
-import warnings
 from base64 import b64encode
 from bisect import bisect_left
 from collections import namedtuple
@@ -62,7 +61,7 @@ from ..core.bibliography import cited, papers
 from ..core.docstrings import comments_of
 from ..core.provenance import in_metadata, stamp
 from ..core.run_files import write_whole
-from ..core.validation import validated
+from ..core.validation import validated, warn_caller
 from ..core.words import beyond_latin, digits_of, for_file, latex_text
 from ..views.base import View, is_negative, row_boxes
 
@@ -412,9 +411,8 @@ def drawable_view(view):
     if without:
         named = ', '.join(f'U+{ord(c):04X}' for c in sorted(without)[:5])
         if len(without) > 5: named += ', …'
-        warnings.warn(f'{_in_force.get()[0]} has no glyph for {len(without)} of the characters ({named}), and no other '
-                      'installed font has one: they are drawn as □',
-                      stacklevel=3)
+        warn_caller(f'{_in_force.get()[0]} has no glyph for {len(without)} of the characters ({named}), and no other '
+                    'installed font has one: they are drawn as □')
     return replace(view, **{k: v for k, v in texts.items() if v is not getattr(view, k)})
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #021
@@ -1078,8 +1076,8 @@ def _tex_engine(fig):
                            f'{", ".join(wanted)} is installed{why}; '
                            'install TeX Live with its pgf package, or write .pdf')
     if strange:
-        warnings.warn(f'{len(strange)} of the characters ({" ".join(strange[:5])}) need XeLaTeX or LuaLaTeX and '
-                      'a font with these characters', stacklevel=4)
+        warn_caller(f'{len(strange)} of the characters ({" ".join(strange[:5])}) need XeLaTeX or LuaLaTeX and '
+                    'a font with these characters')
     return engine
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #054b

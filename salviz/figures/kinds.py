@@ -9,7 +9,6 @@ __all__ = ['Venue', 'venues', 'Seen', 'Content', 'kind_named', 'figure']
 import inspect
 import os
 import re
-import warnings
 from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +25,7 @@ from ..core.names import folder_names, listed, method_titles, methods_words, run
 from ..core.provenance import recipe_of
 from ..core.runs import Run, open_run
 from ..core.snapshots import Snapshot
-from ..core.validation import Names, PositiveFloat, validated
+from ..core.validation import Names, PositiveFloat, validated, warn_caller
 from . import sheet
 from .arranging import arranged, check_followed, scale_faults, with_other_colours
 from .captions import sentences_of, short_caption
@@ -514,7 +513,7 @@ def _printed(content, width, font_size, drawing, look, settings):
     with drawn_with(look):
         fig = validated(sheet.draw_figure)(views, width=inches, font_size=sizes, settings=settings, **drawing)
     if font_size == 'caption' and 7*fig.scale < points - .01:
-        warnings.warn(_smaller_words(points, fig, inches, views[0]), stacklevel=3)
+        warn_caller(_smaller_words(points, fig, inches, views[0]))
     *facts, tools = _facts_of(content)
     fig.facts = (*facts, *fig.facts, tools)
     plain = sentences_of(sheet._caption_of(views, titles, 'full'))

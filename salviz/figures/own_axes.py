@@ -6,7 +6,6 @@
 __all__ = ['Drawn', 'draw_into']
 
 # %% ../../nbs/11_figures/11_own_axes.ipynb #c7e2f76d
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator
 
+from ..core.validation import warn_caller
 from ..core.words import latex_text
 from . import charts, effects, maps, sheet
 from .drawing import (
@@ -365,9 +365,9 @@ def _draw_on_subfigure(target, views, style, heading):
         for one, body in zip(sheets, bodies): body.draw(one)
     enlarge_artists(target, scale, existing)
     if sum(heights)*scale > 72*high + .7:
-        warnings.warn(f'figure: the SubFigure is {high:.1f} inches high, '
-                      f'but the views need {sum(heights)*scale/72:.1f}; '
-                      'make the SubFigure higher or wider, or draw fewer views', stacklevel=4)
+        warn_caller(f'figure: the SubFigure is {high:.1f} inches high, '
+                    f'but the views need {sum(heights)*scale/72:.1f}; '
+                    'make the SubFigure higher or wider, or draw fewer views')
     return cut_labels(target, cut)
 
 # %% ../../nbs/11_figures/11_own_axes.ipynb #83887279

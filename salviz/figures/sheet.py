@@ -7,7 +7,6 @@ __all__ = ['draw_figure']
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #003
 import re
-import warnings
 from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ..core.validation import PositiveFloat
+from ..core.validation import PositiveFloat, warn_caller
 from ..core.words import digits_of, letter, number_words, roman
 from .drawing import (
     Body, Sheet, arrow_to, attention_scale, beyond, beyond_page, blue, bodies, colour_bar, cross_sample, cut_labels,
@@ -1087,12 +1086,12 @@ def draw_figure(
         cut = beyond_page(fig)
         labels = cut_labels(fig, shortened)
     if for_author:
-        warnings.warn("figure: with heading='none', these notes appear only in the `facts` of the figure: "
-                      f"{' '.join(note.removeprefix('Note: ') for note in for_author)}", stacklevel=2)
-    if cut: warnings.warn(_cut_words(cut, scale), stacklevel=2)
-    if labels: warnings.warn(_shortened_words(labels, scale), stacklevel=2)
+        warn_caller("figure: with heading='none', these notes appear only in the `facts` of the figure: "
+                    f"{' '.join(note.removeprefix('Note: ') for note in for_author)}")
+    if cut: warn_caller(_cut_words(cut, scale))
+    if labels: warn_caller(_shortened_words(labels, scale))
     if fig.get_figheight() > page_height + .01:
-        warnings.warn(_tall_words(fig, page_height, views, width, scale, across), stacklevel=2)
+        warn_caller(_tall_words(fig, page_height, views, width, scale, across))
     fig.settings = settings
     fig.caption, fig.facts = ' '.join([_caption_of(views, titles, heading), *to_caption]), for_author
     return fig

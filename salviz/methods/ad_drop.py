@@ -9,7 +9,6 @@ __all__ = ['prior_strategies', 'discard_candidates', 'read_queries', 'drop_mask'
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #003
 import copy
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -21,6 +20,7 @@ from .. import lazy_attributes
 from ..attribution.attention import attention_attribution
 from ..attribution.reading import every_row, only_read, real_tokens
 from ..core.maths import check_region, dense_ranks, retained_count
+from ..core.validation import warn_caller
 from ..data.texts import model_inputs
 from .base import (
     FineTuning, Method, Plan, Variant, is_count, is_fraction, is_positive_fraction, learning_rates, optional)
@@ -270,9 +270,9 @@ class _ComparingNodes(_Dropping):
         trainer.run.set_state(nodes_agreement=agreement)
         off, same = agreement['relative_difference'], agreement['same_region']
         if off > .01 and trainer.is_world_process_zero():
-            warnings.warn(f'ADDrop: on the first examples, the attribution with nodes={nodes} differs by {off:.1%} '
-                          f'from the sum over steps={self.steps} and selects {same:.1%} of the same positions; '
-                          'use more nodes, or omit nodes', stacklevel=2)
+            warn_caller(f'ADDrop: on the first examples, the attribution with nodes={nodes} differs by {off:.1%} '
+                        f'from the sum over steps={self.steps} and selects {same:.1%} of the same positions; '
+                        'use more nodes, or omit nodes')
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #038
 class ADDrop(_ComparingNodes):

@@ -9,7 +9,6 @@ __all__ = ['guidance_loss', 'default_heads', 'alpha_at', 'comparable_alpha', 'gr
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #002
 import itertools
 import math
-import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import torch.nn.functional as F
 
 from ..attribution.reading import what_is_read
 from ..core.maths import patch_patterns
-from ..core.validation import shown
+from ..core.validation import shown, warn_caller
 from ..data.texts import Collator, model_inputs
 from salviz.methods.base import (
     Limit, Method, Plan, Term, Variant, is_fraction, is_positive, is_positive_fraction, is_weight, learning_rates,
@@ -349,19 +348,18 @@ class _Weighting(_Guiding):
     def _warn_if_heavy(self, ratio):
         "Warn if `ratio`, the weighted guidance loss divided by the task loss, is above 10"
         if not ratio > _outweighs: return
-        warnings.warn(f'AttentionGuidance: with alpha={self._alpha:g} the guidance loss is {ratio:.3g} times the task '
-                      'loss in the first step, so training mostly fits the patterns; in the paper, the ratio is about '
-                      '.1: choose alpha accordingly, or use alpha=None', stacklevel=3)
+        warn_caller(f'AttentionGuidance: with alpha={self._alpha:g} the guidance loss is {ratio:.3g} times the task '
+                    'loss in the first step, so training mostly fits the patterns; in the paper, the ratio is about '
+                    '.1: choose alpha accordingly, or use alpha=None')
 
     def _warn_if_constant(self, trainer):
         "Warn, in the first process, if training ends before the weight begins to fall"
         if self.variant.schedule == 'linear' or not trainer.is_world_process_zero(): return
         total = trainer.steps_per_epoch * int(trainer.args.num_train_epochs)
         if total <= self.variant.constant_steps:
-            warnings.warn("AttentionGuidance: with schedule='constant-then-linear' the weight is constant for "
-                          f"constant_steps={self.variant.constant_steps} steps, but this run has only {total}, "
-                          f"so the weight never falls; set constant_steps below {total}, or schedule='linear'",
-                          stacklevel=3)
+            warn_caller("AttentionGuidance: with schedule='constant-then-linear' the weight is constant for "
+                        f"constant_steps={self.variant.constant_steps} steps, but this run has only {total}, "
+                        f"so the weight never falls; set constant_steps below {total}, or schedule='linear'")
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #040
 def _written_out(

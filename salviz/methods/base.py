@@ -11,7 +11,6 @@ __all__ = ['Term', 'Limit', 'is_weight', 'is_positive', 'is_count', 'learning_ra
 import inspect
 import math
 import types
-import warnings
 from collections import Counter, namedtuple
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -25,7 +24,7 @@ import torch
 
 from ..core.bibliography import cited
 from ..core.renamed import RENAMED
-from ..core.validation import check_faults, shown
+from ..core.validation import check_faults, shown, warn_caller
 from ..models.tasks import answers_images, task_of, tasks
 
 if TYPE_CHECKING:
@@ -103,8 +102,8 @@ def _declared_tasks(method): # None if it declares none
     "Return the tasks that the class of `method` declares as supported"
     declaring = next((c for c in type(method).__mro__ if {'supported_tasks', 'serves'} & vars(c).keys()), Method)
     if 'supported_tasks' in vars(declaring): return method.supported_tasks
-    warnings.warn(f'{method.name}.serves is now called supported_tasks; the old name works until salviz 0.4',
-                  DeprecationWarning, stacklevel=3)
+    warn_caller(f'{method.name}.serves is now called supported_tasks; the old name works until salviz 0.4',
+                DeprecationWarning)
     return method.serves
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-01
@@ -223,8 +222,8 @@ def _new_spelling(cls, kind, parameters, kwargs:dict) -> dict:
     old = [f'{k}={shown(x)}' for k, x in kwargs.items() if k not in arguments]
     new = [f'{k}={shown(x)}' for k, x in moved.items()]
     if options: new.append(f'variant={kind.__name__}({", ".join(f"{k}={shown(x)}" for k, x in options.items())})')
-    warnings.warn(f'{cls.__name__}({", ".join(old)}) works until salviz 0.4; write {cls.__name__}({", ".join(new)})',
-                  DeprecationWarning, stacklevel=3)
+    warn_caller(f'{cls.__name__}({", ".join(old)}) works until salviz 0.4; write {cls.__name__}({", ".join(new)})',
+                DeprecationWarning)
     return _with_variant(cls, kind, arguments, options)
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-05e
@@ -319,8 +318,8 @@ class _Described(_WithOptions):
         new, variant = _renamed(type(self)).get(name), vars(self).get('variant')
         if isinstance(variant, Variant) and name in vars(variant): return getattr(variant, name)
         if new is None: raise AttributeError(f'{type(self).__name__!r} object has no attribute {name!r}')
-        warnings.warn(f'{self.name}.{name} is now called {new}; the old name works until salviz 0.4',
-                      DeprecationWarning, stacklevel=2)
+        warn_caller(f'{self.name}.{name} is now called {new}; the old name works until salviz 0.4',
+                    DeprecationWarning)
         return getattr(self, new)
 
     def __repr__(self):

@@ -7,7 +7,6 @@ __all__ = ['logit_loss', 'explanation_loss', 'DistillationVariant', 'Distillatio
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-002
 import math
-import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from tqdm import tqdm
 
 from ..attribution.registry import attribution_named
 from ..core.runs import Run
+from ..core.validation import warn_caller
 from ..data.signals import SignalCollator
 from ..data.texts import Collator, model_inputs
 from .base import Method, Plan, Term, Variant, is_count, is_positive, is_weight, learning_rates
@@ -367,7 +367,7 @@ class _Preparing(_Checking):
                                             'pass the same teacher as before, or start a new run')
         trainer.run.set_state(distilled_from=now)
         first = trainer.is_world_process_zero()
-        if first and (doubts := self._doubts(teacher, trainer)): warnings.warn(f'Distillation: {doubts}', stacklevel=2)
+        if first and (doubts := self._doubts(teacher, trainer)): warn_caller(f'Distillation: {doubts}')
         self._cached = None
         if self.caches and task.per_example and task.modality == 'text' and trainer.args.num_train_epochs > 1:
             self._cache(trainer.broadcast(self._explain_all(teacher, trainer) if first else None))

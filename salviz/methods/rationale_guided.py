@@ -9,7 +9,6 @@ __all__ = ['nodes_at_once', 'normalised', 'rationale_loss', 'retained_alone', 'a
            'check_trainable', 'RationaleGuided']
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-002
-import warnings
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from ..attribution.reading import Reading, real_tokens
 from ..attribution.registry import attribution_named, is_attribution, registered_attributions
 from ..attribution.saliency import begin, path_gradients, reduced
 from ..core.renamed import recorded_settings
+from ..core.validation import warn_caller
 from ..data.texts import model_inputs
 from .base import (
     Limit, Method, Plan, Term, Variant, check_method_choice, is_count, is_positive, is_weight, learning_rates)
@@ -446,9 +446,9 @@ class _Checking(_Comparing):
         if not integrates or self.steps <= nodes_at_once: return
         # in forward passes: a plain step costs 3; a node costs 2 without a graph, 2 with a graph, and 4 backward
         times = 1 + self.steps*8/3
-        warnings.warn(f'RationaleGuided: a training step with steps={self.steps} takes about {times:.0f} times as long '
-                      f"as a plain step; steps=3 takes about 7 times as long, and explanation='input_x_gradient' about "
-                      '3 times as long', stacklevel=2)
+        warn_caller(f'RationaleGuided: a training step with steps={self.steps} takes about {times:.0f} times as long '
+                    f"as a plain step; steps=3 takes about 7 times as long, and explanation='input_x_gradient' about "
+                    '3 times as long')
 
     def _check_answers(self, model):
         "Raise an error unless the options apply to answers about images"

@@ -13,7 +13,6 @@ import json
 import math
 import shutil
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -33,6 +32,7 @@ from ..attribution.registry import attribution_name, attribution_named, is_attri
 from ..attribution.saliency import input_saliency
 from ..core.renamed import recorded_settings
 from ..core.runs import Run
+from ..core.validation import warn_caller
 from ..data.texts import Collator, encode_texts, fingerprint, model_inputs
 from .base import (
     FineTuning, Limit, Method, Plan, Term, Variant, is_count, is_positive_fraction, is_weight, learning_rates, optional)
@@ -461,7 +461,7 @@ class _Unfinished:
             part = _load_explanations(self.run, self._file(start).stem)
             maker = part['weights'].item()
         except (ValueError, KeyError) as e:
-            warnings.warn(f'SalLM: {e}; the explanations of its examples are computed again', stacklevel=4)
+            warn_caller(f'SalLM: {e}; the explanations of its examples are computed again')
             return None
         if maker == self.maker: return part
         return None
@@ -856,7 +856,7 @@ class _Refreshing(_Explaining):
         damage = self._damage(trainer.run, explained) if explained in before else None
         if trainer.broadcast(explained not in before or damage is not None):
             if trainer.is_world_process_zero():
-                if damage: warnings.warn(f'SalLM: {damage}; the explanations are computed again', stacklevel=2)
+                if damage: warn_caller(f'SalLM: {damage}; the explanations are computed again')
                 refreshed = sorted({*before, explained})
                 with full_precision(trainer.model):
                     self._explain_all(trainer.model, trainer, _arrays_of(explained), refreshed=refreshed)
@@ -888,7 +888,7 @@ class _Preparing(_Refreshing):
                                 f'{epoch}; remove the checkpoints after step {begin} to resume from there, '
                                 'or start a new run')
         if damage and trainer.is_world_process_zero():
-            warnings.warn(f'SalLM: {damage}; the explanations are computed again', stacklevel=3)
+            warn_caller(f'SalLM: {damage}; the explanations are computed again')
         return not is_explained or damage is not None, done, epoch, begun
 
     def prepare(self, trainer:'MethodTrainer') -> None:

@@ -11,7 +11,6 @@ __all__ = ['measure_names', 'is_measure', 'measure_of', 'better_of', 'names_of_r
 import html
 import math
 import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -21,7 +20,7 @@ import numpy as np
 import pandas as pd
 from annotated_types import Ge, Le
 
-from ..core.validation import check_choice, check_faults, renamed_arguments, validated
+from ..core.validation import check_choice, check_faults, renamed_arguments, validated, warn_caller
 from ..core.words import latex_text
 from .robustness import derived_score, is_derived
 from .scores import check_fraction, check_lengths, check_shapes, run_agreement, train_test_gap
@@ -668,8 +667,8 @@ def _warn_if_wide(table, small, wide, max_width):
     sizes = [None, *_smaller]
     smaller = next((size for size in sizes[sizes.index(small) + 1:] if _table_inches(table, size) <= max_width), None)
     ways = [f'small={smaller!r}']*(smaller is not None) + ['wide=True']*(not wide) + ['fewer columns']
-    warnings.warn(f'latex: the table is about {inches:.1f} inches wide, but only {max_width:.1f} are available; use '
-                  f'{" or ".join(ways)}', stacklevel=5)
+    warn_caller(f'latex: the table is about {inches:.1f} inches wide, but only {max_width:.1f} are available; use '
+                f'{" or ".join(ways)}')
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #056x
 def _prose(text): return latex_text(text, prose=True)

@@ -8,7 +8,6 @@ __all__ = ['state_of', 'read_study', 'best_settings', 'StudyResults']
 # %% ../../nbs/08_metrics/05_study_results.ipynb #r004
 import math
 import re
-import warnings
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -22,7 +21,7 @@ from ..core.provenance import study_facts
 from ..core.renamed import renamed_design
 from ..core.run_files import read_object
 from ..core.runs import Run
-from ..core.validation import check_arguments, check_faults
+from ..core.validation import check_arguments, check_faults, warn_caller
 from .statistics import (
     better_of, format_value, id_columns, is_measure, measure_of, names_of_runs, over_seeds, result_table)
 
@@ -74,7 +73,7 @@ class _StudyFolder:
         file = self.folder/'cells'/f'{name}.json'
         try: return read_object(file)
         except FileNotFoundError: return {}
-        except ValueError as e: warnings.warn(f'Study: {file} {e}; run() measures this trial again', stacklevel=2)
+        except ValueError as e: warn_caller(f'Study: {file} {e}; run() measures this trial again')
         return {}
 
     def finished_trials(self, who:str) -> list:

@@ -8,14 +8,13 @@ __all__ = ['are_numbers', 'class_names', 'name_classes', 'agreed_data', 'check_c
            'as_array', 'trainable_weights']
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm03
-import warnings
-
 import numpy as np
 import torch
 from datasets import ClassLabel, Dataset, Sequence
 from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from ..core.names import class_places
+from ..core.validation import warn_caller
 from .attention import unwrapped
 from .tasks import task_of, tasks
 
@@ -220,9 +219,8 @@ def trained_order(
         raise ValueError(f'{str(name)!r} has a trained head for the classes {", ".join(head_names)}, but labels are '
                          f'{", ".join(labels)}; omit labels, and if the classes are the same, rename them in the '
                          'order of the head with salviz.models.agreement.name_classes(model, [...])')
-    warnings.warn(f'{str(name)!r}: the trained head has the classes in the order {", ".join(head_names)}, '
-                  f'but labels lists them in the order {", ".join(labels)}; the order of the head is used',
-                  stacklevel=5)
+    warn_caller(f'{str(name)!r}: the trained head has the classes in the order {", ".join(head_names)}, '
+                f'but labels lists them in the order {", ".join(labels)}; the order of the head is used')
     return head_names
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm20b
@@ -234,9 +232,8 @@ def named_as(model, names):
     if model_names is not None and class_places(model_names, names) == list(range(count)): return
     name_classes(model, names)
     if model_names is not None:
-        warnings.warn(f'load_model: the config of the checkpoint lists the classes {", ".join(model_names)}, '
-                      f'but the run was trained with {", ".join(names)}; the names from the run are used',
-                      stacklevel=3)
+        warn_caller(f'load_model: the config of the checkpoint lists the classes {", ".join(model_names)}, '
+                    f'but the run was trained with {", ".join(names)}; the names from the run are used')
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm23
 def _embedded(model) -> int: # None if the model has no table of token embeddings
@@ -310,8 +307,8 @@ def agreed_pads(
     if ids is None or mask is None or model_pad is None or not _finds_its_row_by_pads(model): return batch
     pads = mask == 0
     if not (ids[pads] != model_pad).any(): return batch
-    warnings.warn(f'explain: the batch was not padded with the padding token of the model (id {model_pad}), '
-                  'which its head needs to find the last token; the padding was replaced', stacklevel=4)
+    warn_caller(f'explain: the batch was not padded with the padding token of the model (id {model_pad}), '
+                'which its head needs to find the last token; the padding was replaced')
     return {**batch, 'input_ids': ids.masked_fill(pads, model_pad)}
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm24c

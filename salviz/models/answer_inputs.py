@@ -6,7 +6,6 @@
 __all__ = ['as_image', 'processor_faults', 'prompted', 'encoded_answers', 'answer_batch']
 
 # %% ../../nbs/03_models/17_answer_inputs.ipynb #an03
-import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 
 from ..core.image_layout import token_fractions
-from ..core.validation import check_faults
+from ..core.validation import check_faults, warn_caller
 from ..metrics.localisation import rationale_mask
 from .image_tokens import image_layout, image_positions
 
@@ -97,7 +96,7 @@ def encoded_answers(
             more['rationale'] = _marked_fractions(layout, is_image, row['rationale'])
             empty += row['rationale'] is not None and more['rationale'] is None
         yield dict(input_ids=ids, labels=labels, prompt=prompt, length=len(ids), example_id=first_id + i, **more)
-    if empty: warnings.warn(f'the marks of {empty} of {i + 1} rows cover no image token; these rows have no rationale')
+    if empty: warn_caller(f'the marks of {empty} of {i + 1} rows cover no image token; these rows have no rationale')
 
 # %% ../../nbs/03_models/17_answer_inputs.ipynb #an11
 def _extended(x, count) -> torch.Tensor: # [batch, count]

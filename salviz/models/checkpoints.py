@@ -6,7 +6,6 @@
 __all__ = ['step_of', 'refuse_damaged', 'last_usable', 'thin_out', 'load_model']
 
 # %% ../../nbs/03_models/08_checkpoints.ipynb #c004
-import warnings
 import zipfile
 from os import PathLike
 from pathlib import Path
@@ -19,6 +18,7 @@ from ..core.run_files import (
     checkpoint_damage, read_manifest, read_object, remove_checkpoint, resume_files, slim_checkpoint)
 from ..core.runs import Run
 from ..core.snapshots import read_header
+from ..core.validation import warn_caller
 from ..metrics.tasks import tasks
 from . import nets
 from .adapters import adapter_file, load_adapted
@@ -110,7 +110,7 @@ def last_usable(
         return None
     if passed:
         why = f'a later checkpoint is damaged ({"; ".join(passed)})'
-        warnings.warn(f'train: {run.path.name} resumes from {folder.name}, because {why}', stacklevel=2)
+        warn_caller(f'train: {run.path.name} resumes from {folder.name}, because {why}')
         run.set_state(passed_over=passed)
     return folder
 
@@ -189,5 +189,5 @@ def load_model(
             model = load_adapted(path, kind, base_facts, base)
         else: model = kind.from_pretrained(path, use_safetensors=True, **local).eval()
     named_as(model, _classes_of(run))
-    for note in align_tokens(model, tokenizer, 'load_model'): warnings.warn(note, stacklevel=2)
+    for note in align_tokens(model, tokenizer, 'load_model'): warn_caller(note)
     return model, tokenizer

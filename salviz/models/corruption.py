@@ -6,7 +6,6 @@
 __all__ = ['corruptions', 'train_tokenizer', 'small_model', 'pack_texts', 'MaskTokens', 'token_counts', 'ReplaceTokens']
 
 # %% ../../nbs/03_models/06_corruption.ipynb #003
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
@@ -17,7 +16,7 @@ from datasets import Dataset, DatasetDict, DatasetInfo, Features, Value
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
-from ..core.validation import Count, Seed, check_faults, renamed_arguments, validated
+from ..core.validation import Count, Seed, check_faults, renamed_arguments, validated, warn_caller
 from .loading import class_config, forked_random, tasks_of_kind
 from .random import keyed_uniform
 from .tasks import task_heads, tasks
@@ -239,8 +238,8 @@ def pack_texts(
         packed[name] = rows if listed else Dataset.from_dict(dict(text=rows), info=info)
     have = 'has' if long == 1 else 'have'
     if long:
-        warnings.warn(f'pack_texts: {long} of {total} texts {have} more than block={block} tokens; '
-                      'they are split at spaces and spread over several rows', stacklevel=2)
+        warn_caller(f'pack_texts: {long} of {total} texts {have} more than block={block} tokens; '
+                    'they are split at spaces and spread over several rows')
     if single: return packed['']
     return DatasetDict(packed)
 

@@ -8,7 +8,6 @@ __all__ = ['example_mean', 'Head', 'full', 'Task', 'MultiLabel', 'Regression', '
            'answers_images', 'observed_model', 'is_multi_label', 'class_probabilities', 'attribution_target']
 
 # %% ../../nbs/03_models/02_tasks.ipynb #t03
-import warnings
 from collections import namedtuple
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +22,7 @@ from transformers import (
     AutoModelForImageClassification, AutoModelForMaskedLM, AutoModelForQuestionAnswering, AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification, AutoModelForTokenClassification, ElectraConfig, ElectraForPreTraining)
 
+from ..core.validation import warn_caller
 from ..metrics.tasks import Facts, tasks
 from .attention import unwrapped
 
@@ -61,8 +61,8 @@ def _take_old_names(cls):
     "Accept a custom task that defines a method under its old name, with a warning"
     for old, new in dict(own_score='prediction_score', asked='queried').items():
         if old not in vars(cls): continue
-        warnings.warn(f'{cls.__name__}.{old} is now called {new}; the old name works until salviz 0.4',
-                      DeprecationWarning, stacklevel=3)
+        warn_caller(f'{cls.__name__}.{old} is now called {new}; the old name works until salviz 0.4',
+                    DeprecationWarning)
         setattr(cls, new, vars(cls)[old])
 
 # %% ../../nbs/03_models/02_tasks.ipynb #018

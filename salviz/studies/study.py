@@ -14,7 +14,6 @@ import numbers
 import re
 import shutil
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -32,7 +31,8 @@ from ..core.locks import RunInUse
 from ..core.renamed import recorded_names, renamed_settings
 from ..core.run_files import sealed, to_json, write_whole
 from ..core.runs import Run
-from ..core.validation import PositiveInt, Seed, check_arguments, check_faults, grouped_arguments, validated
+from ..core.validation import (
+    PositiveInt, Seed, check_arguments, check_faults, grouped_arguments, validated, warn_caller)
 from ..metrics.statistics import checked_better, is_measure, measure_names, measure_of
 from ..metrics.study_results import StudyResults, read_study, state_of
 from .engines import run_on
@@ -656,10 +656,10 @@ class _TrialList(_FinishedTrials):
             message = (f'Study: {len(failed)} of {len(self.cells)} trials failed, {first} with {error}; status() lists '
                        f'all of them; run() tries each trial up to {most_tries} times; run(retry="all") resets the '
                        'number of tries')
-            warnings.warn(message, stacklevel=4)
+            warn_caller(message)
         if busy:
-            warnings.warn(f'Study: {len(busy)} trial{"s are" if len(busy) > 1 else " is"} being trained by another '
-                          f'process ({busy[0]}); call run() again when this training has ended', stacklevel=4)
+            warn_caller(f'Study: {len(busy)} trial{"s are" if len(busy) > 1 else " is"} being trained by another '
+                        f'process ({busy[0]}); call run() again when this training has ended')
 
 # %% ../../nbs/07_studies/03_study.ipynb #031r
 class _RunningStudy(_TrialList):

@@ -7,13 +7,13 @@ __all__ = ['scores_in', 'answers_of', 'RunCallback', 'BarCallback', 'early_stopp
 
 # %% ../../nbs/06_training/06_callbacks.ipynb #e003
 import time
-import warnings
 
 import numpy as np
 from tqdm import tqdm
 from transformers import EarlyStoppingCallback, TrainerCallback
 
 from ..core.run_files import read_object
+from ..core.validation import warn_caller
 
 # %% ../../nbs/06_training/06_callbacks.ipynb #031
 class _Recording(TrainerCallback):
@@ -115,11 +115,10 @@ class RunCallback(_Recording):
         rows, answer, others = self.answers
         if answer is None or 'stuck_at' in self.trainer.run.state: return
         self.trainer.run.set_state(stuck_at=dict(step=state.global_step, answer=answer))
-        warnings.warn(f'train: at step {state.global_step} of {state.max_steps} the model predicts class {answer} '
-                      f'for all {rows} validation rows, although {others:.0%} have another label. '
-                      'Such a run seldom recovers. Train for more epochs, with a warm-up '
-                      '(`args=dict(warmup_steps=.1)`) or a lower learning rate',
-                      stacklevel=2)
+        warn_caller(f'train: at step {state.global_step} of {state.max_steps} the model predicts class {answer} '
+                    f'for all {rows} validation rows, although {others:.0%} have another label. '
+                    'Such a run seldom recovers. Train for more epochs, with a warm-up '
+                    '(`args=dict(warmup_steps=.1)`) or a lower learning rate')
 
     def on_save(self, args, state, control, **kwargs): self.tell('save')
 

@@ -14,7 +14,6 @@ import sys
 import sysconfig
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from transformers import TrainingArguments
 
 from ..core.locks import Held
 from ..core.runs import Run, processor, untouched, untrained
-from ..core.validation import check_faults
+from ..core.validation import check_faults, warn_caller
 from ..data.texts import fingerprint
 from ..methods.base import FineTuning, Method, check_cite, method_classes
 from ..metrics.tasks import check_labels
@@ -325,7 +324,7 @@ def _agreed(model, tokenizer, data, settings) -> tuple: # (data, probes, entries
         of_classes = of_classes + more
     notes = of_classes + align_tokens(model, tokenizer)
     notes += trainable_weights(model, settings.weights_dtype, settings.learning_rate)
-    for note in notes: warnings.warn(note, stacklevel=4)
+    for note in notes: warn_caller(note)
     entries = dict(agreement=notes) if notes else {}
     return agreed, probes, entries | (dict(class_order=class_names(model)) if of_classes else {})
 
@@ -352,9 +351,9 @@ def open_job(
     check_faults('saliency is recorded in snapshots, which runs of vision-language models do not have; '
                  'set saliency=None' if lacks_snapshots else '', 'train: ')
     if settings.snapshots and not feed.has_snapshots:
-        warnings.warn(f'train: the run of {type(model).__name__} has no snapshots, because a recording covers '
-                      'only one of its inner models; after training, explore(model, processor, image=..., prompt=...) '
-                      'shows its attention. To hide this warning, set snapshots=0', stacklevel=5)
+        warn_caller(f'train: the run of {type(model).__name__} has no snapshots, because a recording covers '
+                    'only one of its inner models; after training, explore(model, processor, image=..., prompt=...) '
+                    'shows its attention. To hide this warning, set snapshots=0')
         settings = replace(settings, snapshots=0)
     if settings.snapshots: observes(model)
     args = _place(run_dir, resume, method, settings, feed.task)

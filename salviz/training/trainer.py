@@ -12,7 +12,6 @@ import math
 import shutil
 import tempfile
 import threading
-import warnings
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -27,6 +26,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from ..core.locks import turn
 from ..core.runs import Run
+from ..core.validation import warn_caller
 from ..data.texts import model_inputs
 from ..methods.ad_drop import prior_method, prior_strategies
 from ..methods.base import Method
@@ -144,8 +144,8 @@ def _measured_kernel(trainer) -> str: # None: the model has only one kernel
     seconds = least_seconds(acts | dict(fp32=partial(_losses_by, trainer, kernels[0], batch)))
     in_fp32, chosen = seconds.pop('fp32'), min(seconds, key=seconds.get)
     if seconds[chosen] > in_fp32:
-        warnings.warn(f"train: on this processor, a pass in bf16 takes {seconds[chosen]/in_fp32:.2f} times as long as "
-                      "in fp32; use precision='fp32'", stacklevel=6)
+        warn_caller(f"train: on this processor, a pass in bf16 takes {seconds[chosen]/in_fp32:.2f} times as long as "
+                    "in fp32; use precision='fp32'")
     if seconds[chosen] < _clearly*seconds[kernels[0]]: return chosen
     return kernels[0]
 

@@ -12,7 +12,6 @@ import os
 import shutil
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -27,7 +26,7 @@ from transformers import TrainerCallback
 from ..attribution.registry import Attribution, attribution_name, attribution_named
 from ..core.locks import Held
 from ..core.runs import Run
-from ..core.validation import Count, PositiveInt, Seed, check_faults
+from ..core.validation import Count, PositiveInt, Seed, check_faults, warn_caller
 from ..data.texts import encode_texts
 from ..methods.base import FineTuning, Progress
 from ..models.agreement import check_tokens, class_names
@@ -277,8 +276,8 @@ class _Watching(TrainerCallback):
         try: yield
         except Exception as e:
             self.error = e
-            warnings.warn(f'watch: recording failed at step {self.step_number} ({type(e).__name__}: {e}); the training '
-                          'continues without further recordings', stacklevel=4)
+            warn_caller(f'watch: recording failed at step {self.step_number} ({type(e).__name__}: {e}); the training '
+                        'continues without further recordings')
             self._end('failed')
 
     def _record(self):
@@ -417,8 +416,8 @@ class _Callback(_Loop):
                 raise ValueError(f'watch: the model of the Trainer is not the watched {name}; '
                                  'use trainer.add_callback(watch(trainer.model, ...))')
         if getattr(args, 'prompts', None):
-            warnings.warn('watch: the Trainer adds prompts to the sentences (args.prompts); the recordings contain the '
-                          'sentences without them', stacklevel=2)
+            warn_caller('watch: the Trainer adds prompts to the sentences (args.prompts); the recordings contain the '
+                        'sentences without them')
         self.step_number, self.epoch = state.global_step, float(state.epoch or 0)
         self.spacing.begin()
 
