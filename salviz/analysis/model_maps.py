@@ -663,14 +663,16 @@ def explain_alike(
 ) -> list: # of `Snapshot`, one per text
     "Explain all `texts` for the same class"
     _check_whole(model, tokenizer, texts)
+    chosen = target
     if target is None and saliency is not None and head_of(unwrapped(model)) == 'sequence':
         first, = _explain_texts(model, tokenizer, texts[:1], saliency=None, attribution=False)
-        if 'probabilities' in first.arrays: target = int(first.arrays['probabilities'].argmax())
-    capture = capture_texts(model, tokenizer, texts, target, None, saliency, None, False, None,
+        if 'probabilities' in first.arrays: chosen = int(first.arrays['probabilities'].argmax())
+    capture = capture_texts(model, tokenizer, texts, chosen, None, saliency, None, False, None,
                             interventions=interventions)
     snapshots = _explained(capture)
     for s in snapshots:
-        s.info['explains'] = s.info['explains'].replace('given as target', 'predicted for the first text')
+        if target is None:
+            s.info['explains'] = s.info['explains'].replace('given as target', 'predicted for the first text')
     return snapshots
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #qk2

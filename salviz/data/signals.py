@@ -429,7 +429,7 @@ def _informative_boxes(
         if layout.places == axis: last = max(layout.offsets)
         if last + size > length:
             raise ValueError(f'the box of this layout does not fit: along the {axis} axis, it covers positions '
-                             f'{last} to {last + size}, but an example has only {length}')
+                             f'{last} to {last + size - 1}, but an example has only positions 0 to {length - 1}')
         if layout.places == axis: start = np.asarray(layout.offsets)[label]
         elif fixed is None: start = rng.integers(0, length - size + 1, len(label))
         else: start = fixed

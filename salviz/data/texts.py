@@ -7,7 +7,7 @@ __all__ = ['rating_classes', 'readers', 'other_splits', 'three_splits', 'polar_c
            'refuse_rows', 'check_column', 'written_labels', 'stratified_order', 'checked_fractions', 'cut_rows',
            'check_splits', 'load_text', 'polar_sentences', 'load_tokens', 'copy_reorder', 'load_pairs',
            'load_questions', 'subset', 'fingerprint', 'align_answers', 'data_task', 'data_classes', 'encode',
-           'encode_texts', 'Collator', 'model_inputs']
+           'answers_within', 'encode_texts', 'Collator', 'model_inputs']
 
 # %% ../../nbs/02_data/00_texts.ipynb #003
 import ast
@@ -719,7 +719,7 @@ def _are_counted(sentences):
         runs.append([int(m[1]) for m in counts if not m[2]])
     if any(run != [*range(run[0], run[0] + len(run))] for run in runs if run): return False
     starts, whole = {run[0] for run in runs if run}, [*chain(*runs)]
-    return starts in ({0}, {1}) or whole == [*range(whole[0], whole[0] + len(whole))]
+    return not whole or starts in ({0}, {1}) or whole == [*range(whole[0], whole[0] + len(whole))]
 
 # %% ../../nbs/02_data/00_texts.ipynb #055
 def _bio(path, word=None, tag=None):
@@ -745,6 +745,7 @@ def _bio(path, word=None, tag=None):
         words_only = [c for i, c in sentence if (i, c) not in extra]
         if words_only: done.append(([c[word] for c in words_only], [c[tag] for c in words_only]))
     words = [w for row, _ in done for w in row]
+    if not words: problem = problem or 'each line is a range of words or an empty node; at least one word is required'
     if len(words) > 9 and len({*words}) == 1:
         problem = problem or f'column {word} is {words[0]!r} on every line, so it does not contain the words; {choose}'
     check_faults(problem, f'{path}: ')
@@ -1368,10 +1369,10 @@ def encode(
     return encoded['']
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa10
-def _answers_within(
-    data:DatasetDict, # from `load_questions`
-    tokenizer,        # a fast tokenizer from transformers
-    max_length=None,  # as for `encode`
+def answers_within(
+    data:DatasetDict,                    # from `load_questions`
+    tokenizer:'PreTrainedTokenizerBase', # a fast tokenizer from transformers
+    max_length:int|None=None,            # as for `encode`
 ) -> DatasetDict:
     "Remove questions from `data` if their answers would be cut off; a warning gives the number of removed questions"
     needed = {'text', 'text_pair', 'answer'}

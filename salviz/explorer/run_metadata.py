@@ -125,7 +125,8 @@ def choose(
     for i, number in enumerate(chosen):
         if from_end and number not in have and -len(have) <= number < 0: chosen[i] = have[number]
     missing = [number for number in chosen if number not in have]
-    if missing or not chosen: raise ValueError(f'{what} {missing} were not recorded; available: {list(have)}')
+    if not chosen: raise ValueError(f'the list of {what} must not be empty; available: {list(have)}')
+    if missing: raise ValueError(f'{what} {missing} were not recorded; available: {list(have)}')
     return sorted(set(chosen))
 
 def check_recorded(run):

@@ -1001,8 +1001,8 @@ def _are_texts(x) -> bool:
     "Return whether `x` is a list of texts, a list of pairs of texts, or a `Dataset` with texts"
     if isinstance(x, Dataset): return 'text' in x.column_names
     if not isinstance(x, (list, tuple)): return False
-    return (all(isinstance(t, str) for t in x)
-            or all(isinstance(t, (list, tuple)) and len(t) == 2 for t in x))
+    def is_pair(t): return isinstance(t, (list, tuple)) and len(t) == 2 and all(isinstance(part, str) for part in t)
+    return all(isinstance(t, str) for t in x) or all(map(is_pair, x))
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #slv-1
 @dataclass(frozen=True, repr=False)

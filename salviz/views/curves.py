@@ -149,10 +149,10 @@ def _line(name, runs, x, band, ends):
     if grid is None: raise ValueError(f'the runs of {name} have no {x} in common; draw them as separate lines')
     notes = []
     if not alike:
-        ends, where = sorted({float(a[-1]) for a, _ in runs.values()}), ''
-        if len(ends) > 1:
-            where = (f'; the line ends at {x} {digits_of(ends[0], 6)}, where the shortest ends (the longest: '
-                     f'{digits_of(ends[-1], 6)})')
+        lasts, where = sorted({float(a[-1]) for a, _ in runs.values()}), ''
+        if len(lasts) > 1:
+            where = (f'; the line ends at {x} {digits_of(lasts[0], 6)}, where the shortest ends (the longest: '
+                     f'{digits_of(lasts[-1], 6)})')
         notes.append(f'{name}: runs recorded at different {x}s, interpolated to a common grid{where}.')
     return pd.DataFrame({'name': name, x: grid, **spread(values, band, ends)}), notes
 

@@ -345,8 +345,8 @@ def test_min_max_uses_training_values_of_each_entry():
     (dict(process='white'), "process must be one of 'gaussian'"),
     (dict(sampling='even'), 'sampling must be'),
     (dict(positional='code'), 'positional must be'), (dict(n_test=0), 'n_test must be an integer at least 2'),
-    (dict(features=30), 'along the feature axis, it covers positions 10 to 40'),
-    (dict(layout='positional-feature', features=48), 'along the feature axis, it covers positions 29 to 49'),
+    (dict(features=30), 'along the feature axis, it covers positions 10 to 39'),
+    (dict(layout='positional-feature', features=48), 'along the feature axis, it covers positions 29 to 48'),
     (dict(normalise='published'), 'normalise must be')])
 def test_unknown_benchmark_raises(kwargs, message):
     with pytest.raises(ValueError, match=message):

@@ -328,7 +328,7 @@ def test_too_many_lines_raise_an_error_with_their_number_and_the_options():
     (dict(theme='solarized'), ValueError, "theme must be 'light' or 'dark' or None, got 'solarized'"),
     (dict(layers=1), ValueError, r'layers \[1\] were not recorded; available: \[0, 2, 5\]'),
     (dict(heads=[4]), ValueError, r'heads \[4\] were not recorded; available: \[0, 1, 2, 3\]'),
-    (dict(heads=[]), ValueError, r'heads \[\] were not recorded')])
+    (dict(heads=[]), ValueError, 'the list of heads must not be empty')])
 def test_wrong_arguments_raise_clear_errors(kwargs, error, message):
     with pytest.raises(error, match=message): bertviz_view(snapshot(), **kwargs)
 

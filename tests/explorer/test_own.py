@@ -143,6 +143,8 @@ def test_the_difference_is_that_of_one_class(tiny_bert, tiny_tokenizer):
         alone, = _explain_texts(model, tiny_tokenizer, text, predicted, saliency='input_x_gradient', attribution=False)
         assert np.array_equal(answer.arrays['saliency'], alone.arrays['saliency'])
     assert 'predicted for the first text' in a.info['explains'] == b.info['explains']
+    chosen, = explain_alike(model, tiny_tokenizer, [recorded], target=1 - predicted)
+    assert 'given as target' in chosen.info['explains']
 
 def test_a_model_without_tokenizer_raises_an_error(tiny_bert, tmp_path):
     run = invented.run(tmp_path/'run')

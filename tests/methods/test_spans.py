@@ -10,7 +10,7 @@ import torch
 
 from salviz.attribution.explanations import explain
 from salviz.core.runs import Run
-from salviz.data.texts import Collator, _answers_within, _synthetic_questions, encode, load_questions
+from salviz.data.texts import Collator, answers_within, _synthetic_questions, encode, load_questions
 from salviz.metrics.scores import span_metrics
 from salviz.methods import (ADDrop, AttentionGuidance, AttentionGuidanceVariant, FineTuning, RationaleGuided,
                             RationaleGuidedVariant, SaliencyGuided, SalLM)
@@ -117,7 +117,7 @@ def test_truncated_answers_raise_or_are_left_out(data, tokenizer):
     with pytest.raises(ValueError, match=f'answers_within .* in {len(part) - len(uncut)} rows'):
         encode(part, tokenizer, longest)
     with pytest.warns(UserWarning, match=f'{len(part) - len(uncut)} of {len(part)} questions, because their answers'):
-        within = _answers_within(datasets.DatasetDict(train=part), tokenizer, longest)['train']
+        within = answers_within(datasets.DatasetDict(train=part), tokenizer, longest)['train']
     assert within['text_pair'] == [part['text_pair'][i] for i in uncut]
     with pytest.warns(UserWarning, match='were truncated'): assert len(encode(within, tokenizer, longest)) == len(uncut)
 
@@ -142,7 +142,7 @@ def test_answers_are_truncated_on_either_side_only_if_text_was_removed(tokenizer
     first, last = whole.index(1), len(whole) - 1 - whole[::-1].index(1)
     assert last > first # pieces
     with pytest.warns(UserWarning, match='removed 1 of 2 questions'):
-        within = _answers_within(datasets.DatasetDict(train=part), left, len(whole) - (first - whole.index(0)) - 1)
+        within = answers_within(datasets.DatasetDict(train=part), left, len(whole) - (first - whole.index(0)) - 1)
     assert within['train']['answer'] == [[11, 15]]
     unseen = part.select([0]).map(lambda r: dict(text_pair='a dog\x00', answer=[2, 6]))
     [labels] = encode(unseen, tokenizer)['labels']
@@ -155,10 +155,10 @@ def test_malformed_answers_raise_a_clear_error(answer):
     with pytest.raises(ValueError, match="column 'answer' has an answer that is not in the context .* row 0"):
         load_questions(dict(train=table))
 
-def test_answers_within_raises_for_invalid_arguments(data, tokenizer):
+def testanswers_within_raises_for_invalid_arguments(data, tokenizer):
     for other in (data['train'], datasets.DatasetDict(train=data['train'].remove_columns('text_pair'))):
         with pytest.raises(ValueError, match='a DatasetDict of questions with contexts'):
-            _answers_within(other, tokenizer)
+            answers_within(other, tokenizer)
 
 bad = [(lambda d: d.remove_columns('text_pair'), 'requires the context of each question in a column text_pair'),
        (lambda d: d.map(lambda r: dict(answer=[3, 900])), r'in the context .text_pair., got \[3, 900\] in row 0'),

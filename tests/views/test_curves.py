@@ -330,6 +330,16 @@ def test_captions_are_sentences_with_plain_names_and_what_the_frame_says_of_itse
     assert gradient_boxes(frame.copy().assign(gradient=1.)).caption.count('Model: m.') <= 1
 
 
+@pytest.mark.parametrize('first', [3, 1])
+def test_bands_of_runs_with_different_steps_end_at_the_bounds_of_the_metric(tmp_path, first):
+    runs = [run(tmp_path/'a', [.9, .9, .01, .9]), run(tmp_path/'b', [.9, .02], seed=1, first=first)]
+    view = loss_curves(runs, smooth=1) # the runs end at the same step, or at different steps
+    at = view.frame.iloc[0 if first == 3 else -1]
+    first_loss, second_loss = (.01, .9) if first == 3 else (.9, .02)
+    mean, deviation = mean_and_deviation([first_loss, second_loss])
+    np.testing.assert_allclose(at[['value', 'low', 'high']].astype(float), [mean, 0, mean + deviation])
+
+
 def test_bands_end_where_there_are_no_values_any_more(tmp_path):
     runs = [run(tmp_path/str(i), losses, seed=i) for i, losses in enumerate(([.01, .02], [.9, .8], [.05, .1]))]
     for band in ('deviation', 'interval'):
