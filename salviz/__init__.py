@@ -10,7 +10,7 @@ from types import FunctionType
 __version__ = "0.2.0"
 
 def _public_names(file) -> dict: # {public name: its module}
-    "Return {name: module} of the names that the stub `file` re-exports, including those of `from .methods import *`"
+    "Return the module of each name that the stub `file` re-exports, also through `from .methods import *`"
     home = {}
     for statement in ast.parse(file.read_text(encoding='utf-8')).body:
         if not isinstance(statement, ast.ImportFrom): continue
@@ -34,14 +34,14 @@ def __getattr__(name):
 def __dir__(): return [*globals(), *__all__]
 
 def lazy_attributes(module, home):
-    "Return a `__getattr__` for `module` that imports the names in `home` {name: module} when they are first used"
+    "Return a `__getattr__` for `module` that imports each name in `home`, {name: module}, on first use"
     def load(name):
         if name not in home: raise AttributeError(f'module {module} has no attribute {name!r}')
         return getattr(import_module(f'salviz.{home[name]}'), name)
     return load
 
 def lazy_names(package, **more):
-    "Return a `__getattr__` for `package` that imports the public names of its modules, and `more` {name: module}"
+    "Return a `__getattr__` for `package` that imports public names of its modules and the names in `more`"
     within = package.removeprefix('salviz.')
     home = {name: module for name, module in _home.items() if module.startswith(f'{within}.')}
     return lazy_attributes(package, home | {name: f'{within}.{module}' for name, module in more.items()})

@@ -49,7 +49,7 @@ def _refuse_unknown(
     apart=(),      # their arguments that cannot be set
     who='--set',   # name in the error
 ):
-    "Raise an error for settings that are not arguments of any of `takers`"
+    "Raise an error for settings that none of the functions in `takers` accepts"
     import inspect
     from salviz.studies.trials import check_allowed
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
@@ -61,7 +61,6 @@ def _refuse_unknown(
 def _size(
     word, # a whole number or 'full'
 ):
-    "Parse a training size"
     if word == 'full': return word
     return _whole(1, "a positive integer, or 'full'")(word)
 
@@ -70,7 +69,7 @@ def _whole(
     least,       # the smallest allowed number
     wanted=None, # description for the error
 ):
-    "Return a parser of whole numbers that are not below `least`"
+    "Return a parser for whole numbers from `least` upwards"
     wanted = wanted or f'a whole number of at least {least}'
     def read(word):
         if not re.fullmatch(r'[+-]?\d{1,15}', word) or int(word) < least:
@@ -132,7 +131,7 @@ def _run_train(a):
 
 # %% ../nbs/13_cli/02_cli.ipynb #009c
 def _in_processes(a) -> int: # exit status
-    "Run `salviz train` in several synchronised processes on this machine, with accelerate"
+    "Run `salviz train` with accelerate in several synchronised processes on this machine"
     from salviz.studies.processes import in_step, examples_per_process
     examples_per_process(a.batch_size, a.processes)
     command, environment = in_step(a.processes, '-m', 'salviz', *a.argv)
@@ -155,7 +154,7 @@ def _load_head(name, data, seed):
 
 # %% ../nbs/13_cli/02_cli.ipynb #cli-datab
 def _make_method(kind, settings):
-    "Return a method of class `kind` with `settings` under their recorded names; raise an error for unknown settings"
+    "Construct a method of class `kind` from recorded or current settings; raise an error for unknown settings"
     from salviz.studies.trials import check_allowed
     check_allowed(f'{kind.__name__}: no argument', settings, kind.accepted())
     return kind.from_args(settings)
@@ -181,7 +180,7 @@ def _table_in(path):
 
 # %% ../nbs/13_cli/02_cli.ipynb #012b
 def _check_free(command, files, force):
-    "Raise a `FileExistsError` for the first of `files` that exists, unless `force` is True"
+    "Raise a `FileExistsError` for the first existing file in `files`, unless `force` is True"
     existing = [file for file in map(Path, files) if file.exists()]
     if existing and not force:
         raise FileExistsError(f'{command}: {existing[0]} already exists; use --force to overwrite it, or choose '
@@ -282,7 +281,6 @@ def _run_remake(a):
 def _comma_list(
     word, # names separated by commas
 ) -> list:
-    "Parse names separated by commas"
     return [name.strip() for name in word.split(',') if name.strip()]
 
 def _run_compare(a):
@@ -338,7 +336,7 @@ def _numbers(
 def _heads(
     word, # numbers as for `_numbers`, or a word such as 'mean' or 'rollout'
 ) -> list:
-    "Parse numbers of heads, or a word such as 'mean'"
+    "Parse head indices, or a word such as 'mean'"
     if word.isalpha(): return [word]
     return _numbers(word)
 
@@ -401,7 +399,7 @@ _course_uses['class'] = 'out'
 
 # %% ../nbs/13_cli/02_cli.ipynb #co-2b
 def _course_word(a):
-    "Return the form of `salviz course` (course, class, grade, teach or check) and its paths"
+    "Check the arguments of `salviz course`; return its form (course, class, grade, teach or check) and paths"
     what, paths = 'course', a.words
     if a.check: what = 'check'
     if paths and paths[0] in ('class', 'grade', 'teach'): what, *paths = paths
@@ -411,7 +409,7 @@ def _course_word(a):
     return what, paths
 
 def _course_faults(what, paths, wrong, a) -> Iterator[str]:
-    "Yield the faults in the command line of `salviz course`; `wrong` lists the options that this form does not have"
+    "Yield the errors in the command line of `salviz course`; `wrong` lists options that the form does not accept"
     if wrong and what != 'course': yield f' {what}: --{wrong[0]} is not an option of this command'
     if wrong: yield f': --{wrong[0]} is an option of `salviz course grade`' + ' and `class`'*(wrong[0] == 'out')
     if what == 'course' and len(paths) != 1:
@@ -803,7 +801,7 @@ def _is_explained(error) -> bool:
 
 # %% ../nbs/13_cli/02_cli.ipynb #025b
 def _sentence(error) -> str:
-    "Return the message of `error` in one line"
+    "Return the message of `error` as a single line"
     message = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
     if isinstance(error, OSError) and error.filename is not None: message = f'{error.filename}: {error.strerror}'
     first, *more = list(filter(str.strip, message.splitlines())) or ['no message']
@@ -814,7 +812,7 @@ def _sentence(error) -> str:
 
 # %% ../nbs/13_cli/02_cli.ipynb #025c
 def main(argv=None) -> int:
-    "Run the `salviz` command with the arguments `argv` (default: `sys.argv`) and return the exit status"
+    "Run the `salviz` command with the arguments `argv` (default: `sys.argv[1:]`) and return the exit status"
     a = _parser().parse_args(argv)
     a.argv = list(sys.argv[1:] if argv is None else argv)
     try: return a.act(a) or 0

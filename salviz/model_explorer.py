@@ -37,7 +37,7 @@ def _check_image_args(model, text_args):
 
 # %% ../nbs/12_explorer/14_model_explorer.ipynb #me06b
 def _check_text_args(model, tokenizer, image_args):
-    "Raise a ValueError for image arguments without images, an image model with texts, and a model without a tokenizer"
+    "Raise a `ValueError` if image arguments, an image model, or only one of model and tokenizer is passed"
     extra = [name for name, value in image_args.items() if value is not None]
     takes_images = getattr(model, 'main_input_name', '') == 'pixel_values'
     problems = [(extra, f'{", ".join(extra)} can only be used with images='),
@@ -48,7 +48,7 @@ def _check_text_args(model, tokenizer, image_args):
 
 # %% ../nbs/12_explorer/14_model_explorer.ipynb #3f597319
 def _explored_answer(model, processor, image, audio, prompt, generate, not_used, kwargs) -> Explorer:
-    "Return the explorer of an answer about `image` or `audio`; `not_used` are the arguments that must be None"
+    "Return the explorer of an answer about `image` or `audio`; the values in `not_used` must be None"
     from salviz.analysis.answers import answer_snapshot, explain_answer
     from salviz.analysis.transcripts import explain_transcript
     from salviz.models.encoder_inputs import reads_with_encoder
@@ -155,10 +155,10 @@ def explore_long(
 ) -> 'LongTextView':
     """Show the attention of a text of thousands of tokens as a map with pan and zoom
 
-    The model runs once with its fused kernel. Overviews and tiles are computed from queries and keys when you look at
-    them. The rows of the map are tokens, words or sentences. `save(path)` of the result writes a page with the
-    overviews of all heads, and `head_frame()` computes the statistics of all heads in chunks; both wait until all
-    tokens are generated, and so does `settle()`. `close()` stops the generation."""
+    The model runs once with its fused kernel. Overviews and tiles are computed from queries and keys when you look
+    at them. The rows of the map are tokens, words or sentences. The method `save(path)` of the result writes a page
+    with the overviews of all heads. `head_frame()` computes the statistics of all heads in chunks. Both methods wait
+    until all tokens are generated, and so does `settle()`. `close()` stops the generation."""
     from salviz.analysis.long_texts import explained_text
     from salviz.explorer.long_text_view import LongTextView
     shown, growing = explained_text(model, tokenizer, text, max_length, generate)

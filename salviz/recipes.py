@@ -45,7 +45,7 @@ _example_probes = [
     'Smarter than its commercials make it seem.', 'The story ultimately takes hold and grips hard.']
 
 def _example_methods(): # {name: function that constructs the method}
-    "Return a constructor of each method, with settings that make its effect visible after 80 steps"
+    "Return a constructor for each method, with settings that make its effect visible after 80 steps"
     from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
     return {'plain': FineTuning, 'sallm': lambda: SalLM(teacher='plain'),
             'saliency-guided': lambda: SaliencyGuided(mask_fraction=.3),
@@ -78,7 +78,7 @@ def pack_example_run(
     run:Run,
     archive, # path of the .tar.xz file
 ):
-    "Write the finished `run` without its weights to `archive`; the same run gives the same bytes"
+    "Write the finished `run` without its weights to the file `archive`; the same run always gives the same bytes"
     files = sorted(p for p in run.path.rglob('*') if p.is_file() and not p.name.startswith('.')
                   and p.relative_to(run.path).parts[0] not in ('checkpoints', 'teacher'))
     with tarfile.open(archive, 'w:xz') as out:

@@ -30,7 +30,7 @@ from .views.base import attention_beside_saliency, discard_region, guided_heads,
 def _demo_methods(
     folder, # folder of the runs; its run 'plain' is SalLM's teacher
 ) -> dict: # {name of the run: function that constructs the method}
-    "Return the five methods that the demo compares"
+    "Return constructors of the five methods that the demo compares"
     from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
     return {'plain': FineTuning,
             'sallm': lambda: SalLM(teacher=Run(folder/'plain')),
@@ -72,7 +72,7 @@ def _demo_row(
     run:Run,
     plain:Run, # the reference for the time
 ) -> dict:
-    "Return the row of `run` in the demo's table"
+    "Return the scores and times of `run` as a row of the demo's table"
     valid, test = run.scores('validation'), run.scores('test')
     time = _relative_time(run, plain)
     explaining = run.state.get('explanation_seconds', 0) / plain.summary['train_seconds']
@@ -83,23 +83,23 @@ def _demo_row(
 
 # %% ../nbs/13_cli/00_tour.ipynb #014b
 def _demo_table(runs:dict) -> pd.DataFrame:
-    "Return the table of `runs` {name: Run}, which must include 'plain'"
+    "Return the demo's table for `runs`, a dict {name: `Run`} that must include 'plain'"
     return pd.DataFrame([_demo_row(r, runs['plain']) for r in runs.values()]).set_index('method')
 
 def _forms(table, times='x') -> dict: # {column: function of a number}
-    "Return the number format of each column of `table`"
+    "Return a function for each column of `table` that formats its numbers"
     def form(c): return f'{{:.2f}}{times}' if c.startswith('time') else '{:+.3f}' if c in _signed else '{:.3f}'
     return {c: form(c).format for c in table}
 
 _signed = 'gap', 'agreement'
 
 def _table_text(table) -> str:
-    "Format `table` for the terminal"
+    "Format the demo's `table` for the terminal"
     return table.to_string(formatters=_forms(table), index_names=False)
 
 # %% ../nbs/13_cli/00_tour.ipynb #017
 def _guided_last(snapshot):
-    "Return the guided heads of the last layer, because pre-trained heads of the first layer change slowly"
+    "Return a view of the guided heads of the last layer; pre-trained heads of the first layer change slowly"
     return guided_heads(snapshot, layer=snapshot.layers['pattern_target'][-1])
 
 _pictures = {'sallm': attention_beside_saliency, 'saliency-guided': masked_sentence, 'ad-drop': discard_region,
@@ -111,7 +111,7 @@ def _write_pictures(
     folder,    # folder for NAME-PROBE.pdf and .png
     probes=(0, 1),
 ) -> dict: # {name: [(path of the PNG, caption)]}
-    "Write each method's characteristic figure for `probes`"
+    "Write the characteristic figure of each method for each of the `probes`, as PNG and PDF"
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     written = {}
@@ -165,7 +165,7 @@ def _write_page(
     note:str,       # what the numbers cannot show, see `_honest`
     knowledge=None, # {name: what the run has learned, see `_knows_words`}
 ):
-    "Write the self-contained page with `table` and figures"
+    "Write a self-contained HTML page with the `table` and the figures"
     def picture(path, caption):
         data = base64.b64encode(Path(path).read_bytes()).decode()
         return (f'<figure><img alt="{html.escape(caption, quote=True)}" '
@@ -231,7 +231,7 @@ def demo(
     snapshots:int=4,                   # number of recordings
     start:str|PathLike='movie-minilm', # initial model: 'movie-minilm' has learned the task, 'minilm' has not; or a path
 ) -> Path: # the folder
-    "Train with plain fine-tuning and all four methods, print the table, and write figures and `index.html`"
+    "Train with plain fine-tuning and all four methods, print a table, and write figures and `index.html`"
     out = Path(out) if out is not None else Path(f'demo-{time.strftime("%Y%m%d-%H%M%S")}')
     if epochs < 2:
         raise ValueError(f'demo: epochs must be at least 2, got {epochs}; '

@@ -33,14 +33,15 @@ def _mean_attention(maps, gradients, v):
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an08
 def _rollout(maps, gradients, v):
-    "Propagate the weights `v` from queries to keys, by attention rollout (Abnar and Zuidema 2020)"
+    "Propagate the weights `v` from queries to keys by attention rollout (Abnar and Zuidema 2020)"
     for A in reversed(maps): v = .5*v + .5*torch.einsum('bq,bqk->bk', v, A.mean(1).to(v))
     return v
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an10
 def _relevance(maps, gradients, v):
-    """Propagate the weights `v` from queries to keys, by gradient x attention (Chefer, Gur and Wolf 2021, equations 5
-    and 6)"""
+    """Propagate the weights `v` from queries to keys by gradient x attention
+
+    See Chefer, Gur and Wolf (2021), equations 5 and 6."""
     for A, G in zip(reversed(maps), reversed(gradients)):
         v = v + torch.einsum('bq,bqk->bk', v, (A*G).clamp(min=0).mean(1).to(v))
     return v
@@ -49,12 +50,12 @@ _methods = dict(attention=_mean_attention, rollout=_rollout, gradient_x_attentio
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an13
 def scaled_to(v, total:float):
-    "Scale `v` [batch, n] so that it sums to `total`; zeros remain zeros"
+    "Scale `v` [batch, n] to a given sum (`total`); zeros remain zeros"
     now = v.sum()
     return v*(total/now) if now > 0 else v
 
 def _through_language(method, maps, gradients, position):
-    "Return the weights [n] of all tokens for the prediction at `position`; they sum to 1"
+    "Return the weights [n] of all tokens for the prediction at one position, scaled to a sum of 1"
     start = torch.zeros(1, maps[0].shape[-1], dtype=torch.float64)
     start[0, position] = 1
     v = _methods[method](maps, gradients, start)
@@ -158,14 +159,14 @@ def answer_map(
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an21
 def _inputs(model, processor, image, prompt) -> dict:
-    "Return the inputs of `model` for one image and its prompt, on its device"
+    "Return the model's inputs for one image and its prompt, on the device of the model"
     inputs = processor(images=[image], text=[prompted(processor, prompt)], return_tensors='pt')
     kind, device = next(model.parameters()).dtype, device_of(model)
     return {k: x.to(device, kind if x.is_floating_point() else None) for k, x in inputs.items()}
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an22
 def _continued(inputs, ids) -> dict:
-    "Return `inputs` extended by the answer; `ids` [1, n] contains the tokens of the prompt and the answer"
+    "Return `inputs` extended by the answer; the tensor `ids` [1, n] contains the tokens of prompt and answer"
     n, out = inputs['input_ids'].shape[1], {}
     for name, x in inputs.items():
         if x.shape == (1, n):
@@ -306,7 +307,7 @@ def _thumbnail(image) -> np.ndarray: # uint8 [height, width, 3]
     return np.ascontiguousarray(image[::step, ::step])
 
 def _layout_info(layout) -> dict:
-    "Return `layout` as JSON: the size of the image, and [top, left, height, width, rows, columns] of each crop"
+    "Return `layout` as JSON data: the image size, and [top, left, height, width, rows, columns] of each crop"
     crops = [[crop.top, crop.left, crop.height, crop.width, crop.rows, crop.columns] for crop in layout.crops]
     return dict(height=layout.height, width=layout.width, crops=crops)
 

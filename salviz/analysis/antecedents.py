@@ -55,7 +55,7 @@ _mention_kinds = dict(pronominal=('subject', 'object', 'possessive'), nominal=('
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #009
 def _phrases(rng, kind, gender, place) -> list: # of 4 str
-    """Draw four noun phrases, with a phrase of the given `gender` at position `place`
+    """Draw four noun phrases; the phrase at index `place` has the requested gender
 
     No other phrase has this gender, unless the phrases are proper names."""
     if kind == 'proper':
@@ -95,8 +95,9 @@ def antecedent_sentences(
     # columns text, mention [start, end], antecedent and candidates [[start, end], …] (in characters), kind, role,
     # gender, place
 ) -> datasets.Dataset:
-    """Generate distinct synthetic sentences for the antecedent test; the antecedent is equally often the first, second
-    and third noun phrase"""
+    """Generate distinct synthetic sentences for the antecedent test
+
+    The antecedent is equally often the first, second and third noun phrase."""
     problem = ''
     if type(n) is not int or n < 1 or not kinds or n % (3*len(kinds)):
         problem = (f'n must be a multiple of {3*len(kinds)} (three antecedent positions '
@@ -144,7 +145,7 @@ def _check_antecedents(data, candidates='words'):
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #018
 def _inside(word_spans, spans) -> np.ndarray: # bool [words]
-    "Return for each word whether it overlaps one of `spans`"
+    "Return a mask of the words that overlap at least one of the `spans`"
     starts, ends = np.reshape(spans, (-1, 2)).T
     first, last = np.reshape(word_spans, (-1, 2, 1)).swapaxes(0, 1)
     return ((first < ends) & (starts < last)).any(1)
@@ -153,7 +154,7 @@ def _word_roles(
     row,        # row of `data`
     word_spans, # [(start, end)] of the words of its text
 ) -> dict: # {'mention', 'right', 'words', 'mentions'}: bool [words] each
-    "Return for each word whether it belongs to the mention, the antecedent, and each set of candidates"
+    "Return masks of the words that belong to the mention, the antecedent, and each set of candidates"
     mention, nominal = _inside(word_spans, [row['mention']]), _inside(word_spans, row['candidates'])
     return dict(mention=mention, right=_inside(word_spans, row['antecedent']), words=~mention, mentions=nominal)
 
@@ -209,8 +210,9 @@ def _antecedent_baselines(
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #027
 def _mention_weights(A, aligned, row) -> tuple: # ([heads…, words], {direction: [heads…]})
-    """Return the attention `A` [..., n, n] from the mention in `row` to each word, the roles of the words,
-    and the sums of this attention by direction (earlier, later, itself, special tokens)"""
+    """Return the attention from the mention to each word, the roles of the words, and attention sums by direction
+
+    The directions are earlier words, later words, the mention itself, and special tokens."""
     spans = [(a, b) for _, a, b in aligned.word_spans]
     roles = _word_roles(row, spans)
     pieces = np.isin(aligned.word_ids, np.flatnonzero(roles['mention']))
@@ -225,7 +227,7 @@ def _mention_weights(A, aligned, row) -> tuple: # ([heads…, words], {direction
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #027b
 def _halves(data, seed) -> np.ndarray: # bool [sentences]: True for the first half
-    "Split the sentences into random halves with equal numbers of each type of mention and place of the antecedent"
+    "Split the sentences into random halves, balanced by type of mention and position of the antecedent"
     strata = [str((row.get('kind'), row.get('place'))) for row in data]
     order = np.random.default_rng(seed).permutation(len(data))
     order = order[np.argsort([strata[i] for i in order], kind='stable')]

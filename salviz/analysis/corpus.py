@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #007
 def check_has_column(data, name:str, function:str, needs:str):
-    "Raise a `ValueError` if `data` has no column called `name`; the error states the function's requirement (`needs`)"
+    "Raise a `ValueError` if `data` lacks the named column; the message says what the function needs"
     if name not in data.column_names:
         raise ValueError(f'{function} needs {needs}, but data only has the columns {", ".join(data.column_names)}')
 
 def batches(model, rows, collate, batch_size:int, title:str, progress=True):
-    "Yield batches of `rows` on the device of `model`, with texts sorted by length; show a temporary progress bar"
+    "Yield batches of `rows` on the model's device, with texts sorted by length; show a temporary progress bar"
     check_counts(batch_size=batch_size)
     order = np.arange(len(rows))
     if 'length' in rows.column_names: order = np.argsort(rows['length'], kind='stable')
@@ -54,7 +54,7 @@ def _row_choice(
     batch:dict,      # from `Collator`
     rows='ordinary', # 'ordinary', 'all' (including special tokens) or 'pooled'
 ) -> torch.Tensor: # bool [batch, n]
-    "Return whether each query row is included in the statistics; always False for padding"
+    "Return a mask of the query rows to include in the statistics, excluding padding"
     real = batch['attention_mask'].bool()
     if rows == 'pooled': return torch.zeros_like(real).scatter(1, pooled_rows(model, batch)[:, None], True)
     check_choice('rows', rows, ('ordinary', 'all', 'pooled'))
@@ -78,7 +78,7 @@ def _row_mean(
     x,      # [batch, heads, query]
     counts, # bool [batch, query]
 ) -> torch.Tensor: # float64 [batch, heads] on the CPU; NaN for an example without counted rows
-    "Return the mean of `x` over the query rows where `counts` is True"
+    "Return the mean of `x` over the query rows in the mask `counts`"
     counts = counts[:, None, :]
     total = torch.where(counts, x, 0.).sum(-1).cpu().double()
     return total / torch.where(counts.sum(-1) > 0, counts.sum(-1), torch.nan).cpu()
@@ -90,7 +90,7 @@ def _cell_fraction(
     allowed, # bool [batch, query, key]
     rows,    # bool [batch, query]
 ) -> torch.Tensor: # [batch, heads]
-    "Return the fraction of attention on `cells`, averaged over the `rows` that may attend to at least one of them"
+    "Return the fraction of attention on the keys in `cells`, averaged over the rows that may attend to any of them"
     cells = cells & allowed
     return _row_mean(torch.einsum('bhqk,bqk->bhq', A, cells.to(A)), rows & cells.any(-1))
 
@@ -99,7 +99,7 @@ def _entropies(
     A, allowed, rows,
     # {'entropy' in nats, 'normalised_entropy' relative to ln(allowed keys)}, each [batch, heads]
 ) -> dict:
-    "Return the mean entropy of the `rows` of `A`; rows with a single allowed key have no normalised entropy"
+    "Return the mean entropy of the attention rows, and its normalised value over rows with several allowed keys"
     nats, keys = -torch.xlogy(A, A).sum(-1), allowed.sum(-1) # keys that are not allowed have weight 0
     most = torch.where(keys > 1, keys, 2).to(A).log()[:, None]
     return dict(entropy=_row_mean(nats, rows), normalised_entropy=_row_mean(nats/most, rows & (keys > 1)))
@@ -132,7 +132,7 @@ def _received(model, batch, A) -> np.ndarray: # float64 [batch, heads, n]
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #021b
 def _saliency(model, batch, saliency, target, steps) -> np.ndarray: # [batch, 1, n]
-    "Compute the saliency of `batch`; `saliency` is a function or the name of an attribution method"
+    "Compute the saliency of `batch` with a function or an attribution method, and check the shape of the result"
     if callable(saliency): values = saliency(model, batch)
     else: values = input_saliency(model, batch, saliency, score_target(model, batch, target), steps=steps)
     shape = type(values).__name__
@@ -145,8 +145,7 @@ def _saliency(model, batch, saliency, target, steps) -> np.ndarray: # [batch, 1,
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #023
 def _pattern_cells(patterns, batch, ids, tokenizer) -> dict: # {column: (bool [batch, query, key], bool [batch, query])}
-    """Return the positions in `batch` that each of the `patterns` {column: pattern} selects, and a mask of the rows in
-    which a pattern selects some of the keys, but not all"""
+    "Return the positions that each pattern selects, and a mask of the rows where it selects some but not all keys"
     real, out = batch['attention_mask'].bool(), {}
     for column, pattern in patterns.items():
         P, _ = pattern_target(pattern, batch, ids.get(column), 'zero', tokenizer=tokenizer)
@@ -156,7 +155,7 @@ def _pattern_cells(patterns, batch, ids, tokenizer) -> dict: # {column: (bool [b
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #023b
 def _pattern_columns(patterns) -> dict:
-    "Return {column: pattern} for `patterns`: names, functions of tokens, or a dictionary {name: pattern}"
+    "Convert `patterns` (names, functions of tokens or {name: pattern}) to a dictionary {column: pattern}"
     if isinstance(patterns, dict): return {f'pattern_{name}': p for name, p in patterns.items()}
     problem = ''
     if any(not isinstance(p, str) and not callable(p) for p in patterns):
@@ -208,9 +207,10 @@ def head_table(
     # columns layer, head, to_special, to_previous, to_next, to_self, to_neighbours, entropy, normalised_entropy,
     # [agreement…], [pattern_…]
 ) -> pd.DataFrame:
-    """Return statistics of each attention head, averaged over the rows of each example and then over the examples of
-    `data`; NaN if no example has a value. If the classification head of `model` reads a pooled row, the agreement
-    columns compare saliency with that row only, regardless of `rows`"""
+    """Return statistics of each attention head, averaged over the rows of each example and then over the examples
+
+    A statistic is NaN if no example has a value. If the classification head of `model` reads a pooled row, the
+    agreement columns compare saliency with that row only, regardless of `rows`."""
     check_observable(model)
     names, problem = registered_attributions(), ''
     if isinstance(saliency, str) and not callable(target) and head_task(model) is None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/09_analysis/13_empirical_explainer.ipynb #em-6
 class EmpiricalExplainer(nn.Module):
-    "A copy of the encoder of `model` that predicts the attribution of each token (Schwarzenberg et al. 2021)"
+    "A copy of a model's encoder with a head that predicts each token's attribution (Schwarzenberg et al. 2021)"
     def __init__(self, model:nn.Module, tokenizer:'PreTrainedTokenizerBase'):
         super().__init__()
         self.encoder, self.tokenizer = copy.deepcopy(unwrapped(model).base_model), tokenizer
@@ -68,7 +68,7 @@ def _error(explainer, texts, targets, seconds) -> dict:
                 correlation=float(np.mean([np.corrcoef(a, b)[0, 1] for a, b in pairs])), speedup=seconds/passed)
 
 def _fit(explainer, rows, collate, targets, epochs, learning_rate, batch_size, seed):
-    "Train `explainer` to predict the attributions `targets`, with a squared error loss and shuffled batches"
+    "Train `explainer` to predict attributions (`targets`), with a squared error loss and shuffled batches"
     optimiser, generator = torch.optim.AdamW(explainer.parameters(), lr=learning_rate), np.random.default_rng(seed)
     for _ in range(epochs):
         order = generator.permutation(len(targets))

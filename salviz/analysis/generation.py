@@ -31,7 +31,7 @@ def _written(ids, end, start) -> list:
 
 # %% ../../nbs/09_analysis/05_generation.ipynb #gn-6b
 def _generated(model, rows, collate, end, batch_size, options) -> dict: # {example_id: list of tokens}
-    "Generate a translation of each of the `rows` with `model`"
+    "Generate a translation of each encoded text in `rows`"
     start, written = model.config.decoder_start_token_id, {}
     for batch in batches(model, rows, collate, batch_size, 'translations'):
         with undisturbed(model), torch.no_grad():
@@ -50,7 +50,7 @@ def translations(
     batch_size=32,
     max_length=None,     # maximum number of tokens in a source or target text
 ) -> pd.DataFrame: # text, [target_text], translation, [exact: whether all tokens equal the target's], ended
-    "Generate the translation of each text of `data` with `model`"
+    "Translate each text in `data` with `model`"
     check_counts(beams=beams, batch_size=batch_size)
     if head_task(model) != 'seq2seq':
         raise ValueError(f'translations: model must have the task seq2seq, got {type(model).__name__} '
@@ -91,7 +91,7 @@ def bleu(
     references=None, # list of texts; None: the column target_text
     **options,       # options of sacrebleu's BLEU: lowercase, tokenize, smooth_method, ...
 ) -> dict: # bleu (0 to 100), precisions (of 1 to 4 words), brevity_penalty, signature, texts
-    "Compute the BLEU score of a whole set of texts with sacrebleu"
+    "Compute the corpus BLEU score of a set of translations with sacrebleu"
     if isinstance(translations, pd.DataFrame):
         if references is None: references = translations.get('target_text')
         translations = translations['translation']

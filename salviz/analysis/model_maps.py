@@ -50,7 +50,7 @@ from ..models.tasks import best_span, class_probabilities, head_of, is_multi_lab
 def _read_texts(
     texts, # a text, a list of texts, or a list of pairs of texts
 ) -> tuple: # (list of texts, list of second texts or None)
-    "Split `texts` into a list of texts and a list of second texts"
+    "Split texts or pairs of texts into a list of first texts and a list of second texts (None for single texts)"
     if isinstance(texts, str): texts = [texts]
     def is_text(x): return isinstance(x, str)
     def is_pair(x): return isinstance(x, (list, tuple)) and len(x) == 2 and all(map(is_text, x))
@@ -87,7 +87,7 @@ def _class(model, target, count, classes=None, what='target'):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #014c
 def _token(tokenizer, target, count):
-    "Return the id of the token `target`, an id or the text of a single token; raise a `ValueError` for anything else"
+    "Convert the target token (an id or the text of one token) to an id; raise a `ValueError` for anything else"
     if isinstance(target, int) and not isinstance(target, bool) and 0 <= target < count: return target
     problem = f'a token, as text or as an id from 0 to {count - 1}, got {target!r}'
     if isinstance(target, str):
@@ -161,8 +161,9 @@ def _by_token(model, outputs, inputs, tokenizer, labels, head, target, position)
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #019
 def _by_span(model, outputs, text):
-    """Return the `Answer` of a question answering model: the most likely span of the second text, or of the ordinary
-    tokens of a single text"""
+    """Return the `Answer` of a question answering model: the most likely span
+
+    The span lies in the second text, or among the ordinary tokens of a single text."""
     start, end, labels = outputs.start_logits.float(), outputs.end_logits.float(), text.labels
     allowed = torch.tensor(text.segments == len(text.texts) - 1, device=start.device)
     if not allowed.any():
@@ -221,7 +222,7 @@ def _class_names(
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #023b
 def _class_probabilities(model, logits, ids) -> np.ndarray: # float32 [C]
-    "Return the probabilities of the classes `ids`, given the `logits` of all classes"
+    "Return the probabilities of the classes with the indices `ids`, given the `logits` of all classes"
     return class_probabilities(model, logits.float())[ids].cpu().numpy()
 
 def _of_several(names, p) -> dict:
@@ -246,10 +247,10 @@ def _baseline_token(model, tokenizer):
 _most_steps, _fewest_steps, _tokens_of_most = 20, 6, 512
 
 def _path_steps(saliency, tokens:int, steps=None) -> int:
-    """Return `steps`, or by default the number of steps of integrated gradients for an input of this length (`tokens`)
+    """Return the number of steps of integrated gradients: `steps`, or by default a number that depends on the length
 
-    The default is 20 for up to 512 tokens, then decreases with the square of the length to a minimum of 6. For every
-    `saliency` other than integrated gradients, it is 20."""
+    The default is 20 for up to 512 tokens; it then decreases with the square of the length to a minimum of 6. For
+    other saliency methods, it is always 20."""
     if steps is not None: return steps
     if saliency != 'integrated_gradients': return _most_steps
     return min(_most_steps, max(_fewest_steps, round(_most_steps * (_tokens_of_most / tokens)**2)))
@@ -263,7 +264,7 @@ def _note_on_steps(model, inputs, values, score, steps, baseline) -> str:
 
 # three results: {name: array}, {name: layers}, notes
 def _saliency(model, inputs, score, start, saliency, steps, baseline) -> tuple:
-    "Compute the saliency of each token or pixel for `score`"
+    "Compute the saliency of each token or pixel for the explained score"
     name, chosen, notes = 'saliency', _path_steps(saliency, row_tokens(model, inputs), steps), []
     if 'pixel_values' in inputs: name = 'saliency_map'
     values = input_saliency(model, inputs, saliency, score, chosen, baseline=baseline)
@@ -302,7 +303,7 @@ _most_ranked = 128 # tokens; in longer texts, the explorer computes ranks only f
 
 # three results: {name: array}, {name: layers}, notes
 def _attribution(model, inputs, score, start) -> tuple:
-    """Compute the attribution of `score` to each attention position, and the rank of each value in its row
+    """Attribute the score to each attention position, and compute the rank of each value in its row
 
     For long texts, ranks are computed only if they cannot be computed later."""
     layers, heads, arrays, is_changed = check_layers(model), head_count(model), {}, is_edited(model)
@@ -338,7 +339,7 @@ def _check_model(model, tokenizer, saliency):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #031b
 def _each(value, count, name, kind='text'):
-    "Return a list of `count` values, one per text or image; a single `value` is repeated"
+    "Return a list with one value per text or image; a single `value` is repeated"
     if not isinstance(value, (list, tuple)): return [value]*count
     if len(value) != count:
         raise ValueError(f'{name} must be one value for all {kind}s, or a list of {count} values, one per {kind}, '
@@ -347,8 +348,9 @@ def _each(value, count, name, kind='text'):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #031c
 def _capture(model, inputs, is_read=None):
-    """Run `model` on one text or image; return its outputs (see `logits_at`), the layers with their attention [layers,
-    heads, query, key], and the inputs"""
+    """Run `model` on one text or image; return its outputs, its attention and the inputs
+
+    For the outputs, see `logits_at`. The attention is a list of layers and an array [layers, heads, query, key]."""
     with torch.no_grad(), observe(model) as maps, logits_at(model, is_read):
         outputs = model(**inputs)
         captured = {l: maps[l][0] for l in maps}
@@ -379,7 +381,7 @@ class _Requested:
         return {name: part for name, part in every.items() if part}
 
     def passes(self, model, n, places=None) -> dict: # {description: number of passes}
-        """Return the number of passes of `model` that each computation needs for an input of `n` tokens, in order
+        """Return the number of model passes for each computation on `n` tokens, in the order of the computations
 
         If the number is unknown, it counts as 1. For `places`, see `rows_at_once`."""
         steps = _path_steps(self.saliency, n, self.steps)
@@ -432,8 +434,9 @@ def _half_note(maps) -> str:
             f'{4*maps.size/1e6:,.0f} MB. The rounding error of an attention weight is at most 0.00025.')
 
 def _snapshot(number, read, attention, reply, probabilities, names, model, notes, **more) -> Snapshot:
-    """Create the snapshot of one forward pass; `read` contains fields of a `Snapshot`,
-    and `more` contains entries of its `info`"""
+    """Create the snapshot of one forward pass
+
+    The dictionary `read` contains fields of a `Snapshot`, and `more` contains entries of its `info`."""
     info = dict(args={}, seed=0, drawn_step=0, example_id=number, model=model, explains=reply.explains,
                 notes=notes + reply.notes, **more)
     if reply.token_predictions: info |= dict(task='question_answering', token_predictions=reply.token_predictions)
@@ -447,7 +450,7 @@ def _snapshot(number, read, attention, reply, probabilities, names, model, notes
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0322d
 def _read_first(model, tokens:int, target, position, start):
-    "Return flags [1, tokens] for the positions whose logits the first pass over a text needs; None: all positions"
+    "Return a mask [1, tokens] of the positions whose logits the first pass over a text needs, or None for all"
     if head_of(model) != 'causal' or callable(target): return None
     if position is None: position = -1
     at = torch.arange(tokens, device=device_of(model))
@@ -520,17 +523,16 @@ def _saliency_of_each(
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #b5bec609
 def _applied(model, tokenizer, inputs, text, intervention) -> AppliedIntervention:
-    "Apply `intervention` to the `inputs` of one `text`; None changes nothing"
+    "Apply an `intervention`, or None for no change, to the `inputs` of one text"
     if not intervention: return AppliedIntervention(inputs, {}, np.arange(len(text.tokens)))
     facts = {name: torch.as_tensor(np.asarray(getattr(text, name)))[None] for name in ('word_ids', 'is_special')}
     return apply_intervention(model, inputs | facts, intervention, tokenizer)
 
 def _captured_under(model, applied, is_read):
-    "Return the result of `_capture` under an `AppliedIntervention`"
     with applied.on(model) as inputs: return _capture(model, inputs, is_read)
 
 def _tokens_read(text, source) -> dict: # fields of a `Snapshot`
-    "Return the tokens of `text` after masking, and their words; `source` contains the position of each token in `text`"
+    "Return the tokens and words of a text after masking, given the `source` position of each token"
     read, n = {k: getattr(text, k) for k in _of_text}, len(source)
     if (source == np.arange(n)).all(): return read
     tokens, labels = ([values[at] for at in source] for values in (text.tokens, text.labels))
@@ -558,7 +560,7 @@ def capture_texts(
     model, tokenizer, texts, target, position, saliency, steps, attribution, max_length, generate=None,
     interventions=None, # an `Intervention` or None for each text
 ) -> Capture:
-    """Run one forward pass for each of `texts`; the other arguments are those of `_explain_texts`
+    """Run one forward pass for each text; the other arguments are those of `_explain_texts`
 
     Without a model, the bundled sentiment classifier is used."""
     if model is None: model, tokenizer = load_classifier('movie-minilm')
@@ -629,7 +631,7 @@ def _explain_texts(
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0323b
 def _explained(capture) -> list: # of `Snapshot`
-    "Perform all computations that `capture` requests and return its snapshots"
+    "Perform all computations requested in the `capture` and return its snapshots"
     snapshots, requested = [], capture.requested
     with undisturbed(capture.model):
         for snapshot, question, applied in zip_longest(capture.snapshots, capture.questions, capture.applied):
@@ -641,7 +643,7 @@ def _explained(capture) -> list: # of `Snapshot`
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #own2
 def _check_whole(model, tokenizer, texts):
-    "Raise a `ValueError` if a text is empty or longer than `model` accepts"
+    "Raise a `ValueError` if a text is empty or longer than the model accepts"
     longest = longest_input(unwrapped(model), tokenizer)
     for text in texts:
         if isinstance(text, str): text = [text]
@@ -718,7 +720,6 @@ def _columns_of(images) -> tuple: # (images, their labels or None, names of the 
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img2c
 def _array(x):
-    "Convert the tensor, array or list `x` to an array"
     if isinstance(x, torch.Tensor) and x.is_floating_point(): return x.detach().float().cpu().numpy()
     return np.asarray(x)
 
@@ -744,7 +745,7 @@ def _read_images(
     model,
     images, # array, tensor or list of them, or rows of a data set
 ) -> tuple: # (float32 [n, channels, height, width], labels or None, names of the classes or None)
-    "Convert `images` to the form that `model` reads; raise a `ValueError` if they are invalid"
+    "Return the images as the array that `model` reads, with labels and class names; raise a ValueError if invalid"
     x, labels, names = _columns_of(images)
     if hasattr(x, '__len__') and len(x) > _most_images and np.ndim(x[0]) in (0, 3):
         raise ValueError(f'{len(x)} images at once are too many, because each needs the maps of all heads; pass at '
@@ -761,7 +762,7 @@ def _read_images(
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img5
 def _classes_of(model, classes, of_data):
-    "Return the class names of `model`: `classes` or those in its config; if these are numbers, the names in the data"
+    "Return the model's class names: from `classes`, from its config or, if these names are numbers, from the data"
     count = model.config.num_labels
     names = _names_of(model, count, classes)
     if classes is not None and (len(names) != count or len({*names}) < count):
@@ -812,7 +813,7 @@ def _check_image_model(model, saliency):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img6b
 def capture_images(whole, images, labels, classes, target, saliency, steps, attribution) -> Capture:
-    "Run one forward pass for each of `images`; the arguments are those of `_explain_images`"
+    "Run one forward pass for each image; the arguments are those of `_explain_images`"
     model = unwrapped(whole)
     _check_image_model(model, saliency)
     x, data_labels, of_data = _read_images(model, images)
@@ -868,7 +869,7 @@ _turn = threading.Lock() # held by the computation that is running
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0392b
 class _BackgroundThread:
-    "Run a computation (`self._work`) in a separate thread, with progress and subscribers"
+    "A computation (`self._work`) in a separate thread, with progress and subscribers"
     unit = 'pass' # unit of `step` and `total`
     def __init__(self, model):
         self.step, self.stage, self.error, self.seconds_left = 0, '', None, None
@@ -919,7 +920,7 @@ class _BackgroundThread:
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0394
 class _CapturePasses(_BackgroundThread):
-    "Background computation of everything that `capture` requests, with progress counted in forward passes"
+    "Background computation of everything that a `Capture` requests, with progress counted in forward passes"
     def __init__(self, run, capture):
         super().__init__(capture.model)
         self.run, self._capture = run, capture

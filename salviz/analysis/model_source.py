@@ -38,7 +38,7 @@ class _ModelChoices:
             self.model = training.model, training.tokenizer
 
     def choices(self) -> list: # of [key, name]
-        "List the available models: 'now' for the current model, or the step of a saved checkpoint"
+        "Return [key, name] of each available model; the key is 'now' (the current model) or the step of a checkpoint"
         steps = sorted(getattr(self.run, 'checkpoints', {}))
         return [[place, self.name_of(place)] for place in [*steps, *(['now'] if self.model is not None else [])]]
 
@@ -56,7 +56,7 @@ class _ModelChoices:
         return list(dict.fromkeys([self._recorded_with or _usual, _quick]))
 
     def needs(self) -> str:
-        "Return the reason why no model can be run, or '' if one can"
+        "Return the reason why no model can be run, or '' if a model can be run"
         if self.model is not None or self._loaded[0] is not None or self.choices(): return ''
         config = getattr(self.run, 'config', None) or {}
         name = (config.get('model') or {}).get('name')
@@ -74,7 +74,7 @@ def _plain(parts): return parts[0] if len(parts) == 1 else tuple(parts)
 class ModelSource(_ModelChoices):
     "Source of a model for custom sentences: a single model, a model in training, or the checkpoints of a run"
     def _model_at(self, choice):
-        "Return (model, tokenizer) of one of the `choices`"
+        "Return the model and the tokenizer of one of the `choices`, loading them if necessary"
         from salviz.models.checkpoints import load_model
         if choice == 'now' and self.model is not None: return self.model
         if self._loaded[0] == choice: return self._loaded[1]
@@ -84,7 +84,7 @@ class ModelSource(_ModelChoices):
         return self._loaded[1]
 
     def _ready(self, choice):
-        "Return (model, tokenizer) of one of the `choices`; raise an error if the model cannot be used now"
+        "Return the model and the tokenizer of one of the `choices`; raise an error if they cannot be used now"
         check_faults(self.needs())
         if turn.taken and getattr(self.training, 'state', '') not in ('waiting', 'paused'): raise RuntimeError(_not_now)
         return self._model_at(choice)
@@ -96,7 +96,7 @@ class ModelSource(_ModelChoices):
         interventions=None, # an `Intervention`, its `as_dict()`, or None for each text
         target:int|None=None, # the explained class; None: the one predicted for the first text
     ) -> list: # of `Snapshot`, one per text
-        "Run the chosen model on `texts`, and return one snapshot per text"
+        "Run the chosen model on `texts` and return one snapshot per text"
         from salviz.analysis.model_maps import explain_alike
         check_choice('attribution', attribution, (*self.attributions(), None))
         changes = [Intervention.from_dict(x) if isinstance(x, dict) else x for x in interventions or [None]*len(texts)]
@@ -123,7 +123,7 @@ class ModelSource(_ModelChoices):
         layer:int, head:int,
         length:int,  # maximum number of tokens
     ) -> tuple: # (tokens, `QueryKey` of a batch of one)
-        "Compute the queries and keys of one head for `text`"
+        "Compute the queries and keys of one head for a text"
         from salviz.analysis.model_maps import text_query_key
         model, tokenizer = self._ready(choice)
         least = tokenizer.num_special_tokens_to_add(pair=True) + 1 # texts are not truncated below this length

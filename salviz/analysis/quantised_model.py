@@ -69,7 +69,7 @@ def _activation(config) -> str:
     return next((name for key in names if isinstance(name := getattr(config, key, None), str)), '')
 
 def _model_faults(model, tokenizer): # generator of str
-    "Yield the reasons why the engine cannot run `model`"
+    "Yield each reason why the engine cannot run the model"
     config, name = model.config, type(model).__name__
     if config.model_type not in _layouts: yield f'{name} is not among the supported kinds: {", ".join(_layouts)}'
     elif not name.endswith('ForSequenceClassification'): yield f'{name} is not a classifier of texts'
@@ -84,7 +84,7 @@ def _model_faults(model, tokenizer): # generator of str
     if kind not in ('WordPiece', 'BPE'): yield f'its tokenizer is of the kind {kind}; supported: WordPiece, BPE'
 
 def check_page_model(model, tokenizer):
-    "Raise a `ValueError` with the first reason why the engine cannot run `model`, if there is one"
+    "Raise a `ValueError` with the first reason if the engine cannot run the model"
     why = next(_model_faults(model, tokenizer), '')
     check_faults(why and f'{why}. Write the page without model=True')
 
@@ -92,7 +92,7 @@ def check_page_model(model, tokenizer):
 def quantised_rows(
     x, # float array [rows, columns]
 ) -> tuple: # (int8 [rows, columns], float32 [rows]: scale of each row)
-    "Round each row of `x` to 255 equally spaced values between minus and plus its largest magnitude"
+    "Round each row of `x` to 255 equally spaced values up to ± its largest magnitude; return codes and scales"
     x = np.asarray(x, np.float32)
     scale = (np.abs(x).max(1, initial=0)/127).astype(np.float32)
     return np.rint(x/np.where(scale > 0, scale, 1)[:, None]).astype(np.int8), scale
@@ -103,8 +103,10 @@ def dequantised(codes, scale) -> np.ndarray: # float32 [rows, columns]
 
 # %% ../../nbs/09_analysis/09_quantised_model.ipynb #pm03b239
 def _state_of(model) -> dict: # {name: float32 array}
-    """Return the weights of `model` as arrays; those of GPT-2 are converted to linear layers [outputs, inputs],
-    with separate layers for queries, keys and values"""
+    """Return the weights of `model` as arrays
+
+    The weights of GPT-2 are converted to linear layers [outputs, inputs], with separate layers for queries, keys and
+    values."""
     state = {k: v.detach().cpu().float().numpy() for k, v in model.state_dict().items() if v.is_floating_point()}
     if model.config.model_type != 'gpt2': return state
     out = {}
@@ -116,7 +118,7 @@ def _state_of(model) -> dict: # {name: float32 array}
     return out
 
 def _named_weights(model, layout) -> dict: # {name in the engine: array}
-    "Return the weights of `model` under the names of the engine"
+    "Return the weights of `model` under the names that the engine uses"
     state, out = _state_of(model), {}
     def add(name, module):
         for part in ('weight', 'bias'):
@@ -131,7 +133,7 @@ def _named_weights(model, layout) -> dict: # {name in the engine: array}
 
 # %% ../../nbs/09_analysis/09_quantised_model.ipynb #pm48c9c9
 def _engine_config(model, layout) -> dict:
-    "Return the description of `model` that the engine reads"
+    "Return the description of the model that the engine reads"
     config = model.config
     eps = getattr(config, 'layer_norm_eps', getattr(config, 'layer_norm_epsilon', 1e-12))
     return dict(layers=config.num_hidden_layers, heads=config.num_attention_heads, hidden=config.hidden_size, eps=eps,
@@ -141,7 +143,9 @@ def _engine_config(model, layout) -> dict:
 
 # %% ../../nbs/09_analysis/09_quantised_model.ipynb #pm12a0e7
 def _piece_order(tokenizer, texts, frequent=()) -> tuple: # (ids always included, others by decreasing frequency)
-    "Sort the token ids: pieces of `texts`, special tokens and characters first, the others by frequency in `frequent`"
+    """Return the token ids that are always included (pieces of `texts`, special tokens, characters) and all others
+
+    The others are sorted by decreasing frequency in further texts (`frequent`)."""
     vocabulary, first = tokenizer.get_vocab(), {*tokenizer.added_tokens_decoder}
     for text in texts: first |= {*tokenizer(*text)['input_ids']}
     byte_level = tokenizer.backend_tokenizer.model.__class__.__name__ == 'BPE'
@@ -164,7 +168,7 @@ def _stored(x) -> int: # bytes of an array: a matrix has one byte per weight and
 def _chosen_pieces(weights, layers, tokenizer, texts, others, count=1, frequent=()) -> list: # of ids, None for all
     """Return the ids of the word pieces whose embeddings fit into a page, or None if all of them fit
 
-    For `others`, `count` and `frequent`, see `quantised_model`."""
+    See `quantised_model` for the parameters `others`, `count` and `frequent`."""
     goal = next(size for most, size in _goals if layers <= most)
     whole = sum(map(_stored, weights.values())) - _stored(weights['word'])
     budget = (goal - others)/count - _fixed_bytes - whole*_weight_bytes
@@ -197,7 +201,7 @@ page_attributions = 'input_x_gradient', 'gradient_norm', 'integrated_gradients'
 
 @dataclass(frozen=True)
 class QuantisedModel:
-    "A classifier prepared for the engine"
+    "A classifier with 8-bit weights, prepared for the engine that runs it on a page"
     weights:dict = field(repr=False) # {name in the engine: vector, or the codes and scales of `quantised_rows`}
     header:dict = field(repr=False)  # config, tokenizer, pieces, longest, vocabulary, padding, explains, attributions
     answer:Snapshot = field(repr=False) # snapshot of the first text, as a kernel computes it
@@ -216,7 +220,7 @@ def quantised_model(
     count:float=1,    # size of all models in the page, relative to the size of one
     frequent=(),      # texts whose most frequent word pieces the page contains; (): those of the tokenizer
 ) -> QuantisedModel:
-    "Prepare `model` for a page; raise a ValueError for kinds of models that the engine does not support"
+    "Prepare a model for a page; raise a ValueError for kinds of models that the engine does not support"
     check_page_model(model, tokenizer)
     layout, plain = _layouts[model.config.model_type], [one[0] if len(one) == 1 else tuple(one) for one in texts]
     weights = _named_weights(model, layout)

@@ -18,7 +18,7 @@ from ..core.validation import check_choice
 
 # %% ../../nbs/09_analysis/06_roar.ipynb #ro-6
 def _replaced(part, saliency, fraction, background):
-    "Return a split (`part`) in which the most salient `fraction` of each example is replaced by `background`"
+    "Return a split (`part`) in which the most salient `fraction` of each example is replaced by a background value"
     name = next(k for k in ('pixel_values', 'values') if k in part.column_names)
     rows = part.with_format('numpy')[:]
     x = torch.from_numpy(np.asarray(rows[name], np.float32))
@@ -61,7 +61,7 @@ class RemovedData:
         return self._cache[name, split]
 
     def __call__(self, share, saliency) -> DatasetDict:
-        "Return all splits; in each example, the top fraction (`share`), ranked by a method (`saliency`), is replaced"
+        "Return all splits with the top fraction (`share`) of each example's inputs, ranked by `saliency`, replaced"
         check_choice('saliency', saliency, list(self.methods))
         return DatasetDict({split: _replaced(part, self.saliency(saliency, split), share, self.background)
                             for split, part in self.data.items()})

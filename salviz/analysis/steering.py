@@ -44,8 +44,9 @@ def steer(
     heads:dict[int, list]|None=None, # {layer: heads} to steer; None: all
     alpha:float=.01,            # factor of the attention to all other tokens, above 0
 ) -> Iterator[None]:
-    """Steer the attention of `heads` to the `marked` tokens in all passes of `model` inside the block,
-    including those of `generate` (Zhang et al. 2024)"""
+    """Steer the attention of `heads` to the `marked` tokens in all passes of `model` inside the block
+
+    This includes the passes of `generate` (Zhang et al. 2024)."""
     everything = list(range(head_count(model)))
     if heads is None: heads = dict.fromkeys(check_layers(model), everything)
     wrong = [h for chosen in heads.values() for h in chosen if h not in everything]
@@ -90,7 +91,7 @@ def common_heads(
 
 # %% ../../nbs/09_analysis/12_steering.ipynb #6cd260e0
 class Steering(FineTuning):
-    "Fine-tune plainly, and steer attention to the rationale when a split is scored (Zhang et al. 2024)"
+    "Plain fine-tuning that steers attention to the rationale when a split is scored (Zhang et al. 2024)"
     cite = 'zhang2024tell'
     method_group = 'baselines'
     evaluation_note = ('Steering uses the rationales of the scored texts; its explanations are those of the model '

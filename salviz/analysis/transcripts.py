@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 def _mean_positive(A, G): return (A*G).clamp(min=0).mean(0)
 
 def _through_decoder(method, inner, crosses, gradients, position) -> tuple: # (u [outputs], v [tokens]), sum 1
-    """Return the weights of the encoder's outputs and of the decoder's tokens for the prediction at `position`
+    """Return the weights of encoder outputs and decoder tokens for the prediction at one position
 
-    `inner` and `crosses` are maps [heads, query, key] of the layers; `gradients` contains the gradients of both,
-    or is None."""
+    The lists `inner` and `crosses` contain the maps [heads, query, key] of the layers; `gradients` contains the
+    gradients of these maps, or is None."""
     v = torch.zeros(inner[0].shape[-1], dtype=torch.float64)
     v[position], u = 1, torch.zeros(crosses[0].shape[-1], dtype=torch.float64)
     if method == 'attention':
@@ -83,7 +83,7 @@ def _prompt_ids(model, processor, values, prompt) -> list:
 
 # %% ../../nbs/09_analysis/14_transcripts.ipynb #900ddb96
 def _generated(model, name, values, ids, count) -> list:
-    "Return `ids` with at most `count` more tokens, generated greedily"
+    "Return the token `ids` followed by greedily generated tokens, up to a maximum number (`count`)"
     settings = model.generation_config
     suppressed, at_first = list(settings.suppress_tokens or []), list(settings.begin_suppress_tokens or [])
     ends = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]

@@ -60,14 +60,14 @@ def masked_source(
 
 # %% ../../nbs/04_attribution/11_applied_interventions.ipynb #e6e1a363
 def _occurrences(name, batch, tokenizer) -> np.ndarray|None: # bool [n]
-    "Return the tokens to which the pattern called `name` attends; None if its positions do not depend on the text"
+    "Return a mask of the tokens to which a pattern attends; None if its positions do not depend on the text"
     if name == 'delim': return batch['is_special'][0].cpu().numpy()
     if name != 'period': return None
     tokens = tokenizer.convert_ids_to_tokens(batch['input_ids'][0].tolist())
     return np.array([str(token).removeprefix('##').lstrip('Ġ▁') == '.' for token in tokens])
 
 def _limited(pattern, allowed) -> np.ndarray: # [n, n], NaN in rows without a key
-    "Restrict `pattern` [n, n] to the `allowed` positions, bool [n, n], and normalise its rows to sum to 1"
+    "Restrict a pattern [n, n] to the allowed positions, bool [n, n], and normalise its rows to sum to 1"
     values = np.where(allowed, pattern, 0)
     total = values.sum(-1, keepdims=True)
     return np.divide(values, total, out=np.full_like(values, np.nan), where=total > 0)
@@ -82,11 +82,11 @@ class AppliedIntervention:
 
     @contextmanager
     def on(self, model:torch.nn.Module):
-        "Change the attention of `model` in passes inside the block, and yield the changed inputs"
+        "Apply the edits to the attention of the model inside the block, and yield the changed inputs"
         with edited(model, self.edits) if self.edits else nullcontext(): yield self.inputs
 
 def _batch_faults(intervention, batch, tokenizer): # generator of str
-    "Yield the reasons why `intervention` cannot be applied to `batch`"
+    "Yield the reasons why an intervention cannot be applied to a batch"
     names = {name for _, name in intervention.maps}
     if 'input_ids' not in batch: yield 'an intervention changes the tokens of a text; this model reads no texts'; return
     if len(batch['input_ids']) != 1: yield f'apply it to one example at a time, got {len(batch["input_ids"])}'
@@ -98,7 +98,7 @@ def _batch_faults(intervention, batch, tokenizer): # generator of str
 
 # %% ../../nbs/04_attribution/11_applied_interventions.ipynb #c9c80413
 class _Plain:
-    "Results of the model without the intervention for one example, computed when they are first needed"
+    "Results of the model for one example without the intervention, computed on demand"
     def __init__(self, model, inputs, target): self.model, self.inputs, self.target = model, inputs, target
 
     def allowed(self) -> np.ndarray: # bool [n, n]
@@ -126,7 +126,7 @@ class _Plain:
 
 # %% ../../nbs/04_attribution/11_applied_interventions.ipynb #0f6815e1
 def _pattern_rows(one, name, batch, plain, allowed, saliency, tokenizer) -> np.ndarray: # [n, n], NaN: not replaced
-    "Return the rows of the pattern called `name` that replace those of a head"
+    "Return the attention rows of a pattern that replace the rows of a head"
     real, n = real_tokens(batch)[0].cpu().numpy(), batch['input_ids'].shape[1]
     if name == 'next' and not np.triu(allowed, 1).any():
         raise ValueError("Intervention: the pattern 'next' attends to later tokens, which a causal model cannot do; "
@@ -143,7 +143,7 @@ def _pattern_rows(one, name, batch, plain, allowed, saliency, tokenizer) -> np.n
 
 # %% ../../nbs/04_attribution/11_applied_interventions.ipynb #f3812671
 def _remaining(allowed, drop) -> np.ndarray: # bool [n, n]
-    "Remove the positions in `drop` from `allowed`, except in rows that would lose all their keys"
+    "Remove the positions to drop from the allowed positions, except in rows that would lose all their keys"
     left = allowed & ~drop
     return np.where(left.any(-1, keepdims=True), left, allowed)
 
@@ -171,7 +171,7 @@ def apply_intervention(
     tokenizer=None,     # needed by the pattern 'period'
     target='predicted', # class whose logit the region and the saliency explain, see `target_scores`
 ) -> AppliedIntervention:
-    "Compute the changes of `intervention` for one example; raise a `ValueError` if they cannot be applied to it"
+    "Compute the changes of an intervention for one example; raise a `ValueError` if they cannot be applied to it"
     check_faults(_batch_faults(intervention, batch, tokenizer), 'Intervention: ')
     layers, heads, (_, n) = attention_layers(model), head_count(model), batch['input_ids'].shape
     length = int(real_tokens(batch)[0].nonzero().max()) + 1

@@ -28,7 +28,7 @@ from ..models.loading import undisturbed
 _attentions = 'gradient', 'integrated_gradients', 'attention'
 
 def _real_queries(model, inputs:dict, part=None) -> torch.Tensor:
-    "Return a mask of the queries of `part` of `model` that are not padding, bool [batch, query]"
+    "Return a mask, bool [batch, query], of the queries that are not padding in the given `part` of the model"
     if part not in ('decoder', 'cross') or not has_encoder_and_decoder(model): return real_tokens(inputs)
     mask = inputs.get('decoder_attention_mask')
     if mask is not None: return mask.bool()
@@ -66,14 +66,15 @@ def _path_fault(nodes, steps, pseudo_label, method:str, target) -> str: # '' if 
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #054
 def _cast_to(dtype, inputs:dict):
-    "Return a context manager that runs passes over `inputs` in `dtype` by autocast; None: no change"
+    "Return an autocast context for `dtype` on the device of `inputs`; it has no effect if `dtype` is None"
     if dtype is None: return nullcontext()
     return torch.autocast(every_row(inputs).device.type, dtype)
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #056a
 def _gradients_of_maps(score, maps, use) -> dict: # {layer: result of `use`}
-    """Compute the gradient of `score` with respect to each of `maps`, and return the results of `use(layer, gradient)`;
-    the backward pass calls `use` layer by layer and releases each map afterwards"""
+    """Differentiate a score with respect to each of the `maps`, and return the results of `use(layer, gradient)`
+
+    The backward pass calls `use` layer by layer and releases each map afterwards."""
     results, (lowest, *others) = {}, maps.layers
     def reached(l, gradient): results[l] = use(l, gradient)
     for l in others: maps[l].register_hook(partial(reached, l))
@@ -159,7 +160,7 @@ def each_attribution(
     # function of (layer, head, attribution [batch, query, key] of the head, allowed positions, bool of the same shape)
     use,
 ):
-    "Call `use` with the gradient attribution of each head; only one head's attribution is in memory at a time"
+    "Call a function with the gradient attribution of each head, one head at a time if the model allows it"
     inputs = model_inputs(inputs, model)
     is_query, rows = _real_queries(model, inputs)[:, :, None], every_row(inputs)
     check_target(target, len(rows))
@@ -182,7 +183,7 @@ def path_rule(
     steps:int,      # m: the sum is over k/m for k from 1 to m, each with weight 1/m
     nodes:int=None, # number of points in the Gauss rule for this sum; None, or at least `steps`: the sum itself
 ) -> tuple: # (points [nodes] between 0 and 1 = full attention, weights [nodes] that add up to 1), float64
-    "Return the points on the path of eq. 3 at which the gradient is computed, and their weights"
+    "Return the points on the path of eq. 3 of AD-DROP at which the gradient is computed, and their weights"
     x, each = np.arange(1, steps + 1) / steps, np.full(steps, 1 / steps)
     if nodes is not None and nodes < steps:
         polynomials = np.linalg.qr(np.polynomial.chebyshev.chebvander(2 * x - 1, nodes - 1) * np.sqrt(each)[:, None])[0]
@@ -211,7 +212,7 @@ def _of_layers(
     model, inputs, rows, target, layers, rule, standard, part, batch_size,
     # {layer: (attribution, allowed)}
 ) -> dict:
-    "Return the integrated gradients and allowed positions of each layer for at most `batch_size` examples (`rows`)"
+    "Return the integrated gradients and allowed positions of each layer for the examples in `rows`"
     inputs = {k: v[rows] for k, v in inputs.items()}
     below = layers[-1] > 0 or part in ('decoder', 'cross')
     with ExitStack() as block:
@@ -255,7 +256,7 @@ def attention_completeness_error(
     target='predicted',
     part=None,
 ) -> dict: # {layer: [batch]}: 0.05 means a difference of 5 % of F(A) - F(0)
-    "Return the relative error of the sum of `attribution`, compared with F(A) - F(0), for each layer"
+    "Return for each layer the relative error of the sum of `attribution` with respect to F(A) - F(0)"
     inputs, errors = model_inputs(inputs, model), {}
     check_target(target, len(every_row(inputs)))
     with undisturbed(model), torch.no_grad():

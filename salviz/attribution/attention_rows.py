@@ -36,8 +36,9 @@ def _attention_and_gradients(
     differentiate=True,
     # (A [layers, rows, heads, query, key], gradients [targets, layers, ...] or None)
 ) -> tuple:
-    """Return the attention of `layers` and the gradients of the scores with respect to it; 0 where a query is padding
-    or may not attend to a key"""
+    """Return the attention of `layers` and the gradients of the scores with respect to it
+
+    Both are 0 where a query is padding or may not attend to a key."""
     with torch.set_grad_enabled(differentiate), observe(reading.model, layers=layers) as maps:
         with only_read(reading.model, reading.targets, reading.rows): outputs = reading.model(**reading.inputs)
         reading.settle(outputs)
@@ -79,8 +80,9 @@ def _on_pixels(reading, per_key) -> torch.Tensor: # [targets, rows, height, widt
 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #052e
 def _of_what_is_read(reading, per_key) -> torch.Tensor: # [targets, rows, n] or [targets, rows, time, features]
-    """Convert values for keys [rows, n] or [targets, rows, n] to values for the model's input; the pixels of a patch,
-    or the features of a step, receive equal parts"""
+    """Convert values for keys [rows, n] or [targets, rows, n] to values for the model's input
+
+    The pixels of a patch, or the features of a time step, receive equal parts."""
     if per_key.dim() == 2: per_key = per_key.expand(len(reading.targets), -1, -1)
     if reading.name == 'pixel_values': return _on_pixels(reading, per_key)
     features = reading.x.shape[-1]
@@ -89,7 +91,7 @@ def _of_what_is_read(reading, per_key) -> torch.Tensor: # [targets, rows, n] or 
 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #054
 def _row(reading, layers, heads, at) -> torch.Tensor: # [rows, key]
-    "Return one row (`at`) of attention, averaged over heads and layers, without storing the weights of other rows"
+    "Return one row of attention, averaged over heads and layers, without storing the weights of other rows"
     with torch.no_grad(), observe(reading.model, layers, rows=at) as maps:
         with only_read(reading.model, reading.targets, reading.rows): outputs = reading.model(**reading.inputs)
         reading.settle(outputs)
@@ -132,9 +134,10 @@ def _by_attention_gradient(reading, *, layers=-1, heads=None):
 @attribution('attention_integrated_gradients', cite='hao2021selfattention', is_linear=True,
              of_attention='integrated_gradients')
 def _by_integrated_attention(read, *, layers=-1, steps=20, nodes=None, reading='standard'):
-    """Return IGA: integrated gradients of attention, summed over heads and queries, with a separate path for each
-    target. The default is the 'standard' reading, whose sum is F(A) - F(0); the default of `attention_attribution` is
-    'paper'"""
+    """Return IGA: integrated gradients of attention, summed over heads and queries and averaged over layers
+
+    Each target has a separate path. The default `reading` is 'standard', for which the sum is F(A) - F(0);
+    `attention_attribution` uses 'paper' by default."""
     values, sums = [], []
     for t in read.targets:
         here = renumbered(t, read.rows) if callable(t) else t

@@ -163,7 +163,7 @@ def _last_convolution(model):
     return ([m for m in model.modules() if isinstance(m, nn.Conv2d)] or [None])[-1]
 
 def _layer_of(score, layer):
-    "Return the module in the model of `score` that `layer` (a name, a module, or None) denotes"
+    "Return the module of the model that `layer` (a name, a module or None) denotes"
     reading, named = score.reading, dict(source_stack(score.model).named_modules(remove_duplicate=False))
     whole, fault = dict(score.model.named_modules(remove_duplicate=False)), ''
     if layer is None: found = score.entry if reading.is_text else _last_convolution(score.model)
@@ -229,7 +229,9 @@ def _windows_of(reading, x, window, stride) -> tuple: # (sliding_window_shapes, 
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #032
 def _start(reading, baseline, real=None) -> torch.Tensor: # shape of the input
-    "Return the baseline: for texts the id of a token (None: padding) or 'zeros', else a number or array (None: 0)"
+    """Return the baseline of a Captum attribution as a tensor
+
+    For texts, `baseline` is a token id (None: padding) or 'zeros'; otherwise, it is a number or an array (None: 0)."""
     zero = reading.is_text and isinstance(baseline, str) and baseline == 'zeros'
     start = torch.zeros_like(reading.x) if zero else begin(reading, baseline)
     return start if real is None else start[:, real[0]]
@@ -252,7 +254,7 @@ def _parameters(function) -> dict: # {name: default}
     return {p.name: None if p.default is p.empty else p.default for p in parameters}
 
 def _takes(kind) -> set:
-    "Return the names of all arguments that the constructor and the method `attribute` of a class accept"
+    "Return the names of all arguments that the constructor and the `attribute` method of a class accept"
     return {*inspect.signature(kind.__init__).parameters, *inspect.signature(kind.attribute).parameters}
 
 @lru_cache(maxsize=None)
@@ -286,23 +288,23 @@ def _parsed(text:str) -> tuple: # (name of a class, text of the attribution insi
                          "'captum.NoiseTunnel(IntegratedGradients)', with numbers and strings as options") from None
 
 def _kind_fault(name) -> str: # '' if there is none
-    "Return the reason why the Captum class called `name` is not supported"
+    "Return the reason why the Captum class with this name is not supported"
     if name in _supported: return ''
     if name in _unsupported: return f'captum.{name} {_unsupported[name]}'
     return f'captum has no attribution {name!r}; supported are {", ".join(_supported)}'
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #042
 def _name_of(instance) -> str:
-    "Return the name of the most specific class of `instance` that Captum defines"
+    "Return the name of the most specific Captum class of an object"
     return next(c.__name__ for c in type(instance).__mro__ if c.__module__.startswith('captum.'))
 
 def _model_of(instance):
-    "Return the model or function that `instance` was constructed with"
+    "Return the model or function with which a Captum object was constructed"
     inner = getattr(instance, 'attribution_method', None)
     return instance.forward_func if inner is None else _model_of(inner)
 
 def _settings_of(instance) -> dict: # {option: value}
-    "Return the arguments that `instance` was constructed with"
+    "Return the non-default arguments with which a Captum object was constructed"
     parameters, settings = _parameters(type(instance).__init__), {}
     for name, default in parameters.items():
         x = getattr(instance, name, getattr(instance, f'_{name}', default))
@@ -369,14 +371,14 @@ def _class_named(name):
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #044
 def _constructed(recipe, score, layer, options):
-    "Return a Captum object that computes attributions of `score`"
+    "Return a Captum object that computes attributions of a `_Score`"
     if recipe.inner is not None: return recipe.kind(_constructed(recipe.inner, score, layer, options))
     more = {k: options[k] for k in _parameters(recipe.kind.__init__)}
     if 'layer' in inspect.signature(recipe.kind.__init__).parameters: more['layer'] = layer
     return recipe.kind(score, **more)
 
 def _shape_of(score, layer, x) -> torch.Size:
-    "Return the shape of the output of `layer`"
+    "Return the shape of a layer's output for the input `x`"
     shapes = []
     def note(module, args, output): shapes.append((output[0] if isinstance(output, tuple) else output).shape)
     handle = layer.register_forward_hook(note)
@@ -386,14 +388,14 @@ def _shape_of(score, layer, x) -> torch.Size:
     return shapes[0]
 
 def _layer_features(score, layer, x) -> torch.Tensor:
-    "Return the index of the feature that each unit of `layer` belongs to: its token, patch or cell"
+    "Return the index of the feature that each unit of a layer belongs to: its token, patch or cell"
     shape = _shape_of(score, layer, x)
     if len(shape) == 4: return torch.arange(shape[2] * shape[3], device=x.device).view(1, 1, *shape[2:])
     return torch.arange(shape[1], device=x.device).view(1, -1, *[1] * (len(shape) - 2))
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #045
 def _arguments(recipe, score, layer, x, options) -> dict:
-    "Return the arguments of `attribute` for the points `x`"
+    "Return the arguments of Captum's `attribute` method for the points `x`"
     reading, real, kind = score.reading, score.real, recipe.kind
     takes = inspect.signature(kind.attribute).parameters
     more = {} if recipe.inner is None else _arguments(recipe.inner, score, layer, x, options)
@@ -428,7 +430,7 @@ def _cells(recipe, score, values) -> torch.Tensor: # [rows, n], [rows, height, w
     return reduced(reading.name, values, torch.ones_like(values))
 
 def _option_fault(recipe, score, x, options) -> str: # '' if there is none
-    "Return the reason why `options` or the number of features are not supported"
+    "Return the reason why `options` are invalid or why there are too many features"
     if recipe.name == 'NeuronConductance' and options['neuron_selector'] is None:
         return 'pass neuron_selector=, the position of the neuron in the output of layer, such as (0, 3)'
     if recipe.name != 'ShapleyValues': return ''
@@ -439,7 +441,7 @@ def _option_fault(recipe, score, x, options) -> str: # '' if there is none
 
 @contextmanager
 def _restored(model):
-    "Remove the hooks and attributes that the block adds to the modules of `model`, even if the block fails"
+    "Remove the hooks and attributes that the block adds to the modules of the model, even if the block fails"
     hooks = '_forward_hooks', '_forward_pre_hooks', '_backward_hooks', '_backward_pre_hooks'
     before = [(m, {*vars(m)}, {name: dict(vars(m)[name]) for name in hooks}) for m in model.modules()]
     try: yield
@@ -450,7 +452,7 @@ def _restored(model):
                 for key in {*vars(m)[name]} - {*was}: del vars(m)[name][key]
 
 def _values(recipe, reading, target, options) -> torch.Tensor: # [rows, ...]
-    "Compute the attribution of one target, whose index is `target`, with a single call of Captum"
+    "Compute the attribution of one target with a single call of Captum"
     is_alone = not recipe.facts.is_batched
     real = reading.real if reading.is_text and is_alone else None
     score = _Score(reading, target, real, recipe.name == 'GradientShap')
@@ -468,7 +470,7 @@ def _values(recipe, reading, target, options) -> torch.Tensor: # [rows, ...]
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #051
 def _product(passes:str, options, tokens) -> int:
-    "Compute the number of passes from the formula `passes`, such as 'steps × samples'"
+    "Compute the number of passes from a formula such as 'steps × samples'"
     def factor(part):
         if part.isdigit(): return int(part)
         if part == 'tokens!': return math.factorial(min(tokens, _most_features))
@@ -476,7 +478,7 @@ def _product(passes:str, options, tokens) -> int:
     return math.prod(map(factor, passes.split(' × ')))
 
 class _CaptumProperties(Attribution):
-    "The properties of a Captum attribution, derived from its recipe (`recipe`) and its options (`settled`)"
+    "The properties of a Captum attribution, derived from its recipe and its options"
     @property
     def options(self) -> dict:
         "The options of the attribution and their values"
@@ -489,7 +491,7 @@ class _CaptumProperties(Attribution):
         return all(map(_is_literal, self.settled.values())) and all(r.kind is _class_named(r.name) for r in kinds)
 
     def copies_of(self, options:dict) -> Callable[[int], int]: # of the number of tokens
-        "Return a function that computes, from a number of tokens, the copies of each example in a pass with `options`"
+        "Return a function that maps a number of tokens to the number of copies of each example in a pass"
         options, inner = {**self.settled, **options}, self.recipe.inner
         passes = self.recipe.facts.passes + (f' × {inner.facts.passes}' if inner else '')
         return lambda tokens: _product(passes, options, tokens)
@@ -524,7 +526,7 @@ class CaptumAttribution(_CaptumProperties):
         for name, x in dict(recipe=recipe, settled=defaults | changed).items(): object.__setattr__(self, name, x)
 
     def _attribute(self, reading, **options) -> tuple: # (values [targets, rows, ...], function or None)
-        "Compute the values for the examples in `reading`"
+        "Compute the attribution values of the examples in a `Reading`"
         options, recipe = {**self.settled, **options}, self.recipe
         _check_object(recipe, reading.model)
         if reading.name not in self.trains_on: raise ValueError(f'{self.name} {_input_fault(self)}, got {reading.name}')
@@ -550,13 +552,13 @@ class CaptumAttribution(_CaptumProperties):
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #052
 def _input_fault(attribution) -> str:
-    "Return a message that names the inputs that `attribution` supports, with the reason"
+    "Return a message that names the inputs that an attribution supports, with the reason"
     why = 'units of a layer do not belong to features of a series'
     if attribution.trains_on == ('pixel_values',): why = 'it averages the gradient over the pixels of a channel'
     return f'supports {" and ".join(attribution.trains_on)} only ({why})'
 
 def _check_object(recipe, model):
-    "Raise a `ValueError` if `recipe` comes from an object that was constructed with a model other than `model`"
+    "Raise a `ValueError` if `recipe` comes from a Captum object that was constructed with a different model"
     if recipe.model is None: return
     of = unwrapped(recipe.model)
     is_copy = getattr(model, 'is_twin', False) and type(of) is type(model)
@@ -582,7 +584,7 @@ def _language_model_parts(model, method) -> tuple: # (class, attribution inside 
     return name, inner, options
 
 def _prompt(tokenizer, text, replacement):
-    "Return `text`, without the special tokens at its end, as a Captum input"
+    "Convert a text, without the special tokens at its end, to a Captum input"
     from captum.attr import TextTokenInput # slow to import
     prompt = TextTokenInput(text, tokenizer, replacement)
     ids = continued(tokenizer, align(tokenizer, text), []).input_ids.tolist()
@@ -592,7 +594,7 @@ def _prompt(tokenizer, text, replacement):
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #072
 def _of_language_model(model, tokenizer, name, inner, prompt, target, options):
-    "Return the result of the Captum class called `name` with the attribution `inner`"
+    "Attribute a continuation to its prompt with a Captum class for language models and its inner attribution"
     kind = _class_named(inner)
     arguments = {k: options.pop(k) for k in [*options] if k in inspect.signature(kind.__init__).parameters}
     if name == 'LLMGradientAttribution': arguments['layer'] = model.get_input_embeddings()
@@ -615,7 +617,7 @@ def explain_generated(
     seed:Seed=0,                # seed of random methods
     **options,                  # options of the attribution, such as n_samples
 ) -> pd.DataFrame: # rows: tokens of the continuation; columns: tokens of the prompt
-    """Attribute the log-probability of each token in a continuation to the tokens of its prompt, with Captum
+    """Use Captum to attribute the log-probability of each token in a continuation to the tokens of its prompt
 
     Lime and KernelShap explain the continuation as a whole, in a single row named 'continuation'.
 
@@ -646,13 +648,13 @@ _papers = dict(
     abnar2020quantifying='Abnar & Zuidema 2020', hao2021selfattention='Hao et al. 2021')
 
 def _passes_here(entry) -> str:
-    "Return a formula for the number of copies of an example that the model reads for an attribution of this library"
+    "Return a formula for the number of copies of an example that a salviz attribution passes to the model"
     if callable(entry.copies): return 'tokens'
     if entry.name == 'deep_shap': return f'{entry.copies} × samples'
     return 'steps' if 'steps' in entry.options else str(entry.copies)
 
 def _tasks_for(inputs) -> str:
-    "Return the tasks whose models read one of `inputs`"
+    "Return the tasks whose models read one of the `inputs`"
     kinds = [_kinds_of_inputs[name] for name in inputs]
     return ', '.join(name for name, task in tasks.items() if task.modality in kinds)
 

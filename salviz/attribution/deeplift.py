@@ -38,8 +38,9 @@ def _moving(x) -> bool:
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #035b
 def _halves(x, which=None):
-    """Replace both halves of `x` by the half for the input (`which=0`) or the baseline (`which=1`),
-    or by their mean (`which=None`)"""
+    """Replace each half of `x` by one of the two halves or by their mean
+
+    `which=0` selects the half of the input, `which=1` the half of the baseline, and `which=None` the mean."""
     pair = x.detach().chunk(2)
     return torch.cat([(pair[0] + pair[1]) / 2 if which is None else pair[which]] * 2)
 
@@ -52,7 +53,7 @@ def _secant(y, z, slope):
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #035c
 def _rescaled(f, z):
-    "Return f(z), elementwise, with the secant as its derivative"
+    "Apply `f` elementwise to `z`, with the secant as its derivative"
     with torch.enable_grad():
         at = z.detach().requires_grad_()
         y = f(at)
@@ -61,8 +62,10 @@ def _rescaled(f, z):
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #038
 def _product(a, b, f=torch.mul):
-    """Return f(a, b), which is linear in both; each multiplier is the mean of the other factor over input and baseline,
-    except that row factors are taken at the input"""
+    """Return f(a, b) for a function `f` that is linear in each argument
+
+    The multiplier of an argument is the mean of the other argument over input and baseline. A factor with one value
+    per row is taken at the input, and the argument that it multiplies at the baseline."""
     if not (_moving(a) and _moving(b)): return f(a, b)
     if f is torch.mul and a.shape[-1:] == (1,) != b.shape[-1:]: a, b = b, a
     by_row = f is torch.mul and b.shape[-1:] == (1,) != a.shape[-1:]
@@ -172,8 +175,9 @@ _operation_rules = dict(mul=_product, div=_quotient, matmul=partial(_product, f=
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #041b
 class _Lifted(TorchFunctionMode):
-    """Make DeepLIFT's multipliers the derivatives of operations inside the block; the two halves of the batch are
-    inputs and baselines"""
+    """A context in which the derivatives of operations are DeepLIFT's multipliers
+
+    The two halves of the batch are the inputs and the baselines."""
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs, name = dict(kwargs or {}), func.__name__.strip('_')
         name = _operation_names.get(name, name)
@@ -189,7 +193,7 @@ class _Lifted(TorchFunctionMode):
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #043
 def _refuse_incomplete(model, values, gain, whose, instead):
-    "Raise a `ValueError` if the contributions `values` [targets, rows, ...] do not add up to `gain` [targets, rows]"
+    "Raise a `ValueError` if contributions [targets, rows, ...] do not add up to `gain` [targets, rows]"
     values = values.flatten(2)
     off, size = (values.sum(-1) - gain).abs(), values.abs().sum(-1) + gain.abs()
     if not (off <= .01 * size).all():
@@ -199,7 +203,7 @@ def _refuse_incomplete(model, values, gain, whose, instead):
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #043b
 def _lifted(reading, start) -> tuple: # (multipliers [targets, rows, ...], gain [targets, rows])
-    "Compute DeepLIFT's multipliers from the baseline `start` to the input, with the rules of this module"
+    "Compute DeepLIFT's multipliers between a baseline and the input, with the rules of this module"
     both, count = torch.cat([reading.x, start]), len(reading)
     with torch.enable_grad(), differentiable(reading.model):
         both = both.detach().requires_grad_()
@@ -241,7 +245,7 @@ def _lifted_by_captum(reading, start) -> tuple:
 _lifters = dict(salviz=_lifted, captum=_lifted_by_captum)
 
 def _lift_over(reading, starts, rules):
-    "Average DeepLIFT's contributions and gains over the baselines in the iterator `starts`"
+    "Average DeepLIFT's contributions and gains over several baselines"
     check_choice('rules', rules, _lifters)
     total, gain, count = 0., 0., 0
     for start in starts:

@@ -66,8 +66,10 @@ class Explanation:
         return [x[..., r] for x, r in zip(examples, self.real.cpu().numpy())]
 
     def pooled(self, how='sum') -> list: # of arrays [W_b]; target 'each': [classes, W_b]
-        """Return the values of each text pooled to its words. 'sum' preserves the total of all tokens that belong to a
-        word (not special tokens or white space); 'mean', 'max' and 'first' do not"""
+        """Return the values of each text pooled to its words
+
+        'sum' preserves the total over all tokens that belong to a word; 'mean', 'max' and 'first' do not. Special
+        tokens and white space do not belong to a word."""
         if self.word_ids is None:
             raise ValueError('words: the batch has no word_ids; explain texts, or a batch with '
                              'word_ids as returned by Collator')
@@ -79,8 +81,9 @@ class Explanation:
         how='sum', # how the values of a word's tokens are combined: 'sum', 'mean', 'max' or 'first'
         # returns Series [W_b] with one entry per word or, for target 'each', DataFrames [classes, W_b]
     ) -> list:
-        """Return one table of words and their values for each text. Words that share a token have one row.
-        If the texts are unknown, as in a batch, words are named 0, 1, …"""
+        """Return one table of words and their values for each text
+
+        Words that share a token have one row. If the texts are unknown, as in a batch, words are named 0, 1, …"""
         tables = []
         for b, values in enumerate(self.pooled(how)):
             words = range(values.shape[-1]) if self.texts is None else self.texts[b][:values.shape[-1]]
@@ -92,12 +95,12 @@ class Explanation:
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #057
 def _method_options(method) -> dict:
-    "Return the options of `method` and their defaults"
+    "Return the options of an attribution and their defaults"
     return attribution_named(method).options
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #057b
 def _settled_options(method, options:dict) -> dict:
-    "Return all options of `method`: the values in `options`, and defaults for all other options"
+    "Return all options of the attribution `method`: those in `options`, and the defaults of all others"
     method, defaults = attribution_named(method).name, _method_options(method)
     settled, fault = {**defaults, **options}, ''
     is_sampled = method != 'deep_shap' or settled['baselines'] is None # otherwise all baselines are used
@@ -110,12 +113,12 @@ def _settled_options(method, options:dict) -> dict:
     return settled
 
 def _with_seed(options:dict, seed:int) -> dict:
-    "Return `options` with the seed that was used: the seed in the attribution's name, else `seed`"
+    "Return the options with the seed that was used: the one in the options or, if there is none, the argument"
     return options | dict(seed=seed if options.get('seed') is None else options['seed'])
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #9dce5bb2
 def _target_at(target, at):
-    "Return the `target` of one example, in the form that `explain` takes for a batch of this example"
+    "Return the target of one example of a batch, for a call of `explain` on this example alone"
     if isinstance(target, torch.Tensor): return target[at:at + 1]
     if not callable(target): return target
     def scored(outputs, rows): return target(outputs, torch.full_like(rows, at))
@@ -123,7 +126,7 @@ def _target_at(target, at):
     return scored
 
 def _explained_under(intervention, model, batch, at, tokenizer, method, target, settings):
-    "Explain one example of `batch` while `intervention` changes the model"
+    "Explain one example of a batch while an intervention changes the model"
     one, here = {k: v[at:at + 1] for k, v in batch.items()}, _target_at(target, at)
     applied = apply_intervention(model, one, intervention, tokenizer)
     with applied.on(model): return explain(model, one | applied.inputs, method, here, **settings)
@@ -161,8 +164,9 @@ def explain(
     intervention:'Intervention|None'=None, # change of the model's attention or input; examples are read one at a time
     **options,                                     # options of the method, see `_method_options`
 ) -> Explanation: # with `values` [batch, n] for texts, [batch, height, width] or [batch, time, features]
-    """Attribute the score `target` to each token, pixel or cell, in eval mode; the model and the global random
-    generators are restored afterwards
+    """Attribute a score of the model to each token, pixel or cell of its inputs
+
+    The model runs in eval mode. Its state and the global random generators are restored afterwards.
 
     Example: `explain(model, 'a truly moving film', tokenizer=tokenizer).words()[0]`"""
     model, chosen = unwrapped(model), attribution_named(method)
@@ -196,7 +200,7 @@ def explain(
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #063
 def _tiny_input(model) -> dict:
-    "Return an input that `model` can read: five tokens, or one image or series of small numbers"
+    "Return an input that the model can read: five tokens, or one image or series of small numbers"
     config = getattr(model, 'config', None)
     kind, device = getattr(model, 'main_input_name', 'input_ids'), device_of(model)
     is_signal = kind in ('pixel_values', 'values')
@@ -214,7 +218,7 @@ def _tiny_input(model) -> dict:
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #063b
 def _why_not(model, inputs, method, **options):
-    "Return 'available', or the reason why `method` is not available"
+    "Return 'available', or the reason why an attribution is not available"
     def any_score(outputs, rows): return outputs[0].flatten(1).float().mean(1)
     with undisturbed(model), torch.no_grad(): logits = getattr(model(**model_inputs(inputs, model)), 'logits', None)
     target = 'predicted' if logits is not None and logits.dim() == 2 else any_score
@@ -228,7 +232,7 @@ def explainers(
     # a small batch for the test; None: five tokens, or small numbers of the shape in the model's config
     inputs:dict|None=None,
 ) -> dict: # {method: 'available', or the reason why it is not available}
-    "Return, for each attribution, 'available' if it can explain `model`, else the reason why it cannot"
+    "Return, for each attribution, 'available' if it can explain the model, else the reason why it cannot"
     if inputs is None: inputs = _tiny_input(model)
     first = {k: v[:1] for k, v in model_inputs(inputs).items()}
     cheap = dict(steps=1, samples=1) | (dict(window=2**20) if what_is_read(first) != 'input_ids' else {})
@@ -247,7 +251,7 @@ class Explained(list):
         self.completeness_error = completeness_error       # the same shape; None for methods without it
 
 def _in_order(parts, order):
-    "Concatenate the arrays `parts` [..., b] to [..., N]; example k goes to position `order[k]`"
+    "Concatenate the arrays in `parts` [..., b] to [..., N]; example k goes to position `order[k]`"
     return np.concatenate(parts, -1)[..., np.argsort(order)]
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #066b

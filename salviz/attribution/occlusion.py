@@ -16,7 +16,7 @@ from ..models.loading import target_start
 
 # %% ../../nbs/04_attribution/06_occlusion.ipynb #048
 def _without(reading, place:int) -> dict:
-    "Return the inputs of `reading` without the token at `place`"
+    "Return the inputs of a `Reading` without the token at one position"
     per_token = 'input_ids', 'attention_mask', 'token_type_ids'
     return {k: torch.cat([v[:, :place], v[:, place + 1:]], 1) if k in per_token else v
             for k, v in reading.inputs.items()}

@@ -22,7 +22,7 @@ def _row_bytes(
     tokens:int,  # length of the row
     places=None, # number of positions whose logits are computed; None: all
 ) -> int: # 0 if the config of `model` does not describe attention
-    "Return an upper bound on the memory that a row needs for a backward pass through `model` with frozen weights"
+    "Return an upper bound on the memory that a row needs for a backward pass through the model with frozen weights"
     config = getattr(model, 'config', None)
     if hasattr(config, 'get_text_config'): config = config.get_text_config()
     def largest(name): # some configs contain one size per layer
@@ -49,7 +49,7 @@ def rows_at_once(
     tokens:int,  # length of a row, including padding
     places=None, # number of positions whose logits are computed; None: all
 ) -> int: # at least 1
-    "Return the number of rows that go through `model` in one pass"
+    "Return the number of rows that fit into one forward pass of the model"
     activations, logits = _row_bytes(model, tokens, places), _logit_bytes(model, tokens, places)
     if not activations: return _most_rows
     rows_by_logits = _most_logits // logits if logits else _most_tokens
@@ -66,7 +66,7 @@ def packed(
 ) -> list: # of int64 arrays: indices of the examples in each pack; the longest first
     """Group examples of similar length so that all copies of a group fit into one pass
 
-    An example whose copies do not fit into a pass is a group of its own."""
+    An example whose copies do not fit into a pass forms a separate group."""
     lengths = np.asarray(lengths)
     packs, padding, longest, most, times = [], 0, 0, 0, 0
     for i in np.argsort(-lengths, kind='stable'):

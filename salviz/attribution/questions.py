@@ -23,7 +23,7 @@ from ..models.tasks import attribution_target, task_of, tasks
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #011
 def head_task(model):
-    "Return the task of `model`'s head, a key of `salviz.models.tasks.tasks`; None if the head is not supported"
+    "Return the task of the model's head, a key of `salviz.models.tasks.tasks`; None if the head is not supported"
     try: return task_of(model)
     except ValueError: return None
 
@@ -56,7 +56,7 @@ def encoded_for(
     target='predicted', # 'gold' reads the labels, so their classes must be those of `model`
     # (encoded Dataset, function: list of rows -> batch, order: row indices that group texts of similar length)
 ) -> tuple:
-    "Encode `data` for `model`; return the encoded data, a function that creates batches, and an order of the rows"
+    "Encode data for a model; return the encoded data, a function that creates batches, and an order of the rows"
     check_faults(_data_fault(data), 'data ')
     columns = getattr(data, 'column_names', None)
     if columns is not None:
@@ -80,7 +80,7 @@ def encoded_for(
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #011x
 def _read_as(model, batch:dict) -> dict:
-    "Return `batch` with images and series in the dtype of `model`"
+    "Convert images and series in a batch to the dtype of the model"
     kind = next(model.parameters()).dtype
     return {k: v.to(kind) if k in ('pixel_values', 'values') and v.is_floating_point() else v for k, v in batch.items()}
 
@@ -90,7 +90,7 @@ def aligned_texts(
     inputs,         # as in `as_batch`
     tokenizer=None,
 ) -> list:          # of `TokenText`; None if `inputs` are not texts
-    "Return the tokens and words of each text in `inputs`, as `model` reads them"
+    "Return the tokens and words of each text in `inputs`, as the model reads them"
     columns = getattr(inputs, 'column_names', None)
     if isinstance(inputs, dict) or columns is not None and 'text' not in columns: return None
     if columns is None: texts, pairs = _text_columns(inputs)
@@ -112,7 +112,7 @@ def as_batch(
     tokenizer=None, # for texts
     target='predicted', # as in `encoded_for`
 ) -> dict: # in the order of `inputs`
-    "Return `inputs` as one batch of tensors on the device of `model`"
+    "Convert `inputs` to one batch of tensors on the device of the model"
     if not isinstance(inputs, dict) or any(hasattr(v, 'column_names') for v in inputs.values()):
         data, collate, _ = encoded_for(model, inputs, tokenizer, target=target)
         inputs = collate(list(data))
@@ -127,7 +127,7 @@ def whole(x) -> bool:
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #ct-2
 def _index_of(model, task, x, tokenizer) -> tuple: # (index or None, fault)
-    "Return the index of the class or token `x` and '', or None and the reason why there is no such class or token"
+    "Return (index, '') for the class or token `x`, or (None, reason) if there is no such class or token"
     size = model.config.num_labels if task.scores_classes else model.get_input_embeddings().num_embeddings
     names = {name: i for i, name in model.config.id2label.items()} if task.scores_classes else {}
     if isinstance(x, str) and tokenizer is not None and not task.scores_classes:
@@ -177,7 +177,7 @@ def contrast_target(
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #017b
 def _score_fault(model, name, batch, target) -> str: # '' if there is none
-    "Return the reason why `target` does not define a score for `batch` and this task (`name`) of `model`"
+    "Return the reason why a target does not define a score for the batch and the head of the model"
     if name is None: return f'{type(model).__name__} has no head with a score to explain;'
     needs_labels = _is(target, 'gold') or tasks[name].teacher_forced and _is(target, 'predicted')
     if not needs_labels or 'labels' in batch: return ''
@@ -191,8 +191,7 @@ def score_target(
     target='predicted',
     batch_size=None,    # rows in a forward pass; None: 32
 ):
-    """Convert `target` to a target for `batch` that suits the head of `model`: 'predicted', int64 [batch], or a
-    function of (outputs, rows)"""
+    "Convert `target` to 'predicted', int64 [batch] or a function of (outputs, rows), as the model's head requires"
     if callable(target): return target
     if isinstance(target, tuple): return contrast_target(model, batch, target)
     name = head_task(model)
@@ -230,7 +229,7 @@ def target_rows(
     logits,             # [rows, classes]
     rows=None,          # int64: the examples of `batch` that `logits` belong to; None: all
 ) -> torch.Tensor: # int64 [targets, rows]
-    "Return the classes that `target` selects, given the `logits`"
+    "Return the classes that a target selects, given the `logits`"
     (count, classes), gold = logits.shape, _is(target, 'gold')
     if _is(target, 'predicted'): return logits.argmax(-1)[None]
     if _is(target, 'each'): return torch.arange(classes, device=logits.device)[:, None].expand(classes, count)
@@ -259,7 +258,7 @@ def target_rows(
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #018a
 class TargetQuery:
-    "The targets of each example in `batch` and their scores, both determined from the outputs of the model"
+    "The targets of each example in a batch and their scores, both determined from the outputs of the model"
     def __init__(self, model, batch:dict, target, batch_size=None):
         task = tasks.get(head_task(model))
         by_class = task and task.scores_classes and (task.one_class or not _is(target, 'gold'))
@@ -275,7 +274,7 @@ class TargetQuery:
     def places(self): return getattr(self.target, 'places', None)
 
     def __call__(self, outputs, rows) -> list: # of int64 [rows], or the function
-        "Return the targets for the chosen examples (`rows`), given their `outputs`"
+        "Return the targets of the examples in `rows` from their `outputs`, and store them with their scores"
         # raises an error for heads without classes
         score = target_scores(outputs, self.target if callable(self.target) else 'predicted', rows).detach()[None]
         if callable(self.target): targets = [self.target]
@@ -298,7 +297,7 @@ class TargetQuery:
 def settled_targets(
     model, batch:dict, target, batch_size=None, # as in `packs_of`
 ) -> tuple: # as `TargetQuery.settled`
-    "Return the targets of each example of `batch`, and their scores, from a separate pass"
+    "Return the targets and scores of all examples of a batch from a separate pass"
     inputs, query = model_inputs(batch, model), TargetQuery(model, batch, target, batch_size)
     for rows, tokens in packs_of(model, inputs, 1, batch_size, query.is_of_example):
         with logits_at(model, places_of(query, rows)): outputs = model(**rows_of(inputs, rows, tokens))

@@ -33,7 +33,7 @@ def check_score(
     score,  # one of `scores`
     target, # see `target_scores`
 ):
-    "Raise an error if `score` is not one of `scores`, or if it is not 'logit' although `target` is a function"
+    "Raise an error if `score` is not a supported score, or if it is not 'logit' although `target` is a function"
     check_choice('score', score, [*scores])
     if callable(target) and score != 'logit':
         raise ValueError(f'score={score!r} needs a class as target; a function of (outputs, rows) defines '
@@ -41,7 +41,7 @@ def check_score(
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #007bb
 def score_by(model, score) -> str: # `score` of `_class_scores`
-    "Return `score`, or 'log_sigmoid' for the log-probability of a class in a multi-label `model`"
+    "Return 'log_sigmoid' for the log-probability of a class in a multi-label `model`, else `score` unchanged"
     if score == 'log_probability' and is_multi_label(model): return 'log_sigmoid'
     return score
 
@@ -63,12 +63,12 @@ def _class_scores(
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #008
 def shape_or_value(target) -> str:
-    "Describe `target` for an error: dtype and shape of a tensor, otherwise its `repr`"
+    "Describe a target for an error: dtype and shape of a tensor, otherwise its `repr`"
     if isinstance(target, torch.Tensor): return f'{target.dtype} {list(target.shape)}'
     return repr(target)
 
 def check_target(target, count:int):
-    "Raise an error unless `target` is 'predicted', one class for each of `count` examples, or a function"
+    "Raise an error unless `target` is 'predicted', a function or one class for each of the `count` examples"
     if callable(target): return
     if isinstance(target, torch.Tensor) and target.shape == (count,) and target.dtype == torch.int64: return
     if isinstance(target, str) and target == 'predicted': return
@@ -110,7 +110,7 @@ def target_scores(
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #008d
 def is_of_example(target) -> bool:
-    "Return whether `target` depends only on the example as a whole, not on a position in its padded text"
+    "Return whether a target depends only on the example as a whole, not on a position in its padded text"
     return not callable(target) or getattr(target, 'is_of_example', False)
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #rpl02
@@ -140,7 +140,7 @@ def only_read(model, targets, rows):
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #rpl02c
 def renumbered(target, numbers):
-    "Return a version of the function `target` for renumbered rows: row i is the example `numbers[i]`"
+    "Return a version of a target function for renumbered rows: row i is the example `numbers[i]`"
     def of_rows(outputs, rows): return target(outputs, numbers[rows])
     of_rows.is_of_example, places = is_of_example(target), getattr(target, 'places', None)
     if places is not None: of_rows.places = lambda rows: places(numbers[rows])
@@ -148,7 +148,7 @@ def renumbered(target, numbers):
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #rpl02d
 def token_logit(place:int, token:int, tokens:int):
-    "Return a target function that computes the logit of one token id (`token`) at one position (`place`) of a text"
+    "Return a target function that computes the logit of one token id at one position of a text"
     def target(outputs, rows):
         if (places := getattr(outputs, 'places', None)) is None: return outputs.logits[:, place, token]
         return outputs.logits[places == place][:, token] # exactly one match per row
@@ -157,7 +157,7 @@ def token_logit(place:int, token:int, tokens:int):
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #012
 def what_is_read(inputs:dict) -> str:
-    "Return the name of the model's input in `inputs`"
+    "Return the name of the model's main input: 'input_ids', 'pixel_values' or 'values'"
     names = [name for name in readings if name in inputs]
     if len(names) == 1: return names[0]
     raise ValueError(f'inputs must contain one of {", ".join(readings)} (a text, an image, a series), got '
@@ -165,23 +165,23 @@ def what_is_read(inputs:dict) -> str:
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #015
 def has_encoder_and_decoder(model) -> bool:
-    "Return whether `model` is an encoder-decoder model"
+    "Return whether the model is an encoder-decoder model"
     return bool(getattr(getattr(model, 'config', None), 'is_encoder_decoder', False))
 
 def source_stack(model):
-    "Return the part of `model` that embeds the explained words: the encoder, or the whole model if it has no encoder"
+    "Return the part of the model that embeds the explained words: its encoder or, if it has none, the whole model"
     if has_encoder_and_decoder(model): return attention_stack(model).get_encoder()
     return model
 
 def word_embeddings(model) -> list: # of modules
-    "Return the module that embeds words in `model` (or in its encoder) and all other modules that share its weight"
+    "Return the module that embeds words in the model (or its encoder) and all other modules that share its weight"
     named = source_stack(model).get_input_embeddings()
     return [m for m in model.modules() if m is named or isinstance(m, nn.Embedding) and m.weight is named.weight]
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #015b
 @contextmanager
 def embeddings_replaced(model, x):
-    "Replace the word embeddings of the source in `model` by `x` [batch, n, dim] inside the block"
+    "Replace the word embeddings of the model's source by `x` [batch, n, dim] inside the block"
     calls, running, source = [], [], source_stack(model)
     def enter(module, args): running.append(True)
     def leave(module, args, output): running.clear()
@@ -203,7 +203,7 @@ def embeddings_replaced(model, x):
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #017
 def differentiable(model):
-    "Return a context manager that allows gradients through recurrent layers of `model` in eval mode"
+    "Return a context manager that allows gradients through recurrent layers of the model in eval mode"
     recurrent = any(isinstance(m, nn.RNNBase) for m in model.modules())
     if recurrent: return torch.backends.cudnn.flags(enabled=False)
     return nullcontext()
@@ -222,7 +222,7 @@ def real_tokens(inputs:dict) -> torch.Tensor:
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #019b
 def every_row(inputs:dict) -> torch.Tensor:
-    "Return the index of each example of `inputs`: 0, 1, …"
+    "Return the index of each example in a batch: 0, 1, …"
     x = inputs[what_is_read(inputs)]
     return torch.arange(len(x), device=x.device)
 
@@ -245,12 +245,12 @@ def rows_of(
     rows:torch.Tensor, # int64: indices of the examples
     tokens=None,       # number of tokens to keep of each text; None: all
 ) -> dict:
-    "Return the chosen examples (`rows`) of `inputs`"
+    "Select examples from a batch by index, optionally with texts cut to a number of tokens"
     return {k: v[rows, :tokens] if tokens is not None and k in _per_token else v[rows] for k, v in inputs.items()}
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #022c
 def row_tokens(model, inputs:dict) -> int:
-    "Return the length of a row of `inputs`, including padding; for images the number of tokens, 1 without patches"
+    "Return the number of tokens or steps in a row of `inputs`, including padding; 1 for an image without patches"
     name = what_is_read(inputs)
     if name != 'pixel_values': return inputs[name].shape[1]
     if not reads_patches(model): return 1
@@ -273,7 +273,7 @@ def packs_of(
     is_cut=True,     # whether padding may be removed
     places=None,     # number of positions per row whose logits are computed, see `rows_at_once`
 ) -> list: # of (int64 [rows], number of tokens to keep of each text, or None)
-    "Group examples of similar length for joint passes through `model`"
+    "Group examples of similar length for joint passes through the model"
     tokens = _tokens_of(model, inputs, is_cut)
     def rows_that_fit(n): return batch_size or rows_at_once(model, n, places)
     # reading the lengths would wait for the GPU; they are not needed if one pass contains all rows
@@ -287,19 +287,19 @@ def packs_of(
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #022kb
 def in_their_order(parts, packs) -> torch.Tensor:
-    "Concatenate the tensors `parts` [..., rows] of `packs` into one tensor [..., batch], in the order of the batch"
+    "Concatenate the results [..., rows] of `packs` into one tensor [..., batch], in the order of the batch"
     return torch.cat(parts, -1)[..., torch.cat([rows for rows, _ in packs]).argsort()]
 
 @torch.no_grad()
 def predicted_classes(model, inputs, rows, tokens=None) -> torch.Tensor: # int64 [rows]
-    "Return the predicted class of the chosen examples (`rows`) of `inputs`; raise an error for heads without classes"
+    "Return the predicted classes of the examples in `rows`; raise an error for heads without classes"
     with first_row_alone(model): outputs = model(**rows_of(inputs, rows, tokens))
     target_scores(outputs, 'predicted', rows)
     return _target_classes(outputs.logits, 'predicted')
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #024
 class _ReadExamples:
-    "The input of `model` for several examples of a batch"
+    "The model input for several examples of a batch"
     def __init__(self,
         model,
         batch:dict,             # tensors on the device of `model`
@@ -352,7 +352,7 @@ def gradients_of(
     create_graph=False, # whether to keep the graph of the gradients, to train on them
     # one tensor per score, with the shape of the tensor in `at`; if `at` has several tensors, they are stacked
 ) -> list:
-    "Sum each of `scores`, and return the gradient of each sum with respect to the tensors in `at`"
+    "Return, for each score tensor, the gradient of its sum with respect to one or more other tensors"
     last = len(scores) - 1
     gradients = [torch.autograd.grad(s.sum(), at, retain_graph=create_graph or i < last, create_graph=create_graph)
                  for i, s in enumerate(scores)]
@@ -360,7 +360,7 @@ def gradients_of(
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #025b
 class Reading(_ReadExamples):
-    "The input of `model` for several examples of a batch, with scores and gradients at points near it"
+    "The model input for several examples of a batch, with scores and gradients at points near it"
     def outputs(self, points):
         "Return the outputs of the model at `points` [copies * rows, ...], with the examples in the order of `rows`"
         inputs = repeated(self.inputs, len(points) // len(self))
@@ -372,7 +372,7 @@ class Reading(_ReadExamples):
         if callable(self.targets): self.targets = self.targets(outputs, self.rows)
 
     def scores_of(self, outputs, copies=1) -> list: # of tensors [copies * rows], one per target
-        "Return the scores of the targets, computed from the `outputs` for `copies` copies of the examples"
+        "Return the scores of the targets, computed from the `outputs` for one or more copies of the examples"
         self.settle(outputs)
         here = torch.arange(len(self), device=self.rows.device).repeat(copies)
         return [target_scores(outputs, t, self.rows.repeat(copies) if callable(t) else here) for t in self.targets]

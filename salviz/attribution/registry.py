@@ -69,7 +69,7 @@ class Attribution:
 
     # (values [targets, rows, ...], function that returns their expected sum, or None)
     def __call__(self, reading:object, /, **options) -> tuple:
-        "Compute the values for the examples in `reading`"
+        "Compute the attribution values of the examples in a `Reading`"
         result = self.function(reading, **options)
         if isinstance(result, tuple): return result
         return (result, None)
@@ -80,7 +80,7 @@ _modules = 'saliency', 'deeplift', 'occlusion', 'attention_rows' # modules of th
 
 # %% ../../nbs/04_attribution/00_registry.ipynb #008b
 def _attribution_fault(new) -> str: # '' if there is none
-    "Return the reason why the attribution `new` cannot be registered"
+    "Return the reason why the new attribution cannot be registered"
     existing = attributions.get(new.name)
     if existing and existing.function.__qualname__ != new.function.__qualname__:
         return f'attribution {new.name!r} already exists; choose another name'
@@ -93,7 +93,7 @@ def attribution(
     name:str,
     **facts, # properties, the fields of `Attribution`
 ):
-    "Register the decorated function as the attribution called `name`"
+    "Register the decorated function as an attribution with this name"
     def register(function):
         new = Attribution(name, function, **facts)
         check_faults(_attribution_fault(new))
@@ -105,7 +105,7 @@ def attribution(
 def registered_attributions(
     name=None, # name of an input in `readings`: only attributions that methods may use for it; None: all attributions
 ) -> dict: # {name: `Attribution`}
-    "Return the registered attributions, including the attributions of this package"
+    "Return all registered attributions, or only those that methods may use for one kind of input"
     for module in _modules: import_module(f'salviz.attribution.{module}')
     return {k: entry for k, entry in attributions.items() if name is None or name in entry.trains_on}
 
@@ -136,7 +136,7 @@ def attribution_named(
 _passed = {} # {name: `Attribution`}, those that were passed as objects
 
 def attribution_name(method:object) -> object: # a name; or `method` itself, if it is not an attribution
-    "Return the name of the attribution `method`; register an object, so that `attribution_named` finds it by name"
+    "Return the name of an attribution; register an object so that `attribution_named` finds it by name"
     if isinstance(method, str) or not is_attribution(method): return method
     found = attribution_named(method)
     if not found.is_found_by_name: _passed[found.name] = found
@@ -150,7 +150,7 @@ def is_attribution(method:object, name=None) -> bool: # as in `attribution_named
     return name is None or name in found.trains_on
 
 def methods_by_name(methods:object) -> dict: # {name: name of an attribution, or whatever else was passed for the name}
-    "Return `methods` (one, several, or {name: method or dict(method=…)}) with each object replaced by its name"
+    "Return {name: method} for one or several methods or a dict of them, with each object replaced by its name"
     def named(how):
         if isinstance(how, dict) and 'method' in how: return {**how, 'method': named(how['method'])}
         return how if isinstance(how, dict) else attribution_name(how)

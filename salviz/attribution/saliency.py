@@ -52,7 +52,7 @@ def reduced(
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #029
 def _check_sum(model, gradient):
-    "Raise a `ValueError` if the sum of `gradient` [batch, n, dim] over dimensions vanishes for every token"
+    "Raise a `ValueError` if the sum of the gradient [batch, n, dim] over dimensions vanishes for every token"
     largest = gradient.abs().sum(-1).max()
     if 0 < largest and gradient.sum(-1).abs().max() < 1e-3 * largest:
         raise ValueError("method='gradient' (the sum of the gradient over the embedding dimension) is identically zero "
@@ -72,7 +72,7 @@ def _warn_of_cancelling(model, gradient, x):
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #030b
 def _warn_about_sum(reading, gradient, x, kind):
-    "Warn if the reduction `kind` of `gradient` is a sum that vanishes"
+    "Raise an error or warn if the reduction of the gradient is a sum that vanishes"
     if kind == 'gradient': _check_sum(reading.model, gradient)
     # in training, the check would wait for the GPU in every step; recordings have no graph and are checked
     if kind == 'input_x_gradient' and (x.device.type == 'cpu' or not reading.create_graph):
@@ -117,7 +117,9 @@ def baseline_embedding(
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #032b
 def begin(reading, baseline=None) -> torch.Tensor: # shape of the input
-    "Return the start of the path: for texts the token `baseline` (None: padding), else a number or array (None: 0)"
+    """Return the baseline at which the path starts, in the shape of the input
+
+    For texts, `baseline` is a token id (None: padding); otherwise, it is a number or an array (None: 0)."""
     if reading.is_text: return baseline_embedding(reading.model, baseline).expand_as(reading.x)
     start = torch.as_tensor(0. if baseline is None else baseline).to(reading.x)
     try: return start.expand_as(reading.x)
@@ -126,7 +128,7 @@ def begin(reading, baseline=None) -> torch.Tensor: # shape of the input
                          f'{list(start.shape)}') from None
 
 def _path_gain(reading, start) -> torch.Tensor: # [targets, rows]
-    "Return the scores at the input minus the scores at `start`"
+    "Return the difference between the scores at the input and the scores at a baseline"
     return reading.scores_here - reading.scores(start[None])[:, 0]
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #032c
@@ -152,7 +154,7 @@ def _by_integrated_gradients(reading, *, steps=20, baseline=None):
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #035
 def _check_baseline(inputs:dict, baseline) -> str: # the name of the input
-    "Raise a `ValueError` if `baseline` is a token but the input has no tokens"
+    "Return the name of the input; raise a `ValueError` if `baseline` is a token but the input has no tokens"
     name = what_is_read(inputs)
     if baseline is None or name == 'input_ids': return name
     raise ValueError(f'baseline is a token id, but {name} have no tokens, so integrated gradients start from zeros; '
@@ -171,7 +173,7 @@ def read_in_packs(
     scores_here=None, # [questions, batch]: scores at the input, if known
     is_checked=True, # whether to compute the expected sum of the values as well
 ) -> tuple: # (values [questions, batch, ...], their expected sum or None)
-    "Compute the attribution `chosen` for every example, grouped by length; the weights of `model` must be frozen"
+    "Compute an attribution for every example in packs of similar length; the model's weights must be frozen"
     inputs, copies = model_inputs(batch, model), chosen.copies_of(options)
     each, here = questions, None
     if callable(questions): each = [questions]
@@ -193,7 +195,7 @@ def read_in_packs(
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #035b
 def _scored(target, score):
-    "Return a function of (outputs, rows) that computes the `score` of `target`"
+    "Return a function of (outputs, rows) that computes the `score` of a target"
     def scored(outputs, rows): return target_scores(outputs, target, rows, score)
     scored.is_of_example, scored.places = is_of_example(target), getattr(target, 'places', None)
     return scored
@@ -211,8 +213,9 @@ def input_saliency(
     baseline:int|None=None, # id of the token that paths start from; None: the model's padding token
     score:Literal['logit', 'log_probability']='logit', # score of the class: its 'logit' or its 'log_probability'
 ) -> torch.Tensor: # [batch, n], 0 at padding; [batch, height, width]; [batch, time, features]
-    """Return the saliency of each token, pixel or cell of `inputs` for the score `target`, in eval mode; an
-    encoder-decoder is explained by its source tokens"""
+    """Return the saliency of each token, pixel or cell of `inputs` for a score of the model in eval mode
+
+    An encoder-decoder is explained by its source tokens."""
     inputs = model_inputs(inputs, model)
     name = _check_baseline(inputs, baseline)
     chosen, total = attribution_named(method, name), len(inputs[name])
@@ -260,7 +263,7 @@ def completeness_error(
     baseline:int=None,
     score='logit',
 ) -> torch.Tensor: # [batch]: 0.05 means a difference of 5 % of F(input) - F(baseline)
-    "Return the relative error of the sum of `saliency`, compared with F(input) - F(baseline), for each example"
+    "Return for each example the relative error of the sum of `saliency` with respect to F(input) - F(baseline)"
     inputs = model_inputs(inputs, model)
     name, rows = _check_baseline(inputs, baseline), every_row(inputs)
     check_target(target, len(rows))
@@ -280,7 +283,7 @@ def _content_key(reading, i:int) -> int:
     return zlib.crc32(np.ascontiguousarray(x.cpu().numpy()).tobytes())
 
 def _drawn_in(reading): # bfloat16 would round values to 1, which is outside [0, 1)
-    "Return the dtype of random numbers: at least float32"
+    "Return the dtype in which random numbers are drawn, at least float32"
     return torch.promote_types(reading.x.dtype, torch.float32)
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #g024b
@@ -349,7 +352,7 @@ def _by_smoothgrad(reading, *, samples=20, noise=.15, base=None):
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #g032
 def checked_baselines(reading, baselines) -> torch.Tensor: # [K, ...], each broadcastable to the input of an example
-    "Validate the argument `baselines` and return it in the form of the input"
+    "Validate the argument `baselines` and return it as a tensor that is broadcastable to the input"
     values, shape = torch.as_tensor(baselines), reading.x.shape[1:]
     if reading.is_text and values.dim() == 1 and len(values) and not values.is_floating_point():
         vectors = [baseline_embedding(reading.model, i, 'each of the baselines of texts') for i in values.tolist()]
@@ -362,8 +365,10 @@ def checked_baselines(reading, baselines) -> torch.Tensor: # [K, ...], each broa
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #g032b
 def background(reading, sample:int, choices=None) -> torch.Tensor: # shape of the input
-    """Return a random baseline for each example: one of `choices` [K, ...] or, if that is None, random tokens (texts)
-    or noise with the example's mean and standard deviation"""
+    """Return a random baseline for each example
+
+    It is one of `choices` [K, ...]. If that is None, it consists of random tokens (texts) or of noise with the
+    example's mean and standard deviation."""
     x = reading.x
     if choices is not None: return choices[(_one_each(reading, sample, 3) * len(choices)).long()].expand_as(x)
     if reading.is_text:
@@ -376,7 +381,7 @@ def background(reading, sample:int, choices=None) -> torch.Tensor: # shape of th
 # %% ../../nbs/04_attribution/04_saliency.ipynb #g032c
 @attribution('gradient_shap', cite='lundberg2017unified', copies='samples')
 def _by_gradient_shap(reading, *, samples=20, baselines=None):
-    "Average gradients at random points between random baselines and the input, times input minus baseline"
+    "Average gradient times (input - baseline) over random baselines, at random points between baseline and input"
     x, total = reading.x, 0.
     choices = None if baselines is None else checked_baselines(reading, baselines)
     def starts_of(group): return torch.stack([background(reading, s, choices) for s in group])

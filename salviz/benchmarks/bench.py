@@ -84,7 +84,7 @@ _rows = dict(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #006c
 def _in_bf16(name) -> bool:
-    "Return whether the row called `name` needs a processor with bf16 instructions"
+    "Return whether the benchmark row called `name` needs a processor with bf16 instructions"
     return 'bf16' in _rows[name].how or 'attribution_dtype' in _rows[name].args
 
 # %% ../../nbs/13_cli/01_bench.ipynb #009
@@ -107,7 +107,7 @@ def _long_texts(
     tokens:int,      # minimum number of tokens per text, including special tokens
     many:int,        # number of texts
 ) -> list:
-    "Return texts of concatenated sentences of a bundled data set"
+    "Return texts that are concatenated from sentences of a bundled data set"
     sentences, texts = itertools.cycle(load_text('movie-sentences')['train']['text']), []
     while len(texts) < many:
         text = next(sentences)
@@ -118,7 +118,7 @@ def _long_texts(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #012c
 def bench_data(tokenizer, tokens:int, size=_batch_size) -> datasets.DatasetDict:
-    "Return a data set with one batch of `size` training texts, and two texts each for validation and test"
+    "Return a data set with one training batch (`size` texts), and two texts each for validation and test"
     features = datasets.Features(dict(text=datasets.Value('string'), label=datasets.ClassLabel(names=['one', 'other'])))
     texts = iter(_long_texts(tokenizer, tokens, size + 4))
     def part(n):
@@ -212,7 +212,7 @@ def trainer_for(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #020
 def _method_of(name, model, precision='fp32'):
-    "Return the method of the row called `name`"
+    "Create the method of the benchmark row called `name`; AD-DROP uses bf16 attributions if `precision` is 'bf16'"
     row = _rows[name]
     args = dict(row.args, teacher=model, steps=2) if row.method is SalLM else dict(row.args)
     if precision == 'bf16' and row.method is ADDrop and row.args.get('attribution') != 'random':
@@ -259,7 +259,7 @@ def _count_flops(step) -> dict: # {operator: FLOPs}
 
 # %% ../../nbs/13_cli/01_bench.ipynb #025
 def _fused_kernel(flops:dict) -> str:
-    "Return the fused attention kernel among the operators of `_count_flops`, '' if attention was not fused"
+    "Return the fused attention kernel in the result of `_count_flops`, or '' if attention was not fused"
     return next((op for op in flops if 'scaled_dot_product' in op and 'backward' not in op), '')
 
 def _check_fused(flops:dict):
@@ -283,7 +283,7 @@ def timed_rounds(
     rounds:int,
     clock,      # function without arguments -> seconds
 ) -> dict: # {name: seconds of each round}
-    "Time each of `steps` in interleaved and rotated rounds"
+    "Time each step in interleaved rounds, in an order that rotates from round to round"
     times = {name: [] for name in steps}
     for r in range(rounds):
         for name in _turns(list(steps), r):
@@ -295,7 +295,7 @@ def timed_rounds(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #028c
 def relative(times:dict, name, base='plain') -> float:
-    "Return the median over rounds of the time of `name` divided by the time of `base` in the same round"
+    "Return the median over rounds of the ratio between the times of `name` and `base`"
     return float(np.median(np.divide(times[name], times[base])))
 
 # %% ../../nbs/13_cli/01_bench.ipynb #030
@@ -307,7 +307,7 @@ def _settled_rounds(
     tries=3,   # maximum number of attempts
     say=print, # function that receives messages
 ) -> dict: # rounds {name: seconds}, again: A/A ratio of every attempt, steady: bool
-    """Repeat `timed_rounds` until the A/A ratio is steady, at most `tries` times
+    """Repeat `timed_rounds` until the A/A ratio, between two identical steps, is steady, at most `tries` times
 
     Return the attempt with the ratio closest to 1."""
     attempts = []
@@ -341,14 +341,14 @@ def _one_thread():
 # %% ../../nbs/13_cli/01_bench.ipynb #030e
 @contextlib.contextmanager
 def _prepared_steps(names, shape, tokens, dropout=0., device='cpu', precision='fp32'):
-    "Yield the steps of the rows in `names` on texts of length `tokens`, and use one thread in the `with` block"
+    "Yield the steps of the rows in `names` for texts of a given length, with one thread in the `with` block"
     with tempfile.TemporaryDirectory() as folder, _one_thread():
         model, tokenizer = model_shapes[shape](dropout)
         yield _steps_of(names, model, tokenizer, bench_data(tokenizer, tokens), tokens, folder, device, precision)
 
 # %% ../../nbs/13_cli/01_bench.ipynb #gp05p
 def _peaks_on_card(steps:dict, device='cuda') -> dict: # {name: megabytes}, None on the processor
-    "Return the peak memory that torch allocates on the GPU in each of `steps`"
+    "Return the peak memory that torch allocates on the GPU during each step"
     if device == 'cpu': return None
     peaks, meter = {}, Peak(device)
     for name, s in steps.items():
@@ -364,7 +364,7 @@ def _measure_steps(
     dropout=0.,       # attention dropout
     device='cpu', precision='fp32', rounds=7, clock=None, say=print,
 ) -> dict:
-    "Measure FLOPs and time of the steps in `names`, in absolute terms and relative to plain fine-tuning"
+    "Measure FLOPs, time and GPU memory of the steps in `names`; compare FLOPs and time with plain fine-tuning"
     say(f'steps of {tokens} tokens, attention dropout {dropout:g}, {precision}:')
     flops = {}
     with _prepared_steps(names, shape, tokens, dropout, device, precision) as steps:
@@ -413,7 +413,7 @@ class Peak:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #039
 def _peak_of_steps(name, shape='minilm', tokens=128, dropout=0., device='cpu', precision='fp32') -> dict:
-    "Measure the peak memory of a training step of the row called `name` in this process"
+    "Measure the peak memory of a training step of the benchmark row called `name` in this process"
     with _prepared_steps([name], shape, tokens, dropout, device, precision) as steps:
         peak = Peak(device)
         with steps[name].set_up() as step:
@@ -545,7 +545,7 @@ def _measure_watching(steps=12, probes=4, device='cpu', say=print) -> dict:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #b0229e59
 class RowStep:
-    "A forward and a backward pass of one layer of BERT-base for one text, with an optional loss on its first row"
+    "A forward and backward pass of one layer of BERT-base for one text, with an optional loss on an attention row"
     def __init__(self,
         model, inputs,
         how=None, # arguments of `observe`; None: no loss on the row
@@ -566,7 +566,7 @@ class RowStep:
     def set_up(self): return contextlib.nullcontext(self)
 
 def row_steps(tokens:int, device='cpu', layers=1, **how) -> dict: # {name: RowStep}
-    "Return steps without ('plain') and with ('row') a loss on one attention row, and further steps with options `how`"
+    "Return steps without ('plain') and with ('row') a loss on one attention row, and a step for each item of `how`"
     with forked_random(0):
         config = BertConfig(num_hidden_layers=layers, max_position_embeddings=tokens, attention_probs_dropout_prob=0.)
         model = BertForSequenceClassification(config).to(device).train()
@@ -637,7 +637,7 @@ def _measure_region(shape='minilm', tokens=64, device='cpu', say=print) -> dict:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #053
 def _main_tables(results:dict) -> list:
-    "Return the tables with fused attention in fp32 among the `results` of `bench`, shortest length first"
+    "Return the fp32 tables without attention dropout from the `results` of `bench`, shortest length first"
     return sorted((t for t in results['tables'] if t['dropout'] == 0 and t['precision'] == 'fp32'),
                   key=lambda t: t['tokens'])
 
@@ -670,7 +670,7 @@ def _bench_table(results:dict) -> str:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #053a
 def _cost_lines(results:dict) -> list: # of str, Markdown
-    "Return the lines of the README's section on cost: times relative to plain fine-tuning, peak memory, recording"
+    "Return the lines on cost in the README: times relative to plain fine-tuning, peak memory and recording"
     tables = _main_tables(results)
     def span(*names):
         times = [t['rows'][name]['time_ratio'] for t in tables for name in names]
@@ -691,7 +691,7 @@ def _cost_lines(results:dict) -> list: # of str, Markdown
 
 # %% ../../nbs/13_cli/01_bench.ipynb #053b
 def _cost_sentences(results, tables, peaks):
-    "Return the sentences of the caption of `cost_table`"
+    "Return the caption sentences for `cost_table`"
     way = 'processor time of one thread' if results['device'] == 'cpu' else 'wall-clock time'
     lengths = ', '.join(str(t['tokens']) for t in tables)
     unsteady = [str(t['tokens']) for t in tables if not t['steady']]
@@ -765,7 +765,7 @@ def _step_table(results:dict, t:dict) -> pd.DataFrame:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #056b
 def _besides(results) -> list: # of str
-    "Describe the measurements of memory, explanations, recording and batches, which are not in the tables of steps"
+    "Describe the measurements outside the step tables, such as memory, explanations, recording and batches"
     sentences, e, b, r = [], results.get('explanations'), results.get('buckets'), results.get('region')
     if m := results.get('memory'):
         sentences.append(f'Memory: peak of {m["how"]}, one process per row, {m["tokens"]} tokens.')

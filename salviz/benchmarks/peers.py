@@ -87,7 +87,7 @@ def _explaining(model, tokenizer, texts, steps=20) -> dict: # {work: {library: `
 def _disagreement(
     these:list, those:list, # arrays [n], one per example
 ) -> float: # relative to the largest value of `those`
-    "Return the largest difference between two computations, relative to the largest value of the second"
+    "Return the largest difference between two results, relative to the largest magnitude in the second"
     largest = max(float(np.abs(x).max()) for x in those)
     return max(float(np.abs(x - y).max()) for x, y in zip(these, those, strict=True))/largest
 
@@ -117,7 +117,7 @@ def _training(model, tokenizer, tokens=64, size=16, device='cpu'):
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe08b
 def _browser():
-    "Return functions that launch Chromium and start Playwright, or None if either is missing"
+    "Return functions that launch Chromium (None if it is missing) and start Playwright, or None without Playwright"
     try: from playwright.sync_api import sync_playwright
     except ImportError: return None
     from shutil import which
@@ -161,7 +161,7 @@ def _looking(snapshot, folder) -> dict: # {library: (path, selector)}
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pec2
 def _small_llama(tokenizer, hidden=256, layers=4, heads=8):
-    "Return a randomly initialised causal language model of Llama's architecture for `tokenizer`"
+    "Return a small, randomly initialised causal language model with Llama's architecture for `tokenizer`"
     config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=hidden, intermediate_size=11*hidden//4,
                          num_hidden_layers=layers, num_attention_heads=heads, max_position_embeddings=4096,
                          pad_token_id=tokenizer.pad_token_id)
@@ -169,7 +169,7 @@ def _small_llama(tokenizer, hidden=256, layers=4, heads=8):
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pec2b
 def _next_token_path(model, ids, steps) -> torch.Tensor: # [tokens]
-    "Compute integrated gradients of the log-probability of the most likely next token of one text `ids` [1, tokens]"
+    "Compute integrated gradients for the log-probability of the most likely token after the text `ids` [1, tokens]"
     embed, total = model.get_input_embeddings(), 0.
     x, start = embed(ids).detach(), embed(torch.tensor([model.config.pad_token_id])).detach()
     def log_p(points):
@@ -236,7 +236,7 @@ _causal_steps = {
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pec7b
 def _causal_loop(trainer, batch, loss, options):
-    "Return a function without arguments that performs a training step on `loss` without a Trainer"
+    "Return a function without arguments that performs a training step with the given `loss` and no Trainer"
     model, optimizer, read = trainer.model, trainer.optimizer, (batch['input_ids'], batch['labels'])
     def step():
         model.train()

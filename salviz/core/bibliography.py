@@ -221,10 +221,10 @@ _of_hub = dict(bert=r'bert-(tiny|mini|small|medium|base|large)\b', distilbert=r'
 
 # %% ../../nbs/01_core/04_bibliography.ipynb #007
 def paper_of(name) -> str: # '' if unknown
-    """Return the key in `papers` of the paper to cite for `name`
+    """Find the paper to cite for `name` and return its key in `papers`
 
-    `name` is the recorded name of a method, explanation, metric, data set or checkpoint; for a checkpoint, it may also
-    be the folder of a packaged copy or a name on the Hub."""
+    `name` is the recorded name of a method, explanation, metric, data set or checkpoint; for a checkpoint, it may
+    also be the folder of a packaged copy or a name on the Hub."""
     if not isinstance(name, str): return ''
     name = _same_paper.get(name, name)
     if name in papers: return name
@@ -266,7 +266,7 @@ def _entry_fault(
 def cited(
     cite, # a BibTeX entry, a key of this library, a list of these, or None
 ) -> dict: # {key: BibTeX entry}
-    "Return the BibTeX entries that `cite` refers to; raise a `ValueError` for anything that is not an entry or key"
+    "Return the BibTeX entries that `cite` refers to; raise a `ValueError` for an unknown key or a malformed entry"
     if cite is None: return {}
     if isinstance(cite, (list, tuple)): return {key: entry for one in cite for key, entry in cited(one).items()}
     keys = {key: name for name, (_, key, *_) in papers.items()}

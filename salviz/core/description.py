@@ -25,7 +25,7 @@ from .words import digits_of, without_path
 _Fact = namedtuple('_Fact', 'what words cites', defaults=((),))
 
 def entry_of(config:dict, key:str) -> dict:
-    "Return the entry `key` of a run's config (model, data or method) as a dict; {} if there is none"
+    "Return a run's `config` entry called `key` (model, data or method) as a dict, or {} if it is missing"
     x = config.get(key) if isinstance(config, dict) else None
     return x if isinstance(x, dict) else {} if x is None else dict(name=x)
 
@@ -71,7 +71,7 @@ def _is_literal(node):
 
 # %% ../../nbs/01_core/20_description.ipynb #de-7c
 def plain_value(x) -> str:
-    "Return the argument `x` as text; for a path, only its last part"
+    "Format the argument `x` as text; shorten a path to its last part"
     if isinstance(x, bool) or x is None: return str(x)
     if isinstance(x, float): return digits_of(x, 4) if abs(x) >= 1e-4 or not x else f'{x:g}'
     if isinstance(x, (list, tuple)): return f'[{", ".join(map(plain_value, x))}]'
@@ -123,7 +123,7 @@ def data_fact(
 
 # %% ../../nbs/01_core/20_description.ipynb #de-11m
 def _parts_of(name, several):
-    "Return a list of (method, arguments in each run), with one pair for each combined method"
+    "Split a combination of methods into a list of (method, its arguments in each run) pairs"
     parts = str(name).split(' + ')
     if len(parts) == 1: return [(name, several)]
     return [(part, [x if isinstance(x := args.get(part), dict) else {} for args in several]) for part in parts]
@@ -183,13 +183,12 @@ def snapshot_config(snapshot) -> dict:
     return dict(method=method if methods else None, model=info.get('model'), seed=info.get('seed') if methods else None)
 
 def _snapshot_facts(snapshot) -> list: # of `_Fact`
-    "Describe the step, probe and sentence of `snapshot`"
     facts = [_Fact('step', f'step {snapshot.step}'), _Fact('probe', f'probe {snapshot.probe}')]
     return facts + [_Fact('sentence', words) for words in [sentence_words(snapshot)] if words]
 
 # %% ../../nbs/01_core/20_description.ipynb #de-13c
 def _entries(cite) -> dict: # {key: BibTeX entry}
-    "Return the BibTeX entries for `cite`, a name or an entry; {} if `cite` is unknown, such as an older version's key"
+    "Return the BibTeX entries for `cite`, a name or an entry, or {} if it is unknown (such as an outdated key)"
     if name := paper_of(cite): return {papers[name][1]: bibtex(name)}
     try: return cited(cite)
     except ValueError: return {}

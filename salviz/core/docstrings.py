@@ -26,7 +26,7 @@ def _comment_rows(source) -> tuple: # ({row: comment}, the rows with nothing els
 
 # %% ../../nbs/01_core/08_docstrings.ipynb #006b
 def _commented(source, nodes) -> dict:
-    "Return the comments next to or above each of `nodes` {name: syntax tree} in `source`; omit nodes without comments"
+    "Return {name: comment} for the `nodes` {name: syntax tree} with a comment next to or above them in `source`"
     (comments, alone), joined = _comment_rows(source), {}
     for name, node in nodes.items():
         above = node.lineno

@@ -39,7 +39,7 @@ def unpacked(
 def example_folder(
     name:str, # one of `example_names`
 ) -> Path:
-    "Return the folder of the bundled finished run called `name`, unpacked into the cache"
+    "Unpack the bundled example run called `name` into the cache and return its folder"
     if name not in example_names:
         raise ValueError(f'unknown example run {name!r}; available: {", ".join(example_names)}')
     return unpacked(Path(str(files('salviz.core')))/'finished'/f'{name}.tar.xz')

@@ -15,7 +15,7 @@ from .validation import check_faults
 # %% ../../nbs/01_core/23_image_layout.ipynb #il06
 @dataclass(frozen=True)
 class Crop:
-    "A box in an image, in pixels, that is divided row by row into `rows` × `columns` tokens"
+    "A box in an image (in pixels) that is divided into `rows` × `columns` tokens, row by row"
     top:float
     left:float
     height:float
@@ -52,7 +52,7 @@ class ImageLayout:
 
     @property
     def tokens(self) -> int:
-        "Return the number of image tokens"
+        "The number of image tokens"
         return sum(crop.rows*crop.columns for crop in self.crops)
 
     def boxes(self) -> np.ndarray: # float64 [tokens, 4]: top, left, bottom, right

@@ -32,7 +32,7 @@ def process_start(pid) -> str:
 
 # %% ../../nbs/01_core/13_locks.ipynb #lk06b
 def has_ended(who:dict): # None: unknown on this machine
-    "Return whether the process `who` (host, process, started) has ended, or None if unknown on this machine"
+    "Return whether the process in the dict `who` has ended, or None if this is unknown on this machine"
     ours, theirs = (start.rpartition(':')[0] for start in (process_start(os.getpid()), who['started']))
     if not ours or (platform.node(), ours) != (who['host'], theirs): return None
     return process_start(who['process']) != who['started']
@@ -54,7 +54,7 @@ _no_locks = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP} # erro
 
 # %% ../../nbs/01_core/13_locks.ipynb #045bb
 class Held:
-    "A lock on the folder of a run, held until `release`; raises `RunInUse`, which names the holder, if already locked"
+    "A lock on the folder of a run, held until `release`; raises `RunInUse` if the folder is already locked"
     def __init__(self, path):
         self.path, self.note, self._lease = Path(path), Path(path)/'.training.json', lease_on(path)
         # a worker thread may release a lock that another thread acquired
@@ -105,7 +105,7 @@ class Turn:
     def __init__(self): self._lock, self._of = threading.Lock(), None
 
     def take(self, run_dir=None):
-        "Acquire the lock for a training run in `run_dir`; raise an error if another one is in progress"
+        "Acquire the lock for a training run in `run_dir`; raise an error if another run is in progress"
         if not self._lock.acquire(blocking=False):
             where = f' in {self._of}' if self._of else ''
             raise RuntimeError(f'train: a training run{where} is in progress in this process, and a second one would '
@@ -119,7 +119,7 @@ class Turn:
 
     @property
     def taken(self) -> bool:
-        "Return whether a training run is in progress"
+        "Whether a training run is in progress"
         return self._lock.locked()
 
 # %% ../../nbs/01_core/13_locks.ipynb #069b

@@ -125,7 +125,7 @@ patch_patterns = dict(
 
 # %% ../../nbs/01_core/06_maths.ipynb #mpat2b
 def patch_pattern_names(first:int) -> tuple:
-    "Return the names of the patterns for patches; `first` is the number of tokens before the patches"
+    "Return the names of the patterns for image patches; `first` is the number of tokens before the patches"
     return (*patch_patterns, *(('first',) if first else ()))
 
 # %% ../../nbs/01_core/06_maths.ipynb #mpat2c
@@ -134,7 +134,7 @@ def patch_pattern(
     rows:int, columns:int, # size of the grid in patches
     first:int=0,   # tokens before the patches
 ): # [n, n] float64, n = first + rows * columns; a row of zeros has no target and does not count
-    "Return the matrix of the pattern called `name` on patches, in which each patch attends equally to all of its keys"
+    "Return the matrix of the patch pattern called `name`, in which each patch attends equally to all of its keys"
     check_choice('name', name, [*patch_pattern_names(first)])
     n = first + rows*columns
     P = np.zeros((n, n))
@@ -247,7 +247,7 @@ def kl_per_class(
     p, # [..., classes], each from 0 to 1: probability that the class applies
     q, # [..., classes]
 ): # float, or array [...]
-    "Return KL(p || q) between Bernoulli distributions, averaged over classes, in nats"
+    "Return KL(p || q) in nats between Bernoulli distributions, averaged over the classes"
     p, q = np.broadcast_arrays(np.asarray(p, dtype=np.float64), np.asarray(q, dtype=np.float64))
     return _scalar(np.mean(kl(np.stack([p, 1 - p], -1), np.stack([q, 1 - q], -1)), -1))
 
@@ -256,7 +256,7 @@ def pattern_fraction(
     attention, # [..., query, key] probabilities
     pattern,   # [query, key], or broadcastable to `attention`; its positions are the entries above 0
 ): # float, or array [...], in [0, 1]; NaN if no row counts, or attention is NaN in a row that counts
-    "Return the fraction of each head's `attention` on the positions of `pattern`, averaged over the guided rows"
+    "Return the fraction of each head's `attention` that falls on `pattern`, averaged over the guided rows"
     A, on = np.asarray(attention, dtype=np.float64), np.asarray(pattern) > 0
     if A.ndim < 2 or A.shape[-1] != A.shape[-2] or on.shape[-2:] != A.shape[-2:]:
         raise ValueError(f'attention [..., n, n] and pattern [n, n] must have the same n, got shapes {list(A.shape)} '
@@ -300,7 +300,7 @@ def ranks(
 
 # %% ../../nbs/01_core/06_maths.ipynb #046
 def _largest_of(dtype) -> np.generic:
-    "Return the largest number of `dtype`, infinity for floats"
+    "Return the largest value of `dtype`, which is infinity for floats"
     if dtype == bool: return np.True_
     if dtype.kind == 'f': return dtype.type(np.inf)
     return dtype.type(np.iinfo(dtype).max)
@@ -379,7 +379,7 @@ def unpack_bits(
     packed, # uint8 array from `pack_bits`
     shape,  # shape of the Boolean array
 ) -> np.ndarray:
-    "Return the Boolean array of `shape` that `pack_bits` packed"
+    "Restore the Boolean array that `pack_bits` packed, with its original `shape`"
     size, packed = math.prod(shape), np.asarray(packed, dtype=np.uint8)
     if len(packed) != (size + 7)//8:
         raise ValueError(f'shape {tuple(shape)} needs {(size + 7)//8} bytes, got {len(packed)}')
@@ -396,7 +396,7 @@ def _mixed(x):
 
 # %% ../../nbs/01_core/06_maths.ipynb #071b
 def _keyed(example_id, shape, seed, step, stream, convert, dtype):
-    "Convert the 32 random bits of each position with `convert` and return them as an array of `dtype`"
+    "Apply the function `convert` to the 32 random bits of each position and return an array of `dtype`"
     golden, key = np.uint32(0x9e3779b9), np.zeros(1, np.uint32)
     for part in (seed, step, stream, example_id):
         part = np.atleast_1d(np.asarray(part, dtype=np.int64) & 0xffffffff).astype(np.uint32)
@@ -433,7 +433,7 @@ def keyed_below(
     example_id, shape:tuple, q:float, seed:int, step:int, stream:int=0,
     # bool, shapes as in `keyed_uniform`
 ) -> np.ndarray:
-    "Return whether each number of `keyed_uniform` is below `q` rounded to float32"
+    "Return whether each number of `keyed_uniform` is below `q`, after rounding `q` to float32"
     least = np.uint32(min(np.ceil(np.float64(np.float32(q))*2**24), 2**24))
     return _keyed(example_id, shape, seed, step, stream, lambda bits: (bits >> np.uint32(8)) < least, bool)
 
@@ -456,7 +456,7 @@ def drop_mask(
     q:float,    # probability of dropping a candidate
     uniform,    # random numbers in [0, 1), shape of `candidates`
 ) -> np.ndarray: # bool [..., query, key]
-    """Return a mask of the `candidates` that are dropped, those with `uniform` < `q` (Yang et al. 2022, eq. 7)
+    """Return a mask of the `candidates` to drop: those with `uniform` < `q` (Yang et al. 2022, eq. 7)
 
     Nothing is dropped in a row that would otherwise lose all allowed keys."""
     dropped = np.asarray(candidates) & allowed & (uniform < np.float32(q))

@@ -17,7 +17,7 @@ class ModelAccess(Protocol):
         "Return the available models and attributions, or the missing requirements: {needs, choices, attributions}"
 
     def name_of(self, place) -> str:
-        "Return the display name of the choice `place`"
+        "Return the display name of one of the available choices"
 
     def __call__(self, texts, choice, attribution, interventions=None, target=None) -> list:
         "Return one `Snapshot` of the chosen model per text, computed under the `Intervention` of that text, if any"
@@ -31,7 +31,7 @@ _providers = [] # functions of (run, model, training) that return a `ModelAccess
 def provide_model_access(
     provider:Callable[..., ModelAccess], # function of (run, model, training)
 ):
-    "Make `model_access` use the function `provider`"
+    "Register `provider` as the function that `model_access` calls"
     _providers.append(provider)
 
 def model_access(

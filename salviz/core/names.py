@@ -56,7 +56,7 @@ def listed(words) -> str:
 
 # %% ../../nbs/01_core/03_names.ipynb #009b
 def _seed_words(groups:dict) -> str: # {name: [seeds]}
-    "Describe the seeds of `groups`; list the seeds only once if all groups have the same ones"
+    "Describe the seeds of each group, but list them only once if all `groups` have the same seeds"
     def seeds_of(seeds): return [str(seed) for seed in seeds if seed is not None]
     sets = {k: seeds_of(v) for k, v in groups.items() if seeds_of(v)}
     if not sets: return ''
@@ -101,14 +101,14 @@ def methods_words(name) -> str:
     return ' + '.join(method_titles.get(one, one) for one in str(name).split(' + '))
 
 def _methods_of_run(run) -> str:
-    "Return the display name of the methods of `run`, or its folder if no method is recorded"
+    "Return the display name of the methods of `run`, or its folder name if no method is recorded"
     method = run.config.get('method') or {}
     if isinstance(method, dict): return methods_words(method.get('name') or run.path.name)
     return str(method)
 
 # %% ../../nbs/01_core/03_names.ipynb #02tb
 def _first_that_tells(runs, *ways) -> dict: # {path: words}
-    "Name `runs` with the first function in `ways` that gives distinct names, or else with the last function"
+    "Name `runs` with the first function that yields distinct names, or else with the last function"
     for way in ways:
         names = [way(run) for run in runs]
         if len(set(names)) == len(names): break
@@ -138,7 +138,7 @@ def _of_run(path):
 
 # %% ../../nbs/01_core/03_names.ipynb #013b
 def _model_named(model) -> str:
-    "Return the display name of the PyTorch module `model`: the name that it was loaded from, else its class name"
+    "Return the display name of a PyTorch `model`: the name that it was loaded from, else its class name"
     name = getattr(model, 'name_or_path', '') or ''
     inner = getattr(model, 'get_base_model', lambda: model)() # with peft: the model that the adapter wraps
     if not name: return type(inner).__name__

@@ -20,7 +20,7 @@ from .validation import check_faults, warn_caller
 
 # %% ../../nbs/01_core/18_part_cache.ipynb #006
 def digest(x) -> str: # 16 hexadecimal digits
-    "Return a hash of the content of `x`: an array, or an object with a JSON form"
+    "Return a hash of the content of `x`, an array or a JSON-serialisable object"
     if hasattr(x, 'dtype'):
         x = np.ascontiguousarray(x)
         content = f'{x.dtype.str} {list(x.shape)} '.encode() + x.tobytes()
@@ -29,7 +29,7 @@ def digest(x) -> str: # 16 hexadecimal digits
 
 # %% ../../nbs/01_core/18_part_cache.ipynb #006b
 class PartCache:
-    """Cache for parts of the computation that `question` describes
+    """Cache for the parts of a computation, which is identified by the dict `question`
 
     Each part is a dict of arrays. Without a `folder`, nothing is cached."""
     def __init__(self, folder, question:dict):
@@ -61,7 +61,7 @@ class PartCache:
         name:dict, # JSON description of the part
         make,      # function without arguments that computes the part
     ) -> dict: # of arrays
-        "Return the part called `name`; compute it with `make` if it is not cached"
+        "Return the part called `name`; if it is not cached, compute it with `make` and cache it"
         if self.folder is None: return make()
         file = self.folder/f'{digest(name)}.npz'
         if file.exists():

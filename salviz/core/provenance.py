@@ -116,14 +116,14 @@ def unpacked_metadata(
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-10
 def _sha(*parts) -> str:
-    "Return the first 16 digits of the SHA-256 hash of `parts`"
+    "Hash the bytes in `parts` with SHA-256 and return the first 16 hexadecimal digits"
     whole = hashlib.sha256()
     for part in parts: whole.update(len(part).to_bytes(8, 'little') + part)
     return whole.hexdigest()[:16]
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-10b
 def _bytes_of(path, header=False):
-    "Return the bytes of the file at `path` (with `header`, only its header), or b'' if it cannot be read"
+    "Return the bytes of the file at `path`, or only its header if `header` is True; b'' if it cannot be read"
     try:
         with open(path, 'rb') as f:
             if not header: return f.read()
@@ -145,7 +145,7 @@ def _named(entry): return entry.get('name') if isinstance(entry, dict) else entr
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-10d
 def _run_facts(run:Run) -> dict:
-    "Return the entries that identify a run and its method, model and data; 'folder' is its current location"
+    "Return a dict that identifies a run and its method, model and data; 'folder' is the location of the run"
     config, data = run.config, run.config.get('data')
     facts = dict(name=run.path.name, id=run_id(run), contents=_contents(run), seed=config.get('seed'),
                  method=_named(config.get('method')), model=_named(config.get('model')), data=_named(data),
@@ -166,7 +166,7 @@ def study_facts(
     folder,        # folder of the study
     manifest:dict, # content of its `study.json`
 ) -> dict:
-    "Return the entries that identify a study and its model, data and versions; 'folder' is its current location"
+    "Return a dict that identifies a study and its model, data and versions; 'folder' is the study's location"
     folder, design, seen, configs = Path(folder), manifest.get('design') or {}, [], []
     for cell in manifest.get('cells') or ():
         at = folder/cell['run']
@@ -197,7 +197,7 @@ def _described_table(frame, **more):
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-14b
 def _described_words(about):
-    "Return those attrs of a table that can be stored, converted to JSON"
+    "Convert the attrs of a table to JSON; omit values that cannot be stored"
     written = {}
     for k, x in about.items():
         try: written[k] = _packed(x)
@@ -205,13 +205,13 @@ def _described_words(about):
     return written
 
 def _table_fields(table):
-    "Return the fields of a `ResultTable` other than its numbers"
+    "Return all fields of a `ResultTable` except its numbers, converted to JSON"
     fields = ('rows', 'column', 'sentences', 'better', 'digits', 'percent', 'titles', 'about', 'names')
     return {k: _packed(getattr(table, k)) for k in fields}
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-14d
 def described(source) -> dict:
-    "Describe the source of a figure so that it can be located later; 'form' is its type"
+    "Describe the source of a figure so that it can be located later; the entry 'form' is the type of the source"
     if isinstance(source, Run): return dict(form='run', run=_run_facts(source))
     if hasattr(source, '_fields') and hasattr(source, 'snapshot'): # a snapshot with its run, as a view reads it
         if source.run is None: return described(source.snapshot)
@@ -326,7 +326,7 @@ def recipe_of(
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-20b
 def _unknown_in(x):
-    "Return the name of the first part of the described source `x` that cannot be located; '' if there is none"
+    "Name the first part of the source description `x` that cannot be located, or return '' if there is none"
     if isinstance(x, dict) and x.get('form') == 'unknown': return x['what']
     inside = x.values() if isinstance(x, dict) else x if isinstance(x, list) else ()
     return next(filter(None, map(_unknown_in, inside)), '')
@@ -357,12 +357,12 @@ def stamp(
     recipe:dict, # record of the creation of a file
     path,        # path of the file
 ) -> str:
-    "Return `recipe` as the line of metadata for the file at `path`"
+    "Return the line of metadata that stores `recipe` in the file at `path`"
     placed = _placed(recipe, Path(path).absolute().parent)
     return sealed(json.loads(json.dumps(dict(salviz_provenance=1, **placed), sort_keys=True)))
 
 def in_metadata(line:str, kind:str) -> dict:
-    "Return the `metadata` argument of `savefig` that writes `line`, from `stamp`, to a 'pdf', 'svg' or 'png' file"
+    "Return the `metadata` argument with which `savefig` stores a `stamp` line in a 'pdf', 'svg' or 'png' file"
     return dict(pdf=dict(Keywords=line), svg=dict(Description=line), png=dict(salviz=line))[kind]
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-25
@@ -401,7 +401,6 @@ def _recipe_line(path) -> tuple: # (bytes, '') or (None, reason)
                   'or another program has rewritten it')
 
 def _recipe_in(line) -> tuple: # (dict, '') or (None, reason)
-    "Return the recipe in the metadata `line` of a file"
     try: recipe = _unsealed(line, must_seal=True)
     except ValueError as e: return None, f'has damaged metadata: it {e}'
     if recipe.pop('salviz_provenance', None) == 1: return recipe, ''

@@ -27,7 +27,7 @@ from .validation import check_faults
 _leases = {} # {folder or file: the `Lease` that this process needs to write there}
 
 def lease_on(path): # None: no lease is needed
-    "Return the `Lease` of this process that covers `path`"
+    "Return this process's `Lease` that covers `path`"
     path = os.path.abspath(path)
     covering = (lease for place, lease in list(_leases.items()) if path == place or path.startswith(place + os.sep))
     return next(covering, None)
@@ -73,7 +73,7 @@ def _plain(x):
 
 # %% ../../nbs/01_core/11_run_files.ipynb #009b
 def to_json(x, indent=None) -> str:
-    "Return `x` as ASCII JSON with `indent` spaces per level; None: on one line"
+    "Return `x` as ASCII JSON, on one line or with `indent` spaces per level"
     try: return json.dumps(x, default=_plain, indent=indent)
     except (TypeError, ValueError) as e:
         raise ValueError(f'{type(x).__name__} cannot be written as JSON: {e}. Use plain keys and no cycles') from None
@@ -122,7 +122,7 @@ def _is_sealed(x:dict) -> bool:
 
 # %% ../../nbs/01_core/11_run_files.ipynb #012ad
 def _seal_fault(x, data:bytes, must_seal:bool) -> str: # '' if there is none
-    "Return the reason why `x`, which was parsed from `data`, is not an object with a valid seal"
+    "Return the reason why `x`, which was parsed from `data`, is not an object or has a damaged seal"
     if not isinstance(x, dict): return f'contains a JSON {type(x).__name__}, not an object'
     if not _is_sealed(x) and must_seal: return 'is damaged (its seal is missing)'
     if not _is_sealed(x): return ''

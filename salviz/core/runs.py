@@ -55,7 +55,7 @@ def _config_fault(config:dict) -> str: # '' if there is none
 
 # %% ../../nbs/01_core/15_runs.ipynb #042b
 def _read_config(file) -> tuple: # (config, whether it has a seal)
-    """Return the config of the run in `file`, and whether the file has a seal
+    """Read the config of a run from `file`; return the config and whether the file has a seal
 
     Raise a `ValueError` with the reason if the config is damaged. Earlier versions of salviz wrote no seals."""
     try:
@@ -70,7 +70,7 @@ def _read_config(file) -> tuple: # (config, whether it has a seal)
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn01
 class _RunFolder:
-    "A folder with a config, and subscribers that receive each snapshot and row as it is written"
+    "The folder and config of a run, with subscribers that receive each new snapshot and row"
     def __init__(self, path:str|os.PathLike):
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
             raise ValueError(f'Run: path must be the folder of a run, got {path!r:.80}')
@@ -109,7 +109,7 @@ class _RunFolder:
         return unsubscribe
 
     def _tell(self, item):
-        "Pass `item` to all subscribers and collect their exceptions"
+        "Pass `item` to all subscribers; collect their exceptions and issue a warning for each exception"
         failed = []
         for fn, in self._listeners:
             try: fn(item)
@@ -120,7 +120,7 @@ class _RunFolder:
 
 # %% ../../nbs/01_core/15_runs.ipynb #064
 def _values_fault(name, x):
-    "Return the reason why the object in the file called `name` is invalid, '' if it is valid"
+    "Return the reason why the object in the file called `name` is invalid, or '' if it is valid"
     best = x.get('best_step', 0)
     if not isinstance(best, int) or isinstance(best, bool): return f'has best_step {str(best)[:40]!r}, not a step'
     if name == 'summary.json' and not _is_count(x.get('rows', 0)):
@@ -136,14 +136,16 @@ def _array_file(run, name):
 class _RunValues(_RunFolder):
     "The state, arrays and summary of a run"
     def _values(self, name) -> dict:
-        "Return the object in the file called `name`, {} if it is missing; raise a `ValueError` if it is damaged"
+        """Return the object in the file called `name`, or {} if the file is missing
+
+        Raise a `ValueError` if the file is damaged."""
         try: x = read_object(self.path/name, self._must_seal)
         except FileNotFoundError: return {}
         check_faults(_values_fault(name, x))
         return x
 
     def _object(self, name) -> dict:
-        "Return the object in the file called `name`, {} if it is missing or damaged"
+        "Return the object in the file called `name`, or {} if the file is missing or damaged"
         try: return self._values(name)
         except ValueError: return {}
 
@@ -205,13 +207,12 @@ class _RunMetrics(_RunValues):
 
     @property
     def train_rows(self) -> list:
-        "Rows with training losses: rows of kind 'train', and rows without a kind that have a 'loss'"
+        "Rows with training losses: rows of kind 'train', and rows that have a 'loss' but no kind"
         return [r for r in self.metrics if _kind(r) == 'train']
 
     @property
     def eval_rows(self) -> list:
-        """Rows with evaluations on the validation split: rows of kind 'eval', and rows without a kind that have names
-        beginning with 'eval_'"""
+        "Rows with validation scores: rows of kind 'eval', and rows that have an 'eval_…' entry but no kind"
         return [r for r in self.metrics if _kind(r) == 'eval']
 
     def log(self, row:dict) -> None:
@@ -243,7 +244,7 @@ class _RunMetrics(_RunValues):
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn06
 class _RunSnapshots(_RunMetrics):
-    "The list of snapshots of a run"
+    "Methods that save and list the snapshots of a run"
     def save(self, snapshot:Snapshot) -> None:
         "Store `snapshot`; replace an existing snapshot of the same step and probe"
         data = encode_snapshot(snapshot)
@@ -265,7 +266,7 @@ class _RunSnapshots(_RunMetrics):
 
     @property
     def recorded(self) -> list:
-        "The (step, probe) of every snapshot"
+        "The (step, probe) pairs of all snapshots"
         return list(self._scan()[0])
 
     @property
@@ -280,7 +281,7 @@ class _RunSnapshots(_RunMetrics):
 
     @property
     def last_step(self) -> int:
-        "The last step that has a row or a snapshot, 0 if nothing was recorded"
+        "The last step that has a row or a snapshot, or 0 if nothing was recorded"
         return max([r['step'] for r in self.metrics] + self.steps, default=0)
 
     def _load(self, path) -> Snapshot:
@@ -293,7 +294,7 @@ class _RunSnapshots(_RunMetrics):
         return snapshot
 
     def _is_sound(self, path) -> bool:
-        "Return whether the file at `path` has a valid header of a snapshot; its content is not read"
+        "Return whether the file at `path` has a valid snapshot header; the content is not read"
         try: return self._cached(path, _snapshot_fault) is None
         except OSError: return False
 
@@ -381,13 +382,13 @@ class _RunCheckpoints(_RunReading):
 
     @property
     def written_checkpoints(self) -> dict:
-        "{step: folder} of all checkpoints that were completely written, even if they are damaged now"
+        "All completely written checkpoints, even if they are damaged now, as {step: folder}"
         def was_whole(p): return os.path.lexists(p/'manifest.json') or self._is_whole(p)
         return {s: p for s, p in self._checkpoint_folders().items() if was_whole(p)}
 
     @property
     def checkpoints(self) -> dict:
-        "{step: folder} of all complete checkpoints"
+        "All complete checkpoints, as {step: folder}"
         return {s: p for s, p in self._checkpoint_folders().items() if self._is_whole(p)}
 
     @property
@@ -413,7 +414,7 @@ class _RunCheckpoints(_RunReading):
 
     @property
     def best_checkpoint(self) -> Path|None:
-        "The folder of the best complete checkpoint; None if there is none or the best is unknown"
+        "The folder of the best complete checkpoint, or None if it is unknown or no checkpoint is complete"
         complete = self.checkpoints
         return complete.get(self._best(complete))
 
@@ -426,7 +427,7 @@ class _RunScores(_RunCheckpoints):
     "The scores of the best checkpoint, and the baseline for its accuracy"
     @property
     def measures(self) -> list:
-        "The names of the evaluation scores: first the one that selects the best step, then the others, then the loss"
+        "The names of the evaluation scores: first the score that selects the best step, last the loss"
         if not self.config.get('best_metric'): return ['accuracy', 'macro_f1', 'loss']
         rows = [r for r in self.metrics if _kind(r) in ('eval', 'score')]
         numbers = [k.removeprefix('eval_') for r in rows for k, x in r.items() if isinstance(x, (int, float))
@@ -514,7 +515,7 @@ def _damaged_arrays(run, contents=False) -> list:
 
 # %% ../../nbs/01_core/15_runs.ipynb #080d
 def _damaged_values(run) -> list:
-    "Return the damage to the state, to the summary and to the subfolders of the run, which may be files by mistake"
+    "Return the damage to the state and summary of the run, and subfolders that are not folders"
     out = []
     for name in ('state.json', 'summary.json'):
         try: run._values(name)
@@ -533,7 +534,7 @@ class _RunDamage(_RunScores):
         return [*rows, *self._scan()[1], *_damaged_values(self), *_damaged_arrays(self), *_damaged_checkpoints(self)]
 
     def check(self) -> list: # of `Damage`
-        "Read every byte of the run and of nested runs; return all damage, including damage that `damaged` misses"
+        "Read every byte of the run and of nested runs; return all damage, even if `damaged` does not list it"
         for path in self._scan()[0].values():
             try: self._load(path)
             except (FileNotFoundError, ValueError): pass # from now on, `_scan` lists it as damaged
@@ -549,7 +550,7 @@ class _RunDamage(_RunScores):
 
 # %% ../../nbs/01_core/15_runs.ipynb #083
 def _split_rows(data:bytes, after_step):
-    "Split the lines of a metrics file into (lines up to `after_step`, later lines); drop an incomplete last line"
+    "Split a metrics file into (lines up to `after_step`, later lines and scores); drop an incomplete last line"
     earlier, later = [], []
     for line in data.split(b'\n')[:-1]:
         line += b'\n'
@@ -566,7 +567,7 @@ class _RunResuming(_RunDamage):
         for p in self.path.glob('checkpoints/.removed-*'): shutil.rmtree(p, ignore_errors=True)
 
     def _overtaken(self, after_step) -> list:
-        "Return the snapshots and checkpoints after `after_step`, incomplete checkpoints, and the summary"
+        "Return snapshots and checkpoints later than `after_step`, incomplete checkpoints, and the summary"
         whole = self.checkpoints.values()
         stepped = [*self.path.glob('snapshots/step-*'), *self.path.glob('checkpoints/checkpoint-*')]
         later = [p for p in stepped if (_step_in(p) if _step_in(p) is not None else -1) > after_step]
@@ -578,7 +579,7 @@ class _RunResuming(_RunDamage):
         self,
         after_step:int, # the step from which the run will resume; -1: move everything
     ) -> Path|None: # the new folder in superseded/, or None if there was nothing to move
-        "Move snapshots, rows and checkpoints after `after_step`, and the summary, to a new folder"
+        "Move the summary, and snapshots, rows and checkpoints later than `after_step`, to a new folder"
         check_lease(self.path)
         with self._writing:
             self._sweep()
@@ -624,7 +625,7 @@ _score_names = dict(micro_f1='micro-F1', macro_f1='macro-F1', f1='F1', spearman=
                     mse='mean squared error')
 
 def _scored(run, split):
-    "Describe the scores of `run` on `split`, '' if unknown; the loss is included only if it selects the best step"
+    "Describe the scores of `run` on `split`; include the loss only if it selects the best step"
     scores, decides = run.scores(split), run.best_metric[0]
     shown = {k: x for k, x in scores.items() if not math.isnan(x) and (k != 'loss' or k == decides)}
     return ', '.join(f'{_score_names.get(k, k.replace("_", " "))} {x:.3f}' for k, x in shown.items())
@@ -720,7 +721,7 @@ class _RunForOtherTools(_RunResuming):
         picture_steps:Sequence[int]|None=None, # recorded steps with pictures; None: all; (): no pictures
         probes:Sequence[int]|None=None,        # probe examples with pictures; None: all
     ) -> Path: # the folder that was written
-        """Write losses, scores, statistics of heads and pictures of maps to an experiment tracker, by step
+        """Write the losses, scores, head statistics and map images of each step to an experiment tracker
 
         Everything is written locally. The tracker's package must be installed."""
         import salviz
@@ -737,7 +738,7 @@ class Run(_RunForOtherTools):
         cls,
         name:str, # 'plain', 'sallm', 'saliency-guided', 'ad-drop' or 'attention-guidance'
     ) -> 'Run':
-        "Return the finished run called `name` that is bundled with salviz, without its weights"
+        "Return the finished run called `name`, which is bundled with salviz without its weights"
         return cls(example_folder(name))
 
     @classmethod
@@ -781,7 +782,7 @@ def open_run(
 def _shown(run): return [k for k in run.measures if k != 'loss' or k == run.best_metric[0]]
 
 def _table_splits(run):
-    "Return the splits for which `run` has scores: validation, test and any others"
+    "Return the splits validation and test, and any further splits for which `run` has scores"
     _, *names = run.splits
     return [split for i, split in enumerate(names) if i < 2 or not all(map(math.isnan, run.scores(split).values()))]
 

@@ -100,7 +100,7 @@ _listed_in_info = dict(token_labels='n', token_predictions='n', target_tokens='m
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #028
 def _snapshot_faults(s): # yields str
-    "Describe the arrays whose shapes do not match the tokens, the layers, the classes or each other"
+    "Describe each mismatch between the arrays, tokens, layers, classes and modality of a snapshot"
     for k in ('labels', 'word_ids', 'is_special'):
         x = getattr(s, k)
         if len(x) != len(s.tokens): yield f'{k} must have one entry for each of {len(s.tokens)} tokens, got {len(x)}'
@@ -128,7 +128,6 @@ def _snapshot_faults(s): # yields str
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #028b
 def _check_snapshot(s):
-    "Raise a `ValueError` with the first fault of a snapshot"
     check_choice("Snapshot: info['modality']", s.info.get('modality', 'text'), ('text', *signal_shapes))
     check_faults(next(_snapshot_faults(s), ''), 'Snapshot: ')
 
@@ -241,7 +240,7 @@ def encode_arrays(
     key:str,     # name of the header entry that contains `meta`
     meta:dict,
 ) -> bytes:
-    "Return a safetensors file with checksums of the arrays and the header"
+    "Encode `arrays` and `meta` as a safetensors file with checksums of the arrays and the header"
     text = to_json({**meta, 'checksum': _checksum(arrays), 'seal': 'crc32:00000000'})
     data = safetensors.numpy.save(arrays, {key: text})
     end = 8 + int.from_bytes(data[:8], 'little')
@@ -263,7 +262,7 @@ def encode_snapshot(
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #038
 def _parse_header(f, size:int, key:str) -> tuple: # (entry or None, '') or (None, reason)
-    "Return the entry `key` in the header of a safetensors file; the arguments are those of `read_header`"
+    "Return the entry called `key` in the header of a safetensors file; for the arguments, see `read_header`"
     n = int.from_bytes(f.read(8), 'little')
     if not 2 <= n <= size - 8: return None, 'is not a safetensors file, or is truncated in its header'
     text = f.read(n)
@@ -285,7 +284,7 @@ def read_header(
     size:int, # its length in bytes
     key:str,  # name of the header entry that salviz wrote
 ):
-    """Return the entry `key` in the header of a safetensors file, or None if there is none
+    """Return the entry called `key` in the header of a safetensors file, or None if it is missing
 
     Raise a `ValueError` with the reason if the header is damaged."""
     meta, fault = _parse_header(f, size, key)
@@ -328,7 +327,7 @@ _expected = dict(
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #038bb
 def _meta_fault(meta:dict) -> str: # '' if there is none
-    "Describe the first entry in a snapshot's header that has the wrong type"
+    "Describe the first invalid entry in a snapshot's header"
     for k, fits in _expected.items():
         if not fits(meta[k]): return f'has the invalid value {str(meta[k])[:40]!r} for {k} in its header'
     if all(-1 <= i < len(meta['words']) for i in meta['word_ids']): return ''
@@ -348,7 +347,9 @@ def decode_snapshot(data:bytes) -> Snapshot:
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #sn11
 def _arrays_header(f, size):
-    "Return the header of an arrays file, None for a file of an earlier version; raise a `ValueError` if it is damaged"
+    """Return the header of an arrays file, or None if an earlier version wrote the file
+
+    Raise a `ValueError` if the header is damaged."""
     meta = read_header(f, size, 'salviz.arrays')
     f.seek(0)
     size_of_header = int.from_bytes(f.read(8), 'little')
@@ -370,7 +371,7 @@ def snapshot_file(step:int, probe:int) -> str: # relative to the folder of a run
     return f'snapshots/step-{step:08d}.probe-{probe:03d}.safetensors'
 
 def snapshot_numbers(name:str): # (step, probe); None if `name` is not the name of a snapshot
-    "Return the step and the number of the probe from the `name` of a snapshot's file"
+    "Extract the step and the probe number from the `name` of a snapshot file"
     numbers = re.fullmatch(r'step-(\d{8,})\.probe-(\d{3,})\.safetensors', name)
     return numbers and (int(numbers[1]), int(numbers[2]))
 

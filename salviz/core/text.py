@@ -75,7 +75,7 @@ class _Spelling:
 
 # %% ../../nbs/01_core/07_text.ipynb #016b
 def _spelling(tokenizer):
-    "Return the `_Spelling` of `tokenizer`, read from its components"
+    "Infer the `_Spelling` of `tokenizer` from its components"
     backend = tokenizer.backend_tokenizer
     parts = []
     for part in (backend.normalizer, backend.pre_tokenizer, backend.decoder):
@@ -169,7 +169,7 @@ class TokenText:
 
     @property
     def has_tokens(self) -> np.ndarray:
-        "Whether each word has at least one token, bool [W]"
+        "Whether each word has at least one token, as a Boolean array [W]"
         return np.isin(np.arange(len(self.words)), self.word_ids)
 
 # %% ../../nbs/01_core/07_text.ipynb #030
@@ -222,14 +222,14 @@ def joined(
 def spaced_words(
     text:str,
 ) -> list: # [(start, end)] in characters, in order
-    "Return the spans of the words of `text` that white space separates"
+    "Split `text` at white space and return the span of each word"
     return [m.span() for m in re.finditer(r'\S+', text)]
 
 # %% ../../nbs/01_core/07_text.ipynb #033b
 def _read(
     text, # str, or list of words
 ): # (str, word spans)
-    "Return a text as one string, and the spans of its words"
+    "Return a text as one string together with the spans of its words"
     is_split = isinstance(text, (list, tuple)) and all(isinstance(w, str) for w in text)
     if is_split: whole, words = joined(text)
     elif isinstance(text, str): whole, words = text, find_words(text)
@@ -241,7 +241,7 @@ def _read(
 
 # %% ../../nbs/01_core/07_text.ipynb #036
 def _encoding_fault(tokenizer, is_pair, max_length) -> str: # '' if there is none
-    "Return the reason why `tokenizer` cannot encode texts (or pairs) that are truncated to `max_length`"
+    "Return the reason why `tokenizer` cannot encode texts (or pairs) and truncate them to `max_length`"
     if not getattr(tokenizer, 'is_fast', False):
         return (f'{type(tokenizer).__name__} is a slow tokenizer without offset mapping; '
                 'load the fast one with AutoTokenizer.from_pretrained(name)')
@@ -252,7 +252,7 @@ def _encoding_fault(tokenizer, is_pair, max_length) -> str: # '' if there is non
 def _encode(tokenizer, firsts, seconds, max_length):
     """Encode the texts `firsts`, paired with `seconds` unless it is None, and truncate them to `max_length` tokens
 
-    Return the encodings, the number of tokens cut from each, and the encodings before truncation."""
+    Return the encodings, the number of tokens cut from each encoding, and the encodings before truncation."""
     check_faults(_encoding_fault(tokenizer, seconds is not None, max_length))
     encodings = tokenizer(firsts, seconds, verbose=False).encodings
     cut, whole = [0]*len(encodings), list(encodings)
@@ -267,7 +267,8 @@ def _encode(tokenizer, firsts, seconds, max_length):
 def _positions(spelling, encoding, texts, word_spans):
     """Return segments, offsets and pieces of the tokens in `encoding`, and the words that each token overlaps
 
-    The words are two arrays with the first and the last word of each token, -1 for white space and outside words."""
+    The words are returned as two arrays: the first and the last word of each token, or -1 for white space and tokens
+    outside words."""
     segments = np.array([-1 if s is None else s for s in encoding.sequence_ids], dtype=np.int64)
     offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
     pieces = [_decode(spelling, token, id) for token, id in zip(encoding.tokens, encoding.ids)]
@@ -326,7 +327,7 @@ def readable(
     tokenizer, # a fast tokenizer
     ids,       # token ids
 ) -> list: # of str
-    "Return a readable label for each of `ids`; a token that is part of a character keeps the tokenizer's spelling"
+    "Return a readable label for each token id; a token that is part of a character keeps the tokenizer's spelling"
     spelling, tokens = _spelling(tokenizer), tokenizer.convert_ids_to_tokens([int(i) for i in ids])
     return [_visible(_decode(spelling, token, int(i)) or token) for token, i in zip(tokens, ids)]
 
@@ -336,7 +337,7 @@ def continued(
     text,      # the `TokenText` of a single text
     ids,       # ids of the generated tokens
 ) -> TokenText:
-    "Append the tokens `ids` to `text` as its second text"
+    "Append generated tokens to `text` as its second text"
     if len(text.texts) != 1: raise ValueError('continued: text must be a single text, got a pair')
     ids, special, n = [int(i) for i in ids], {*tokenizer.all_special_ids}, np.flatnonzero(~text.is_special)[-1] + 1
     is_special = np.array([i in special for i in ids], bool)
@@ -424,7 +425,7 @@ def _spread_words(
 def _flag_spans(tt, flags):
     """Return the spans (segment, start, end) of the flagged words
 
-    There must be one flag for each of `unmerged_spans`, or for each word that white space separates."""
+    There must be one flag for each span in `unmerged_spans`, or for each word if the text is split at white space."""
     flags = np.asarray(flags)
     spaced = [(s, *span) for s, text in enumerate(tt.texts) for span in spaced_words(text)]
     plain = tt.unmerged_spans

@@ -32,7 +32,7 @@ def read_untrusted(
     path,
     most=largest, # maximum size in bytes
 ) -> str:
-    "Return the text of an untrusted file; raise a `ValueError` that starts with the file's name"
+    "Read the text of an untrusted file; on failure, raise a `ValueError` that starts with the file's name"
     path = Path(path).expanduser()
     try: return read_utf8(path, most)
     except (OSError, ValueError) as e:
@@ -71,7 +71,7 @@ def read_json(
     path,
     most=largest, # maximum size in bytes
 ):
-    "Parse an untrusted JSON file; raise a `ValueError` that starts with the file's name"
+    "Parse an untrusted JSON file; on failure, raise a `ValueError` that starts with the file's name"
     text = read_untrusted(path, most)
     try: return parsed_json(text)
     except ValueError as e: raise ValueError(f'{printable(Path(path).name)} {e}') from None
@@ -80,7 +80,7 @@ def read_json(
 def _csv_cell(
     x, # value of a table cell
 ):
-    "Return `x`; remove line breaks from text, and put an apostrophe in front of text that looks like a formula"
+    "Return `x`; make text printable, and put an apostrophe in front of text that looks like a formula"
     if not isinstance(x, str): return x
     text = printable(x)
     if text.lstrip()[:1] in ('=', '+', '-', '@', '|', '%', '＝', '＋', '－', '＠'): return f"'{text}"

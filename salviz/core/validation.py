@@ -124,7 +124,6 @@ _holds = dict(ge=lambda x, y: x >= y, gt=lambda x, y: x > y, le=lambda x, y: x <
               min_length=lambda x, y: len(x) >= y, max_length=lambda x, y: len(x) <= y)
 
 def _fits_all(hint, x) -> bool:
-    "Return whether each item of the sequence `x` fits `hint`"
     items = x.tolist() if hasattr(x, 'dtype') and hasattr(x, 'tolist') else x
     return all(_fits(hint, item) for item in items)
 
@@ -153,7 +152,7 @@ _plurals = dict(int='integers', float='numbers', str='strings', bool='True or Fa
                 Dataset='Datasets', dict='dicts')
 
 def _listed(words) -> str:
-    "Join `words` for an error: 'a, b or c'"
+    "Join the distinct `words` for an error message: 'a, b or c'"
     *others, last = dict.fromkeys(words)
     if others: return f'{", ".join(others)} or {last}'
     return last
@@ -191,7 +190,7 @@ def _bounded_words(base, constraints) -> str:
 
 # %% ../../nbs/01_core/05_validation.ipynb #a08d
 def _words(hint) -> str:
-    "Describe the values that `hint` allows, for an error"
+    "Return a phrase, for use in an error message, that describes the values allowed by `hint`"
     origin, args = _parts(hint)
     if hint is None or hint is type(None): return 'None'
     if origin is Literal: return _listed(map(repr, args))
@@ -215,7 +214,10 @@ def _words(hint) -> str:
 
 # %% ../../nbs/01_core/05_validation.ipynb #a11
 def shown(x, most=60) -> str:
-    "Describe `x` in an error: its value if that is short, else its type"
+    """Describe `x` in an error message
+
+    Strings, numbers, paths and short collections are shown by their value, cut to `most` characters, other objects
+    by their type."""
     is_value = x is None or isinstance(x, (str, bytes, Real, os.PathLike))
     is_short = isinstance(x, (list, tuple, dict, set)) and len(x) < 10
     if not is_value and not is_short: return f'a {type(x).__name__}'
@@ -316,7 +318,7 @@ def grouped_arguments(
 _of_defaults = bool, int, float, str
 
 def _hint_of(parameter, module_names):
-    "Return the type of a `parameter`, from its annotation or its default"
+    "Infer the type of a `parameter` from its annotation or its default"
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD): return Any
     if parameter.annotation is not parameter.empty:
         hint = _evaluated(parameter.annotation, module_names)
@@ -328,7 +330,7 @@ def _hint_of(parameter, module_names):
 # %% ../../nbs/01_core/05_validation.ipynb #009b
 @lru_cache(maxsize=None)
 def _checks_of(function):
-    "Return (name of `function` or of its class, its signature, {argument: type})"
+    "Return the name of `function` or of its class, its signature and a dict of its argument types"
     signature, module_names = inspect.signature(function), inspect.unwrap(function).__globals__
     who = function.__qualname__.split('.')[0 if function.__name__ == '__init__' else -1]
     return who, signature, {name: _hint_of(p, module_names) for name, p in signature.parameters.items()}
@@ -338,7 +340,7 @@ def check_arguments(
     function:Callable,
     arguments:dict, # {argument: value}
 ):
-    "Raise a `ValueError` for the first of the `arguments` of `function` that does not fit its annotation"
+    "Raise a `ValueError` for the first argument of `function` whose value does not fit the annotation"
     who, _, hints = _checks_of(function)
     for name, x in arguments.items():
         if name in hints and not _fits(hints[name], x):

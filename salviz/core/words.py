@@ -34,7 +34,7 @@ _accents = dict(zip('\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030
 _marked = re.compile(f'([A-Za-z])([{"".join(_accents)}]+)')
 
 def _accented(m):
-    "Return LaTeX for a letter with combining marks, given a match of `_marked`"
+    "Convert `m`, a match of `_marked` (a letter with combining marks), to LaTeX"
     letter, marks = m.groups()
     if letter + marks == 'X\u0303': return r'$\tilde{X}$'
     for mark in marks: letter = rf'\{_accents[mark]}{{{letter}}}'
@@ -115,12 +115,12 @@ def beyond_latin(text:str) -> list: # of characters
 def _with_minus(text): return text.replace('-', '−') if float(text) else text.removeprefix('-')
 
 def number_words(x, digits=2, otherwise='undefined') -> str:
-    "Format `x` with `digits` digits after the decimal point; return `otherwise` if it is not finite"
+    "Format `x` with a fixed number of decimals (`digits`); the text for NaN and infinity is `otherwise`"
     if math.isfinite(x): return _with_minus(f'{x:.{digits}f}')
     return otherwise
 
 def digits_of(x, digits=3) -> str:
-    "Format `x` with up to `digits` significant digits, keeping all integer digits; return '–' if it is not finite"
+    "Format `x` to a given number of significant digits, keeping all integer digits; return '–' if it is not finite"
     if not math.isfinite(x): return '–'
     text = f'{x:.{digits}g}'
     return _with_minus(text if 'e+' not in text else f'{x:.0f}')
@@ -135,7 +135,7 @@ def roman(i:int) -> str:
     return 'x'*((i + 1)//10) + ('', 'i', 'ii', 'iii', 'iv', 'v', 'vi', 'vii', 'viii', 'ix')[(i + 1) % 10]
 
 def panel_letters(count) -> list: # of strings
-    "Return the labels of `count` panels of a view: (a), (b), …; a single panel has no label"
+    "Return the labels (a), (b), … for the panels of a view; the label of a single panel is empty"
     if count > 1: return [f'({letter(i)})' for i in range(count)]
     return ['']
 

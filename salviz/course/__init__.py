@@ -1,4 +1,4 @@
-"Teach with predictions, reveals, marked words and exercises, and the runs that they use; torch is not required."
+"Provide predictions, reveals, word marking and exercises for lessons, with their runs; torch is not required"
 from salviz import lazy_names
 
 _modules = {

@@ -54,11 +54,11 @@ class _Unfit(Exception):
 def _shape(x): return '[' + ', '.join(map(str, np.shape(x))) + ']' if np.ndim(x) else 'one number'
 
 def _check_form(is_right, value, name, form):
-    "Raise `_Unfit` if the `value` that the function `name` returned does not have the right `form`"
+    "Raise `_Unfit` unless `is_right` is true; the message states the expected `form`"
     if not is_right: raise _Unfit(f'`{name}` returns {_kind(value)}; it must return {form}.')
 
 def _numbers(value, name):
-    "Return `value` as a numeric array; raise `_Unfit` if it is not numeric"
+    "Convert an answer to a numeric array; raise `_Unfit` if that is impossible"
     if hasattr(value, 'detach'): value = value.detach().cpu().numpy()
     try: x = np.asarray(value)
     except Exception: x = np.empty(0, object)
@@ -67,7 +67,7 @@ def _numbers(value, name):
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-10b
 def _kind(value):
-    "Describe the type of `value`"
+    "Describe the type of a value, and its length if it is a string or a collection, for a message"
     if callable(value): return 'a function, not its result'
     return f'a {type(value).__name__}' + (f' of {len(value)}' if isinstance(value, (list, tuple, dict, str)) else '')
 
@@ -77,7 +77,7 @@ def _answer_of(
     truth,    # the right answer
     name:str, # name of the function
 ):
-    "Convert `value` to a list of words or an array, like `truth`; raise `_Unfit` if that is impossible"
+    "Convert an answer to the type of the right one (list of words or array); raise `_Unfit` if that is impossible"
     if value is None: raise _Unfit(f'`{name}` returns None. Have you written it? Does it end with a return?')
     if isinstance(truth, list):
         words = value.tolist() if isinstance(value, np.ndarray) else value
@@ -94,7 +94,7 @@ def _off(
     value, truth,    # arrays of the same shape
     tolerance:float, # see `Case`
 ) -> np.ndarray: # bool, of their shape
-    "Return a mask of the entries in which `value` differs from `truth`"
+    "Return a Boolean mask of the entries in which `value` differs from `truth` by more than the tolerance"
     if isinstance(truth, list): return np.array([a != b for a, b in zip(value, truth)], bool)
     value, truth = np.asarray(value), np.asarray(truth)
     if truth.dtype == bool: return value != truth
@@ -106,7 +106,7 @@ def _off(
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-13b
 def differs(value, truth, tolerance=1e-6) -> bool:
-    "Return whether `value` differs from `truth`; different shapes always differ"
+    "Return whether `value` differs from `truth` in shape or, by more than the tolerance, in any entry"
     if np.shape(value) != np.shape(truth) or isinstance(value, list) != isinstance(truth, list): return True
     return bool(_off(value, truth, tolerance).any())
 
@@ -149,7 +149,7 @@ def _matching_mistake(
     case:Case,
     value, # the student's answer, see `_answer_of`
 ) -> str: # '' if none is known
-    "Return the message about the known or common mistake that explains the wrong answer `value`"
+    "Return a message about the exercise-specific or common mistake that explains the wrong `value`"
     for sentence, wrong in exercise.mistakes.items():
         with np.errstate(all='ignore'), warnings.catch_warnings():
             warnings.simplefilter('ignore')
@@ -168,7 +168,7 @@ def _in_time(
     work,          # a function without arguments
     seconds:float, # time limit
 ):
-    "Return (result, None), or (None, error) if `work` fails; after `seconds`, the error is a `TimeoutError`"
+    "Run a function and return (result, None), or (None, error) if it fails or takes longer than `seconds`"
     done = {}
     def run():
         try:
@@ -190,7 +190,7 @@ def _in_time(
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-22
 def _error_message(error, answer, name):
-    "Return the message for an `error` in the student's function `answer`, named `name`"
+    "Return the message for an `error` that occurred while the student's function `answer` was checked"
     if isinstance(error, NotImplementedError): return f'`{name}` is not written yet.'
     if isinstance(error, _Unfit): return str(error)
     file = getattr(getattr(answer, '__code__', None), 'co_filename', None)
@@ -229,7 +229,7 @@ class CheckResult:
 def _count(x): return len(x) if isinstance(x, list) else int(np.size(x))
 
 def _shown(x, digits=4) -> str:
-    "Format a cell of an answer for a message"
+    "Format one number, Boolean or word of an answer for a message"
     if isinstance(x, str): return repr(x)
     if isinstance(x, (bool, np.bool_)): return str(bool(x))
     if np.isnan(x): return 'NaN'
@@ -273,7 +273,7 @@ def _place(case):
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-27b
 def _try(exercise, answer, cases) -> CheckResult:
-    "Call `answer` on `cases` until one result is wrong, and return the verdict"
+    "Call the student's function `answer` on `cases` until a result is wrong, and return the verdict"
     verdict = CheckResult(exercise)
     for case in cases:
         args = copy.deepcopy(case.args)
@@ -297,7 +297,7 @@ def judge(
     exercise:Exercise,
     answer, # the student's function
 ) -> CheckResult:
-    "Check `answer` on small examples, then on recorded cases; turn errors in `answer` into messages"
+    "Check a student's function on small examples, then on recorded cases; turn its errors into messages"
     if not callable(answer):
         return CheckResult(exercise, sentence=f'Pass the function itself, `{exercise.name}` without brackets; '
                                           f'got {"None" if answer is None else _kind(answer)}.')
@@ -362,7 +362,7 @@ def _map(
     first,        # index of the first difference, or None
     axes, largest:float, words:str,
 ) -> str:
-    "Return a map as SVG with the text alternative `words`"
+    "Draw a map as SVG under its title, with a text alternative, and return it as HTML"
     rows, columns = off.shape
     labels = [labels for _, labels in axes] or [range(rows), range(columns)]
     cell = 30 if max(rows, columns) <= 6 else max(7, min(15, 240/max(rows, columns)))
@@ -418,7 +418,9 @@ def _bare(x): return x if isinstance(x, str) else _shown(x)
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-33d
 def _table(case, value, off, first):
-    "Return the student's answer, the right answer and the difference as a table"
+    """Return an HTML table of the student's answer, the right answer and their difference
+
+    A long table is cut to `_most_rows` rows that include the first difference."""
     flags, yours, right, title = off.reshape(-1), value, case.truth, ''
     if off.ndim == 0: labels, yours, right = [''], (value,), (case.truth,)
     else: labels = list(map(str, range(len(off))))

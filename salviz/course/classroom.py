@@ -46,7 +46,7 @@ _answer_code = re.compile(r'SVA1\.[\w-]+\.[0-9a-f]{8}', re.ASCII)
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl06b
 def _in_text(text, source):
-    "Return (source, reader, input) for each code of marks or answers in `text`"
+    "Return (source, reader function, input) for each code of marks or answers in the string `text`"
     if text.lstrip('\ufeff \t\r\n').startswith('{'): return []
     codes = [(read_code, code) for code in codes_in(text)]
     codes += [(_read_answers, code) for code in _answer_code.findall(text)]
@@ -73,7 +73,7 @@ def _read_file(of, text, source):
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl06d
 def _readings(item) -> list: # of (source, reader, input)
-    "Return (source, reader, input) for each part of `item` that may contain marks or answers"
+    "Return (source, reader function, input) for each part of `item` that may contain marks or answers"
     if isinstance(item, dict): return [('a dict', _read_file, json.dumps(item))]
     in_words = _in_text(item, '') if isinstance(item, str) else []
     if in_words: return in_words
@@ -87,7 +87,7 @@ def _read_handed(
     of:MarkSet,
     handed,     # files, folders, patterns, codes, widgets, or a list of them
 ) -> tuple: # (sheets, [(source, reason)] of unreadable items, [(source, content)] of answer files)
-    "Read the marks in `handed`, and collect its answer files and unreadable items"
+    "Read the submitted marks; collect answer files and unreadable items separately"
     one = isinstance(handed, (str, Path, dict, MarkSheet)) or hasattr(handed, 'sheet')
     sheets, broken, answered = [], [], []
     for item in [handed] if one else handed:
@@ -103,7 +103,7 @@ def _read_handed(
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl09
 def _twins(sheets, of):
-    "Return the sheets without duplicates, and [(counted sheet, excluded sheet, reason)] for the duplicates"
+    "Return the sheets without duplicates, and the duplicates as (counted sheet, excluded sheet, reason) tuples"
     unique, doubled = {}, []
     for sheet in sheets:
         name = folded(sheet.nickname)
@@ -147,7 +147,7 @@ def _drawn(
     n:int,     # number of items to draw from, with replacement
     times:int,
 ) -> np.ndarray: # int [times, n]
-    "Return random numbers below `n` from the generator of Park and Miller (1988) with seed 1"
+    "Return random integers below `n`, drawn with the generator of Park and Miller (1988) and seed 1"
     out, x = np.empty(times*n, int), 1
     for i in range(len(out)):
         x = x*48271 % 2147483647
@@ -177,7 +177,7 @@ def _class_alpha(
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl17
 def _majority_of(votes, respondents:int): # flags; None without respondents
-    "Return the words that more than half of the `respondents` marked; exactly half is not enough"
+    "Return 1 for each word that more than half of the `respondents` marked, else 0; None without respondents"
     if respondents: return (2*votes > respondents).astype(int)
     return None
 
@@ -235,7 +235,7 @@ class _MergedMarks:
         return every if without is None else [c - of_one(t[without]) for c, t in zip(every, self.table)]
 
     def flags(self, by='majority') -> list: # for each sentence an array of one number per word, or None
-        "Return the marks of the majority, the fractions of the class ('votes'), or the marks of one student"
+        "Return the majority's marks, the fraction of students who marked each word ('votes'), or a student's marks"
         if by in ('majority', 'votes'): return self.majority if by == 'majority' else self.fractions
         rows = [s.marks for s in self.sheets if isinstance(by, str) and folded(s.nickname) == folded(by)]
         if rows: return [None if flags is None else np.array(flags) for flags in rows[0]]
@@ -244,7 +244,7 @@ class _MergedMarks:
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl19b
 class ClassMarks(_MergedMarks):
-    "The marks of a class, merged"
+    "The merged marks of a class"
     def __len__(self): return len(self.sheets)
     def __repr__(self): return self.report()
 
@@ -276,7 +276,7 @@ class ClassMarks(_MergedMarks):
         explanations=None, # {name: for each sentence one number per word}, for example from `_explained_words`
         by='majority', # reference marks, see `flags`; 'votes' uses the words that more than half marked
     ) -> pd.DataFrame: # index row; auprc and token_f1 with intervals, random_auprc, sentences
-        "Compare explanations, single-word ratings and students with the marks of the class"
+        "Compare explanations, single-word ratings, stop words and students with the marks of the class"
         return _comparison(self, explanations or {}, by)
 
     def bars(self,
@@ -300,7 +300,7 @@ def class_marks(
     most=4,         # maximum number of marks per sentence
     without=(),     # nicknames to exclude
 ) -> ClassMarks:
-    "Merge the marks of a class; report broken and duplicate sheets, which do not count"
+    "Merge the marks of a class; exclude unreadable and duplicate sheets, and list them in the report"
     of = mark_set(sentences, most)
     sheets, broken, answered = _read_handed(of, handed)
     sheets, doubled = _twins(sheets, of)
@@ -318,7 +318,7 @@ def _f1(a, b):
     return 0.
 
 def _with_others(marks:ClassMarks, i:int) -> list: # F1 of each sentence, or None
-    "Return the agreement of student `i` with the majority of the others"
+    "Return the F1 of student `i` with the majority of the other students for each sentence"
     out = []
     for table, votes, respondents in zip(marks.table, marks.votes, marks.respondents):
         mine = table[i]
@@ -328,7 +328,7 @@ def _with_others(marks:ClassMarks, i:int) -> list: # F1 of each sentence, or Non
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl23b
 def _point(x):
-    "Format a number with two decimals, rounding halves up as JavaScript does"
+    "Format `x` with two decimals and no leading zero, rounding halves up as JavaScript does"
     if x is None: return 'not defined'
     return f'{math.floor(x*100 + .5)/100:.2f}'.replace('0.', '.', 1)
 
@@ -339,7 +339,7 @@ def _mean(values):
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl23c
 def _student_table(marks:ClassMarks) -> pd.DataFrame: # index nickname; done, words (mean), f1, alpha_without
-    "Return one row per student, compared with the others"
+    "Return a table with each student's progress, mean number of marked words and agreement with the others"
     rows = []
     for i, sheet in enumerate(marks.sheets):
         words = _mean([sum(flags) for flags in sheet.marks if flags is not None])
@@ -395,7 +395,7 @@ _stop_words = frozenset('a an and are as at be but by for from had has have he h
                        'that the their them there they this to was we were what which who with you'.split())
 
 def _tied_auprc(values, flags, draws=10) -> float:
-    "Return the AUPRC of `values` for the marked words; with ties, average over `draws` random orders of tied words"
+    "Return the AUPRC of `values` for the marked words, averaged over random orders of tied words"
     rng = np.random.default_rng(0)
     values = np.asarray(values, float)
     if len(np.unique(values)) == len(values): return auprc(values, flags)
@@ -404,7 +404,10 @@ def _tied_auprc(values, flags, draws=10) -> float:
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl33b
 def _compared(values, flags, fraction=None) -> dict: # of lists: auprc, random_auprc, token_f1, one per sentence
-    "Return the scores of each marked sentence; F1 uses the top `fraction` of the words (None: all) with nonzero values"
+    """Return the scores of each sentence that has marks
+
+    The F1 compares the marks with the words that have nonzero values. If `fraction` is set, only the top `fraction`
+    of the words counts."""
     pairs = [(np.asarray(v, float), np.asarray(f)) for v, f in zip(values, flags) if v is not None and f is not None]
     pairs = [(v, f) for v, f in pairs if f.any()]
     chosen = [(v != 0) & (hard_rationale(v, fraction) if fraction else True) for v, _ in pairs]
@@ -414,7 +417,7 @@ def _compared(values, flags, fraction=None) -> dict: # of lists: auprc, random_a
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl33c
 def _summed_up(columns) -> dict:
-    "Return the means over sentences, and bootstrap intervals over sentences for the AUPRC and the token F1"
+    "Return mean scores over sentences, with bootstrap intervals for AUPRC and token F1, and the sentence count"
     row, n = {}, len(columns['auprc'])
     samples = _drawn(n, 1000)
     for name, values in columns.items():
@@ -427,7 +430,7 @@ def _summed_up(columns) -> dict:
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl34
 def _of_students(marks, reference) -> dict:
-    "Return the scores of the students against the majority of the others, averaged over students per sentence"
+    "Score each student against the majority of the others; return the mean over students for each sentence"
     means = dict(auprc=[], random_auprc=[], token_f1=[])
     for table, votes, respondents in zip(marks.table, marks.votes, marks.respondents):
         done = [flags for flags in table if not np.isnan(flags[0])]
@@ -442,7 +445,7 @@ def _check_marked(marked, who, purpose):
     if not marked: raise ValueError(f'{who}: no word is marked, so there is nothing {purpose}')
 
 def _comparison(marks, explanations, by) -> pd.DataFrame:
-    "Return the table of `ClassMarks.compare`"
+    "Compute the table that `ClassMarks.compare` returns"
     reference = marks.majority if by == 'votes' else marks.flags(by)
     marked = [f for f in reference if f is not None and f.any()]
     _check_marked(marked, 'ClassMarks', 'to compare')
@@ -462,7 +465,7 @@ def _explained_words(
     sentences=None, # see `mark_set`
     explanations=('attention', 'integrated_gradients', 'gradient_norm'), # names of attributions
 ) -> dict: # {name: for each sentence an array of magnitudes, one per word}
-    "Return the magnitude of each explanation of the predicted label for each word"
+    "Explain the predicted label with each method, and return the magnitudes for each word"
     from salviz.attribution.explanations import explain_data
     texts = list(mark_set(sentences).texts)
     settings = dict(tokenizer=tokenizer, words='sum', progress=False)
@@ -496,10 +499,10 @@ def _marks_teacher(
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl40
 def _taught_data(marks, by, names, held=()):
-    """Return train, validation and test splits with a column `rationale`
+    """Return train, validation and test splits with a `rationale` column
 
-    The train split contains the marked sentences. The test split contains `held`, and validation its first 16
-    sentences; without `held`, both equal the train split."""
+    The train split contains the marked sentences. The test split contains the held-out sentences, and the validation
+    split the first 16 of them. Without `held`, both splits equal the train split."""
     from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value
     def number(label):
         if label in names: return names.index(label)
@@ -553,7 +556,7 @@ def _fraction_on(
     values,  # for each sentence one number per word, such as attention
     flags,   # for each sentence flags of its words, or None
 ) -> float:  # mean over the sentences with marks
-    "Return the fraction of `values` on marked words"
+    "Return the fraction of the magnitude of `values` that lies on marked words, averaged over sentences"
     fractions = [np.abs(v)[np.asarray(f, bool)].sum()/np.abs(v).sum() for v, f in zip(values, flags)
               if f is not None and np.any(f)]
     _check_marked(fractions, 'teach', 'to measure')
@@ -561,7 +564,9 @@ def _fraction_on(
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl45
 class WordBars:
-    "Words with bars below them, one row of bars for each of `rows`, {name: one number per word}"
+    """Words with rows of bars below them
+
+    The dict `rows` maps the name of each row to one number per word."""
     def __init__(self, words, rows): self.words, self.rows = list(words), {k: np.abs(v) for k, v in rows.items()}
     def __repr__(self): return f'Bars of {", ".join(self.rows)} below {" ".join(self.words)!r}'
     def _repr_html_(self):
@@ -635,13 +640,13 @@ def _students(files) -> list: # of dict(nickname, entries)
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl52b
 def _answer_to(question, entry):
-    "Return `entry` as an answer to `question`; None if the entry is invalid or answers another question"
+    "Return the checked entry if it answers the question; None if it is invalid or answers another question"
     if entry.get('id') != question.id: return None
     try: return session.checked_entry(question.query, entry, question.id)
     except ValueError: return None
 
 def _answer_counts(question, values) -> str:
-    "Return the most frequent `values`, written as answers to `question`, with their counts"
+    "Return a string with the most frequent answers to a question and their counts"
     if question.query.kind == 'words': values = [[word] for value in values for word in value]
     counts = Counter(value_text(question.query, value) for value in values).most_common()
     rest = len(counts) - 6
@@ -649,7 +654,7 @@ def _answer_counts(question, values) -> str:
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl52c
 def _vote_lines(question, students) -> list:
-    "Return lines with the counts of the answers to `question`, before and after discussion; [] without answers"
+    "Return lines with the counts of the answers to a question, before and after discussion; [] without answers"
     entries = [one['entries'].get(question.name) for one in students]
     fitting = [_answer_to(question, entry) for entry in entries if entry]
     answered = [entry for entry in fitting if entry and entry['first']]

@@ -29,7 +29,7 @@ _tags = 'notebook page picture stub solution train teacher facts'.split()
 def cell_tag(
     cell, # cell of a notebook
 ) -> str:
-    "Return the tag of `cell`, or '' if it has none"
+    "Return the tag of a cell, or '' if it has none"
     cell_tags = cell.get('metadata', {}).get('tags', [])
     unknown = [tag for tag in cell_tags if tag not in _tags]
     if unknown or len(cell_tags) > 1:
@@ -42,7 +42,7 @@ def cell_tag(
 def cell_text(
     cell, # cell of a notebook
 ) -> str:
-    "Return the source of `cell`"
+    "Return the source of a notebook cell"
     return ''.join(cell.get('source', ''))
 
 def first_line(text): return next((line.strip() for line in text.splitlines() if line.strip()), '')
@@ -80,7 +80,7 @@ _header_example = '> Difficulty 1 of 3. 30 minutes in the browser, 50 in the not
 def header_of(
     notebook, # a lesson
 ) -> Header:
-    "Return the header of `notebook`; raise a ValueError if its first cell has none"
+    "Return the header of a lesson; raise a ValueError if its first cell has none"
     first = cell_text(notebook.cells[0]) if notebook.cells else ''
     title = re.match(r'# (?:(\d+) )?(.+)', first)
     if title and not title[1]: return Header(0, title[2])
@@ -98,7 +98,7 @@ _comment = re.compile(r'<!--\s*(.*?)\s*-->', re.S)
 def course_fact(
     name, # such as '1.never_start'
 ) -> str:
-    "Return the fact called `name` as printed in prose"
+    "Return the printed value of a number or claim in the lessons"
     from salviz.course.facts import fact
     return fact(name)
 
@@ -107,7 +107,7 @@ def _with_numbers(
     text,             # Markdown with facts in comments
     fact=course_fact, # function(name) -> printed fact
 ) -> str:
-    "Return `text` without the comments that name facts; raise a ValueError if a number differs from its fact"
+    "Check each number in `text` against the fact named in the comment after it; return the text without comments"
     parts, start = [], 0
     for comment in _comment.finditer(text):
         before, name = text[start:comment.start()], comment[1]
@@ -138,7 +138,7 @@ def called(
     notebook, # a source
     *names,   # names of functions
 ):
-    "Yield (function, its string arguments, cell) for each call of one of `names`"
+    "Yield (function name, string arguments, cell) for each call to one of the named functions"
     for cell in notebook.cells:
         if cell.cell_type != 'code' or not any(f'{name}(' in cell_text(cell) for name in names): continue
         try: tree = ast.parse(cell_text(cell))
@@ -236,16 +236,16 @@ def lesson_faults(
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-26
 def _folded(summary, text):
-    "Return `text` as a folded block with the title `summary`"
+    "Return a text as a collapsible Markdown block with a title"
     return f'<details><summary>{summary}</summary>\n\n{text.strip()}\n\n</details>'
 
 def _hides_source(cell):
-    "Return whether the code of `cell` is folded, because it contains true answers or only draws the picture"
+    "Return whether to hide the code of a cell because it contains true answers or only draws the picture"
     return cell_tag(cell) == 'picture' or any(f'{name}(' in cell_text(cell) for name in ('Predict', 'Reveal'))
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-26b
 def _for_reader(cell, tag, fact):
-    "Return a copy of `cell` for an edition"
+    "Return a copy of a cell for an edition"
     copied = cell.copy()
     copied['metadata'] = {}
     if cell.cell_type == 'code':
@@ -276,7 +276,7 @@ def chosen_cells(
     notebook, # a source
     edition,  # 'student', 'teacher', 'page' or 'teacher_page'
 ) -> list: # of (cell, tag)
-    "Return the cells of `notebook` that belong to `edition`, with their tags"
+    "Return the cells of a notebook that belong to an edition, with their tags"
     check_choice('edition', edition, _left_out)
     tagged = [(cell, cell_tag(cell)) for cell in notebook.cells]
     return [(cell, tag) for cell, tag in tagged if tag not in _left_out[edition]]
@@ -287,7 +287,7 @@ def edition_of(
     edition,          # 'student', 'teacher', 'page' or 'teacher_page'
     fact=course_fact, # function(name) -> printed fact
 ):
-    "Return the `edition` of a lesson, without outputs"
+    "Return the student, teacher or page edition of a lesson, without outputs"
     import nbformat
     shown = chosen_cells(notebook, edition)
     if edition in ('student', 'page') and (leaked := next(_leaks(notebook, [cell for cell, _ in shown]), None)):
@@ -300,13 +300,12 @@ def edition_of(
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-32
 def _lessons_folder() -> Path:
-    "Return the folder of the packaged lessons"
     return Path(str(files('salviz.course')/'lessons'))
 
 def lesson_files(
     folder=None, # folder with the lesson sources; None: the bundled lessons
 ) -> list:
-    "Return the paths of the lessons in `folder`, in order"
+    "Return the paths of the lessons in a folder, ordered by number"
     folder = _lessons_folder() if folder is None else Path(folder)
     found = [path for path in folder.glob('*.ipynb') if re.match(r'\d+_', path.name)]
     if not found: raise FileNotFoundError(f'no lessons found in {folder}; expected files such as 1_name.ipynb')
@@ -316,7 +315,7 @@ def lesson_files(
 def _without_outputs(
     notebook, # a source
 ) -> str:
-    "Return the text of `notebook` without outputs, as packaged"
+    "Clear the outputs of a notebook in place, and return its JSON text"
     import nbformat
     for cell in notebook.cells:
         if cell.cell_type == 'code': cell.update(outputs=[], execution_count=None)
@@ -327,7 +326,7 @@ def ship_lessons(
     sources, # folder of the sources
     folder,  # target folder; notebooks without a source are deleted
 ) -> list: # of paths
-    "Write the lessons in `sources` to `folder` without outputs, and return their paths"
+    "Write the lessons without outputs to a folder, and return their paths"
     written, folder = [], Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for path in lesson_files(sources):
@@ -350,7 +349,7 @@ def write_editions(
     lessons=None,      # folder with the lesson sources; None: the bundled lessons
     fact=course_fact,  # function(name) -> printed fact
 ) -> list: # of paths
-    "Write the `edition` of every lesson to `folder`; omit notebooks that have no cells in this edition"
+    "Write one edition of every lesson to a folder; omit notebooks that have no cells in this edition"
     import nbformat
     editions = {}
     for path in lesson_files(lessons):

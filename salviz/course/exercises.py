@@ -22,7 +22,7 @@ from .session import record
 def _snapshots(
     name:str, # one of `course_runs`
 ) -> list:
-    "Return all snapshots of the run called `name`"
+    "Return all snapshots of a bundled run"
     return course_run(name).snapshots()
 
 def _where(s, more=''):
@@ -36,7 +36,7 @@ def _by_hand(args, truth, place, *axes): return Case(args, truth, place, axes, '
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-08
 @cache
 def _five_tokens():
-    "Return a snapshot in which one word has two pieces"
+    "Return a snapshot of five tokens in which one word is split into two pieces"
     last = [[.4, .2, .1, .2, .1], [.2, .1, .1, .5, .1]]
     attention = np.full((2, 2, 5, 5), .2)
     attention[0, :, 0] = [[.1, .5, .2, .1, .1], [.1, .3, .3, .2, .1]]
@@ -104,7 +104,7 @@ _measured = {
 
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-12b
 def _predict_of(sentence):
-    "Return a function that takes the words of `sentence` or of a part of it, and returns the stored prediction"
+    "Return a function that looks up the prediction for the words of a sentence, with or without one of them"
     whole, without, without_all = _measured[sentence]
     words = sentence.split()
     def rest(x): return tuple(w for w in words if w != x)
@@ -246,7 +246,7 @@ def _disagreement_hand():
             _disagreement_case(_table(_krippendorff), "Krippendorff's four annotators and twelve units, alpha .743")]
 
 def _marks_of(snapshots, k=3):
-    "Return marks [annotators, words] of a sentence: the `k` most salient words in each of `snapshots`"
+    "Return simulated marks [annotators, words]: the `k` most salient words in each of the `snapshots`"
     return np.array([_top(np.abs(_fractions_of_words(s, s.arrays['saliency'])), k) for s in snapshots], float)
 
 @cache
@@ -676,7 +676,7 @@ def _pattern_hand():
 
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-35b
 def _patterns_in(s):
-    "Return [(heads, matrix)] of the first guided layer of `s`"
+    "Return the patterns of the first guided layer of snapshot `s` as (heads, matrix) pairs"
     layer = int(np.flatnonzero(s.arrays['guided'].any(-1))[0])
     heads, targets = np.flatnonzero(s.arrays['guided'][layer]), s.arrays['pattern_target'][layer]
     of = {}
@@ -786,7 +786,7 @@ _progress = {} # {name: dict(tries, failed, passed, hints, mistakes)} of this se
 def _entry(name): return _progress.setdefault(name, dict(tries=0, failed=0, passed=False, hints=0, mistakes=[]))
 
 def _exercise_named(name) -> Exercise:
-    "Return the exercise called `name`; raise a ValueError if it does not exist"
+    "Return the exercise with this name; raise a ValueError if it does not exist"
     if isinstance(name, str) and name in _exercises: return _exercises[name]
     raise ValueError(f'check: unknown exercise {name!r}; exercises: {", ".join(_exercises)}')
 
@@ -807,7 +807,7 @@ def check(
 
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-92
 class Hint:
-    "A hint, or the solution"
+    "A hint for an exercise, or its solution"
     def __init__(self, title, text, code=''): self.title, self.text, self.code = title, text, code
     def __repr__(self): return f'{self.title}: {self.text}' + (f'\n\n{self.code}' if self.code else '')
     def _repr_html_(self):
@@ -820,7 +820,7 @@ class Hint:
 def hint(
     name:str, # name of the exercise
 ) -> Hint:
-    "Return the first hint, then the second, then the solution, which opens after two failed checks or a passed one"
+    "Return the next of two hints, then the solution, which opens after two failed checks or a passed one"
     exercise, entry = _exercise_named(name), _entry(name)
     entry['hints'] += 1
     if entry['hints'] <= 2:

@@ -33,7 +33,7 @@ class Assignments:
 
 # %% ../../nbs/14_course/14_grading.ipynb #gr-06b
 def _predictions_in(source, name):
-    "Return {name: `Predict`} for the predictions of a lesson"
+    "Run the cells of a lesson and return its predictions as {name: `Predict`}"
     names, predictions = {'__name__': '__main__'}, {}
     with tempfile.TemporaryDirectory() as apart, contextlib.chdir(apart):
         for cell, _ in chosen_cells(source, 'page'):
@@ -67,7 +67,7 @@ class _Handed:
     notes:list = field(default_factory=list) # messages about problematic files
 
 def _first_answers(file):
-    "Return the first answers in a file and their times, by which copies of the file are recognised"
+    "Return the first answers in a file with their times, which identify copies of the file"
     firsts = {name: entry.get('first') for name, entry in file['entries'].items()}
     answers = {name: (str(first.get('value')), str(first.get('time'))) for name, first in firsts.items()
             if isinstance(first, dict) and first.get('time')}
@@ -77,7 +77,7 @@ def _first_answers(file):
 def _handed_in(
     folder, # folder with answers-*.json
 ) -> _Handed:
-    "Read the answer files in `folder`"
+    "Read the answer files in a folder, and merge those of the same student"
     folder, handed, seen = Path(folder), _Handed(), {}
     if not folder.is_dir():
         raise NotADirectoryError(f'grade: no folder {folder}; pass the folder with the answer files')
@@ -113,14 +113,14 @@ def _handed_in(
 _points = dict(predictions=2, checks=3, reasons=2, capstone=3)
 
 def _checked(question, entry):
-    "Return `entry` as an answer to `question`; None if the entry is invalid or answers another question"
+    "Return the checked entry if it answers the question; None if it is invalid or answers another question"
     if entry.get('id') not in ('', None, question.id): return None
     try: return session.checked_entry(question.query, entry, question.id)
     except ValueError: return None
 
 # %% ../../nbs/14_course/14_grading.ipynb #gr-14b
 def _near(question, answer):
-    "Return the score of `answer`; NaN if the answer is missing or the true answer is unknown"
+    "Return the score of an answer; NaN if the answer is missing or the true answer is unknown"
     if answer is None: return np.nan
     try: truth = question.truth()
     except Exception: return np.nan # the true answer could not be computed
@@ -172,7 +172,7 @@ class Grades:
     notes:list # messages about files
 
     def table(self) -> pd.DataFrame:
-        "Return one row per student; □ replaces an unpaired surrogate, which pandas cannot store"
+        "Return a table with one row per student; □ replaces an unpaired surrogate, which pandas cannot store"
         def cell(x): return for_file(x) if isinstance(x, str) else x
         def line(row): return {name: cell(x) for name, x in row.items()}
         return pd.DataFrame(list(map(line, self.rows)))
@@ -203,7 +203,7 @@ def _graded(
     lessons=None, # folder with the lesson sources; None: the bundled lessons
     numbers=None, # numbers of the lessons to grade; None for all
 ) -> Grades:
-    "Return the points of the class with answer files in `folder`"
+    "Grade the answer files in a folder"
     handed = _handed_in(folder)
     assignments = assignments_of(lessons, numbers)
     rows = [dict(_grade_one(file, assignments), file=name) for name, file in handed.files.items()]
@@ -216,7 +216,7 @@ def grade(
     lessons=None, # folder with the lesson sources; None: the bundled lessons
     numbers=None, # numbers of the lessons to grade; None for all
 ) -> str:
-    "Grade a class and return the report for the terminal"
+    "Grade a class, write a CSV file if requested, and return the report for the terminal"
     if out is not None:
         if Path(out).exists(): raise FileExistsError(f'grade: {out} already exists; choose another file')
         if not Path(out).absolute().parent.is_dir():

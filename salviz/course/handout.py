@@ -30,7 +30,7 @@ from .predictions import Reveal
 def _free_folder(
     folder, # new or empty folder
 ) -> Path: # absolute
-    "Create `folder` if necessary and return it; raise an OSError if it cannot be used"
+    "Create a folder if necessary and return it; raise an OSError if it cannot be used"
     path = Path(folder).expanduser().absolute()
     problem = ''
     try:
@@ -47,7 +47,7 @@ def _free_folder(
 # %% ../../nbs/14_course/13_handout.ipynb #ho-06b
 @contextlib.contextmanager
 def _whole_or_nothing(folder:Path):
-    "Empty `folder` if the block fails"
+    "Delete the contents of a folder if the block fails"
     try: yield folder
     except BaseException:
         for path in folder.iterdir(): shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -63,7 +63,7 @@ _systems = dict(
 def _environment_of(
     platform, # a platform tag of wheels, such as 'win_amd64'
 ) -> dict:
-    "Return the environment markers of the system that a platform tag names, for evaluating requirements"
+    "Return the values of requirement markers for the system that a platform tag names"
     found = re.fullmatch(r'(win|macosx|(?:many|musl)?linux)_(?:\w+_)?(amd64|arm64|x86_64|aarch64)', platform)
     if not found:
         raise ValueError('course --platform takes platform tags of wheels, such as win_amd64, macosx_14_0_arm64 or '
@@ -76,7 +76,7 @@ def _course_packages(
     extra='course',
     environment=None, # values of requirement markers, see `_environment_of`; None for this system
 ) -> dict: # {name: version}
-    "Return the packages that the course requires, with the version installed here, or None for a missing package"
+    "Return the packages that the course requires with their installed versions (None if not installed)"
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
     found, waiting = {}, [('salviz', (extra,))]
@@ -111,7 +111,7 @@ def _source_tree():
 
 # %% ../../nbs/14_course/13_handout.ipynb #ho-09cb
 def _fits(tag, environment):
-    "Return whether a wheel with this platform tag fits the system of `environment`"
+    "Return whether a wheel with this platform tag fits the system that the markers `environment` describe"
     sys_platform = environment['sys_platform']
     system = next((name for name, markers in _systems.items() if markers['sys_platform'] == sys_platform), sys_platform)
     machine = environment['platform_machine'].lower()
@@ -119,7 +119,7 @@ def _fits(tag, environment):
 
 # %% ../../nbs/14_course/13_handout.ipynb #ho-09cc
 def _download(folder, environment, words, pip) -> list: # names of missing packages
-    "Download the wheels that the course needs on one system"
+    "Download the wheels that the course needs on one system, and return the names of missing packages"
     def present():
         parts = [path.stem.split('-') for path in Path(folder).glob('*.whl')]
         return {re.sub(r'[-_.]+', '-', part[0]).lower() for part in parts if _fits(part[-1], environment)}
@@ -139,7 +139,7 @@ def _collect_wheels(
     pip=None,     # function that runs pip with arguments and returns whether it succeeded; None for pip
     platforms=(), # platform tags of other systems, see `_environment_of`
 ) -> list: # names of missing packages
-    "Download the wheels that the course needs into `folder`, for this system and for `platforms`"
+    "Collect the wheels for the course in a folder, for this system and for the listed `platforms`"
     from packaging.markers import default_environment
     environments, pip = {tag: _environment_of(tag) for tag in platforms}, pip or _pip
     if tree := _source_tree(): pip('wheel', '--no-deps', '--no-build-isolation', '--wheel-dir', str(folder), str(tree))
@@ -167,7 +167,7 @@ def _fill_stick(
     pip=None,    # see `_collect_wheels`
     platforms=(),
 ) -> None:
-    "Add wheels, assets and instructions to `folder`"
+    "Add wheels, assets and instructions to a folder"
     wheels, cache = folder/'wheels', folder/'cache'
     for part in (wheels, cache): part.mkdir()
     missing = _collect_wheels(wheels, pip, platforms)
@@ -196,7 +196,7 @@ def hand_out(
     fact=course_fact, # function(name) -> printed fact
     say=print,        # function that receives progress messages
 ) -> list: # paths of the notebooks
-    "Write the course to `folder`"
+    "Write the course to a folder"
     lessons = None if lessons is None else Path(lessons).absolute()
     lesson_files(lessons)
     for tag in platforms: _environment_of(tag)
@@ -216,7 +216,7 @@ def hand_out(
 def open_lab(
     path, # path of a notebook
 ) -> None:
-    "Start JupyterLab on the notebook at `path`"
+    "Open a notebook in JupyterLab"
     if not find_spec('jupyterlab'):
         raise RuntimeError("course --open: JupyterLab is not installed; "
                            "run pip install 'salviz[course]', or use --pages")

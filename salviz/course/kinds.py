@@ -49,7 +49,7 @@ def words(
     sentence:str,
     most:int=2,   # maximum number of words
 ) -> Query:
-    "Return a question that asks for words of `sentence`"
+    "Return a question that asks for words of a sentence"
     spans = find_words(sentence) if isinstance(sentence, str) else []
     if not spans: raise ValueError(f'sentence must be a text that contains words, got {shown(sentence)}')
     is_spaced = [start > end for (_, end), (start, _) in pairwise([(0, 0), *spans])]
@@ -131,7 +131,7 @@ def slope(
     near:_Finite=None, # distance from the true end that scores 1 if the direction is right; None for 10% of the range
     same:_Finite=None, # largest change that counts as no change; None for 2% of the range
 ) -> Query:
-    "Return a question that asks for the end of a line that starts at the value `start`"
+    "Return a question that asks for the end of a line whose start is given"
     if step is None: step = (high - low)/100
     if near is None: near = (high - low)*.1
     if same is None: same = (high - low)*.02
@@ -175,7 +175,7 @@ def checked_value(
     query:Query,
     value,       # value from JSON
 ):
-    "Return `value` as plain JSON if it is a valid answer; otherwise raise a ValueError"
+    "Return an answer as plain JSON if it is valid; otherwise raise a ValueError"
     if not _fits[query.kind](value, **query.options):
         sizes = {name: len(x) if isinstance(x, list) else x for name, x in query.options.items()}
         raise ValueError(f'the answer must be {_allowed[query.kind].format(**sizes)}; got {shown(value)}')
@@ -186,7 +186,7 @@ def checked_value(
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd16
 def _place(name, text, texts):
-    "Return the index of `text` in `texts`; raise a ValueError if it does not occur exactly once"
+    "Return the index of a text in a list; raise a ValueError if it does not occur exactly once"
     places = [i for i, one in enumerate(texts) if one == text]
     if len(places) == 1: return places[0]
     why = f'is not one of {", ".join(map(repr, texts))}'
@@ -195,7 +195,7 @@ def _place(name, text, texts):
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd16b
 def _numbered(query, value):
-    "Replace texts of the question in `value` by their indices"
+    "Replace word, option or item texts in the answer `value` by their indices"
     texts = query.options.get({'words': 'words', 'choice': 'options', 'order': 'items'}.get(query.kind))
     if texts is None: return value
     if isinstance(value, str) and query.kind == 'choice': return _place(query.kind, value, texts)
@@ -208,7 +208,7 @@ def answer_of(
     query:Query,
     value,       # as for `checked_value`, or with texts of the question
 ):
-    "Return the answer `value` as plain JSON"
+    "Check an answer and return it as plain JSON, with texts of the question replaced by their indices"
     return checked_value(query, _numbered(query, value))
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd19
@@ -221,9 +221,9 @@ def _interval(name, x):
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd19b
 def _order_truth(truth, items, **_):
-    """Return an interval for each of `items`
+    """Return the interval of true values for each item
 
-    If `truth` is an order, both ends of an interval are the rank of the item, counted from the last item."""
+    If `truth` is an order, the interval of an item starts and ends at its rank, counted from the last item."""
     if isinstance(truth, dict):
         if set(truth) != set(items):
             raise ValueError(f'truth must contain a number or (low, high) for each of {", ".join(map(repr, items))}, '
@@ -234,7 +234,7 @@ def _order_truth(truth, items, **_):
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd19c
 def _head_truth(truth, layers, heads):
-    "Return [layer, head, value] of the best five heads, the best first; unknown values are None"
+    "Return [layer, head, value] for up to five heads, best first; unknown values are None"
     scores = np.asarray(truth, dtype=float)
     if scores.shape == (layers, heads) and (layers, heads) != (1, 2):
         if not np.isfinite(scores).any(): raise ValueError('truth contains no finite number')
@@ -254,7 +254,7 @@ def truth_of(
     query:Query,
     truth,       # words; a head, several or an array [layers, heads]; an option; items or {item: number}; a number
 ):
-    "Return the true answer `truth` as plain JSON; intervals are pairs (low, high)"
+    "Return the true answer as plain JSON; intervals are pairs (low, high)"
     return _truths[query.kind](truth, **query.options)
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd22
@@ -270,7 +270,7 @@ def _score_head(value, truth, **_):
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd22b
 def _score_order(value, truth, **_):
-    "Return Kendall's tau over the pairs whose intervals do not overlap"
+    "Return Kendall's tau over the pairs of items whose true intervals do not overlap; None without such pairs"
     balance = ordered = 0
     for before, after in combinations(value, 2):
         is_right, is_wrong = truth[before][0] > truth[after][1], truth[before][1] < truth[after][0]
@@ -280,7 +280,7 @@ def _score_order(value, truth, **_):
     return None
 
 def _distance(value, truth):
-    "Return the distance of `value` from the interval `truth`"
+    "Return the distance between an answer and the true interval; 0 inside the interval"
     return max(truth[0] - value, value - truth[1], 0.)
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd22c

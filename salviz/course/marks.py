@@ -29,7 +29,7 @@ from .predictions import CourseWidget, fragment
 _signs = '0123456789ABCDEFGHJKMNPQRSTVWXYZ' # characters of ids and codes: digits and letters, without I, L, O and U
 
 def _in_signs(number:int, length:int) -> str:
-    "Encode `number` as a string of `length` characters, the most significant one first"
+    "Encode a number in base 32 as a string of the given `length`, with the most significant character first"
     return ''.join(_signs[number >> 5*i & 31] for i in reversed(range(length)))
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma06b
@@ -63,7 +63,7 @@ def mark_set(
     sentences=None, # texts, or dicts with text and label; None for those of the course
     most=4,         # maximum number of marks per sentence
 ) -> MarkSet:
-    "Return the `MarkSet` of `sentences`"
+    "Create a `MarkSet` from `sentences`"
     if isinstance(sentences, MarkSet): return sentences
     if sentences is None:
         from salviz.course.material import course_sentences
@@ -82,7 +82,7 @@ def mark_set(
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma11
 def _clean_nickname(name:str) -> str: # '' if nothing is left
-    "Return `name` cleaned for display, storage and comparison"
+    "Return a name in NFC without colons, control characters and extra spaces, cut to 40 characters"
     name = unicodedata.normalize('NFC', name[:200]) # quadratic time for many accents on one letter
     seen = ((c, unicodedata.category(c)[0]) for c in name)
     text = ''.join(' ' if kind == 'Z' or c in '\t\n\r\v\f:' else '' if kind == 'C' else c for c, kind in seen)
@@ -106,7 +106,7 @@ class MarkSheet:
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma12
 def _quoted(x):
-    "Quote `x` for a message, as JavaScript does"
+    "Return `x` as compact JSON, as JavaScript writes it, cut to 60 characters"
     return json.dumps(x, ensure_ascii=False, separators=(',', ':'), default=repr)[:60]
 
 def _flags_problem(flags, words, most) -> str:
@@ -143,7 +143,7 @@ def checked_sheet(
 _version = 1 # version of files and codes
 
 def _sheet_json(of:MarkSet, sheet:MarkSheet) -> str:
-    "Return the content of a file with the marks in `sheet`"
+    "Return the content of a file with the marks of a student"
     marks = ',\n  '.join('null' if flags is None else json.dumps(flags, separators=(',', ':')) for flags in sheet.marks)
     head = dict(salviz='marks', version=_version, set=of.id, nickname=sheet.nickname)
     return f'{json.dumps(head, ensure_ascii=False)[:-1]}, "marks": [\n  {marks}]}}\n'
@@ -154,7 +154,7 @@ def _file_name(nickname:str) -> str:
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma15b
 def _check_version(content, of:MarkSet, set_id):
-    "Raise a ValueError if the file has another version or marks other sentences"
+    "Raise a ValueError if a file or code has another version or belongs to another set of sentences"
     problem = f'belongs to another set of sentences ({_quoted(set_id)}; this class marks {of.id})'
     is_other_version = content is True or content != _version
     if is_other_version: problem = f'has version {_quoted(content)} of the marks; this salviz reads version {_version}'
@@ -187,7 +187,7 @@ def _digit(flags, most) -> int:
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma18b
 def _flags_of(digit, n, most):
-    "Return the flags of a sentence of `n` words from its code `digit`"
+    "Return the flags of a sentence of `n` words from the number that `_digit` computed"
     if digit == 0: return None
     flags, rest, k = [0]*n, digit - 1, 0
     for size in _place_sizes(n, most):
@@ -210,7 +210,7 @@ def _check_signs(nickname, body) -> str:
     return _in_signs(zlib.crc32(f'{_version}:{folded(nickname)}:{body}'.encode()), 7)
 
 def sheet_code(of:MarkSet, sheet:MarkSheet) -> str:
-    "Return the code of a `sheet`: marks1:NICK: and groups of characters, separated by hyphens"
+    "Return the code of a `sheet`: marks1:NICK: followed by groups of characters separated by hyphens"
     number = 0
     for states, flags in zip(_states(of), sheet.marks): number = number*states + _digit(flags, of.most)
     body = of.id + _in_signs(number, _payload_length(of))
@@ -250,7 +250,7 @@ def read_code(
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma20d
 def codes_in(text:str) -> list: # of str
-    "Return the codes of mark sheets in `text`, such as the messages of a chat"
+    "Return the codes of mark sheets in a text, such as the messages of a chat"
     return [match[0] for match in _code.finditer(text)]
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma24
@@ -293,5 +293,5 @@ class Marks(CourseWidget):
         return path
 
     def page_html(self) -> str:
-        "Return the fragment for a page, which works without a kernel"
+        "Return an HTML fragment for a page, which works without a kernel"
         return fragment(self.described())

@@ -33,7 +33,7 @@ def shipped(file:str) -> Path:
 def course_run(
     name:str, # one of `course_runs`
 ) -> Run:
-    "Return the finished run called `name` of the course, unpacked into the cache"
+    "Return a finished run of the course, unpacked into the cache"
     check_choice('course_run: name', name, course_runs)
     return Run(unpacked(shipped(f'{name}.tar.xz')))
 
@@ -44,12 +44,12 @@ def _sentences(): return json.loads(shipped('sentences.json').read_text(encoding
 def course_sentences(
     part='mark', # 'mark' for the 20 sentences to mark, 'held' for 40 that are never used for training
 ) -> list: # of {'id': …, 'text': …, 'label': 0 (negative) or 1 (positive)}
-    "Return sentences of the course"
+    "Return the sentences of the course to mark, or those held out from training"
     check_choice('course_sentences: part', part, ('mark', 'held'))
     return [dict(sentence) for sentence in _sentences()[part]]
 
 def _sentence_set(part='mark') -> str:
-    "Return a checksum that identifies sentences of the course in files of marks"
+    "Return a checksum that identifies a set of course sentences in files of marks"
     content = json.dumps([[s['id'], s['text']] for s in course_sentences(part)])
     return hashlib.sha256(content.encode()).hexdigest()[:8]
 

@@ -27,7 +27,7 @@ from ..explorer.page_model import page_models
 def described_sentence(
     sentence:dict, # text and label
 ) -> dict: # text, label, words, spaced, opinion and common: one flag per word
-    "Return what the panel needs to show and mark a sentence"
+    "Return a sentence as a dict for the panel, with its words and their flags"
     text, spans = sentence['text'], find_words(sentence['text'])
     spaced = [start > end for (_, end), (start, _) in pairwise([(0, 0), *spans])]
     flags = {name: [int(flag) for flag in mark(text)]
@@ -39,7 +39,7 @@ def described_sentence(
 _reader_sentences = 5, 11, 3, 9, 15, 6, 7, 4
 
 def _chosen(marked, mode):
-    "Return the sentences to mark: `marked`, or those of the course"
+    "Return the sentences to mark as a list; those of the course if `marked` is None"
     if marked is not None: return list(marked)
     every = course_sentences('mark')
     if mode != 'reader': return every
@@ -65,7 +65,7 @@ def _salient_words(model, tokenizer, texts) -> dict: # {text: one flag per word}
 # %% ../../nbs/14_course/17_page_training.ipynb #pt10
 @lru_cache(2)
 def _model_parts(model, tokenizer, texts, others) -> list: # of (type, id, text)
-    "Return the parts that a page needs to run `model`, with all word pieces of `texts`"
+    "Return the parts that a page needs to run a model, including all word pieces of `texts`"
     from salviz.analysis.model_source import ModelSource
     probes = [dict(texts=[text]) for text in texts]
     frequent = film_texts() if (model, tokenizer) == installed_base() else ()

@@ -33,7 +33,9 @@ from ..explorer.quantisation import json_text
 
 # %% ../../nbs/14_course/12_pages.ipynb #pg-06
 def _as_operator(symbol):
-    "Return a matched symbol as <mo> if it is an operator or a bracket, with a backslash for the set minus"
+    """Return a matched symbol, as <mo> if it is an operator or a bracket
+
+    The set-minus sign becomes a backslash."""
     sign = chr(int(symbol[1], 16))
     if unicodedata.category(sign) not in ('Sm', 'Ps', 'Pe'): return symbol[0]
     return f'<mo stretchy="false">{"&#92;" if sign == "⧵" else symbol[0][4:-5]}</mo>'
@@ -46,7 +48,7 @@ def _maths(
     latex,         # a formula, without the dollars
     display=False, # True for a displayed formula
 ) -> str:
-    "Return `latex` as MathML; raise a ValueError if a part cannot be converted"
+    "Convert a LaTeX formula to MathML; raise a ValueError if a part cannot be converted"
     from latex2mathml.converter import convert
     mathml, parts, problems = '', [], []
     try:
@@ -65,7 +67,7 @@ _fold = re.compile(r'<details>\s*(?:<summary>(.*?)</summary>)?\s*|</details>\s*|
 _pre = '<pre tabindex="0">' # focusable, so that keys can scroll it
 
 def _wide(inner, name):
-    "Return `inner` in a frame that scrolls sideways if it is too wide"
+    "Wrap HTML in a frame that scrolls sideways if it is too wide"
     return f'<div class="course-scroll" tabindex="0" role="group" aria-label="{html.escape(name)}">{inner}</div>\n'
 
 def _formula(latex):
@@ -100,7 +102,7 @@ def _markdown():
 
 # %% ../../nbs/14_course/12_pages.ipynb #pg-10c
 def _inline(text):
-    "Return `text` as inline HTML"
+    "Render Markdown `text` as inline HTML"
     reader = _markdown()
     state = reader.block.state_cls()
     return reader.renderer.render_tokens(reader.inline(text, state.env), state)
@@ -155,11 +157,13 @@ def _picture(figure):
 _text_bytes = .04e6 # bytes of a lesson without its data
 
 class Fragments:
-    "A converter from displayed objects to HTML; `parts` {checksum: (type, text)} is the data shared by explorers"
+    """A converter from displayed objects to HTML
+
+    The dict `parts` stores the data that the objects of a page share, as {checksum: (type, text)}."""
     def __init__(self): self.parts, self.has_engine = {}, False
 
     def stored(self, parts):
-        "Add `parts`, a list of (type, id, text), and return {id: checksum}"
+        "Add `parts`, a list of (type, id, text) tuples, and return {id: checksum}"
         names = {name: hashlib.sha256(text.encode()).hexdigest()[:16] for _, name, text in parts}
         self.parts |= {names[name]: (kind, text) for kind, name, text in parts}
         self.has_engine |= 'salviz-engine' in names
@@ -171,9 +175,7 @@ class Fragments:
         return program + sum(len(text.encode()) for _, text in self.parts.values()) + _text_bytes
 
     def models(self, sources):
-        """Return a function that adds the models of an explorer to a page
-
-        The function counts the data stored so far as part of the page's size."""
+        "Return a function that adds models of an explorer to a page; the data stored so far count toward its size"
         is_base = all(source.model == installed_base() for source in sources)
         add = page_models(sources, frequent=film_texts() if is_base else ())
         stored = self.size() - len(bundle('page.js')) - len(styles())
@@ -187,7 +189,7 @@ class Fragments:
         return f'<div class="course-explorer" data-parts="{html.escape(json_text(names))}"></div>\n'
 
     def revealed(self, content):
-        "Return the HTML of a reveal's content: texts are Markdown, lists are stacked"
+        "Render the content of a reveal as HTML; strings are Markdown, and the items of a list are joined"
         if callable(content) and not hasattr(content, 'comm'): content = content()
         if isinstance(content, str): return _words_html(content)
         if isinstance(content, (list, tuple)): return ''.join(map(self.revealed, content))
@@ -254,7 +256,7 @@ def _scripts(has_engine):
     return _packed_program() if has_engine else ('', _program()[0])
 
 def _whole_page(title, body, links, fragments=None, lesson=''):
-    "Return the HTML of a whole page that contains the parts of `fragments`"
+    "Return the HTML of a whole page with the data of its fragments"
     fragments, (_, sheets) = fragments or Fragments(), _program()
     packed, program = _scripts(fragments.has_engine)
     data = '\n'.join(f'<script type="{kind}" data-part="{name}">{in_script(text)}</script>'
@@ -284,7 +286,6 @@ def _rendered(notebook, name, edition, fact) -> tuple: # (HTML of the body, `Fra
 
 # %% ../../nbs/14_course/12_pages.ipynb #pg-23c
 def _lesson_page(notebook, body, links, fragments):
-    "Return the HTML of a lesson's page"
     title = header_of(notebook)
     number = f'{title.number} ' if title.number else ''
     return _whole_page(f'{number}{title.title}', body, links, fragments, title.number)
@@ -308,7 +309,7 @@ def content_page(
     contents:list, # Markdown texts, and objects that `Fragments.shown` converts
     links:str='',  # HTML of the navigation links
 ) -> str:
-    "Return a page of texts and objects as HTML"
+    "Return the HTML of a page with Markdown texts and displayed objects"
     fragments, body = Fragments(), []
     for one in contents:
         if isinstance(one, str): body.append(_words_html(one))
@@ -343,7 +344,7 @@ def _index(headers, pictures, has_class):
 
 # %% ../../nbs/14_course/12_pages.ipynb #pg-28c
 def _links(names, name):
-    "Return the HTML links to the list and to the lessons before and after `name`"
+    "Return the HTML links to the list of lessons and to the lessons before and after this one"
     at = names.index(name)
     near = [(names[k], words) for k, words in ((at - 1, 'Previous'), (at + 1, 'Next')) if 0 <= k < len(names)]
     return ' '.join(f'<a href="{file}.html">{words}</a>' for file, words in [('index', 'All lessons'), *near])
@@ -357,7 +358,7 @@ def write_pages(
     fact=course_fact, # function(name) -> printed fact
     say=print,        # function that receives one line per page
 ) -> list: # of paths
-    "Write the page of every lesson and index.html to `folder`, and return their paths"
+    "Write the page of every lesson and index.html to a folder, and return their paths"
     sources = {path.stem: read_lesson(path) for path in lesson_files(lessons)}
     shown = {name: source for name, source in sources.items() if edition_of(source, edition, fact).cells}
     names, written, pictures = [*shown], [], {}

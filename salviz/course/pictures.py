@@ -35,13 +35,13 @@ def _line_of_words(label, words, values):
 
 # %% ../../nbs/14_course/16_pictures.ipynb #pi06c
 def _figure(inner, caption):
-    "Return `inner` as a figure with its caption"
+    "Wrap HTML in a figure with a caption"
     text = f'<figcaption style="opacity:.8;font-size:.85em;margin-top:6px">{html.escape(caption)}</figcaption>'
     return f'<figure class="salviz-picture" style="margin:0;max-width:46em">{inner}{text if caption else ""}</figure>'
 
 # %% ../../nbs/14_course/16_pictures.ipynb #pi06d
 class ColouredSentence:
-    "A sentence, shown once for each row of numbers or flags, which colour or underline its words"
+    "A sentence shown once per row of numbers (coloured words) or flags (underlined words)"
     def __init__(self,
         words:list, # words of the sentence
         rows:dict,  # {label: one number or flag per word}
@@ -65,7 +65,7 @@ def word_values(
     snapshot, # snapshot of a run
     values,   # [tokens]
 ) -> tuple: # (words, one number per word)
-    "Return the words of `snapshot` and, for each word, the sum of `values` over its pieces"
+    "Return the words of a snapshot and, for each word, the sum of `values` over its pieces"
     is_word = ~snapshot.is_special
     sums = np.bincount(snapshot.word_ids[is_word], np.asarray(values, float)[is_word], len(snapshot.words))
     return list(snapshot.words), sums
@@ -74,7 +74,7 @@ def word_values(
 def read_by_cls(
     snapshot, # snapshot from a classifier run
 ) -> tuple: # (words, one fraction per word)
-    "Return the words of `snapshot` and the fraction of attention that [CLS] in the last layer gives to each word"
+    "Return the words of a snapshot and the fraction of attention that [CLS] in the last layer gives to each word"
     words, sums = word_values(snapshot, snapshot.at('attention').mean(0)[snapshot.info['pooled_row']])
     return words, sums/sums.sum()
 

@@ -42,7 +42,7 @@ def _course_files():
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr06b
 def course_text(name:str) -> str:
-    "Return the text of the file called `name` of the course, or else of the explorer"
+    "Return the text of a static file of the course, or of the explorer if the course has no file of that name"
     files_by_name = _course_files()
     if name in files_by_name: return files_by_name[name].read_text(encoding='utf-8')
     return static_text(name)
@@ -63,7 +63,6 @@ def course_styles() -> str:
 
 @lru_cache(1)
 def _widget_styles() -> str:
-    "Return the style sheets that a course widget needs"
     return f'{static_text("explorer.css")}\n{course_styles()}'
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr09
@@ -87,7 +86,7 @@ def fragment(
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr12
 class CourseWidget(anywidget.AnyWidget):
-    "Base class of the course's widgets; `about` describes the widget to the JavaScript"
+    "Base class of the course's widgets; the dict `about` is passed to their JavaScript"
     _esm = _course_program()
     _css = _widget_styles()
     about = T.Dict().tag(sync=True)
@@ -103,12 +102,12 @@ class _Question(CourseWidget):
     outcome = T.Dict(default_value=None, allow_none=True).tag(sync=True) # the true answer, after the reveal
 
     def truth(self):
-        "Return the true answer in the form of `salviz.course.kinds.truth_of`; None if there is none"
+        "Return the true answer as `salviz.course.kinds.truth_of` returns it, or None"
         if callable(self._truth): self._truth = truth_of(self.query, self._truth())
         return self._truth
 
     def _heard(self, entry):
-        "Store `entry` if it is a valid successor of the last entry; otherwise restore the last entry"
+        "Store a new entry if it is a valid successor of the last entry; otherwise restore the last entry"
         if entry == self._trusted: return
         try:
             checked = session.checked_entry(self.query, entry, self.id)
@@ -188,12 +187,12 @@ class Predict(_Question):
         self.answer = session.reveal(self.answer)
 
     def page_html(self) -> str:
-        "Return the fragment for a page, with the true answer compressed"
+        "Return the HTML fragment for a page, with the true answer compressed"
         return fragment(self.described(), dict(truth=self.truth()))
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr16
 def _all_fit(query, values):
-    "Return whether all `values`, which may come from other people's files, are valid answers to `query`"
+    "Return whether all `values`, which may come from other people's files, are valid answers to the question"
     try: return all(checked_value(query, value) is not None for value in values)
     except ValueError: return False
 
@@ -205,7 +204,7 @@ class _Session:
         session.tell_of(self._changed)
 
     def add(self, predict):
-        "Register `predict` and restore its answer from this session or from the answer file"
+        "Register the prediction `predict` and restore its answer from this session or from the answer file"
         self.predictions[predict.name] = predict
         predict.observe(self._tell, 'answer')
         for entry in (session.entries.get(predict.name), self.on_file.get(predict.name)):
@@ -214,7 +213,7 @@ class _Session:
         self._tell()
 
     def take_up(self, predict, entry) -> bool:
-        "Copy the answers in `entry` to `predict` if it is open and they answer it; return whether any were copied"
+        "Copy valid answers from `entry` to the open prediction `predict`; return whether any were copied"
         if not isinstance(entry, dict) or entry.get('id') != predict.id or predict.answer['state'] != 'open':
             return False
         try: checked = session.checked_entry(predict.query, entry, predict.id)
@@ -223,7 +222,7 @@ class _Session:
         return checked['state'] != 'open'
 
     def of_class(self, predict):
-        "Return the answers of the class to `predict`, or None if there are none"
+        "Return the class's valid answers to the prediction `predict`, or None if there are none"
         of_class = self.classmates.get(predict.name)
         if not of_class or (of_class['id'], of_class['kind']) != (predict.id, predict.query.kind): return None
         fitting = dict(first=[], second=[], confidence=[])
@@ -299,7 +298,7 @@ class Reveal(W.VBox):
         if wish == 'anyway' or wish == 'open' and not _session.waiting(self.names): self.show(anyway=True)
 
     def show(self, anyway=False):
-        "Show the content and the true answers; with `anyway`, even if predictions are missing"
+        "Show the content and the true answers; raise a ValueError if predictions are missing, unless `anyway` is true"
         waiting = _session.waiting(self.names)
         if waiting and not anyway:
             raise ValueError(f'Reveal: commit {", ".join(waiting)} first, or call show(anyway=True), '
@@ -320,13 +319,15 @@ class Reveal(W.VBox):
     def _display_(self): return _marimo_output(self)
 
     def page_html(self) -> str:
-        "Return the fragment for a page, with the content compressed"
+        "Return the HTML fragment for a page, with the content compressed"
         parts = _page_parts(self.content)
         return fragment(self.described(), dict(parts=parts), plotly=any(part.get('plotly') for part in parts))
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr21
 def _marimo_output(reveal:Reveal):
-    "Return the content for marimo, which cannot show ipywidgets containers, or a message about missing predictions"
+    """Return the content for display in marimo, or a message about missing predictions
+
+    marimo cannot show ipywidgets containers."""
     import marimo
     if waiting := _session.waiting(reveal.names):
         message = f'Commit {", ".join(waiting)}, then run this cell again to see the content.'
@@ -406,7 +407,7 @@ class Answers(CourseWidget):
         return f'Answers({self.nickname!r}: {counted or "no questions yet"})'
 
     def page_html(self) -> str:
-        "Return the fragment for a page"
+        "Return the HTML fragment for a page"
         return fragment(self.described())
 
     def _refresh(self):

@@ -22,15 +22,15 @@ from ..metrics.plausibility import auprc, lexical_prior
 _stop_words = frozenset('the a an of in to and it is its that this as with for on at by be are was'.split())
 
 def _words_of(text) -> list:
-    "Return the words and punctuation marks of `text`"
+    "Return the words and punctuation marks of a text"
     return [text[start:end] for start, end in find_words(text)]
 
 def lexicon_marks(text) -> np.ndarray: # bool, one per word
-    "Return flags that mark the words of `text` with a clear sentiment"
+    "Return one flag per word of `text`, True for words with a clear sentiment"
     return np.abs(np.nan_to_num(lexical_prior([word.lower() for word in _words_of(text)]))) >= 1
 
 def stop_word_marks(text) -> np.ndarray: # bool, one per word
-    "Return flags that mark the stop words of `text`"
+    "Return one flag per word of `text`, True for stop words"
     return np.array([word.lower() in _stop_words for word in _words_of(text)])
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-9
@@ -44,7 +44,7 @@ def _is_fit(text):
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-9b
 def _choose_sentences() -> dict: # {'mark': 20, 'held': 40}
-    "Choose the sentences of the course in the form of `course_sentences`"
+    "Choose the sentences of the course: 20 to mark and 40 held out from training"
     from salviz.data.texts import load_text
     fit = [dict(id=f'test-{i}', text=row['text'], label=row['label'])
            for i, row in enumerate(load_text('movie-polarity')['test'])
@@ -87,7 +87,7 @@ def _marks_as_saliency(
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-17
 def _train_base(folder, seed=0):
-    """Train the course's classifier and write the run to `folder`; return (run, model, tokenizer)
+    """Train the course's classifier and write the run to a folder; return (run, model, tokenizer)
 
     Seed 0 gives the packaged 'movie-minilm'."""
     from salviz.data.texts import load_text
@@ -135,7 +135,7 @@ def _train_method(
     seed=0, snapshots=4,
     marked=None,      # marked sentences; None for those of the course
 ): # (run, model)
-    "Train the run called `name` of the course"
+    "Train a run of the course, and return it with its model"
     from salviz.training.trainer import train
     if marked is None: marked = course_sentences()
     settings = dict(dict(batch_size=16), **_settings[name])
@@ -163,14 +163,14 @@ def _read_words(model, tokenizer, sentences) -> list: # of dict(attention and sa
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-21b
 def _agreement(readings) -> dict:
-    "Return the fraction of sentences with the same top word in attention and saliency, and the rank correlation"
+    "Return how often attention and saliency agree on the top word, and their mean rank correlation"
     same = [x['attention'].argmax() == np.abs(x['saliency']).argmax() for x in readings]
     alike = [spearman(x['attention'], np.abs(x['saliency']), np.ones(len(x['attention']), bool)) for x in readings]
     return dict(same_top=float(np.mean(same)), spearman=float(np.nanmean(alike)))
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-21c
 def _on_marks(readings, marks) -> dict:
-    "Return the fractions of attention and of saliency on marked words, the fraction of marked words, and the AUPRC"
+    "Return the fractions of attention and saliency on marked words, the fraction of marked words, and the AUPRCs"
     def area(values): return float(np.nanmean([auprc(v, m) for v, m in zip(values, marks)]))
     attention, size = [x['attention'] for x in readings], [np.abs(x['saliency']) for x in readings]
     return dict(attention=float(np.mean([a[m].sum() for a, m in zip(attention, marks)])),
@@ -187,7 +187,7 @@ def _batches(model, data, tokenizer, size=32):
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-23b
 def _accuracy(model, data, tokenizer) -> float:
-    "Return the accuracy of `model` on `data`"
+    "Return the accuracy of a classifier on `data`"
     import torch
     from salviz.data.texts import model_inputs
     right, is_training = [], model.training
@@ -219,7 +219,7 @@ def _without_the_lowest(model, data, tokenizer, saliency) -> dict: # kl and flip
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-23d
 def _masked_words(model, tokenizer, text, saliency) -> dict: # masked (words); before, after (P(positive))
-    "Replace the 30% of words of `text` with the lowest `saliency` for the predicted label, and predict again"
+    "In a text, replace the 30% of words with the lowest `saliency` for the predicted label, and predict again"
     import torch
     from salviz.attribution.saliency import input_saliency
     from salviz.data.texts import Collator, encode_texts, model_inputs
@@ -264,7 +264,7 @@ def _comprehensiveness(model, texts, tokenizer, seed=0) -> dict: # {explanation:
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-25c
 def _snapshots_of(run, word='never', probe=2) -> list: # of dict, one per snapshot
-    "Return the prediction, the attention on `word` and its saliency in each snapshot of a probe"
+    "Return for each snapshot of a probe the prediction and how much attention and saliency a word receives"
     rows = []
     for step in run.steps:
         snapshot = run.snapshot(step, probe)
@@ -331,7 +331,7 @@ def _measure_course(
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-28
 def _rounded(x, digits=4):
-    "Return `x` with rounded numbers"
+    "Round all floats in `x`, which may be nested"
     if isinstance(x, dict): return {k: _rounded(v, digits) for k, v in x.items()}
     if isinstance(x, (list, tuple)): return [_rounded(v, digits) for v in x]
     if isinstance(x, float): return round(x, digits)
@@ -342,7 +342,7 @@ def make_course(
     folder, # new folder
     seeds=(0, 1, 2), # seeds of the classifiers; the runs come from the first
 ):
-    "Train and measure everything in the course; write NAME.tar.xz of each run, sentences.json and tables.json"
+    "Train and measure everything in the course; write the runs as NAME.tar.xz, sentences.json and tables.json"
     from salviz.recipes import pack_example_run
     folder = Path(folder).resolve()
     if folder.exists(): raise FileExistsError(f'make_course: {folder} already exists; choose another folder')
@@ -361,7 +361,7 @@ def make_course(
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-28c
 def _from_base(base, tokenizer, folder, seed, is_first) -> dict:
-    "Train all methods from `base`, pack the runs of the first seed, and return the measurements"
+    "Train all methods from the base classifier, pack the runs of the first seed, and return the measurements"
     from salviz.recipes import pack_example_run
     where = folder if is_first else folder/f'seed-{seed}'
     where.mkdir(exist_ok=True)

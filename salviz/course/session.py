@@ -48,22 +48,21 @@ def _one_answer(value, confidence, why):
 
 # %% ../../nbs/14_course/04_session.ipynb #se06c
 def _check_state(entry, state, sentence):
-    "Raise a ValueError if `entry` is not in `state`"
     if entry['state'] != state: raise ValueError(f'{sentence}; state: {entry["state"]}')
 
 def commit(entry:dict, value, confidence='think', why='') -> dict:
-    "Return `entry` with its first answer; `value` comes from `checked_value`"
+    "Return the entry with its first answer; `value` comes from `checked_value`"
     _check_state(entry, 'open', 'commit: this prediction is already committed; its first answer cannot change')
     return entry | dict(state='committed', first=_one_answer(value, confidence, why))
 
 def discuss(entry:dict, value, confidence='think', why='') -> dict:
-    "Return `entry` with the second answer, which follows the discussion"
+    "Return the entry with the second answer, which follows the discussion"
     _check_state(entry, 'committed', 'discuss: a second answer must come after the first answer and before the reveal')
     return entry | dict(state='discussed', second=_one_answer(value, confidence, why))
 
 # %% ../../nbs/14_course/04_session.ipynb #se06d
 def reveal(entry:dict) -> dict:
-    "Return `entry` as revealed; without an answer it counts as skipped"
+    "Return the entry marked as revealed, and as skipped if it has no answer"
     if entry['state'] == 'revealed': return entry
     return entry | dict(state='revealed', revealed=_now(), skipped=entry['first'] is None)
 
@@ -71,7 +70,7 @@ def reveal(entry:dict) -> dict:
 _stamp = re.compile(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z')
 
 def _checked_answer(query, answer):
-    "Return a validated answer of an entry, or None"
+    "Validate an answer of an entry and return it; None stays None"
     if answer is None: return None
     value = checked_value(query, answer['value'])
     stamp = answer.get('time') or ''
@@ -84,7 +83,7 @@ def checked_entry(
     entry,       # entry from a page or a file
     id='',       # id of the question
 ) -> dict:
-    "Return `entry` in the form of `commit`, `discuss` and `reveal`; raise a ValueError if it is not valid"
+    "Validate an entry and return it as `commit`, `discuss` and `reveal` do; raise a ValueError if it is not valid"
     if not isinstance(entry, dict) or entry.get('state') not in states or entry.get('kind') != query.kind:
         raise ValueError(f'an entry must have the kind {query.kind!r} and one of the states {", ".join(states)}; '
                          f'got {shown(entry)}')
@@ -106,7 +105,9 @@ def follows(
     before:dict, # an entry
     after:dict,  # its replacement
 ) -> bool:
-    "Return whether `after` keeps the answers of `before` and does not return to an earlier state"
+    """Return whether one entry may replace another
+
+    The new entry must keep the answers and must not return to an earlier state. A revealed entry cannot change."""
     is_forward = states.index(after['state']) >= states.index(before['state'])
     is_closed = before['state'] == 'revealed' and after != before
     return is_forward and not is_closed and all(before[name] in (None, after[name]) for name in ('first', 'second'))
@@ -123,7 +124,7 @@ _shapes = dict(words=_are_wholes, head=_are_wholes, order=_are_wholes, choice=_i
                slope=_is_number) # validity of answers to each kind of prediction
 
 def _is_prediction(entry:dict) -> bool:
-    "Return whether `entry` belongs to a prediction rather than, for example, to a check"
+    "Return whether an entry belongs to a prediction rather than, for example, to a check"
     return entry['kind'] in _shapes
 
 # %% ../../nbs/14_course/04_session.ipynb #se27b
@@ -154,11 +155,11 @@ entries = {}    # entries of this session, by name
 _listeners = [] # called with the name of a changed entry
 
 def tell_of(listener) -> None:
-    "Call `listener` with the name of every entry that changes from now on"
+    "Call a function with the name of every entry that changes from now on"
     _listeners.append(listener)
 
 def store(name:str, entry:dict) -> None:
-    "Store `entry` under `name` and call every listener"
+    "Store an entry under its name, and call every listener"
     entries[name] = entry
     for listener in list(_listeners): listener(name)
 
@@ -177,7 +178,7 @@ def record(
     kind:str,   # such as 'check'; kinds of predictions are reserved
     entry:dict, # plain JSON, such as dict(passed=True, tries=2)
 ) -> None:
-    "Store an entry other than a prediction in the answer file"
+    "Add an entry that is not a prediction, such as a check, to this session's answers"
     check_faults(_name_problem(name, kind), 'record: ')
     try: store(name, json.loads(json.dumps(dict(entry) | dict(kind=kind, time=_now()), allow_nan=False)))
     except (TypeError, ValueError):
@@ -185,20 +186,20 @@ def record(
 
 # %% ../../nbs/14_course/04_session.ipynb #se12c
 def _lesson_of(names) -> str:
-    "Return the lesson numbers of `names`, such as '1' or '1,5'"
+    "Return the lesson numbers of all entry names, such as '1' or '1,5'"
     return ','.join(sorted({name.partition('.')[0] for name in names if '.' in name}))
 
 # %% ../../nbs/14_course/04_session.ipynb #se15
 _nickname = re.compile(r'[A-Za-z0-9][A-Za-z0-9_-]{0,23}')
 
 def _check_nickname(nickname) -> str:
-    "Return `nickname` if it is valid in a file name; otherwise raise a ValueError"
+    "Return the nickname if it is valid in a file name; otherwise raise a ValueError"
     if not isinstance(nickname, str) or not _nickname.fullmatch(nickname):
         raise ValueError(f'nickname must be 1 to 24 letters (a to z), digits, - and _, got {shown(nickname)}')
     return nickname
 
 def _set_of(answered:dict) -> str: # 8 hexadecimal digits
-    "Return a checksum of the questions in `answered`"
+    "Return a checksum of the answered questions"
     return checksum(','.join(sorted(entry['id'] for entry in answered.values() if entry.get('id'))))
 
 # %% ../../nbs/14_course/04_session.ipynb #se15b
@@ -225,7 +226,7 @@ def checked_answers_file(
     name='the file',
     left_out:list=None, # receives messages about damaged entries; if None, these raise
 ) -> dict:
-    "Return `content` if it is a valid answer file; otherwise raise a ValueError"
+    "Return the validated content of an answer file without damaged entries; raise a ValueError if it is invalid"
     name = printable(name)
     _check_file(content, name, 'answers')
     try: _check_nickname(content.get('nickname'))
@@ -236,7 +237,7 @@ def checked_answers_file(
 
 # %% ../../nbs/14_course/04_session.ipynb #se15-2b
 def _check_file(content, name, kind):
-    "Raise a ValueError if `content` is not a file of this `kind` and version"
+    "Raise a ValueError unless `content` comes from an answer file of this `kind` and of version 1"
     problem = ''
     if not isinstance(content, dict) or content.get('salviz') != kind:
         problem = f'is not an answer file: "salviz" is not "{kind}"'
@@ -246,7 +247,9 @@ def _check_file(content, name, kind):
 
 # %% ../../nbs/14_course/04_session.ipynb #se15-2c
 def _sound(content, problem_of, name, left_out):
-    "Return the valid entries of a file; add the first problem to `left_out`, or raise a ValueError if that is None"
+    """Return the valid entries of a file
+
+    A message about damaged entries is appended to the list `left_out`; if it is None, a ValueError is raised."""
     problem = ''
     if not isinstance(content, dict): problem = f'must contain entries by name, got {shown(content)}'
     elif len(content) > _most_entries: problem = f'has {len(content)} entries, more than {_most_entries}'
@@ -265,7 +268,7 @@ def _sound(content, problem_of, name, left_out):
 def _first_time(entry): return (entry.get('first') or {}).get('time') if isinstance(entry.get('first'), dict) else None
 
 def is_anothers(recorded:dict, mine:dict) -> bool:
-    "Return whether `recorded` and `mine` have first answers to the same question with different times"
+    "Return whether two sets of entries contain first answers to the same question with different times"
     times = [(_first_time(recorded[name]), _first_time(entry)) for name, entry in mine.items() if name in recorded]
     return any(one and other and one != other for one, other in times)
 
@@ -275,7 +278,7 @@ def place_of(
     folder='.',
     answered:dict=None, # entries; None for this session
 ) -> tuple: # (path, existing entries)
-    "Return the first of answers-NICK.json, answers-NICK-2.json, … that does not belong to another person"
+    "Return the first of answers-NICK.json, answers-NICK-2.json, … that is not another person's, with its entries"
     if answered is None: answered = entries
     number = 1
     while True:
@@ -290,7 +293,8 @@ def place_of(
 def joined_entries(recorded:dict, mine:dict) -> dict:
     """Merge two sets of entries
 
-    If both contain a prediction, the more advanced version is kept; for any other entry, the version in `mine`."""
+    If both contain a prediction, the more advanced version is kept. For other entries, the version in `mine` is
+    kept."""
     def rank(entry): return states.index(entry['state']) if _is_prediction(entry) else len(states)
     behind = {name for name, entry in mine.items() if name in recorded and rank(entry) < rank(recorded[name])}
     return recorded | {name: entry for name, entry in mine.items() if name not in behind}
@@ -301,7 +305,7 @@ def write_answers(
     folder='.',
     answered:dict=None, # entries; None for this session
 ) -> Path:
-    "Write answers-NICK.json, or a numbered file if that one belongs to another person"
+    "Write answers-NICK.json, or a numbered file if answers-NICK.json belongs to another person"
     if answered is None: answered = entries
     path, recorded = place_of(nickname, folder, answered)
     # check that it can be read again
@@ -314,7 +318,7 @@ def write_answers(
 
 # %% ../../nbs/14_course/04_session.ipynb #se20
 def _coded(entry):
-    "Return an entry as a short list; for a record, the list contains only its kind and whether it passed"
+    "Return an entry as a short list; an entry that is not a prediction is reduced to its kind and its result"
     if not _is_prediction(entry): return [entry['kind'], entry.get('passed')]
     answers = [entry.get('first'), entry.get('second')]
     of_answers = [x for a in answers if a for x in (a['value'], _confidences.index(a['confidence']))]
@@ -322,7 +326,7 @@ def _coded(entry):
 
 # %% ../../nbs/14_course/04_session.ipynb #se20b
 def _decoded(coded):
-    "Return the entry from its list; the inverse of `_coded`"
+    "Return the entry that `_coded` converted to a list"
     if len(coded) < 3: return dict(kind=str(coded[0]), passed=coded[1])
     kind, id, state, *rest = coded
     def answer(value, confidence): return dict(value=value, confidence=_confidences[confidence], why='', time='')
@@ -334,7 +338,7 @@ def _decoded(coded):
 def answer_code(
     file:dict, # from `answers_file`
 ) -> str:
-    "Return the answers as a line of text"
+    "Encode the content of an answer file as a code in one line of text"
     content = [file['nickname'], {name: _coded(entry) for name, entry in file['entries'].items()}]
     text = json.dumps(content, separators=(',', ':'), ensure_ascii=True)
     return f'SVA1.{base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")}.{checksum(text)}'
@@ -343,7 +347,7 @@ def answer_code(
 def answers_of_code(
     code:str,
 ) -> dict: # in the form that `answers_file` returns
-    "Return the content of the answer file in `code`, without reasons and times; the inverse of `answer_code`"
+    "Return the content of an answer file from its `code`, without reasons and times; the inverse of `answer_code`"
     if not isinstance(code, str) or len(code) > largest:
         raise ValueError(f'code must be a string of at most {largest:,} characters, got {shown(code)}')
     parts = ''.join(code.split()).split('.')
@@ -396,7 +400,7 @@ def _opened(files, messages):
 
 # %% ../../nbs/14_course/04_session.ipynb #se23-2
 def _answers_in(found, name, left_out) -> dict:
-    "Return the answers of one file in the form of `class_answers`"
+    "Return the answers of one file in the format that `class_answers` returns"
     if isinstance(found, dict) and found.get('salviz') == 'class-answers':
         _check_file(found, printable(name), 'class-answers')
         return _sound(found.get('entries'), _class_problem, printable(name), left_out)

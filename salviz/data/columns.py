@@ -23,7 +23,7 @@ def further_columns(
     data, # {split: Dataset}
     used, # names of the columns that the task uses
 ) -> list: # names, in order
-    "Return the names of the columns that the task does not use; raise a `ValueError` if one is a reserved name"
+    "Return the names of the columns that the task does not use; raise a `ValueError` if a name is reserved"
     for split, part in data.items():
         taken = [name for name in part.column_names if name in _reserved and name not in used]
         if taken:
@@ -50,14 +50,14 @@ def _texts_in(part) -> tuple: # (texts or lists of words, second texts or None)
 
 # %% ../../nbs/02_data/03_columns.ipynb #009b
 def _word_counts(text, pair=None) -> tuple: # (words, words separated by spaces)
-    "Return the total number of words in `text` and its second text, counted in two ways"
+    "Return the number of words in `text` and, if given, its second text, counted in two ways"
     if not isinstance(text, str): return len(text), len(text)
     texts = [t for t in (text, pair) if t is not None]
     return sum(len(find_words(t)) for t in texts), sum(len(t.split()) for t in texts)
 
 # %% ../../nbs/02_data/03_columns.ipynb #009c
 def _misfit(parts, name):
-    "Describe the first row whose list in column `name` does not match the words of its text; '' if all match"
+    "Describe the first row whose values in the named column do not match the words of its text; '' if all match"
     for split, part in parts.items():
         texts, pairs = _texts_in(part)
         for i, (values, text, pair) in enumerate(zip(part[name][:], texts, pairs or [None]*len(texts))):
@@ -95,7 +95,7 @@ def _column_kind(
 
 # %% ../../nbs/02_data/03_columns.ipynb #010b
 def column_kinds(data, used, of_text=True) -> dict: # {name: (kind, why the column is not a tensor)}
-    "Return the kind of each additional column of `data` {split: Dataset}"
+    "Return the kind of each additional column in `data` {split: Dataset} and the reason why it is not a tensor"
     def having(name): return {split: part for split, part in data.items() if name in part.column_names and len(part)}
     return {name: _column_kind(having(name), name, of_text) for name in further_columns(data, used) if having(name)}
 
@@ -107,7 +107,7 @@ def token_rationales(
     rationales,
     where='probes', # source of the rows, for errors
 ) -> list: # of flags (or fractions) per token, or None
-    "Convert human `rationales` to flags for the tokens of `texts`; an empty list marks nothing"
+    "Convert human `rationales` to a flag or fraction for each token of the `texts`; an empty list marks no token"
     def flags(i, t, r):
         if r is None: return None
         expected = (f'{where}: the rationale of row {i} must be a list with 0 or 1 for each word (or a fraction '
@@ -161,7 +161,7 @@ def with_columns(
     where,         # name of the split, for errors
     align=None,    # function of (texts, pairs) -> `TokenText`s; None if the examples are not texts
 ):
-    "Return `encoded` with the additional columns of the raw split `part`, aligned with the tokens where necessary"
+    "Return `encoded` with the additional columns of `part` (the raw split), aligned with the tokens if necessary"
     names, part = [name for name in kinds if name in part.column_names], part.with_format(None)
     along = [name for name in names if kinds[name][0] in ('rationale', 'words')]
     aligned = {name: [] for name in along}
@@ -191,7 +191,7 @@ def with_columns(
 
 # %% ../../nbs/02_data/03_columns.ipynb #020
 class Column(list):
-    "The values of a batch column that is not a tensor, such as texts, one value per example"
+    "The values, one per example, of a batch column that is not a tensor, such as texts"
     name, why = '', 'it is not a column of numbers'
 
     def of(self, name, why):
@@ -223,7 +223,6 @@ def _padded(lists, n):
     return out
 
 def _single_precision(tensor):
-    "Convert a floating-point `tensor` to float32; return other tensors unchanged"
     if tensor.is_floating_point(): return tensor.float()
     return tensor
 
@@ -238,7 +237,7 @@ def collated(
     kinds,    # see `column_kinds`
     tokens=0, # length of the padded batch
 ) -> dict:
-    "Return the additional columns of `rows` as entries of a batch"
+    "Return the additional columns of `rows` by name, each as a tensor or a `Column`"
     batch = {}
     for name, (kind, why) in kinds.items():
         if name not in rows[0]: continue

@@ -30,22 +30,22 @@ def _merged(
     pieces, # [(start, end)] of words, in order
     flags,  # whether each piece is marked
 ) -> list: # [[start, end]]
-    "Return the character spans that cover each run of marked `pieces`"
+    "Return the character span of each run of marked `pieces`"
     return [[pieces[a][0], pieces[b - 1][1]] for a, b in spans_of(flags)]
 
 _readings = 'any', 'majority', 'share'
 
 def _word_fractions(text, pieces, fractions):
-    "Return, for each word of `text`, the largest of the `fractions` of the `pieces` that it overlaps, 0 if none"
+    "Return for each word of `text` the largest of the `fractions` of overlapping `pieces`, or 0"
     of_characters = np.zeros(len(text))
     for (start, end), fraction in zip(pieces, fractions): of_characters[start:end] = fraction
     return [float(of_characters[start:end].max()) for start, end in find_words(text)]
 
 # %% ../../nbs/02_data/02_rationales.ipynb #006b
 def _marked(sides, annotators):
-    """Return the rationale of texts as spans or as fractions per word
+    """Return the rationale of texts as spans or, with 'share', as fractions per word
 
-    `sides` is [(text, pieces, fraction of annotators who marked each piece)]."""
+    `sides` contains a triple (text, pieces, fraction of annotators who marked each piece) for each text."""
     if annotators == 'share': return [x for side in sides for x in _word_fractions(*side)]
     is_marked = dict(any=lambda x: x > 0, majority=lambda x: x >= .5)[annotators]
     spans = []
@@ -71,7 +71,7 @@ def _rationale_spans(
 
 # %% ../../nbs/02_data/02_rationales.ipynb #009b
 def _checked_spans(texts, spans):
-    "Return `spans` as lists of integers; raise a `ValueError` if one does not lie in its text"
+    "Return `spans` as lists of integers; raise a `ValueError` if a span does not lie in its text"
     form = {1: '[start, end]', 2: '[segment, start, end]'}[len(texts)]
     for mark in map(list, spans):
         segment, start, end = 0, 0, 0
@@ -82,7 +82,7 @@ def _checked_spans(texts, spans):
     return [list(map(int, mark)) for mark in spans]
 
 def _spans_as_sides(texts, spans):
-    "Return the argument `sides` of `_marked` for checked `spans` of `texts`"
+    "Convert checked `spans` of `texts` to the argument `sides` of `_marked`"
     pieces = [[] for _ in texts]
     for mark in spans:
         segment, start, end = [0, *mark][-3:]
@@ -91,7 +91,7 @@ def _spans_as_sides(texts, spans):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #009c
 def _flags_as_sides(texts, flags):
-    "Return the argument `sides` of `_marked` for flags or fractions per word of `texts`; an empty list marks nothing"
+    "Convert `flags` or fractions per word to the argument `sides` of `_marked`; an empty list marks nothing"
     words, spaced = (sum(len(cut(text)) for text in texts) for cut in (find_words, spaced_words))
     problem = ''
     if flags and len(flags) not in (words, spaced):
@@ -135,7 +135,7 @@ def _hatexplain(row, annotators):
 _star = re.compile(r'\*[^*]+\*')
 
 def _esnli_side(row, number):
-    "Return (text, pieces, fraction of annotators who marked each piece); None if the marks do not match the words"
+    "Return a triple (text, pieces, fraction of annotators per piece); None if marked words do not match the text"
     text, marked = row[f'Sentence{number}'], [row.get(f'Sentence{number}_marked_{person}') for person in (1, 2, 3)]
     pieces = spaced_words(text)
     def flags(marks): return [bool(_star.search(word)) for word in marks.split()]
@@ -150,7 +150,7 @@ def _esnli(row, annotators):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #015b
 def _runs(tokens, spans):
-    "Join `tokens` to a text and convert their token spans [start, end) to character spans; return both"
+    "Return the text of `tokens`, and their token `spans` [start, end) converted to character spans"
     text, pieces = joined(tokens)
     flags = np.zeros(len(pieces), bool)
     for start, end in spans:
@@ -167,7 +167,7 @@ def _eraser_esnli(row, annotators):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #018
 def _phrases(text, evidences):
-    "Return the character spans of the phrases `evidences`, and the number of phrases that are not in `text`"
+    "Return the character spans of the phrases in `evidences`, and the number of phrases not found in `text`"
     pieces = spaced_words(text)
     words, flags, lost = [text[a:b] for a, b in pieces], [False]*len(pieces), 0
     for phrase in map(str.split, evidences):
@@ -231,7 +231,7 @@ def _eraser(row, tokens, query):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #021d
 def _eraser_folder(folder, annotators='any'):
-    "Read {split: examples} from an ERASER folder"
+    "Return a dict with the examples of each split in an ERASER folder"
     tables = {split: read_jsonl(folder/f'{name}.jsonl')
               for split, name in dict(train='train', validation='val', test='test').items()
               if (folder/f'{name}.jsonl').is_file()}
@@ -241,7 +241,9 @@ def _eraser_folder(folder, annotators='any'):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #7bf80a5b
 def _placed(text, start, end, marked=None) -> list: # [start, end] in characters
-    "Convert a span of `text` to characters; raise a `ValueError` if the span is not the text `marked`"
+    """Return a span of `text` in characters; raise a `ValueError` if its content differs from the `marked` text
+
+    The span may be in characters or in UTF-16 code units."""
     def plain(x): return ''.join(x.replace('\\n', ' ').split())
     units = text.encode('utf-16-le')
     converted = [len(units[:2*k].decode('utf-16-le', 'ignore')) for k in (start, end)]
@@ -251,7 +253,7 @@ def _placed(text, start, end, marked=None) -> list: # [start, end] in characters
     raise ValueError(f'the span from {start} to {end} is {found}')
 
 def _combined(texts, people, annotators):
-    "Combine the spans [segment, start, end] that each of `people` marked in `texts`; return them as `_marked` does"
+    "Combine the spans [segment, start, end] of several annotators; return the result in the format of `_marked`"
     spans = [[segment, *span] for mine in people for segment, *span in mine]
     _checked_spans(texts, [span if len(texts) == 2 else span[1:] for span in spans])
     sides = []
@@ -270,9 +272,9 @@ def _majority(classes):
     return label if count > len(classes)/2 else None
 
 def _of_people(texts, people, classes, annotators):
-    """Return an example with the majority class of `classes` and the combined rationale of `people`
+    """Return an example with the majority class of `classes` and the combined rationale of several annotators
 
-    Without a majority, return None; without `people`, the rationale is None."""
+    Return None if there is no majority. If `people`, the list of their spans, is empty, the rationale is None."""
     if not classes: raise ValueError('no field contains a class; pass the name of the field with label=')
     label, rationale = _majority(classes), None
     if label is None: return None
@@ -285,7 +287,7 @@ def _only(x):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #08c55a74
 def _regions(result, texts, names, span_labels) -> tuple: # (spans [segment, start, end], {name of the choice: class})
-    "Return the spans and choices in the `result` of one annotation of Label Studio; `names`: fields of the texts"
+    "Return the spans and choices in the `result` of one Label Studio annotation of the text fields in `names`"
     spans, choices = [], {}
     for item in result:
         value = item.get('value') or {}
@@ -318,7 +320,7 @@ def _grouped(rows, text) -> list:
     return [dict(rows=group) for group in groups.values()]
 
 def _json_min(columns, span_labels, _):
-    "Return a function that reads Label Studio's JSON-MIN export, one annotation per row"
+    "Return a function that reads Label Studio's JSON-MIN export, which has one annotation per row"
     text, text_pair, label, _ = columns
     names = [name for name in (text, text_pair) if name]
     def read(group, annotators):
@@ -333,7 +335,7 @@ def _json_min(columns, span_labels, _):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #5a0a404a
 def _doccano_spans(marks) -> list: # of (person, start, end, name)
-    "Return the spans in one row of Doccano, which are [start, end, name] or dictionaries"
+    "Convert Doccano's spans, which are lists [start, end, name] or dictionaries, to tuples"
     names = 'user', 'start_offset', 'end_offset', 'label'
     return [tuple(one.get(name) for name in names) if isinstance(one, dict) else (None, *one) for one in marks]
 
@@ -382,7 +384,7 @@ def _in_the_form(example, annotators):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #023b
 def _examples(rows, read, annotators, split):
-    "Convert each of `rows` to an example with the function `read`; omit rows for which it returns None"
+    "Convert `rows` to examples with the function `read`; warn and skip rows for which it returns None"
     read_rows = []
     for i, row in enumerate(rows):
         try: read_rows.append(_in_the_form(read(row, annotators), annotators))
@@ -420,7 +422,9 @@ def _json_rows(path):
 _files = {**readers, '.json': _json_rows}
 
 def _rows(part, label):
-    "Convert a table to (rows as dictionaries, {column: class names}); `label` is the column with the classes"
+    """Return the rows of a table as dictionaries, and a dict from class columns to their class names
+
+    `label` is the column with the classes."""
     if isinstance(part, (list, tuple)): return [row for one in part for row in _rows(one, label)[0]], {}
     part = one_table(part, _files)
     if isinstance(part, pd.DataFrame):
@@ -441,7 +445,7 @@ def _object_in(path):
     except ValueError as e: raise ValueError(f'{path} {e}') from None
 
 def _hatexplain_folder(folder):
-    "Read {split: rows} from the folder that HateXplain's authors published"
+    "Read the rows of each split from the folder that HateXplain's authors published"
     posts, divisions = (_object_in(folder/f'{name}.json') for name in ('dataset', 'post_id_divisions'))
     splits = dict(train='train', validation='val', test='test')
     rows = {}
@@ -453,7 +457,7 @@ def _hatexplain_folder(folder):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #028c
 def _generic(text, text_pair, label, rationale):
-    "Return a function that reads rows whose columns have these names"
+    "Return a function that reads rows with the given column names"
     def read(row, annotators):
         marks = row[rationale]
         if isinstance(marks, str): marks = json.loads(marks.strip() or 'null')
@@ -479,7 +483,7 @@ def _shape_of(rows, columns, split):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #029
 def _parts(source, columns, config, revision, annotators, span_labels):
-    "Load any `source`; return {split: examples}, and the class names or None"
+    "Load any `source`; return a dict with the examples of each split, and the class names or None"
     kinds = str, Path, dict, list, pd.DataFrame, Dataset
     if not isinstance(source, kinds) or isinstance(source, (str, dict, list)) and not source:
         raise ValueError('source must be a name, a folder, a file, a data frame, a Dataset or a dict of splits '

@@ -64,7 +64,7 @@ def _checked(x, split, kind, channels_last=False):
 
 # %% ../../nbs/02_data/01_signals.ipynb #009
 def _class_names(y, names):
-    "Return the class names for the training labels `y`: `names` if it is not None, else the sorted labels"
+    "Return the given class `names` or, by default, the sorted distinct labels in `y`"
     y = np.asarray(y)
     if names is None: names = np.unique(y)
     names, problem = list(map(str, names)), ''
@@ -124,7 +124,7 @@ def _cut(parts, fractions, seed):
 def _feature(shape, dtype='float32'): return {2: Array2D, 3: Array3D}[len(shape)](shape, dtype)
 
 def _dataset(x, y, kind, names, source, info, informative=None):
-    "Convert one split to a Dataset with the name `source` and the description `info`"
+    "Convert one split to a Dataset with a name (`source`) and a description (`info`)"
     content = {_columns[kind]: x, 'label': list(map(int, y))}
     features = {_columns[kind]: _feature(x.shape[1:]), 'label': ClassLabel(names=names)}
     if informative is not None:
@@ -168,7 +168,7 @@ def _finished(parts, kind, source, labels, normalise, fractions, seed, channels_
 def signal_info(
     data, # a DatasetDict or Dataset from this module
 ) -> dict: # modality, normalise, centre, scale, [feature_names], [layout, process, …]
-    "Return the description of `data`: its normalisation, channel names and, for synthetic data, settings"
+    "Return the description of `data`: modality, normalisation, channel names and, for synthetic data, settings"
     part = data
     if isinstance(data, dict): part = data['train']
     if not part.info.description.startswith('{"modality"'):
@@ -207,7 +207,7 @@ _fashion_folder = Path('/usr/share/datasets/fashion-mnist')
 _fashion_classes = 'T-shirt/top,trouser,pullover,dress,coat,sandal,shirt,sneaker,bag,ankle boot'.split(',')
 
 def _idx_folder(folder):
-    "Read {split: (x, y)} from the idx files in `folder`, which are named as in MNIST"
+    "Read the values and labels of each split from the idx files in `folder`, which are named as in MNIST"
     def file(stem):
         candidates = [folder/(stem + end) for end in ('', '.gz') if (folder/(stem + end)).is_file()]
         if candidates: return _read_idx(candidates[0])
@@ -219,7 +219,7 @@ def _idx_folder(folder):
 
 # %% ../../nbs/02_data/01_signals.ipynb #026b
 def _npz(path):
-    "Read {split: (x, y)} from the arrays x_train, y_train, … in an .npz file"
+    "Read the values and labels of each split from the arrays x_train, y_train, … in an .npz file"
     with np.load(checked_file(path)) as arrays:
         complete = [split for split in (*three_splits, *other_splits) if {f'x_{split}', f'y_{split}'} <= {*arrays}]
         splits = {split: (arrays[f'x_{split}'], arrays[f'y_{split}']) for split in complete}
@@ -244,7 +244,7 @@ def _fashion():
 
 # %% ../../nbs/02_data/01_signals.ipynb #029
 def _table(part, column, label, split):
-    "Convert a Dataset to (x, y, class names or None)"
+    "Return the values, the labels and the class names (or None) of a Dataset"
     check_column(part, column, split, 'column')
     check_column(part, label, split, 'label')
     x = [np.asarray(row) for row in part[column]]
@@ -252,7 +252,7 @@ def _table(part, column, label, split):
 
 # %% ../../nbs/02_data/01_signals.ipynb #029b
 def _handed(source, column, label):
-    "Convert the user's arrays or Datasets to ({split: (x, y)}, class names or None)"
+    "Return a dict from split to (x, y), and the class names (or None), for the user's arrays or Datasets"
     if not isinstance(source, dict): source = dict(train=source)
     parts, names = {}, None
     for split, part in source.items():
@@ -297,7 +297,7 @@ def load_images(
 
 # %% ../../nbs/02_data/01_signals.ipynb #035
 def _ts_header(lines, path):
-    "Parse the header of a .ts file; return ({name: words}, number of the first data line)"
+    "Parse the header of a .ts file; return its fields by name, and the index of the first data line"
     header = {}
     for number, line in enumerate(lines):
         if line.lower() == '@data': break
@@ -354,7 +354,7 @@ _packaged_series = {
     'japanese-vowels': ('JapaneseVowels_eq', [f'coefficient {i}' for i in range(1, 13)])}
 
 def _ts_parts(paths):
-    "Read ({split: (x, y)}, class names) from {split: .ts file}"
+    "Read the series of each split from its .ts file; return a dict from split to (x, y), and the class names"
     read = {split: _read_ts(path) for split, path in paths.items()}
     classes = list(dict.fromkeys(name for *_, names in read.values() for name in names))
     return {split: (x, y) for split, (x, y, _) in read.items()}, classes
@@ -486,7 +486,7 @@ _processes = {'gaussian': _gaussian, 'harmonic': _harmonic, 'pseudo-periodic': _
 
 # %% ../../nbs/02_data/01_signals.ipynb #055
 def _samples(rng, n, layout, process, steps, features, mu, noise, sampling):
-    "Draw `n` examples; return (values, labels, informative entries)"
+    "Draw `n` examples; return their values, their labels and masks of the informative entries"
     label = rng.permutation(np.arange(n) % 2)
     x = _processes[process](rng, _sample_times(rng, n, steps, sampling), features)
     if process != 'gaussian': x = x + rng.normal(0, noise, x.shape)
@@ -549,7 +549,7 @@ def vanishing_series(
 def encode_signals(
     data, # a DatasetDict or Dataset from this module, or a part of one
 ): # same type, with pixel_values or values, labels, example_id and, where known, informative
-    "Number the examples of `data` and rename its columns for `SignalCollator`"
+    "Number the examples of `data`, rename its label column, and drop columns that `SignalCollator` does not use"
     parts, first, splits = {}, 0, data
     if not isinstance(data, dict): splits = {'': data}
     for split, part in splits.items():

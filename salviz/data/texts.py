@@ -72,7 +72,7 @@ def _packaged(name):
 _genres = {'main-news': 'news', 'main-captions': 'captions', 'main-forums': 'forums', 'main-forum': 'forums'} # in files
 
 def _sts_b(genre=None, with_genre=False):
-    "Read the three splits of STS-B, or the pairs of one `genre`, with the column genre if `with_genre` is True"
+    "Read the three splits of STS-B, optionally only the pairs of one `genre` or with a column for the genre"
     def part(name):
         lines = (asset('sts-b')/f'sts-{name}.csv').read_text(encoding='utf-8').strip('\n').split('\n')
         rows = [(_genres[kind], *more) for kind, _, _, _, *more in (line.split('\t')[:7] for line in lines)]
@@ -138,13 +138,13 @@ def from_hub(
 
 # %% ../../nbs/02_data/00_texts.ipynb #018
 def _is_here(name, what):
-    "Call the `Path` method `what`, such as 'is_file', on the path `name`; return False if `name` is not a valid path"
+    "Return the result of a method of `Path(name)`, such as 'is_file'; return False if the path is invalid"
     try: return getattr(Path(name).expanduser(), what)()
     except (OSError, ValueError, RuntimeError): return False
 
 # %% ../../nbs/02_data/00_texts.ipynb #018b
 def _tables(source, config, revision, kind=_text_sources):
-    "Return `{split: Dataset or data frame}` from any source of this `kind`"
+    "Return a dict from split to Dataset or data frame, read from any source of this `kind`"
     if isinstance(source, dict):
         return {other_splits.get(name, name): one_table(part, kind.readers) for name, part in source.items()}
     if not isinstance(source, str) or Path(source).suffix.lower() in kind.readers:
@@ -162,14 +162,13 @@ other_splits = dict(dev='validation', valid='validation', val='validation', eval
 
 # %% ../../nbs/02_data/00_texts.ipynb #020
 def refuse_rows(bad, split, what):
-    "Raise a `ValueError` if `bad`, a list of row numbers, is not empty; `what` is the beginning of the message"
+    "Raise a `ValueError` if the list `bad` of row numbers is not empty; the message begins with `what`"
     if len(bad):
         raise ValueError(f'{what} in {len(bad)} row{"s" * (len(bad) > 1)} of {split} (first: row {bad[0]}, '
                          'counted from 0)')
 
 # %% ../../nbs/02_data/00_texts.ipynb #020b
 def _column_names(table) -> list:
-    "Return the names of the columns of a Dataset or data frame"
     if isinstance(table, pd.DataFrame): return list(table.columns)
     return table.column_names
 
@@ -220,7 +219,7 @@ def _good_texts(texts, where, column='the text'):
 
 # %% ../../nbs/02_data/00_texts.ipynb #020e
 def _texts(table, name, split, argument):
-    "Return the strings of the column called `name`"
+    "Return the checked strings in the column called `name`"
     return _good_texts(_column(table, name, split, argument), split, f'column {name!r}')
 
 # %% ../../nbs/02_data/00_texts.ipynb #lab2
@@ -253,12 +252,12 @@ def _label_values(table, name, split, **reading):
 
 # %% ../../nbs/02_data/00_texts.ipynb #lab5
 def _as_seen(name):
-    "Normalise the class called `name`: composed characters, no invisible characters, single spaces between words"
+    "Normalise a class name: compose characters, remove invisible ones, and use single spaces between words"
     seen = ''.join(c for c in unicodedata.normalize('NFC', name) if unicodedata.category(c) != 'Cf')
     return ' '.join(seen.split())
 
 def _pairs_alike(names, key):
-    "Return (name, earlier name) for each name whose `key` equals that of an earlier name"
+    "Return a pair (name, earlier name) for each name whose `key` equals that of an earlier name"
     first = {}
     return [(name, first[key(name)]) for name in names if first.setdefault(key(name), name) != name]
 
@@ -289,7 +288,7 @@ def _plain(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #023b
 def _plain_labels(table, name, split, **reading):
-    """Return the labels in the column called `name`; raise a `ValueError` if one is missing
+    """Return the labels in the column called `name`; raise a `ValueError` for missing or invalid labels
 
     `reading` contains arguments of `written_labels`."""
     values = _label_values(table, name, split, **reading)
@@ -325,18 +324,18 @@ def _class_names(train, feature, wanted):
 
 # %% ../../nbs/02_data/00_texts.ipynb #026
 def _are_numbers(labels, feature, names):
-    "Return whether the plain `labels` of train are indices into `names`; `feature` is the stored type of the column"
+    "Return whether the training `labels` are indices into `names`; `feature` is the stored type of the column"
     numbers = all(isinstance(x, int) for x in labels) and not {str(x) for x in labels} <= {*names}
     return isinstance(feature, ClassLabel) or numbers
 
 # %% ../../nbs/02_data/00_texts.ipynb #026b
 def _ids_of_names(names, numbered) -> dict:
-    "Map the labels of the classes `names` to indices; if `numbered`, the labels are the indices"
+    "Return a dict from label to class index; if `numbered` is True, labels are indices, otherwise class names"
     if numbered: return {i: i for i in range(len(names))}
     return {name: i for i, name in enumerate(names)}
 
 def _class_ids(rows, names, split, numbered=False, what=('label', 'classes')):
-    """Convert the plain labels in each of `rows` to class indices; raise a `ValueError` for labels not in `names`
+    """Convert the lists of plain labels in `rows` to class indices; raise a `ValueError` for labels not in `names`
 
     If `numbered`, the labels are already indices into `names`."""
     ids = _ids_of_names(names, numbered)
@@ -372,7 +371,7 @@ def _as_list(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml02b
 def _has_lists(table, label) -> bool:
-    "Return whether the column of labels of train contains lists of labels; raise an error if only some rows do"
+    "Return whether the label column of the train split has lists; raise a `ValueError` if only some rows have them"
     are_lists = [_as_list(x) is not None for x in _column(table, label, 'train', 'label')]
     if any(are_lists):
         refuse_rows([i for i, is_list in enumerate(are_lists) if not is_list], 'train',
@@ -393,7 +392,7 @@ def _are_flags(rows, feature) -> bool:
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml03
 def _flag_ids(rows, names, split):
-    "Return the numbers of the flagged classes in each of `rows`"
+    "Return the indices of the classes whose flag is 1 in each row"
     def flag(x):
         if isinstance(x, str): return {'0': 0, '1': 1}.get(x, x)
         return x
@@ -405,7 +404,9 @@ def _flag_ids(rows, names, split):
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml03b
 def _several_columns(rows, feature, labels):
-    "Return the type of the lists of labels, and {split: class numbers of each row}; `feature` is the type of one label"
+    """Return the type of the label lists, and the class indices of each row by split
+
+    `feature` is the type of one label."""
     ids = {}
     if _are_flags(rows['train'], feature):
         if labels is None: labels = range(len(rows['train'][0]))
@@ -425,13 +426,13 @@ def _several_columns(rows, feature, labels):
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml03c
 def _item_feature(table, column): # None for a data frame
-    "Return the type of the values in `column` of a Dataset, or of their items if they are lists"
+    "Return the type of the values (or, for lists, of their items) in a Dataset's `column`"
     if not isinstance(table, Dataset): return None
     feature = table.features.get(column)
     return getattr(feature, 'feature', feature)
 
 def _list_columns(tables, label, labels):
-    "Return the type of labels in lists or in several columns of flags, and {split: class numbers of each row}"
+    "Return the type of labels in lists or in several flag columns, and the class indices of each row by split"
     if not isinstance(label, str):
         rows = {}
         for split, table in tables.items():
@@ -452,12 +453,11 @@ def _list_columns(tables, label, labels):
 
 # %% ../../nbs/02_data/00_texts.ipynb #agr03
 def _stored_names(table, column): # None if no names are stored
-    "Return the class names that a Dataset stores for its `column`"
     return getattr(_item_feature(table, column), 'names', None)
 
 # %% ../../nbs/02_data/00_texts.ipynb #agr03b
 def _as_in_train(tables, column, rows) -> dict:
-    "Renumber (or rename) the labels in `rows` {split: lists of labels} to the classes of train"
+    "Renumber or rename the labels in `rows` {split: lists of labels} to match the classes of the train split"
     names_of, renumbered = {split: _stored_names(table, column) for split, table in tables.items()}, dict(rows)
     of_train, named = names_of['train'], all(isinstance(x, str) for row in rows['train'] for x in row)
     for split, names in names_of.items():
@@ -477,14 +477,14 @@ def _as_in_train(tables, column, rows) -> dict:
 
 # %% ../../nbs/02_data/00_texts.ipynb #029
 def _scores(labels, split):
-    "Convert `labels` to floats; raise a `ValueError` if one is not a finite number"
+    "Convert `labels` to floats; raise a `ValueError` if a label is not a finite number"
     refuse_rows([i for i, x in enumerate(labels) if isinstance(x, str)], split, 'the label is not a number')
     refuse_rows([i for i, x in enumerate(labels) if not np.isfinite(x)], split, 'the label is not a finite number')
     return [float(x) for x in labels]
 
 # %% ../../nbs/02_data/00_texts.ipynb #029b
 def _label_columns(tables, label, labels, task):
-    "Convert the labels of all splits; return their type and {split: values}"
+    "Convert the labels of all splits; return their type and their values by split"
     if task == 'multi_label_classification' or not isinstance(label, str) or _has_lists(tables['train'], label):
         if task not in (None, 'multi_label_classification'):
             raise ValueError(f'task={task!r} needs one label per row, but column {label!r} has lists of '
@@ -519,7 +519,7 @@ def stratified_order(labels, seed:int=0) -> np.ndarray:
 
 # %% ../../nbs/02_data/00_texts.ipynb #035
 def _rarest(rows) -> np.ndarray:
-    "Return the rarest class in each of `rows`, which are lists of classes; -1 for an empty list"
+    "Return the rarest class in each list of classes in `rows`; -1 for an empty list"
     count = np.bincount([x for row in rows for x in row] or [0])
     return np.array([min(row, key=lambda x: (count[x], x), default=-1) for row in rows])
 
@@ -537,7 +537,7 @@ def _strata(part):
 three_splits = ('train', 'validation', 'test')
 
 def checked_fractions(fractions) -> dict: # {split: fraction}
-    "Return `fractions` by split; raise a `ValueError` unless they are three positive numbers that sum to 1"
+    "Map the three splits to `fractions`; raise a `ValueError` unless all are positive and sum to 1"
     ok = (len(fractions) == 3 and all(isinstance(s, (int, float)) and 0 < s < 1 for s in fractions)
           and abs(sum(fractions) - 1) < 1e-6)
     if not ok:
@@ -552,7 +552,7 @@ def cut_rows(
     names,     # names of the new splits
     fractions, # fractions as requested, for the error message
 ) -> dict: # {split: rows}
-    "Cut `order` into pieces; raise a `ValueError` if one is empty"
+    "Cut the row `order` into one piece per split; raise a `ValueError` if a piece is empty"
     rows_of = dict(zip(names, np.split(order, cuts)))
     for name, rows in rows_of.items():
         if not len(rows):
@@ -568,7 +568,7 @@ def check_splits(parts):
     if problems: raise ValueError(problems[0])
 
 def _make_missing(parts, splits, seed) -> DatasetDict:
-    "Complete `parts` to three splits by cutting missing ones from train, with the fractions `splits`"
+    "Add missing splits to `parts` by cutting them from the train split in the proportions of `splits`"
     fractions, missing = checked_fractions(splits), [name for name in three_splits if name not in parts]
     if not missing: return DatasetDict({name: parts[name] for name in three_splits})
     train = parts['train']
@@ -607,7 +607,7 @@ def _source_name(source):
 
 # %% ../../nbs/02_data/00_texts.ipynb #045
 def _dataset(columns, types, source, called=None):
-    "Return a Dataset of `columns` with their `types`; its name is `called` or, by default, the name of its source"
+    "Return a Dataset of `columns` with their `types`; if `called` is None, name it after its `source`"
     features = Features({name: types[name] for name in columns})
     if called is not None and not (isinstance(called, str) and called.strip()):
         raise ValueError('name must be the name of the data for captions, such as "film reviews", or None; '
@@ -673,7 +673,6 @@ def polar_sentences(
                                                rating=Value('float64')))
 
 def _movie_polarity():
-    "Return the splits of 'movie-sentences' with only the sentences that `polar_sentences` selects"
     return {split: polar_sentences(part) for split, part in load_text('movie-sentences').items()}
 
 
@@ -688,7 +687,7 @@ def _columns(line):
 
 # %% ../../nbs/02_data/00_texts.ipynb #con2b
 def _tag_lines(path):
-    "Read a file of tagged words as [[(line number, columns)]], one list per sentence; check the number of columns"
+    "Read a file of tagged words as one list of (line number, columns) pairs per sentence; check the column counts"
     lines, sentences = [(i, line) for i, line in enumerate([*read_lines(path), ''], 1)], [[]]
     plain = [(i, _columns(line)) for i, line in lines if line.strip() and line[0] != '#' and line[:10] != '-DOCSTART-']
     if not plain: raise ValueError(f'{path} has no line with a word and its tag')
@@ -711,7 +710,7 @@ def _tag_lines(path):
 
 # %% ../../nbs/02_data/00_texts.ipynb #con2c
 def _are_counted(sentences):
-    "Return whether the first column contains word numbers that start at 0 or 1, in each sentence or in the whole file"
+    "Return whether the first column numbers the words, from 0 or 1 in each sentence or throughout the file"
     runs = []
     for sentence in sentences:
         counts = [_counted.fullmatch(columns[0]) for _, columns in sentence]
@@ -786,7 +785,7 @@ def _tagged(table, words, tags, split):
 def _tag_order(tag): return tag != 'O', re.sub('^.-', '', tag), tag # by type, then by prefix
 
 def _tag_columns(rows, feature, labels):
-    """Return the tag names, and {split: lists of tag numbers} for `rows` {split: lists of tags}
+    """Return the tag names, and the `rows` {split: lists of tags} with tags replaced by their indices
 
     `feature` is the stored type of the column in train."""
     train = [t for row in rows['train'] for t in row]
@@ -846,7 +845,7 @@ def copy_reorder(
     size:int, # number of pairs, all with different sources
     seed=0,   # seed of the random choice
 ) -> Dataset: # columns text and target_text
-    "Generate pairs of sentences in the copy-and-reorder language"
+    "Generate pairs of source and target sentences in an artificial copy-and-reorder language"
     rng, pairs = np.random.default_rng(seed), {}
     def pick(kind): return _lexicon[kind][rng.integers(len(_lexicon[kind]))]
     while len(pairs) < size:
@@ -863,7 +862,7 @@ _paragraph = re.compile(r'<(p|h[1-6]) id="((?:par|hd)_[^"]+)"[^>]*>(.*?)</\1>', 
 _hidden = re.compile(r'<span [^>]*class="MAC"[^>]*>(?:[^<]|<(?!/?span)[^>]*>|<span[^>]*>[^<]*</span>)*</span>')
 
 def _help_pages(folder):
-    "Return `{(page, id): text}` of all paragraphs and headings below `folder`"
+    "Return a dict from (page, id) to text for all paragraphs and headings in the HTML files below `folder`"
     out = {}
     for page in sorted(folder.rglob('*.html')):
         for _, id, inner in _paragraph.findall(page.read_text(encoding='utf-8')):
@@ -873,7 +872,7 @@ def _help_pages(folder):
 
 # %% ../../nbs/02_data/00_texts.ipynb #069b
 def _help_pairs(language):
-    "Return the distinct pairs of English and `language` paragraphs in Debian's help pages, as the split train"
+    "Return the distinct pairs of English and translated paragraphs in Debian's LibreOffice help as the train split"
     files = {p.name.lower(): p for p in _help_folder.glob('*')} if _help_folder.is_dir() else {}
     lacking = [f'libreoffice-help-{x}' for x in ('en-us', language) if x not in files]
     if lacking:
@@ -928,7 +927,7 @@ def load_pairs(
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa02
 def _fact(pick, chance, verb):
-    "Draw a random sentence with `verb`; return the sentence and {question: start and end of the answer}"
+    "Draw a random sentence with the given `verb`; return it and the answer span of each question about it"
     subject, thing, place = (' '.join(_phrase(pick, chance)[0]) for _ in range(3))
     place = f"{pick('preposition')} {place}"
     # positions are computed from lengths, because subject and object may be the same phrase
@@ -974,7 +973,7 @@ _question_sources = Sources({'made-questions': lambda: dict(train=_synthetic_que
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa04b
 def _listed(x) -> list:
-    "Return `x` as a list: its items, nothing for None, or `x` itself"
+    "Return the items of `x` as a list; an empty list for None, and a list with `x` for other values"
     if isinstance(x, (list, tuple, np.ndarray)): return list(x)
     if x is None: return []
     return [x]
@@ -1079,7 +1078,7 @@ def _undecoded(part, name):
 
 # %% ../../nbs/02_data/00_texts.ipynb #079
 def _array_bytes(part, name):
-    "Yield the type and shape of the arrays in column `name`, then their little-endian bytes, 1,000 rows at a time"
+    "Yield the type and shape of the arrays in the named column, then their little-endian bytes in chunks of rows"
     feature = part.features[name]
     yield json.dumps([feature.dtype, [len(part), *feature.shape]]).encode()
     part = part.with_format('numpy', dtype=feature.dtype) # without dtype, floats would be float32
@@ -1132,7 +1131,7 @@ def _token_labels(word_ids, tags):
 
 # %% ../../nbs/02_data/00_texts.ipynb #084c
 def _encode_targets(targets, tokenizer, max_length):
-    "Return the token ids of the texts `targets`, and the number of tokens cut from each"
+    "Return the token ids of the target texts, and the number of tokens cut from each text"
     ids = tokenizer(text_target=targets, verbose=False)['input_ids']
     long = [i for i, x in enumerate(ids) if len(x) > max_length]
     cut, shorter = [0]*len(ids), []
@@ -1187,7 +1186,7 @@ def align_answers(
     answers,         # list of str, one per prompt
     max_length=None, # truncate prompt and answer to this many tokens, special ones included; None = never truncate
 ) -> list: # of `TokenText`: the prompt is segment 0, the answer segment 1
-    "Encode `prompts` with their `answers` as pairs, as `align_batch` does, and append an end token to each"
+    "Encode `prompts` with their `answers` like `align_batch`, but with one begin token and an end token per pair"
     pairs = align_batch(tokenizer, prompts, answers, _pair_length(tokenizer, max_length))
     return [_ended(_begun_once(t), tokenizer) for t in pairs]
 
@@ -1203,7 +1202,7 @@ def _next_labels(t, predicts):
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa08
 def _is_cut(t, span):
-    "Return whether truncation cut off a part of `span` in the second text of the `TokenText` `t`, at either end"
+    "Return whether truncation cut off either end of `span` in the second text of the `TokenText` `t`"
     if not t.truncated: return False
     (start, end), offsets = span, t.offsets[t.segments == 1]
     answer = t.texts[1][start:end]
@@ -1222,13 +1221,12 @@ def _answer_labels(t, span):
 
 # %% ../../nbs/02_data/00_texts.ipynb #086
 def _joined(text):
-    "Return `text`, a string or a list of words, as a string"
     if isinstance(text, list): return ' '.join(text)
     return text
 
 def _encode_chunk(tokenizer, max_length, text, text_pair=None, tags=None, target_text=None, label=None,
                   answer=None, predicts=None):
-    "Encode a chunk of texts (str or lists of words); return their columns and the number of tokens cut from each"
+    "Encode a chunk of texts (str or lists of words); return their columns and the number of tokens cut per text"
     align = align_answers if predicts == 'answer' else align_batch
     aligned = align(tokenizer, text, text_pair, max_length)
     columns = dict(input_ids=[a.input_ids for a in aligned],
@@ -1254,7 +1252,7 @@ def _encode_chunk(tokenizer, max_length, text, text_pair=None, tags=None, target
 
 # %% ../../nbs/02_data/00_texts.ipynb #087
 def _longest(tokenizer, max_length):
-    "Return the maximum number of tokens per text: `max_length`, or by default the limit of `tokenizer`, at most 512"
+    "Return the maximum number of tokens per text: `max_length` or, by default, the tokenizer's limit up to 512"
     if max_length is None: return min(tokenizer.model_max_length, 512)
     least = tokenizer.num_special_tokens_to_add(pair=True) + 1
     ok = (isinstance(max_length, int) and not isinstance(max_length, bool)
@@ -1266,7 +1264,7 @@ def _longest(tokenizer, max_length):
 
 # %% ../../nbs/02_data/00_texts.ipynb #087b
 def _warn_cut(cut, max_length):
-    "Issue one warning for all texts that were truncated; `cut` is the number of tokens cut from each"
+    "Issue one warning for all truncated texts; `cut` contains the number of tokens cut from each text"
     longer = [c for c in cut if c]
     warning = (f'{len(longer)} of {len(cut)} texts are longer than {max_length} tokens and were truncated (by at most '
             f'{max(longer, default=0)} tokens)')
@@ -1295,7 +1293,6 @@ def _refuse_unasked(encoded, split):
 
 # %% ../../nbs/02_data/00_texts.ipynb #089
 def _features(data):
-    "Return the types of the columns of a Dataset, or of the train split of a DatasetDict"
     if isinstance(data, dict): return data['train'].features
     return data.features
 
@@ -1329,7 +1326,7 @@ def _check_task(task, part):
 
 # %% ../../nbs/02_data/00_texts.ipynb #092
 def _columns_to_encode(task, part):
-    "Return {argument of `_encode_chunk`: values} for `task`, and which tokens are predicted: 'answer', 'all' or None"
+    "Return the arguments of `_encode_chunk` for `task`, and the tokens to predict: 'answer', 'all' or None"
     names, predicts = dict(text='text', text_pair='text_pair'), None
     if 'words' in part.column_names: names['text'] = 'words'
     if task: names |= {name: name for name in tasks[task].columns[1:]}
@@ -1350,7 +1347,7 @@ def encode(
     # same type as `data`, with the columns input_ids, attention_mask, [token_type_ids], [labels], example_id,
     # word_ids, segments, special_tokens_mask, length
 ) -> Dataset|DatasetDict:
-    "Convert every row of `data` to token ids, with the words, the special tokens, the labels and the row number"
+    "Convert every row of `data` to token ids with word ids, a special-token mask, labels and an example id"
     max_length, encoded, cut, parts = _longest(tokenizer, max_length), {}, [], data
     if not isinstance(data, dict): parts = {'': data}
     for split, part in parts.items():

@@ -33,7 +33,7 @@ def static_text(name:str) -> str:
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #049c
 def _problem_of(line) -> str:
-    "Return the reason why the `line` of a module cannot be bundled, or '' if there is none"
+    "Return the reason why a `line` of a module cannot be bundled, or '' if there is none"
     m = _import.fullmatch(line.strip())
     if line.startswith('import') and not m: return "imports must be single lines like import {a, b} from './x.js'"
     if m and ' as ' in m[1]: return 'imports must not rename'
@@ -41,7 +41,9 @@ def _problem_of(line) -> str:
     return ''
 
 def _parse_module(name:str, text:str) -> dict: # imports [(names, module)], names {declared name: is it exported?}, body
-    "Return the imports, declarations and body (without `import` and `export`) of the module called `name`"
+    """Split the `text` of a module into its imports, its declared names and its body
+
+    The body has no `import` lines and no `export` keywords."""
     imports, body = [], []
     for line in text.splitlines():
         if problem := _problem_of(line): raise ValueError(f'{name}: {problem}; got {line!r}')
@@ -109,7 +111,7 @@ panel_names = tuple(panels())
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #pg12c
 def check_panels(names) -> list:
-    "Return `names` as a list of panel names, or None for all panels; raise a ValueError for unknown names"
+    "Return `names` as a list, or None for all panels; raise a ValueError for unknown names or an empty list"
     if names is None: return None
     if isinstance(names, str): names = [names]
     unknown = [one for one in names if one not in panel_names]
@@ -124,7 +126,7 @@ def needs_plotly(shown) -> bool:
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #051
 def _in_order(entries, read):
-    "Return {name: parsed module} for the modules `entries` and all their imports, in dependency order"
+    "Return {name: parsed module} for the entry modules (`entries`) and all their imports, in dependency order"
     ordered, open_ = {}, []
     def visit(name, wanted=()):
         if name in open_:
@@ -145,7 +147,7 @@ def bundle(
     *entry:str,       # 'widget.js' or 'page.js', or any other modules
     read=static_text, # function from a module's name to its text
 ) -> str:
-    """Join the modules `entry` and all their imports into one module
+    """Join the `entry` modules and all their imports into one module
 
     An `export default` statement is kept."""
     owner, parts = {}, []
@@ -160,11 +162,11 @@ def bundle(
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #051c
 def _exported(*entry:str, read=static_text) -> list:
-    "Return the names that the modules `entry` export"
+    "Return the names that the `entry` modules export"
     modules = _in_order(entry, read)
     return [one for name in entry for one, out in modules[name]['names'].items() if out]
 
 def styles() -> str:
-    "Return all style sheets of the explorer as one text"
+    "Return all style sheets of the explorer as one string"
     names = sorted((one for one in _scripts() if one.endswith('.css')), key=lambda one: (one != 'explorer.css', one))
     return '\n'.join(f'/* {name} */\n{static_text(name).strip()}\n' for name in names)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #008b
 def _snapshot(source, step, probe):
-    "Return the snapshot `source`, the one that an explorer shows, or the one at `step` and `probe` of a run"
+    "Return a snapshot: `source` itself, the one in view in an explorer, or the one at `step` and `probe` of a run"
     if isinstance(source, Snapshot): return source
     if hasattr(source, 'selection'):
         if step is None and probe is None: return source.recorded_selection().snapshot
@@ -42,7 +42,7 @@ def _snapshot(source, step, probe):
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #011
 def _second_start(is_special) -> int:
-    """Return the position of the first token of the second sentence of a pair
+    """Return the position where the second sentence of a pair starts
 
     Returns None if the special tokens do not determine this position."""
     special = np.asarray(is_special, bool)
@@ -65,7 +65,9 @@ def _libraries():
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #014b
 def _from_bertviz(page) -> tuple: # (frame, script)
-    "Split bertviz's `page` into frame and script, without external scripts and with the data once, escaped"
+    """Split bertviz's `page` into its frame and its script
+
+    External scripts are removed. The data are escaped, and the comment that repeats them is removed."""
     frame, _, script = page.partition('\n<script type="text/javascript">\n')
     before, begin, rest = script.removesuffix('\n</script>\n').partition('const params = ')
     params, end = json.JSONDecoder().raw_decode(rest)
@@ -77,7 +79,7 @@ def _from_bertviz(page) -> tuple: # (frame, script)
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #014c
 def _drawn(kind, s, layers, heads, start) -> tuple: # (frame, script)
-    """Draw the snapshot `s` with bertviz
+    """Draw the snapshot `s` with bertviz, and return the frame and the script of the page
 
     `start` is the position of the second sentence, or None if there is none or its position is unknown."""
     try: import bertviz
@@ -159,7 +161,9 @@ def bertviz_view(
     height:int|None=None,           # height of the frame in pixels; None: height of the drawing, at most 900
     force:bool=False,               # draw more than `_most_lines` lines
 ) -> BertvizView:
-    "Show the attention of one snapshot in bertviz's head view or model view; needs bertviz, but no network"
+    """Show the attention of one snapshot in bertviz's head view or model view
+
+    This function requires bertviz, but no network."""
     s = _snapshot(run_or_snapshot, step, probe)
     if 'attention' not in s.arrays:
         raise KeyError(f'this snapshot has no attention; available: {", ".join(s.arrays) or "no arrays"}')

@@ -18,7 +18,7 @@ def model_query(
     kind:str, # name of the queries in the messages of the page
     is_valid, # function from a query to a bool; `id`, `run`, `texts` and `choice` are checked for every kind
 ): # decorator of a function from (one `ModelAccess` per run, a query) to a generator of (message, its buffers)
-    """Return a decorator that registers the function that answers one kind of model query
+    """Return a decorator that registers a function to answer model queries of one `kind`
 
     Panels send queries with `ctx.kernel.ask`."""
     def add(answer):
@@ -32,7 +32,7 @@ def _is_pair(head): return isinstance(head, list) and len(head) == 2 and all(isi
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #5d1f83fa
 def _two_models(sources, source, question, attribution) -> tuple: # (names of both models, two snapshots)
-    "Run another model on the first text of `question`, and the chosen model on the second text"
+    "Run the other model of the query on the first text, and the chosen model on the second text"
     other, choice = question['other'], question['choice']
     first, change = sources[other['run']], [question.get('intervention')]
     one, = first(question['texts'][:1], other['choice'], attribution, change)
@@ -47,7 +47,7 @@ def _two_models(sources, source, question, attribution) -> tuple: # (names of bo
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow14
 def _reply(sources, question, attribution):
-    "Return the content and the frames of an answer to the valid query `question`"
+    "Return the content and the frames of the answer to `question`, a valid query"
     source = sources[question['run']]
     choice, head, texts, change = question['choice'], question.get('head'), question['texts'], {}
     name, intervention = source.name_of(choice), question.get('intervention')
@@ -72,7 +72,7 @@ def _replies(
     # arguments of `Intervention`, or None; other: {run, choice} of the model for the first text, or None}
     question:dict,
 ): # generator of (content of a message, its buffers)
-    "Yield the parts of an answer: sentences and frames, with `more` if saliency follows, or an `error`"
+    "Yield the answer in two parts, first without and then with saliency; an error ends the answer"
     for attribution in (None, question['attribution']):
         try: content, frames = _reply(sources, question, attribution)
         except Exception as e: content, frames = dict(error=str(e) or type(e).__name__), []
@@ -82,7 +82,7 @@ def _replies(
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow17
 def _vectors_frame(vectors):
-    "Pack the numbers of a `QueryKey` into a frame"
+    "Pack the arrays and the scaling factor of a `QueryKey` into a frame"
     arrays = {name: x for name in ('query', 'key', 'bias', 'attention') if (x := getattr(vectors, name)) is not None}
     blocks = {name: encode_array(name, x[0].float().cpu().numpy(), 'f32') for name, x in arrays.items()}
     blocks['allowed'] = encode_array('allowed', vectors.allowed[0].cpu().numpy(), 'bits')
@@ -95,7 +95,7 @@ def vector_replies(
     sources:list,  # one `ModelAccess` per run
     question:dict, # {id, run, texts: a list of one text or a text pair, choice, layer, head, length}
 ): # generator of (content of a message, its buffers)
-    "Yield the answer in one part: the tokens of the model and a frame of vectors, or an `error`"
+    "Yield an answer of one part: the tokens and a frame with the vectors of one head, or an `error`"
     names = 'texts', 'choice', 'layer', 'head', 'length'
     source, arguments = sources[question['run']], [question[name] for name in names]
     try:

@@ -13,7 +13,7 @@ from .widget import Explorer
 
 # %% ../../nbs/12_explorer/15_drop_in.ipynb #di006
 def _selected(attention, layers):
-    "Replace every layer of `attention` that is not in `layers` by None; `layers=None` keeps all layers"
+    "Return `attention` with None for every layer that is not in `layers`; `layers=None` selects all layers"
     if attention is None or layers is None: return attention
     return [x if layer in layers else None for layer, x in enumerate(attention)]
 

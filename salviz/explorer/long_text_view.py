@@ -30,7 +30,7 @@ from .quantisation import json_text
 def sentence_spans(
     labels:list, # text of each token
 ) -> list: # of {start, stop, text}
-    "Divide a text into sentences by the punctuation at the end of tokens"
+    "Divide a text into sentences after each token that ends in '.', '!', '?' or a line break"
     ends = [i + 1 for i, label in enumerate(labels) if re.search(r'[.!?\n↵]\s*$', label)]
     bounds = sorted({0, *ends, len(labels)})
     return [dict(start=a, stop=b, text=' '.join(x.strip() for x in labels[a:b][:16]))
@@ -41,9 +41,9 @@ def unit_bounds(
     text,            # a `LongText`
     sentences:list,  # from `sentence_spans`
 ) -> dict: # {'tokens', 'words', 'sentences': int [units + 1]}
-    """Return the first token of each unit, and the length of the text
+    """Return the positions where tokens, words and sentences start, with the length of the text at the end
 
-    Units are tokens, and words and sentences if their bounds are known."""
+    Words or sentences are left out if their bounds are unknown, or if their number is 1 or the number of tokens."""
     n, bounds = len(text.labels), dict(words=text.words, sentences=np.array([0] + [s['stop'] for s in sentences]))
     return dict(tokens=np.arange(n + 1)) | {k: b for k, b in bounds.items() if b is not None and 1 < len(b) - 1 < n}
 
@@ -93,7 +93,7 @@ def long_text_page(
     side:int,     # number of cells of the finest level in each direction
     limit:float=10e6,
 ) -> str:
-    "Return a page with the overviews of all heads, without the finest levels if it would exceed `limit` bytes"
+    "Return a page with the overviews of all heads, without the finest levels if it would exceed the size limit"
     heads, cells, size = [], {}, 0
     for layer in attention.layers:
         overviews = attention.overviews(layer, side=side, units=tuple(units.values()))
@@ -113,7 +113,7 @@ _requests = dict(overview=('layer', 'head'), row=('layer', 'head', 'row'), text=
 _most_overviews = 16 # maximum number of stored overviews
 
 def _change(old:list, new:list) -> list: # [number of unchanged entries, the entries after them]
-    "Return the number of entries at the start of `old` and `new` that are equal, and the rest of `new`"
+    "Return the number of leading entries that two lists have in common, and the rest of the second list"
     n = next((i for i, (a, b) in enumerate(zip(old, new)) if a != b), min(len(old), len(new)))
     return [n, new[n:]]
 
@@ -131,7 +131,7 @@ def _shown(text) -> _Shown:
         awaited=text.awaited))
 
 class _Answers:
-    "Answers the requests of a page about the text in `self.shown`"
+    "Mixin that answers a page's requests about the text in `self.shown`"
     def overview(self, attention, bounds, *key):
         "Return the `Overview` of one head, extending a stored overview if the text has grown"
         layer, head, _ = key
@@ -183,7 +183,7 @@ class _Results(_Answers):
         limit=10e6,  # largest size of the page in bytes; finer levels are left out to stay below it
         force=False, # overwrite an existing file?
     ) -> Path:
-        "Write a page with the overviews of all heads that needs neither a kernel nor a network, and return its path"
+        "Write a page that shows the overviews of all heads without a kernel or a network, and return its path"
         path = free_path(path, force)
         self._left.wait()
         text, units, about = self.shown
@@ -226,7 +226,7 @@ class _Continuation:
     def settle(self,
         timeout:float|None=None, # seconds; None: no limit
     ) -> None:
-        "Wait until the continuation has been generated; re-raise the error if this failed"
+        "Wait until the continuation has been generated; re-raise the exception if the generation failed"
         if not self._left.wait(timeout):
             raise TimeoutError(f'settle: the continuation is not finished after {timeout} s; wait longer')
         if self.error is not None: raise self.error

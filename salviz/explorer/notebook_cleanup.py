@@ -17,7 +17,7 @@ from ..core.run_files import write_whole
 _view = 'application/vnd.jupyter.widget-view+json'
 
 def _reached(models, ids):
-    "Return the `ids` and the ids of all models that they contain, directly or indirectly"
+    "Return the model `ids` and those of all models that they refer to, directly or indirectly"
     reached, todo = set(), list(ids)
     while todo:
         if (one := todo.pop()) in reached: continue
@@ -61,7 +61,7 @@ def _saved(nb):
 def strip_views(
     notebook:str|PathLike|dict, # path, or a notebook as a dict, which is modified in place
 ) -> int: # number of removed views
-    "Remove dead widget views from the outputs of `notebook` that also have an image"
+    "Remove dead widget views from those outputs of a notebook that also have an image"
     if isinstance(notebook, dict): return _strip(notebook)
     path, problem = Path(notebook), 'has no cells'
     if path.is_dir(): raise IsADirectoryError(f'{path} is a folder, not a notebook')

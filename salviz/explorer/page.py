@@ -32,7 +32,9 @@ def chosen(
     probes, steps,# requested examples and steps, None: all
     first=True,   # is `run` the first run, or the run to compare with?
 ) -> tuple: # (probes, steps) to read from this run
-    "Return the examples and steps to read from `run`"
+    """Return the examples and steps to read from a run
+
+    For a run to compare with, requested numbers that it does not contain are dropped. If none remain, all are read."""
     if first: return probes, steps
     def common(have, wanted):
         if wanted is None: return None
@@ -50,7 +52,7 @@ def _pairs(heads):
 
 # %% ../../nbs/12_explorer/06_page.ipynb #006c
 def _check_layers(runs, layers):
-    "Return `layers` as a list; raise a ValueError if any of them was not recorded"
+    "Return `layers` as a list, or None for all layers; raise a ValueError if a layer was not recorded"
     if layers is None: return None
     first = runs[0].snapshot(*runs[0].recorded[0])
     return choose(sorted(set(chain(*first.layers.values()))), layers, 'layers')
@@ -91,7 +93,7 @@ def _too_large(total, fraction, limit):
 
 @lru_cache(1)
 def plotly_gz() -> bytes:
-    "Return the gzipped plotly.min.js of the installed plotly; empty if plotly is not installed"
+    "Return the gzipped plotly.min.js of the installed plotly, or b'' if plotly is not installed"
     try: file = files('plotly')/'package_data'/'plotly.min.js'
     except ModuleNotFoundError: return b''
     if file.is_file(): return gzip.compress(file.read_bytes(), 9, mtime=0)
@@ -99,9 +101,7 @@ def plotly_gz() -> bytes:
 
 # %% ../../nbs/12_explorer/06_page.ipynb #010
 def _packed(frames, small=4e4):
-    """Pack the `frames` of one example, without loss if the result has at most `small` bytes
-
-    Larger results are reduced to at most 1.5 bytes per weight."""
+    "Pack the frames of one example without loss, or to at most 1.5 bytes per weight if the result would be large"
     exact = pack_page(frames, budget=None)
     if len(exact) <= small: return exact
     return pack_page(frames)
@@ -240,7 +240,6 @@ def _parts_html(page:Page) -> str:
 
 # %% ../../nbs/12_explorer/06_page.ipynb #020d
 def _page_html(page:Page) -> str:
-    "Return the HTML text of `page`"
     has_model = any(name == 'salviz-engine' for _, name, _ in page.parts)
     policy = page_policy + '; worker-src blob:'*has_model
     return _template.format(policy=policy, title=html.escape(f'{page.title}: salviz'), styles=styles(),
@@ -259,7 +258,7 @@ def write_page(
     force=False, # overwrite an existing file?
     say=print,   # called with a message on the size before the file is written
 ) -> Path:
-    "Write `page` to `path` and return the path"
+    "Write a page to a file, and return the path of the file"
     path = free_path(path, force)
     if path.suffix.lower() not in ('.html', '.htm'): raise ValueError(f'path must end in .html, got {str(path)!r}')
     say(page.sentence(path.name))
@@ -268,7 +267,7 @@ def write_page(
 
 # %% ../../nbs/12_explorer/06_page.ipynb #022b
 def page(runs, **kw) -> str:
-    "Return the HTML text of a self-contained page for `runs`; takes the arguments of `page_of`"
+    "Return the HTML text of a self-contained page for `runs`; further arguments are those of `page_of`"
     return _page_html(page_of(runs, **kw))
 
 # %% ../../nbs/12_explorer/06_page.ipynb #pg27

@@ -27,7 +27,7 @@ def _follows(spec, info, arrays):
 
 # %% ../../nbs/12_explorer/03_page_compression.ipynb #029b
 def _left_out(header, arrays):
-    "Return {name: `follows` entry} for the regions of a frame that need not be stored"
+    "Return {array name: how to recompute it} for the regions of a frame that need not be stored"
     follows, specs, info = {}, header['arrays'], header['info']
     if 'discard_candidates' not in specs: return follows
     trials = dict(discard_candidates=_follows(specs['discard_candidates'], info, arrays))
@@ -71,7 +71,7 @@ def _plan(
     rough:dict,  # {codec: k}, to use every k-th code
     # {name: (header entry, bytes of the frame or None, bytes to write, whether these are differences, estimated size)}
 ) -> dict:
-    "Choose how to write each array of `frame`: not at all, as codes, or as differences from the next frame"
+    "Choose how to write each array of a frame: not at all, as codes, or as differences from the next frame"
     out = {}
     for name, spec in frame['header']['arrays'].items():
         spec = {k: v for k, v in spec.items() if k not in ('offset', 'bytes')}

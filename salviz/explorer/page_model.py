@@ -31,7 +31,7 @@ def _template(model, name) -> dict:
     return dict(run=run_meta([model.answer]), info=info, name=name)
 
 def _payload(model) -> tuple: # ({name: shape, offset and scale}, bytes)
-    "Return the shapes and positions of the weights of `model`, and all weights as bytes"
+    "Return the shapes and positions of a model's weights, and all weights as bytes"
     arrays, parts, at = {}, [], 0
     for key, x in model.weights.items():
         blocks = x if isinstance(x, tuple) else (x,)
@@ -54,7 +54,9 @@ def model_bytes(
     name:str,                         # its name in the answers
     base:'QuantisedModel|None'=None,  # another model of the page, whose file comes first
 ) -> bytes:
-    "Pack a prepared model into the file that weights.js reads, as a difference from `base` if it has the same layout"
+    """Pack a prepared model into the file that weights.js reads
+
+    If the model `base` has the same layout, the file contains the difference from its weights."""
     arrays, payload = _payload(model)
     header = dict(model.header, template=_template(model, name), arrays=arrays)
     if base is not None:
@@ -118,7 +120,7 @@ _no_texts = 'The engine of a page runs models of texts; this run has none.'
 _difference_size = .2
 
 def _models_of(source, with_first, texts, others, count, frequent) -> list: # of (key, `QuantisedModel`, its name)
-    "Prepare the newest model of `source`, and its first checkpoint if `with_first`; see `ModelSource.quantised`"
+    "Prepare the newest model of `source` and, if `with_first` is set, its first checkpoint"
     places = dict(page=-1, first=0) if with_first else dict(page=-1)
     return [(key, *source.quantised(texts, others, count, at, frequent)) for key, at in places.items()]
 
@@ -128,7 +130,9 @@ def page_models(
     with_first=False, # also include the first checkpoint of each run?
     frequent=(),      # texts whose most frequent word pieces the page contains, see `quantised_model`
 ): # function from (bytes of the page without models, metadata of the runs) to the parts of the page
-    "Return the function that adds the models of `sources` to a page; raise a ValueError if there is none"
+    """Return a function that creates the parts of a page with the models of `sources`
+
+    Raises a ValueError if no run has a model, or if `with_first` is set and a run has only one checkpoint."""
     missing = [source.needs() for source in sources]
     few = with_first and any(not why and len(source.choices()) < 2 for source, why in zip(sources, missing))
     only = 'a run has only one checkpoint; train with a larger keep=, or use model=True'

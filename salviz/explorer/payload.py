@@ -24,9 +24,9 @@ from ..views.maps import telling_entry
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #018
 def _ranks(snapshot, full=()):
-    """Return the attribution ranks of `snapshot`, their layers and their source ('exact' or 'stored values')
+    """Return the attribution ranks of a snapshot, their layers and their source ('exact' or 'stored values')
 
-    If ranks were not recorded and the text has more than 128 tokens, only the heads in `full` are ranked."""
+    If ranks were not recorded and the text has more than 128 tokens, only the requested heads (`full`) are ranked."""
     have = snapshot.arrays
     if 'attribution_ranks' in have: return have['attribution_ranks'], snapshot.layers['attribution_ranks'], 'exact'
     x, layers = have['attention_attribution'], snapshot.layers['attention_attribution']
@@ -140,9 +140,9 @@ def _is_whole(snapshot, name, x):
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #021c
 def _arrays(snapshot, full, names, layers):
-    """Return the arrays of a frame of `snapshot`, and the source of the attribution ranks
+    """Return the arrays for the frame of a snapshot, and the source of the attribution ranks
 
-    The arrays are {name: (array, layers or None, cells per side of a thumbnail or None)}."""
+    The arrays are returned as {name: (array, layers or None, cells per side of a thumbnail or None)}."""
     have, of, source = dict(snapshot.arrays), dict(snapshot.layers), None
     if {'attribution_ranks', 'attention_attribution'} & set(have) and (names is None or 'attribution_ranks' in names):
         have['attribution_ranks'], of['attribution_ranks'], source = _ranks(snapshot, full or ())
@@ -160,7 +160,7 @@ def _arrays(snapshot, full, names, layers):
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #021d
 def frame_bytes(header:dict, blocks:dict) -> bytes:
-    "Assemble a frame from `header` (without offsets) and `blocks` {name: (header entry, bytes)}"
+    "Assemble a frame from a `header` without offsets and from `blocks` {name: (header entry, bytes)}"
     arrays, parts, at = {}, [], 0
     for name, (spec, data) in blocks.items():
         if data is None: arrays[name] = spec
@@ -181,7 +181,7 @@ def pack_frame(
     names=None,  # names of the arrays to include; None: all that the explorer supports
     layers=None, # layers of the model to include; None: all recorded layers
 ) -> bytes:
-    "Pack `snapshot` into a frame for the explorer"
+    "Pack a snapshot into a frame for the explorer"
     opened = tuple(telling_entry(snapshot, layers).values())
     if full is None: full = [opened] if opened else []
     arrays, source = _arrays(snapshot, full, names, layers)
@@ -227,7 +227,7 @@ def split_frame(data:bytes) -> tuple: # (header, payload)
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #026b
 def follow(spec:dict, arrays:dict) -> np.ndarray:
-    "Recompute a region that a frame stores without bytes, from `arrays` and the parameters in `spec`"
+    "Use `arrays` and the parameters in `spec` to recompute a region that a frame stores without data"
     f, ranks = spec['follows'], arrays['attribution_ranks']
     if f['from'] == 'attribution_ranks':
         allowed = (ranks > 0) & ~np.isin(np.arange(ranks.shape[-1]), f['closed'])
@@ -240,7 +240,7 @@ def unpack_frame(
     data:bytes,
     names=None, # names of the arrays to decode; None: all
 ) -> dict:
-    """Decode a frame and return its header, with its `arrays` and their header entries `specs`
+    """Decode a frame; return its header, with the arrays under 'arrays' and their header entries under 'specs'
 
     Raises a `ValueError` if `data` is damaged."""
     header, payload = split_frame(data)

@@ -17,7 +17,7 @@ from ..core.maths import dense_ranks, pack_bits, unpack_bits
 
 # %% ../../nbs/12_explorer/01_quantisation.ipynb #006
 def _finite(x):
-    "Convert `x` to plain Python numbers; non-finite numbers become None"
+    "Convert `x` to plain Python objects; non-finite numbers become None"
     if isinstance(x, dict): return {str(k): _finite(v) for k, v in x.items()}
     if hasattr(x, 'tolist'): return _finite(x.tolist())
     if isinstance(x, (list, tuple, set, frozenset)): return [_finite(item) for item in x]

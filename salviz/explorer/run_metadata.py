@@ -30,9 +30,9 @@ from ..views.trade_off import trade_off
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #040
 def _run_of_snapshots(snapshots):
-    """Wrap a list of `Snapshot` in an object with the attributes of a `Run`
+    """Wrap a list of `Snapshot` objects in an object with the attributes of a `Run`
 
-    Its `put` adds or replaces a snapshot."""
+    Its method `put` adds or replaces a snapshot."""
     if not snapshots: got = 'an empty list'
     else: got = next((f'{type(o).__name__!r}' for o in snapshots if not isinstance(o, Snapshot)), None)
     check_faults(got, 'a run must be a Run, its path, or a list of at least one Snapshot, got ')
@@ -73,7 +73,7 @@ def as_run(
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #043
 def _planned_steps(run) -> tuple: # (total steps, steps per epoch), None where unknown
-    "Return how many optimiser steps `run` has in total and per epoch, counting planned steps"
+    "Return the number of optimiser steps of a run, in total and per epoch, including planned steps"
     settings, sizes = run.config.get('settings') or {}, (run.config.get('data') or {}).get('sizes') or {}
     rows = [r for r in run.train_rows if r.get('epoch')]
     an_epoch = None
@@ -87,7 +87,7 @@ def _planned_steps(run) -> tuple: # (total steps, steps per epoch), None where u
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #043b
 def _sentence(snapshot):
-    "Return the metadata of the example in `snapshot`, with a checksum if it is an image or a series"
+    "Return the metadata of a snapshot's example, with a checksum if it is an image or a series"
     seen = snapshot.arrays.get('input')
     return dict(id=snapshot.probe, texts=list(snapshot.texts), tokens=snapshot.tokens, labels=snapshot.labels,
                 words=snapshot.words,
@@ -130,7 +130,7 @@ def choose(
     return sorted(set(chosen))
 
 def check_recorded(run):
-    "Raise a ValueError if `run` has no snapshots"
+    "Raise a `ValueError` if a run has no snapshots"
     if not run.recorded:
         raise ValueError(f'{run.path} has no snapshots to show; train it with snapshots, for example snapshots=8, '
                          'or open it in an Explorer during training')
@@ -140,7 +140,7 @@ _most_read = 1e8 # maximum size in bytes of the snapshots that are read for the 
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #ds442b
 def _saliency_scale(run) -> dict: # `limit`, None if unknown, and the last `step` that it covers
-    "Return the largest saliency over all examples and steps of `run`, and the last of these steps"
+    "Return the largest saliency over all examples and steps of a run, and the last of these steps"
     largest = {row['step']: row['largest_saliency'] for row in run.metrics
                if row.get('kind') == 'record' and row.get('largest_saliency') is not None}
     here = [largest[step] for step in run.steps if step in largest]
@@ -163,10 +163,10 @@ def grown(scale:dict, snapshot) -> dict:
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #045
 def _readable(run, recorded):
-    """Read the `recorded` snapshots, and list the readable and the unreadable ones
+    """Read the `recorded` snapshots in order until a snapshot of each probe has been read
 
-    Returns [[probe, step]] of the readable snapshots, {probe: metadata}, the classes, and one message per
-    unreadable snapshot."""
+    Returns [[probe, step]] of all snapshots except the unreadable ones, {probe: metadata}, the classes, and one
+    message per unreadable snapshot."""
     good, sentences, notes, classes = [], {}, [], []
     for step, probe in recorded:
         if probe in sentences: good.append([probe, step]); continue
@@ -180,7 +180,7 @@ def _readable(run, recorded):
 def _wanted(file, probes, steps) -> bool:
     """Return True if the damaged `file` belongs to the requested `probes` and `steps`
 
-    None and negative numbers match every file."""
+    None and negative numbers match every file, and a file that is not a snapshot always matches."""
     at = snapshot_numbers(Path(file).name)
     def among(number, wanted):
         if isinstance(wanted, int): listed = [wanted]
@@ -196,7 +196,7 @@ def run_meta(
     live=False,   # is the run still training?
     matches=None, # metadata of the run to compare with (the explorer's run 0), as returned by this function
 ) -> dict:
-    "Return the metadata of `run`"
+    "Return the explorer's metadata of a run"
     run = as_run(run)
     requested = probes, steps
     probes, steps = choose(run.probes, probes, 'probes'), choose(run.steps, steps, 'steps', from_end=True)
@@ -257,7 +257,7 @@ def _head_row(heads) -> dict:
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #fa429cdb
 class HeadRows:
-    "Statistics of all heads of `run` on probe examples and training batches, as rows for the browser"
+    "Rows for the browser with the statistics of all heads of a run on probe examples and training batches"
     def __init__(self,
         run,
         probes=None, # numbers of the probe examples; None: all
@@ -266,7 +266,7 @@ class HeadRows:
         self._rows = {} # {step: (number of snapshots, row or None)}
 
     def more(self, seconds=math.inf) -> bool:
-        "Compute rows of missing steps until `seconds` have passed; return True if steps are still missing"
+        "Compute rows of missing steps until the time limit is reached; return True if steps are still missing"
         if hasattr(self.run, 'put'): return False # snapshots without a training run
         start, places = time.monotonic(), {}
         for step, probe in self.run.recorded:
@@ -284,7 +284,7 @@ class HeadRows:
         return bool(complete) and complete[-1] < step
 
     def forget(self, step):
-        "Discard the row of `step`, so that the next call of `more` recomputes it"
+        "Discard the row of `step`, so that `more()` recomputes it in its next call"
         self._rows.pop(step, None)
 
     def _row_of(self, step, probes): # a row, None without attention between tokens
@@ -309,12 +309,12 @@ def rows_with_heads(
     run,
     heads:HeadRows,
 ) -> list:
-    "Return the metrics of `run` for the browser, at most 2,000 rows of each kind, followed by the rows of `heads`"
+    "Return the metrics of a run for the browser, at most 2,000 rows of each kind, followed by the rows of `heads`"
     return [*thin_rows([row for row in run.metrics if row.get('kind') != 'heads']), *heads.rows()]
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #fm002
 def is_front(x) -> bool:
-    "Return True if `x` is a `Front`"
+    "Return True if `x` has the attributes of a `Front`"
     return all(hasattr(x, name) for name in ('hypervolume', 'setting', 'runs', 'folder'))
 
 def runs_of_front(front) -> list: # of `Run`s, None for a value without one

@@ -53,8 +53,8 @@ class Selection:
     def _at_work(self, most=8):
         """Return the selected snapshot, or one at which the method was active
 
-        If the method was not active at the selected step, return the newest of the last `most` recorded
-        snapshots with an active method, or the selected snapshot if there is none."""
+        If the method was not active at the selected step, return the newest recorded snapshot of the example with an
+        active method. Only the last snapshots (`most`) are searched. If none is found, return the selected snapshot."""
         def tells(snapshot): return {'attention_attribution', 'guided'} & set(snapshot.arrays)
         if self.run is None or tells(self.snapshot): return self.snapshot
         steps = [step for step, probe in self.run.recorded if probe == self.snapshot.probe][:-most - 1:-1]
@@ -85,7 +85,7 @@ class Selection:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #008
 def entry_place(entry:dict) -> dict: # layer and head, or mean_of
-    "Convert the `entry` of a `Selection` to arguments of the views of `salviz.views.maps`"
+    "Convert the `entry` of a `Selection` to arguments for the views in `salviz.views.maps`"
     if entry.get('kind') == 'mean': return dict(mean_of=[tuple(pair) for pair in entry['heads']])
     kind, layer, head = entry.get('kind', 'head'), entry.get('layer'), entry.get('head', 0)
     return dict(head=dict(layer=layer, head=head), heads=dict(layer=layer, head='mean'),
@@ -96,14 +96,14 @@ def entry_place(entry:dict) -> dict: # layer and head, or mean_of
 _Part = namedtuple('Part', 'height draw notes', defaults=((),)) # points; function(sheet, x, y); notes below
 
 def _of_view(view, width) -> _Part:
-    "Return the body of the figure that shows `view`, without its heading"
+    "Return the body of a view's figure, without its heading"
     drawable = F.drawable_view(view)
     body = F.bodies[type(view)](drawable, (width + 12)/72)
     return _Part(body.height, lambda sheet, x, y: body.draw(sheet.moved(x - 6, y)), (*drawable.notes, *body.notes))
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #011b
 def _titled(words, view, width) -> _Part:
-    "Return the body of the figure that shows `view`, below the title `words`"
+    "Return the body of a view's figure below a title (`words`)"
     part, lines = _of_view(view, width), F.wrapped(words, width - 6, 7, 'bold')
     def draw(sheet, x, y):
         for i, line in enumerate(lines): sheet.text(x, y + 5 + 9*i, line, fontsize=7, weight='bold', va='center')
@@ -112,7 +112,7 @@ def _titled(words, view, width) -> _Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #013
 def _heads_part(selection, width) -> _Part:
-    "Return the part that shows the grid of heads, with layers from top to bottom"
+    "Return the part that shows the grid of all heads, each on its own scale"
     view = head_grid(selection.snapshot, selection.shows(), scale='own')
     return _titled(f'{selection.called()} of all heads, each on its own scale', view, width)
 
@@ -166,9 +166,10 @@ def _compare_part(selection, width) -> _Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #022
 def _sentence_part(selection, width) -> _Part:
-    """Return the part that shows the sentence with coloured tokens; some tasks also show their predictions
+    """Return the part that shows the answer to some tasks or, for others, the sentence with coloured tokens
 
-    Colours show saliency or, without saliency, the attention of the pooled row."""
+    Colours show saliency. Without saliency, they show the attention of the pooled row, or the mean over the rows of
+    ordinary tokens if no row is pooled."""
     s, task_view = selection.snapshot, answer_shown(selection.snapshot)
     if hasattr(task_view, 'attention'): task_view = replace(task_view, attention=None) # the map is a separate part
     if getattr(task_view, 'saliency', None) is not None:
@@ -233,7 +234,7 @@ def _time_part(selection, width) -> _Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #027
 def _is_guided(snapshot, entry) -> bool:
-    "Return True if the head in `entry` is guided towards a pattern or target"
+    "Return True if the selected head (`entry`) is guided towards a pattern or target"
     if 'guided' not in snapshot.arrays or entry['kind'] != 'head': return False
     layers = snapshot.layers.get('guided', snapshot.layers.get('pattern_target', []))
     return entry['layer'] in layers and bool(snapshot.arrays['guided'][layers.index(entry['layer']), entry['head']])
@@ -245,7 +246,7 @@ _most_evidence = 4
 def _custom_evidence_view(selection, name=None): # a view
     """Return the view of the custom array called `name` at the selected layer and head
 
-    `name=None` stands for the selected array, or else the first one."""
+    If `name` is None, use the selected array, or the first one if none is selected."""
     s = selection.snapshot
     custom = custom_evidence(s)
     if not custom:
@@ -302,7 +303,7 @@ def _named(view):
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028
 def _tradeoff_part(selection, width) -> _Part:
-    "Return the part that shows the Pareto front of the run"
+    "Return the part that shows the Pareto front that the run belongs to"
     if selection.front is None: raise ValueError('this explorer has no Pareto front; use Explorer(pareto(study))')
     return _of_view(trade_off(selection.front), width)
 
@@ -313,14 +314,14 @@ _parts = dict(heads=_heads_part, map=_map_part, triptych=_triptych_part, compare
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028b
 def _kind_view(image, selection): # a view
-    "Return the view of one kind of figure (`image`) for `selection`, including its layer and head where applicable"
+    "Return the view for a kind of figure, at the selected layer and head if the kind accepts them"
     kind, place = figure_kinds()[image], entry_place(selection.entry)
     if kind.takes in ('run', 'runs'): return kind.make(selection.run)
     return kind.make(selection.snapshot, **{k: v for k, v in place.items() if k in kind.options})
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028c
 def _standalone_view(image, selection): # a view; None to draw the part of that name
-    "Return the view for an `image` that is drawn on its own, or None if `image` is a part of a page"
+    "Return the view for an image that is drawn on its own, or None if `image` names a part of a page"
     s, entry = selection.snapshot, selection.entry
     if image == 'whatif': return view_for(s)
     if image == 'evidence': return _custom_evidence_view(selection)
@@ -335,14 +336,14 @@ def _standalone_view(image, selection): # a view; None to draw the part of that 
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028d
 def _part_of(image, selection, width) -> _Part:
-    "Return the part that shows `image` on a page"
+    "Return the part for an image, given the name of a part or of a kind of figure"
     if image in _parts: return _parts[image](selection, width)
     view = _kind_view(image, selection)
     return _titled(figure_kinds()[image].about, view, width)
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028e
 def _sheet(selection, width, height, notes=()):
-    "Return an empty sheet with a heading for `selection`"
+    "Return an empty sheet with a heading for the selection"
     s = selection.snapshot
     view = View(title=title_of(s), subtitle=f'{" | ".join(s.texts)[:200]}{class_words(s)}'.strip(), caption='',
                 labels=(), is_special=s.is_special)
@@ -356,7 +357,7 @@ def picture(
     panel=None, # one of `salviz.explorer.assets.panel_names`; None: a page of several panels
     width=9.,   # inches
 ): # a matplotlib `Figure`
-    "Draw a static image of `selection`"
+    "Draw the selection as a static image"
     image = None
     if panel is not None: image = panels()[check_panels(panel)[0]].image
     if image and (view := _standalone_view(image, selection)): return draw_figure(view)
@@ -369,7 +370,7 @@ def picture(
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #029
 def _part_or_note(selection, panel, width, notes):
-    "Return the part for `panel`, or return None and add the reason to `notes`"
+    "Return the part for a `panel`, or return None and add the reason to `notes`"
     try: return _part_of(panel.image, selection, width)
     except (ValueError, KeyError) as e: notes.append(f'No {panel.name}: {e.args[0]}.')
 
@@ -381,7 +382,7 @@ _needs = dict(evidence=custom_evidence, continuation=lambda s: s.info.get('conti
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #029b
 def _of_page(selection, where) -> list: # of `Panel`
-    "Return the panels at one position of a page that have data for `selection`"
+    "Return the panels at one position of a page, without panels that lack data for the selection"
     if 'answer' in selection.snapshot.info: return [panels()['answer']]*(where == 'below')
     if _is_signal(selection.snapshot): shown = ('signals', 'anything')
     else: shown = ('maps', 'text', 'anything')

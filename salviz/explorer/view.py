@@ -30,7 +30,7 @@ from ..views.maps import telling_entry
 class _DescribedRuns:
     "Metadata of the runs of an `ExplorerView`, and the transfer plan"
     def _describe(self, probes, steps):
-        "Compute the metadata of the runs and plan the transfer, with the first sentence in view"
+        "Compute the metadata of the runs and plan the transfer, with priority for the first example"
         self._metas = []
         for run in self._runs:
             if not self._live: check_recorded(run)
@@ -59,7 +59,7 @@ class _DescribedRuns:
         self._plan.prioritise(both | {(run, probe)})
 
     def _words(self):
-        "Return the message about omitted or unreadable frames that the page shows"
+        "Return the message that the page shows about omitted or unreadable frames"
         missing = len(self._plan.sizes) - len(self._plan.planned)
         sentences = [f'{missing} of {len(self._plan.sizes)} recorded frames are left out to stay within '
                      f'{self._plan.budget/1e6:.0f} MB; choose another example to load its steps, or use '
@@ -70,7 +70,9 @@ class _DescribedRuns:
 class _Inbox(_DescribedRuns):
     "A queue of new snapshots and of requests from the page, for the next round of the sender"
     def _notice(self, run:int, item):
-        "Queue the new `item`, a snapshot or a row of metrics; called in the training thread"
+        """Queue the new `item` if it is a snapshot, and schedule a delivery
+
+        The training thread calls this method for every new snapshot or row of metrics."""
         if isinstance(item, Snapshot):
             if any(c is not None and x not in c for c, x in zip(self._chosen, (item.probe, item.step))): return
             with self._lock:
@@ -82,7 +84,9 @@ class _Inbox(_DescribedRuns):
         self._sender.call()
 
     def _ask(self, content):
-        "Queue a request from the page: {kind: 'probe', run, probe} or {kind: 'map', run, probe, step, layer, head}"
+        """Queue a valid request from the page, or pass on a query to a model
+
+        Requests are {kind: 'probe', run, probe} or {kind: 'map', run, probe, step, layer, head}."""
         if not isinstance(content, dict): return
         if content.get('kind') in model_queries: return self._ask_model(content)
         names = dict(probe=('run', 'probe'), map=('run', 'probe', 'step', 'layer', 'head')).get(content.get('kind'))
@@ -109,7 +113,7 @@ class _Inbox(_DescribedRuns):
                 self._stale.update(k for k in self._slots if k[:2] == (run, probe))
 
     def _meet(self, run, snapshot):
-        "Add the example in `snapshot` to the metadata of `run`"
+        "Add the example in `snapshot` to the metadata of its run"
         fresh = run_meta([snapshot], matches=self._metas[0] if run else None)
         m = self._metas[run]
         m['probes'] = sorted([*m['probes'], *fresh['probes']], key=lambda p: p['id'])
@@ -120,7 +124,7 @@ class _Inbox(_DescribedRuns):
 class _PackedFrames(_Inbox):
     "Storage of packed frames in numbered slots"
     def _wanted(self) -> list:
-        "Return the planned frames that are still missing, in the order of sending"
+        "Return the planned frames that are missing or outdated, in the order of sending"
         planned = self._plan.planned
         missing = [k for k in planned if k not in self._slots] + [k for k in self._stale if k in planned]
         newest = {}
@@ -128,7 +132,7 @@ class _PackedFrames(_Inbox):
         return sorted(missing, key=lambda k: (k[:2] not in self._plan.in_view, k[2] != newest[k[:2]], k))
 
     def _pack(self, key):
-        """Pack the frame `key`, or return None if its snapshot cannot be read
+        """Pack the frame with the given `key`, or return None if its snapshot cannot be read
 
         The frame of a long input includes the requested full maps."""
         run, probe, step = key
@@ -142,7 +146,7 @@ class _PackedFrames(_Inbox):
             self._plan.forget(key)
 
     def _put(self, key, data, state):
-        "Store the frame `key` in a slot with a new stamp"
+        "Store a packed frame in a slot with a new stamp, and update the plan with its size"
         slot = self._slots[key][0] if key in self._slots else self._free.pop() if self._free else len(self._slots)
         self._stamp += 1
         self._slots[key], self._sent_at[key] = (slot, self._stamp), time.monotonic()
@@ -154,7 +158,7 @@ class _PackedFrames(_Inbox):
     def _measure(self, key, size):
         """Update the size estimates from the first packed frame of an example, and rebuild the plan
 
-        The first frame of all also rescales the estimates for the other examples."""
+        The very first frame also rescales the estimates for the other examples."""
         ratio, sizes = 1 if self._measured else size/self._plan.sizes.get(key, size), self._plan.sizes
         self._measured.add(key[:2])
         for k in sizes:
@@ -166,7 +170,7 @@ class _PackedFrames(_Inbox):
 class _Rows(_PackedFrames):
     "Delivery of metrics, and of changes that happened while a page requested the whole state"
     def _rows(self, state) -> float: # seconds until the rows are due again, 0 if they are up to date
-        "Add the metrics to `state` if they are due"
+        "Add the metrics to `state` if they are due and have changed"
         wait = self._rows_due - time.monotonic()
         if wait > 0: return wait
         rows = [rows_with_heads(*pair) for pair in zip(self._runs, self._heads)]
@@ -188,9 +192,9 @@ class _Rows(_PackedFrames):
 
 # %% ../../nbs/12_explorer/08_view.ipynb #030
 class _Delivery(_Rows):
-    "Pack frames and send them to the browser in rounds"
+    "Delivery of packed frames to the browser in rounds"
     def _fill(self, state, seconds, most=8e6):
-        "Pack frames into `state` within limits of time and bytes; return True if frames remain"
+        "Pack frames into the `state` within limits on time and size; return True if frames remain"
         start, total, wanted = time.monotonic(), 0, self._wanted()
         for i, key in enumerate(wanted):
             if i and (time.monotonic() - start > seconds or total > most): return True
@@ -255,7 +259,7 @@ def _well_formed(content, runs) -> bool:
 class _ModelQueries:
     "Queries from the page to a model, and their answers"
     def _ask_model(self, content):
-        "Queue a query to a model, which is answered when the kernel is free"
+        "Queue a valid query to a model; it is answered when the kernel is free"
         if not _well_formed(content, len(self.sources)): return
         self._questions[content['kind']] = content
         self._wake()

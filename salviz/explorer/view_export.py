@@ -23,7 +23,7 @@ ViewArrays = namedtuple('ViewArrays',
                         'tokens attention attribution saliency candidates discarded layer head step probe')
 
 def _has_map(s, name, place):
-    "Return True if the map called `name` was recorded for the layers and heads in `place`"
+    "Return True if the map called `name` was recorded for the layers that the dict `place` selects"
     if 'mean_of' in place: return {layer for layer, _ in place['mean_of']} <= {*s.layers.get(name, [])}
     layer, head = place['layer'], place['head']
     if head == 'rollout': return name == 'attention'
@@ -39,7 +39,7 @@ def _regions_in(selection) -> list: # [(name of the overlay, name of the evidenc
 
 # %% ../../nbs/12_explorer/13_view_export.ipynb #006c
 def selection_arrays(selection) -> ViewArrays:
-    "Return the recorded arrays of `selection`"
+    "Return the recorded arrays of the selection"
     s, place = selection.snapshot, entry_place(selection.entry)
     if not s.labels:
         raise ValueError('the example in view is an image or a series, which has no tokens; '
@@ -86,7 +86,7 @@ def _place(selection, kind, figure_kind, options) -> dict: # layer and head, or 
 
 # %% ../../nbs/12_explorer/13_view_export.ipynb #009p
 def _patch_in_view(snapshot, row, kind): # (row, column), or None
-    "Return the patch of the selected token `row` of an image, or None for [CLS]"
+    "Return the image patch of the selected token, or None if [CLS] or no token is selected"
     rows, columns, first = (snapshot.info['patches'][name] for name in ('rows', 'columns', 'first'))
     if row is None or row >= first + rows*columns: return None # as in the panel
     if 0 < row < first:

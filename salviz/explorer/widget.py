@@ -149,7 +149,7 @@ def _checked_state(state) -> dict:
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #047bc
 def _of_front(front, compare, state):
-    "Return the runs of `front`, the data of the trade-off panel, and a state that shows the run at the knee point"
+    "Return the runs of a front, the data of the trade-off panel, and a state that shows the run at the knee point"
     if compare is not None:
         raise ValueError('Explorer: compare= cannot be combined with a front; '
                          'compare the runs of the front in the Compare panel')
@@ -169,14 +169,13 @@ def _opened(run):
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #050
 def _same(sentence, m, probe):
-    "Return True if `sentence` is the example numbered `probe` in the run described by `m`"
+    "Return True if `sentence` is the example with the number `probe` in the run that `m` describes"
     return any(one['id'] == probe and same_probe(one) == same_probe(sentence) for one in m['probes'])
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #050b
 class _Selected(W.VBox):
     "Methods that read the selection from the browser"
     def _metas(self):
-        "Return the metadata of the runs"
         return json.loads(self.view.get_state('meta')['meta'])['runs']
 
     def _state(self):
@@ -190,7 +189,7 @@ class _Selected(W.VBox):
         return self.selected()
 
     def recorded_selection(self) -> 'Selection':
-        "Return the result of `selected`; raise a ValueError if nothing has been recorded yet"
+        "Return the result of `selected()`; raise a ValueError if nothing has been recorded yet"
         selection = self.selected()
         if selection is None: raise ValueError('nothing has been recorded yet, so there is nothing to show or export; '
                                            'wait for the first recording')
@@ -339,7 +338,7 @@ class _Pages(_Pictures):
         # newest model of each run; 'first and last': also its first checkpoint
         model:bool|Literal['first and last']=False,
     ) -> Path:
-        "Write a self-contained page of the current view, which needs no network, and return its path"
+        "Write the current view as a self-contained page that needs no network, and return its path"
         if wait: self._wait_for_background('to_html(wait=False) writes the available data')
         models = page_models(self.view.sources, model == 'first and last') if model else None
         return write_page(self._page(probes, steps, layers, heads, limit=limit, models=models), path, force)
@@ -353,7 +352,9 @@ def _apart() -> bool:
 class _Display(_Pages):
     "Display of the explorer in a notebook"
     def _output(self, picture, limit=2e6):
-        "Return an HTML output that works without a kernel; above `limit` bytes, it has only the image, without a page"
+        """Return an HTML output that works without a kernel
+
+        It contains the image and a page, or only the image if the page cannot be built within the size limit."""
         words, copy = 'Static image; trust this notebook or run the cell again to use the explorer.', None
         try: copy = self._page(limit=limit, plotly=False)
         except (ValueError, KeyError, OSError) as e:
@@ -451,7 +452,7 @@ class _Export(_TrainingEnd):
         return state | dict(run=at, probe=selection.snapshot.probe, step=selection.snapshot.step, entry=selection.entry)
 
     def _show_state(self, state):
-        "Apply `state` here and in open browsers"
+        "Apply `state` to this explorer and to open browsers"
         self._send_state({k: v for k, v in _checked_state(state).items() if k not in _passing})
         self.refresh()
 
@@ -462,7 +463,7 @@ class _Export(_TrainingEnd):
         self.view.send(dict(kind='state', state=chosen))
 
     def snapshot(self) -> 'ViewArrays': # a `salviz.explorer.view_export.ViewArrays`
-        "Return the recorded arrays in view: tokens, attention [query, key], attribution, saliency, region"
+        "Return the recorded arrays in view: tokens, attention [query, key], attribution, saliency and regions"
         from salviz.explorer.view_export import selection_arrays
         return selection_arrays(self.recorded_selection())
 
@@ -487,7 +488,7 @@ class _SelectedPlace(dict):
         raise AttributeError(f'unknown entry {name!r} of a selection; available: {", ".join(self)}')
 
     def __call__(self) -> 'Selection|None':
-        "Return `Explorer.selected()`; deprecated: `selection` used to be a method"
+        "Deprecated alias of `Explorer.selected()`"
         warn_caller('Explorer.selection() is now called selected(); calling it works until salviz 0.4',
                     DeprecationWarning)
         return self.explorer().selected()
@@ -499,7 +500,7 @@ def _steps_of(meta) -> dict: # {sentence: steps}
     return steps
 
 def _place_of(state, meta) -> dict:
-    "Return the current selection from the explorer's `state` and the metadata `meta` of the run in view"
+    "Determine the current selection from the explorer's `state` and the metadata (`meta`) of the run in view"
     steps, entry = _steps_of(meta), state.get('entry') or {}
     sentence = state.get('probe') if state.get('probe') in steps else min(steps, default=None)
     step = state.get('step')
@@ -510,7 +511,7 @@ def _place_of(state, meta) -> dict:
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #1d071032
 def _place_faults(wanted, place, meta): # generator of str
-    """Yield the reasons why the explorer cannot show the selection `wanted`
+    """Yield the reasons why the explorer cannot show the requested selection
 
     `place` is the current selection, and `meta` describes the run in view."""
     if not isinstance(wanted, dict): yield f'must be a dict such as dict(step=10), got {wanted!r:.60}'; return
@@ -527,7 +528,7 @@ def _place_faults(wanted, place, meta): # generator of str
             yield f'{name} must be one of {list(allowed[name])}, got {value!r}'
 
 def _state_of(place) -> dict:
-    "Convert the selection `place` to the corresponding part of the explorer's state"
+    "Convert a selection to the corresponding part of the explorer's state"
     layer, head = place['layer'], place['head']
     kinds = {(True, True): 'head', (True, False): 'heads', (False, True): 'layers'}
     kind = kinds.get((layer is not None, head is not None))
@@ -572,7 +573,7 @@ class _WithSelection(_Export):
         return self._place(**{**place, **wanted})
 
     def _follow_selection(self):
-        "Keep the trait `selection` and the browser's choices in sync"
+        "Keep the trait `selection` in sync with the browser"
         self.selection = self._place()
         self.view.observe(lambda _: self._read_selection(), 'ui')
         self.observe(lambda change: self._write_selection(change.new), 'selection')
@@ -582,14 +583,14 @@ class _WithSelection(_Export):
         if (place := self._place()) != self.selection: self.selection = place
 
     def _write_selection(self, place):
-        "Show the selection `place` in the browser, unless it is already in view"
+        "Show a selection in the browser, unless it is already in view"
         state, meta = self._shown_run()
         if _place_of(state, meta) == place: return
         self._send_state({k: v for k, v in state.items() if k not in _passing} | _state_of(place))
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #df7ba6a9
 def _mark_fault(mark) -> str: # '' for a box or an outline
-    "Return what is wrong with the numbers of `mark`, or '' if it is a valid box or outline"
+    "Return a description of an invalid `mark`, or '' for a valid box or outline"
     if len(mark) < 4 or len(mark) % 2: return f'a mark of {len(mark)} numbers'
     is_valid = all(map(math.isfinite, mark)) and (len(mark) > 4 or mark[0] < mark[2] and mark[1] < mark[3])
     return '' if is_valid else str(mark)
@@ -609,21 +610,21 @@ class _WithMarks(_WithSelection):
         return proposal['value']
 
     def _follow_selection(self):
-        "Keep the traits `selection` and `marks` and the browser's choices in sync"
+        "Keep the traits `selection` and `marks` in sync with the browser"
         super()._follow_selection()
         self._read_marks()
         self.view.observe(lambda _: self._read_marks(), 'ui')
         self.observe(lambda change: self._write_marks(change.new), 'marks')
 
     def _read_marks(self):
-        "Set the trait `marks` to the valid marks in the browser, where a saved view may have brought others"
+        "Set the trait `marks` to the valid marks in the browser; a loaded view may contain invalid ones"
         drawn = {int(probe): [mark for mark in marks if is_mark(mark) and not _mark_fault(mark)]
                  for probe, marks in (self._state().get('marks') or {}).items() if isinstance(marks, list)}
         drawn = {probe: marks for probe, marks in drawn.items() if marks}
         if drawn != self.marks: self.marks = drawn
 
     def _write_marks(self, marks):
-        "Show `marks` in the browser"
+        "Show `marks` in the browser, unless they are already in view"
         shown = {str(probe): listed for probe, listed in marks.items()}
         if (self._state().get('marks') or {}) == shown: return
         self._send_state({k: v for k, v in self._state().items() if k not in _passing} | dict(marks=shown))

@@ -20,7 +20,7 @@ from ..views.answers import answer_heat_map
 _grey = .45 # weight of the grey image below the colours
 
 def _draw_image(sheet, view, i, x, y, wide, high):
-    "Draw the image of `view` if `i` is 0, or else map `i - 1`, with the top left corner at (`x`, `y`)"
+    "Draw the image of `view` (`i` = 0) or its heat map `i - 1`, with outlines, at the top left corner (`x`, `y`)"
     ax = sheet.axes(x, y, wide, high)
     if i == 0: shown = view.image
     else:
@@ -35,7 +35,7 @@ def _draw_image(sheet, view, i, x, y, wide, high):
     ax.set(xticks=[], yticks=[], xlim=(-.5, shown.shape[1] - .5), ylim=(shown.shape[0] - .5, -.5))
 
 def _scale(limit):
-    "Return a square-root scale up to `limit`: its norm, its colours and the values to print"
+    "Return the norm, colour map and tick values of a square-root scale from 0 to `limit`"
     norm, cmap, _ = attention_scale(limit)
     return norm, cmap, [0, limit/4, limit]
 

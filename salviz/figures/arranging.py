@@ -32,7 +32,7 @@ _name_fields = {Curves: ('names',), Boxes: ('names',), MetricTable: ('names', 'h
 _after_name = re.compile(r'(.*?)((?: \(%\))?(?: [↑↓])?)') # the unit and the arrow in a column heading
 
 def _flat(names) -> list:
-    "Return all texts in the nested tuples `names` as one list"
+    "Flatten the nested tuples in `names` into one list of strings"
     if isinstance(names, str): return [names]
     return [name for part in names for name in _flat(part)]
 
@@ -44,7 +44,7 @@ def _names_in(view) -> list:
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #b1d830ea
 def _found(name, existing):
-    "Return the spelling of `name` that occurs in `existing` (for example, a method's title), or None"
+    "Return the spelling of `name` in the list of `existing` names (for example, a method's title), or None"
     spellings = name, methods_words(str(name)), plain_series_name(name)
     return next((spelling for spelling in spellings if spelling in existing), None)
 
@@ -60,25 +60,25 @@ def _check_shown(argument, names, existing):
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #2811ce0e
 def _renamed_text(text, new):
-    "Return `text` with its name, or else the comma-separated parts of the name, replaced as in `new` {old: new}"
+    "Replace the name in `text`, or else its comma-separated parts, according to the dict `new` {old: new}"
     name, rest = _after_name.fullmatch(text).groups()
     if name in new: return type(text)(new[name] + rest)
     return type(text)(', '.join(new.get(part, part) for part in name.split(', ')) + rest)
 
 def _renamed_all(names, new):
-    "Return the nested tuples `names` with all names replaced as in `new`"
+    "Replace each name in nested tuples according to the dict `new` {old: new}"
     if isinstance(names, str): return _renamed_text(names, new)
     return tuple(_renamed_all(part, new) for part in names)
 
 def _renamed_words(text, new):
-    "Return the sentence `text` with whole-word occurrences of the old names in `new` replaced"
+    "Replace whole-word occurrences of the old names in `text` according to the dict `new` {old: new}"
     if not new: return text
     longest_first = sorted(new, key=len, reverse=True)
     pattern = '|'.join(rf'(?<!\w){re.escape(old)}(?!\w)' for old in longest_first)
     return re.sub(pattern, lambda found: new[found.group()], str(text))
 
 def _renamed_frame(frame, new):
-    "Return a frame with new names in its columns `name` and `group`"
+    "Return `frame` with new names in its `name` and `group` columns"
     columns = {k: [_renamed_text(str(x), new) for x in frame[k]] for k in ('name', 'group') if k in frame}
     return frame.assign(**columns)
 
@@ -102,7 +102,7 @@ def renamed(
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #7c8c7108
 def _places(names, order):
-    "Return the indices of `names` [texts or tuples], sorted so that the names in `order` come first"
+    "Return the indices of `names` (strings or tuples), sorted so that the names in `order` come first"
     def rank(name):
         parts = [part for text in _flat(name) for part in (text, *text.split(', '))]
         return min((order.index(part) for part in parts if part in order), default=len(order))
@@ -197,7 +197,7 @@ def _beyond_scale(values, ends) -> tuple:
             f'{ends[1]:g}.'),
 
 def _limited_grid(view, limits):
-    "Return the grid `view` with the colour scale `limits`, and with a note if values lie beyond this scale"
+    "Limit the colour scale of the grid `view`, and add a note if values lie beyond the scale"
     ends = limits if not isinstance(limits, Mapping) else tuple(limits.values())[0]
     fault = ''
     if len(ends) != 2 or not ends[0] < ends[1]: fault = f'limits must be (lowest, highest), got {shown(limits)}'
@@ -210,7 +210,7 @@ def _limited_grid(view, limits):
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #87bdcfc9
 def _limited_maps(view, limits):
-    "Return `view`, whose maps must share one scale, with the colour scale `limits` and a note on values beyond it"
+    "Limit the colour scale of `view`, whose maps must share one scale, and add a note if values lie beyond it"
     ends, kinds = limits, {*zip(view.kinds, view.units)}
     if isinstance(limits, Mapping): ends = tuple(limits.values())[0]
     is_signed, fault = 'signed' in view.kinds, ''
@@ -228,7 +228,7 @@ def limited(
     view,
     limits, # (lowest, highest) of the axis of values, or {'x' or 'y': (lowest, highest)}
 ) -> tuple: # (view, {axis: limits})
-    "Limit the axes or colour scale of `view`; return it, with a note on values beyond `limits`, and {axis: limits}"
+    "Return `view` with the given axis or colour limits and a note on values beyond them, and {axis: limits}"
     if isinstance(view, Grid): return _limited_grid(view, limits), {}
     if isinstance(view, MapPanels): return _limited_maps(view, limits), {}
     if not isinstance(limits, Mapping): limits = {_value_axis(view): limits}
@@ -239,7 +239,7 @@ def limited(
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #7da268f4
 def _colour_faults(view, colours):
-    "Yield an error message for each invalid colour in `colours` {name: colour}, or for colours that look alike"
+    "Yield an error message for each invalid colour in `colours` {name: colour}, or one for similar colours"
     for name, colour in colours.items():
         if not is_color_like(colour):
             yield f"colours[{name!r}] must be a colour such as 'C0', 'red' or '#d55e00', got {shown(colour)}"
@@ -299,7 +299,7 @@ def arranged(
     view,
     names:Mapping|None=None, order:Sequence|None=None, colours=None, limits=None,
 ) -> tuple: # (view, {name: colour}, {axis: limits})
-    "Return `view` with other names, order and limits, and the colours and limits for its drawing"
+    "Apply `names`, `order` and `limits` to `view`; return it with the colours and axis limits to draw it with"
     of_names, ends = {}, {}
     if colours is not None: of_names = _chosen_colours(view, colours)
     if order is not None: view = ordered(view, order)
@@ -316,7 +316,7 @@ _colour_words = {r'\borange\b': 'the upper end of the scale', r'\bblue\b': 'the 
                  r'\bdarker is larger\b': 'see the colour bar'}
 
 def with_other_colours(view, maps):
-    "Return `view`; if `maps` is not empty, replace the colours in its caption by the ends of the scale"
+    "Return `view`; if `maps` is not empty, its caption names the ends of the scale instead of colours"
     if not maps: return view
     caption = view.caption
     for pattern, words in _colour_words.items(): caption = re.sub(pattern, words, caption)

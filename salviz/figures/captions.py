@@ -36,7 +36,7 @@ _of_gaps = 'not normalised|not measured|left out|not counted|undefined|non-finit
 _warnings = re.compile('|'.join((_of_scales, _of_models, _of_ties, _of_seeds, _of_choices, _of_axes, _of_gaps)), re.I)
 
 def is_warning(sentence:str) -> bool:
-    "Return whether a caption must keep `sentence`, because readers could draw a wrong conclusion without it"
+    "True if `sentence` must stay in a caption, because readers could draw a wrong conclusion without it"
     return bool(_warnings.search(sentence))
 
 # %% ../../nbs/11_figures/12_captions.ipynb #f06c715e
@@ -47,7 +47,7 @@ def short_caption(
     retained:Iterable=(), # sentences to keep
     most:int=3,           # maximum number of sentences besides these and the warnings
 ) -> tuple: # (caption, tuple of the other sentences)
-    "Shorten a caption, and return the short caption, which includes all warnings, and the omitted sentences"
+    "Return a shortened caption, which includes all warnings, and a tuple of the omitted sentences"
     sentences, retained = list(dict.fromkeys(sentences_of(text))), set(retained)
     panels = [i for i, sentence in enumerate(sentences) if _mark.match(sentence)]
     chosen = set(range(most))

@@ -57,7 +57,7 @@ def _decade_ticks(low, high, most=6):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #008
 def most_ticks(length):
-    "Return the maximum number of intervals between ticks on an axis of `length` points"
+    "Return the maximum number of intervals between ticks on an axis that is `length` points long"
     if length > 260: return 8
     return 5
 
@@ -73,7 +73,7 @@ def axis_ticks(low, high, log=False, most=5, whole=False):
 _marks = dict(circle='o', square='s', triangle='^', diamond='D', cross='X', star='*') | {None: None}
 
 def line_properties(style):
-    "Return the arguments of matplotlib's `plot` for a line of `style`"
+    "Return the keyword arguments of matplotlib's `plot` for a line with the given `style`"
     colour, dash, mark = style
     line, size = '-', 3.2
     if dash: line = 0, tuple(gap/1.1 for gap in dash)
@@ -83,7 +83,7 @@ def line_properties(style):
                 markeredgewidth=.4, markeredgecolor='white')
 
 def line_sample(style):
-    "Return a function that draws the legend sample for a line of `style`"
+    "Return a function that draws the legend sample for a line with the given `style`"
     return lambda ax: ax.plot([0, 7, 14], [4.5]*3, markevery=[1], **line_properties(style))
 
 # %% ../../nbs/11_figures/03_charts.ipynb #011b
@@ -116,7 +116,7 @@ def _x_range(view):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #012
 def _draw_line(ax, view, i, part, style):
-    "Draw line number `i`, its band and the lines of its single runs"
+    "Draw curve number `i` with its markers, its band and thin lines for the individual runs"
     x, raw = part[view.x].to_numpy(float), view.raw
     if raw is not None:
         thin = .25
@@ -138,7 +138,7 @@ def _line_styles(view):
     return [(colour, *rest) for colour, (_, *rest) in zip(series_colours(view.names, [s[0] for s in styles]), styles)]
 
 def _lines_of(view):
-    "Yield the number of each line, its rows of the frame, and its style"
+    "Yield the index, the rows of the frame and the style of each line"
     parts = view.frame.groupby('name', sort=False)
     for i, ((_, part), style) in enumerate(zip(parts, _line_styles(view))): yield i, part, style
 
@@ -221,7 +221,7 @@ def _cell_texts(
 
 # %% ../../nbs/11_figures/03_charts.ipynb #023b
 def _bar_ticks(norm, height):
-    "Return ticks for a colour bar of `height` points, their labels, and the factor that the labels omit"
+    "Return the ticks of a colour bar, their labels, and the power of ten that the labels omit"
     ticks = _round_ticks(norm.vmin, norm.vmax, int(np.clip(height/12, 3, 6)))
     exponent, unit = power_of_ten(max(abs(norm.vmin), abs(norm.vmax)))
     return ticks, _tick_texts(ticks/10.**exponent), unit
@@ -239,14 +239,13 @@ def _beyond_scale(view):
     return ends[bool(values.min() < view.limits[0]) + 2*bool(values.max() > view.limits[1])]
 
 def _scale_bar(sheet, x, y, height, norm, cmap, lines, extend):
-    "Draw a vertical colour bar over the range of `norm`, with `lines` as its label"
+    "Draw a vertical colour bar over the range of `norm`, with a label that consists of `lines`"
     ticks, texts, _ = _bar_ticks(norm, height)
     bar = colour_bar(sheet, x, y, 7, height, norm, cmap, list(ticks), '', extend)
     bar.set_ticks(list(ticks), labels=texts)
     bar.set_label('\n'.join(lines))
 
 def _grid_norm(view):
-    "Return the norm and the colour map of `view`"
     norm = Normalize(*widened(*view.limits))
     if view.is_signed: return norm, signed_map()
     return norm, fraction_map()
@@ -379,7 +378,7 @@ def _draw_box(ax, y, row, fill):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #030
 def _draw_boxes(ax, view):
-    "Draw the boxes of `view` from top to bottom, with their single values if the view has them"
+    "Draw the boxes of `view` from top to bottom, with their individual values if the view has them"
     fills = series_colours(view.names, [_box_fill]*len(view.names))
     for y, ((_, row), fill) in enumerate(zip(view.frame.iterrows(), fills)):
         _draw_box(ax, y, row, fill)
@@ -387,7 +386,6 @@ def _draw_boxes(ax, view):
         _draw_points(ax, y, view.raw.loc[view.raw['name'] == row['name'], 'value'].to_numpy(float))
 
 def _boxes_entries(view):
-    "Return the entries of the legend"
     if view.raw is not None: return [(_cross, 'mean'), (_dot, 'single value')]
     return [(_cross, 'mean'), *[(_dot, 'lowest and highest value')]*(tuple(view.whiskers) != (0, 100))]
 
@@ -402,7 +400,7 @@ def _dot(ax): ax.plot([7], [4.5], marker='o', color=grey, markersize=1.8, marker
              'columns method and the metric, one row per run', 'frame')
 @figure_kind('gradient_boxes', gradient_boxes, 'sizes of gradients as box plots', 'columns method, gradient', 'frame')
 def _boxes(view, width):
-    "Draw boxes in rows"
+    "Draw a box plot with one box per row, and the legend below the axes"
     names = [in_lines(text, .42*width*72, 6.5) for text in view.names]
     counts = [f'n = {n}' for n in view.frame.n]
     left = Sheet.margin + max(text_width(line, 6.5) for lines in names for line in lines) + 5
@@ -436,10 +434,10 @@ def _boxes(view, width):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #033
 def _column(size, head, means, deviations, stars, best):
-    """Lay out a table column in a font of `size` points
+    """Lay out a table column; `size` is the font size in points
 
-    Return a dict with the `lines` of the heading, the `means`, the text after each mean (`tails`) and the `best` cells.
-    It also contains the widths of the means (`left`), of the `numbers`, and of the column (`width`)."""
+    Return a dict with the `lines` of the heading, the `means`, the text after each mean (`tails`) and the `best`
+    cells. It also contains the widths of the means (`left`), of the `numbers`, and of the column (`width`)."""
     tails = [' '.join(filter(None, ['± ' + d if d else None, s])) for d, s in zip(deviations, stars)]
     left = max(text_width(m or '–', size, weight_of(b)) for m, b in zip(means, best))
     right = max((text_width(t, size) + 3 for t in tails if t), default=0)
@@ -454,7 +452,7 @@ def _column(size, head, means, deviations, stars, best):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #033b
 def _split(columns, space, gap):
-    "Split columns into blocks that fit into `space` points"
+    "Split table columns into blocks that are at most `space` points wide"
     blocks, x = [[]], 0
     for c in columns:
         if blocks[-1] and x + c['width'] + gap > space: blocks, x = [*blocks, []], 0
@@ -466,7 +464,7 @@ def _split(columns, space, gap):
 _group_height = 11 # points
 
 def _draw_groups(sheet, top, x, columns, gap, size):
-    "Write the upper column headings above `columns`, from `x` on, with a rule below each group"
+    "Write the upper headings of table `columns`, starting at `x`, with a rule below each group"
     for title, part in groupby(columns, key=lambda c: c['group']):
         wide = sum(c['width'] + gap for c in part) - gap
         sheet.text(x + wide/2, top - 6, fitted(title, wide + gap - 2, size, 'bold'), fontsize=size, weight='bold',
@@ -506,7 +504,7 @@ def _draw_block(sheet, y, names, heads, widths, columns, gap, size):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #034
 def _table_layout(view, space, size, gap):
-    """Lay out a table in a font of `size` points, with `gap` points between columns
+    """Lay out a table; `size` is the font size, and `gap` the space between columns in points
 
     Return the row names, the headings and widths of the name columns, the blocks of columns, `gap` and `size`."""
     parts = zip(view.heads, zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T)
@@ -579,8 +577,8 @@ def _overlap(a, b): return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] 
 def named_places(points, names, width, height):
     """Return positions for `names` next to `points` [points, 2]
 
-    A position is the (x, y) of the left end of a text at half its height. The unit is points, from the lower left
-    corner of axes of `width` x `height` points. None: there is no space."""
+    Each position is the (x, y) of the left end of a name at half its height, or None if the name does not fit. The
+    unit is points, measured from the lower left corner of axes of `width` x `height` points."""
     taken, places = [(x - 3, y - 3, x + 3, y + 3) for x, y in points], []
     for (x, y), name in zip(points, names):
         w, h = text_width(name, 6), 7.
@@ -598,8 +596,7 @@ def named_places(points, names, width, height):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #pf003c
 def _point_names(view, x_range, y_range, width, height):
-    """Return the labels of points as (x, y, text, whether the point is the knee), and the number of points without
-    space for a label"""
+    "Return labels as (x, y, text, is_knee) tuples, and the number of positions without space for a label"
     at, names = view.frame[['x', 'y']].to_numpy(float), view.frame['name'].tolist()
     places, groups = np.unique(at, axis=0, return_inverse=True)
     by_place = [[] for _ in places]

@@ -84,7 +84,7 @@ _sizes = {'font.size': 7, 'axes.labelsize': 6.5, 'xtick.labelsize': 6, 'ytick.la
 def user_style(
     style=None, # style sheet of matplotlib, see `user_settings`; None: current settings
 ):
-    "Draw with the settings of the user in a `with` block, but never parse texts as formulas"
+    "Use the user's matplotlib settings in a `with` block, but never parse strings as formulas"
     for fault in _style_faults(() if style is None else style): raise ValueError(f'figure: {fault}')
     with _borrowed, matplotlib.rc_context():
         if style is not None: style_sheets.use(style)
@@ -151,7 +151,7 @@ middle = dict(ha='center', va='center_baseline') # centres a text at its point
 # %% ../../nbs/11_figures/00_drawing.ipynb #a22d23fb
 @dataclass(frozen=True)
 class Look:
-    "The user's choices of colours and axes, for the drawing functions"
+    "The colours, colour maps and axis limits that the user chose"
     colours:dict = field(default_factory=dict)  # {name of a line, box or bar: colour}
     cycle:tuple = ()                            # colours of the others, in order; (): those of the library
     sequential:Colormap = None                  # colour map for fractions; None: the library's own
@@ -162,7 +162,7 @@ _look = ContextVar('look', default=Look())
 
 @contextmanager
 def drawn_with(look):
-    "Use the `Look` object `look` for all drawing in a `with` block"
+    "Apply the choices in `look` to all drawing within a `with` block"
     token = _look.set(look)
     try: yield look
     finally: _look.reset(token)
@@ -179,7 +179,7 @@ def series_colours(
     names,    # names of lines, boxes or bars; a name may have parts, such as 'AD-DROP, gradient'
     defaults, # colour of each name for which the user has chosen none
 ) -> list: # of colours
-    "Return the colour of each of `names` in the current `Look`"
+    "Return a list with the colour of each name in `names`, according to the current `Look`"
     look = _look.get()
     def colour_of(i, name, default):
         chosen = [look.colours[part] for part in (name, *name.split(', ')) if part in look.colours]
@@ -190,7 +190,7 @@ def series_colours(
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #f485e1bd
 def _is_sequential(cmap):
-    "Return whether the lightness of `cmap` is monotonic"
+    "True if the lightness of `cmap` is nearly monotonic and changes by more than 0.2 in total"
     steps = np.diff(_lightness_along(cmap))
     return bool(abs(steps.sum()) > .2 and ((steps > -.02).all() or (steps < .02).all()))
 
@@ -214,7 +214,7 @@ def _map_named(name):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #97ea518b
 def _map_faults(cmap):
-    "Yield a message for each entry of `cmap` that is not a colour map or does not suit figures"
+    "Yield an error message for each entry of `cmap` that is not a sequential or diverging colour map"
     for name in cmap:
         found = _map_named(name)
         if found is None:
@@ -245,7 +245,7 @@ _named_fonts = dict(sans=_font, serif='STIXGeneral')
 
 @lru_cache
 def _file_of(family, installed):
-    "Return the path of the font file with the regular face of `family`, with the face index from matplotlib 3.11 on"
+    "Return the path of the regular font file of `family`, with its face index in matplotlib 3.11 and later"
     def heavy(font):
         return abs(weight_dict.get(font.weight, font.weight if isinstance(font.weight, int) else 400) - 400)
     best = min((font for font in fontManager.ttflist if font.name == family),
@@ -304,7 +304,7 @@ def _style_faults(style):
 def user_settings(
     style=None, # style sheet of matplotlib, its path, a dict of settings, or a list of these; None: current settings
 ) -> dict: # {setting: value}, for `figure_style`; also 'font.family'
-    "Return the matplotlib settings that affect figures and differ from the defaults"
+    "Return the matplotlib settings that affect figures and differ from the defaults, except pale colours"
     for fault in _style_faults(() if style is None else style): raise ValueError(f'figure: {fault}')
     defaults = matplotlib.rcParamsDefault
     with _borrowed, matplotlib.rc_context():
@@ -331,13 +331,13 @@ _never = re.compile(r'cm(b|ex|mi|r|ss|sy|ti|tt)10$|STIX(Non|Size)|Last Resort|De
 
 @lru_cache
 def _codes(family):
-    "Return the code points of the characters in the font `family`"
+    "Return the code points that the font `family` covers, or an empty set if the font cannot be read"
     try: return frozenset(_face(family).get_charmap())
     except (ValueError, RuntimeError, OSError): return frozenset()
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #015b
 def _outlines(family, char):
-    "Return whether `family` draws `char` with outlines"
+    "True if the font `family` has a non-empty outline for `char`"
     face = _face(family)
     try:
         face.set_size(12, 72)
@@ -348,7 +348,7 @@ def _outlines(family, char):
 # %% ../../nbs/11_figures/00_drawing.ipynb #015c
 @lru_cache
 def _helper(char, installed): # `installed`: number of fonts, so that the cache notices new ones
-    "Return the first installed font that has `char`, or None"
+    "Return the preferred installed font that can draw `char`, or None"
     names = {font.name for font in fontManager.ttflist if not _never.match(font.name)}
     ranked = sorted(names, key=lambda name: (name != _font, not name.startswith('Noto Sans'),
                                              not name.startswith('Noto'), name))
@@ -369,8 +369,9 @@ def _can_draw(char:str) -> bool:
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #018
 def _is_spelling(text, i):
-    """Return whether the joiner `text[i]` is part of a word in a script that spells with joiners (Arabic, and scripts
-    of India and South-East Asia)"""
+    """True if `text[i]` is a joiner inside a word of a script that is spelled with joiners
+
+    Such scripts are Arabic and the scripts of India and South-East Asia."""
     if text[i] not in '\u200c\u200d' or not 0 < i < len(text) - 1: return False
     return all(unicodedata.category(text[j])[0] in 'LM' and 0x0590 <= ord(text[j]) < 0x1b00 for j in (i - 1, i + 1))
 
@@ -379,7 +380,7 @@ def drawable(
     text:str,
     without:set, # characters without a glyph are added to it
 ) -> str:
-    "Return `text` with a box in place of every character that cannot be drawn"
+    "Return `text` with boxes for characters without a glyph, and symbols for line breaks, tabs and blank text"
     text = text.replace('\r\n', '\n').replace('\n', '⏎').replace('\t', '␣')
     if not text.strip(): return '␣' * max(1, len(text))
     if unicodedata.category(text[0])[0] == 'M' and _can_draw('◌'): text = '◌' + text
@@ -390,12 +391,12 @@ def drawable(
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #018s
 class Math(str):
-    "A label with formulas between dollar signs; other texts are never parsed as formulas"
+    "A label with formulas between dollar signs; other strings are never parsed as formulas"
 
 def _drawable_value(value, without, inside=True):
-    """Make all texts in `value` drawable, also those in tuples, lists and dicts, and return the result
+    """Return `value` with all strings made drawable, including those in tuples, lists and dicts
 
-    Empty texts within tuples, lists and dicts are replaced by a visible blank."""
+    Empty strings within tuples, lists and dicts are replaced by a visible blank."""
     if isinstance(value, Math): return value
     if isinstance(value, str): return drawable(value, without) if value or inside else ''
     if type(value) in (tuple, list): return type(value)(_drawable_value(part, without) for part in value)
@@ -405,7 +406,7 @@ def _drawable_value(value, without, inside=True):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #018sb
 def drawable_view(view):
-    "Return `view` with drawable texts; warn once if characters were replaced"
+    "Return `view` with all strings made drawable; warn once if characters were replaced"
     without = set()
     texts = {f.name: _drawable_value(getattr(view, f.name), without, inside=False) for f in fields(view)}
     if without:
@@ -445,14 +446,14 @@ _cut_texts = ContextVar('cut', default=None) # {shortened text: text} inside `cu
 # %% ../../nbs/11_figures/00_drawing.ipynb #021s
 @contextmanager
 def cut_texts():
-    "Collect the texts that `fitted` shortens in a `with` block, as {shortened text: text}"
+    "Collect the strings that are shortened by `fitted` in a `with` block, as {shortened text: text}"
     token = _cut_texts.set({})
     try: yield _cut_texts.get()
     finally: _cut_texts.reset(token)
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #021sb
 def wrapped(text, width, size, weight='normal', unit=r'\S+\s*'):
-    "Break `text` into lines of `width` points; parts that match `unit` stay together if they fit into a line"
+    "Break `text` into lines up to `width` points wide, if possible between parts that match the pattern `unit`"
     if isinstance(text, Math): return [text] # formulas are not broken
     lines = ['']
     for part in re.findall(unit, text):
@@ -463,13 +464,13 @@ def wrapped(text, width, size, weight='normal', unit=r'\S+\s*'):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #021sc
 def in_lines(text, width, size, most=2, weight='normal'):
-    "Break `text` into lines of `width` points (maximum number: `most`), and shorten the last line if necessary"
+    "Break `text` into lines up to `width` points wide, and shorten the last line if there are more than `most`"
     lines = wrapped(text, width, size, weight)
     if len(lines) <= most: return lines
     return [*lines[:most - 1], fitted(' '.join(lines[most - 1:]), width, size, weight)]
 
 def cut_labels(fig, cut) -> list: # of texts
-    "Return the texts in `cut` ({shortened text: text}) whose shortened form occurs in the figure `fig`"
+    "Return the original texts in `cut` {shortened text: text} whose shortened form occurs in the figure `fig`"
     lines = {line for text in fig.findobj(Text) for line in text.get_text().split('\n')}
     lines |= {word for line in lines for word in re.findall(r'(?<=\s)\S+…$', line)}
     return list(dict.fromkeys(text for left, text in cut.items() if left in lines))
@@ -524,7 +525,7 @@ class _TokenTicks:
     reach:float    # space that the labels need perpendicular to the axis, in points
 
     def put(self, axis, show=True):
-        "Label matplotlib's `axis`; without `show`, draw only tick marks"
+        "Set the token labels of matplotlib's `axis`; if `show` is False, draw only tick marks"
         at = np.arange(0, len(self.texts), self.every)
         axis.set_ticks(at, [self.texts[i] if show else '' for i in at], fontsize=self.size)
         for i, label in zip(at, axis.get_ticklabels()):
@@ -532,7 +533,6 @@ class _TokenTicks:
             if self.upright: label.set(rotation=90, rotation_mode='default')
 
     def scaled(self, s):
-        "Return the same labels at `s` times the font size"
         return replace(self, size=s*self.size, reach=s*self.reach)
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #027s
@@ -542,7 +542,7 @@ def token_ticks(
     along=False,      # True: the axis runs along the text (x), False: across it (y)
     longest:float=62, # longest label in points
 ) -> _TokenTicks:
-    "Return token labels that do not overlap at a distance of `pitch` points"
+    "Return labels that do not overlap for tokens that are `pitch` points apart"
     line = 1.2 # height of a line of text, as a multiple of its size
     size = float(np.clip(pitch/line, 5, 7))
     texts = tuple(fitted(text, longest, size) for text in labels)
@@ -563,7 +563,7 @@ def map_ticks(view, pitch, longest=62):
     return [token_ticks(view.labels, view.is_special, pitch, along, longest) for along in (True, False)]
 
 def thinned_note(ticks):
-    "Return the note that some token labels are omitted, as a tuple; empty if all tokens are labelled"
+    "Return a tuple with a note that some token labels are omitted, or () if all tokens are labelled"
     if ticks.every == 1: return ()
     ordinal = {2: 'second', 3: 'third'}.get(ticks.every, f'{ticks.every}th')
     return (f'To save space, only every {ordinal} of the {len(ticks.texts)} tokens is labelled.',)
@@ -591,14 +591,13 @@ def small_png(
     png:bytes,
     method=None, # how colours are selected, one of `PIL.Image.Quantize`
 ) -> bytes:
-    "Return `png` reduced to 256 colours, which looks the same but is about a third of the size"
+    "Return the image `png` reduced to 256 colours, which looks the same at about a third of the size"
     buffer = io.BytesIO()
     full = Image.open(io.BytesIO(png)).convert('RGB')
     full.quantize(256, method, dither=Image.Dither.NONE).save(buffer, 'png', optimize=True)
     return buffer.getvalue()
 
 def _style_of(fig):
-    "Return the `figure_style` with which `fig` was drawn"
     return figure_style(getattr(fig, 'families', (_font,)), getattr(fig, 'scale', 1.), getattr(fig, 'settings', None))
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #030s
@@ -609,7 +608,7 @@ def rendered(
     text='paths', # text of an SVG: 'paths' or 'text'
     line='',      # metadata on how it was made, see `salviz.core.provenance.stamp`
 ) -> bytes:
-    "Return `fig` as the bytes of a file, without dates"
+    "Return `fig` as the bytes of a PDF, SVG or PNG file without a creation date"
     buffer, outlined = io.BytesIO(), _outlined(fig) if kind == 'pdf' else []
     undated = dict(pdf=dict(CreationDate=None), svg=dict(Date=None), png={})[kind]
     metadata = undated | (in_metadata(line, kind) if line else {})
@@ -623,7 +622,7 @@ def rendered(
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #030sb
 def _outlined(fig):
-    "Return the texts of `fig` with characters from a font that a PDF cannot embed as Type 42"
+    "Return the `Text` objects in `fig` with characters from a font that a PDF cannot embed as Type 42"
     families = list(getattr(fig, 'families', (_font,)))
     if not any(_is_postscript(text) for text in families): return []
     def source(char): return next((text for text in families if ord(char) in _codes(text)), families[0])
@@ -643,14 +642,13 @@ def _tilde_above(text):
     return Math(text.replace('$', r'\$').replace('X\u0303', _tilde))
 
 def _latex_label(text, is_math):
-    "Return a label of a figure as LaTeX source"
     if not is_math: return latex_text(text)
     if _tilde in text: return _tilde.join(latex_text(part.replace(r'\$', '$')) for part in text.split(_tilde))
     return text
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #032
 class Sheet:
-    """A body of `height` points, with the heading of `view` above it and its notes below it
+    """A figure body that is `height` points high, with the heading of `view` above it and notes below it
 
     Positions are in points from the top left corner of the body."""
     margin = 5
@@ -713,7 +711,7 @@ def page_of_sheets(
     sheets,    # sheets from left to right, then from top to bottom
     columns=1, # sheets per row
 ):
-    "Return a figure of `sheets` of equal width"
+    "Return a figure that contains `sheets`, which have the same width"
     rows, heights = rows_of_sheets(sheets, columns)
     wide, whole = sheets[0].width, sum(heights)
     fig = Picture(figsize=(columns*wide/72, whole/72), facecolor='white')
@@ -723,7 +721,7 @@ def page_of_sheets(
     return fig
 
 def put_sheets(fig, rows, heights, whole):
-    "Write the headings and notes of `rows` of sheets on `fig`; `heights` and the height `whole` are in points"
+    "Write the headings and notes of `rows` of sheets on `fig`; `heights` and `whole` (their sum) are in points"
     top, wide, columns = 0, rows[0][0].width, max(map(len, rows))
     for row, height in zip(rows, heights):
         for i, sheet in enumerate(row): sheet.put(fig, top, whole, i*wide, columns*wide)
@@ -764,7 +762,7 @@ def beyond_page(
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #034sb
 def _drawn(view, body, width):
-    "Return a figure of one `view`"
+    "Return a figure that shows `body` with the heading and notes of `view`"
     with figure_style():
         sheet = Sheet(view, width, body.height, body.notes)
         fig = page_of_sheets([sheet])
@@ -853,7 +851,7 @@ def _bar_lines(label, height): return wrapped(label, max(height, 60), 6.5)
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #040s
 def upright_bar_width(ticks, label, height):
-    "Return the width in points of a vertical colour bar of `height` points, including a gap of 8 points before it"
+    "Return the width in points of a vertical colour bar, including a gap of 8 points before it"
     texts, unit = _numbered(ticks)
     numbers, lines = max(text_width(text, 6) for text in texts), _bar_lines(label + unit, height)
     return 8 + 7 + 6 + numbers + 2 + 8.5*len(lines) + Sheet.margin
@@ -870,13 +868,13 @@ ends = ('neither', 'min', 'max', 'both')
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #040sb
 def beyond(values, limit):
-    "Return the `extend` argument of a colour bar from -`limit` to `limit` for `values`, which may exceed this range"
+    "Return the `extend` argument of a colour bar from -`limit` to `limit` for the array `values`"
     below, above = (bool((s*values > limit*(1 + 1e-6)).any()) for s in (-1, 1))
     return ends[below + 2*above]
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #042
 def flow(widths, space, gap):
-    "Arrange boxes of these `widths` in lines of `space` points; return the line and the left edge of each box"
+    "Arrange boxes with the given `widths` in lines of `space` points; return the line and left edge of each box"
     places, line, x = [], 0, 0.
     for w in widths:
         if x and x + w > space: line, x = line + 1, 0.
@@ -904,7 +902,7 @@ def word_box(ax, x, y, width, box, text, size, special, saliency=None, limit=1.)
     else: filled_box(ax, x, y, width, box, text, size, fill, ink_on(fill))
 
 def filled_box(ax, x, y, width, box, text, size, fill, colour):
-    "Draw `text` in `colour` in a box that is filled with `fill`"
+    "Draw `text` in a box; `colour` is the colour of the text, and `fill` the colour of the box"
     # the first box of a line touches the edge
     ax.add_patch(Rectangle((x, y), width, box, facecolor=fill, edgecolor='#b0b0b0', linewidth=.4, clip_on=False))
     ax.text(x + width/2, y + box/2, text, size=size, color=colour, **middle)
@@ -943,7 +941,7 @@ def legend_height(entries, space): return _legend_places(entries, space)[1]
 def _legend_lines(text, space): return wrapped(text, space - 18 - Sheet.margin, 6.5)
 
 def legend(sheet, x, y, space, entries):
-    "Draw a legend of `entries`: (function that draws a sample on a canvas of 14 by 9 points, text)"
+    "Draw a legend; each entry is a function that draws a sample on a 14 x 9 point canvas, and a text"
     for (sample, text), (top, left) in zip(entries, _legend_places(entries, space)[0]):
         sample(sheet.canvas(x + left, y + top, 14, 9))
         for i, line in enumerate(_legend_lines(text, space)):
@@ -961,7 +959,7 @@ def map_axes(sheet, x, y, side, values, norm, cmap, ticks_x, ticks_y, show_x=Tru
     return ax
 
 def fill_map(ax, side, values, norm, cmap, ticks_x, ticks_y, show_x=True, show_y=True):
-    "Draw the map `values` [query, key] into `ax`; `side` is its width in points"
+    "Draw `values` [query, key] as a map into `ax`; `side` is the width of the map in points"
     ax.imshow(values, cmap=cmap, norm=norm)
     ticks_x.put(ax.xaxis, show_x)
     ticks_y.put(ax.yaxis, show_y)
@@ -996,7 +994,7 @@ def mark_below(ax, values, limit, pitch, at=lambda cell: cell):
                linewidth=float(np.clip(pitch/12, .3, .6)))
 
 def mark_ties(ax, cells):
-    "Hatch the `cells` (bool [rows, columns]) whose values are tied and therefore have no ranks"
+    "Hatch cells with tied values, which therefore have no ranks; `cells` is a mask (bool [rows, columns])"
     for y, a, b in row_boxes(cells):
         ax.add_patch(Rectangle((a - .5, y - .5), b - a, 1, facecolor='none', edgecolor=grey, linewidth=0, hatch='////'))
 
@@ -1063,7 +1061,7 @@ unmarked = 'At this width, the cells are too small for minus signs, so greyscale
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #054
 def _tex_engine(fig):
-    "Return a LaTeX engine that can typeset the texts of `fig`; raise an error if none is installed"
+    "Return a LaTeX engine that can typeset the text in `fig`; raise an error if none is installed"
     strange = beyond_latin(''.join({c for one in fig.findobj(Text) if not one.get_parse_math()
                                     for c in one.get_text()}).replace('\n', ''))
     if strange: wanted = ('xelatex', 'lualatex')
@@ -1082,11 +1080,11 @@ def _tex_engine(fig):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #054b
 def _save_pgf(fig, path):
-    "Write `fig` as PGF"
+    "Write `fig` to `path` as a PGF file, together with the images that the file includes"
     from matplotlib.backends import backend_pgf
     ordinary = backend_pgf.RendererPgf
     class Literal(ordinary):
-        "A PGF renderer that passes texts to LaTeX literally"
+        "A PGF renderer that escapes text so that LaTeX prints it literally"
         def draw_text(self, gc, x, y, text, prop, angle, ismath=False, mtext=None):
             super().draw_text(gc, x, y, _latex_label(text, ismath), prop, angle, ismath, mtext)
         def get_text_width_height_descent(self, text, prop, ismath):
@@ -1196,7 +1194,7 @@ class Kind(namedtuple('Kind', 'name about needs make takes cites lists further a
 
     @property
     def options(self) -> list:
-        "Names of the options: the arguments of `make` except its source, and further options"
+        "Names of the options: the arguments of `make` except its source, probe and steps, and further options"
         names = list(inspect.signature(self.make).parameters)[2 if self.takes == 'pair' else 1:]
         names += [*self.further, *['about']*self.is_of_table]
         return [name for name in dict.fromkeys(names) if name not in ('kwargs', 'probe', 'steps', *drawing_options)]
@@ -1241,7 +1239,7 @@ def draws_in_axes(
     return register
 
 class Kinds(dict):
-    "Kinds of figures by name; the printed form describes each, with an example call and its options"
+    "Kinds of figures by name; the printed form describes each kind, with an example call and its options"
     def __repr__(self): return '\n\n'.join(map(repr, self.values()))
 
 def figure_kinds() -> Kinds: # {name: `Kind`}
@@ -1257,7 +1255,7 @@ _example_options = dict(pair=dict(step=[0, -1]), snapshots=dict(probe=[0, 1]))
 _about_tables = 'sentences about the table, for the caption; None: those in its attrs'
 
 def _option_of(kind, name) -> Option:
-    "Return the option called `name` of `kind`"
+    "Return the `Option` called `name` for a figure kind"
     parameters = inspect.signature(kind.make).parameters
     if name in parameters: function = kind.make
     else: function = kind.further.get(name)
@@ -1290,7 +1288,7 @@ def _kind_lines(kind, width=110) -> list:
 def _who(function): return function.__module__, function.__qualname__
 
 def _view_class_of(make):
-    "Return the class of views that the return annotation of `make` names"
+    "Return the view class in the return annotation of `make`; raise an error if it is not a `View`"
     view_class = inspect.get_annotations(make, eval_str=True).get('return') # a signature may be readable text
     if not (isinstance(view_class, type) and issubclass(view_class, View)):
         raise ValueError(f'figure_kind: the return annotation of make must be a View, such as `def {make.__name__}'
@@ -1342,7 +1340,7 @@ def figure_kind(
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #05bsb
 def _forget_kind(name):
-    "Remove a registered kind"
+    "Remove a registered kind, and the entries for its view class if no other kind uses this class"
     view = _view_class_of(_kinds.pop(name).make)
     if not any(_view_class_of(kind.make) is view for kind in _kinds.values()):
         for table in (bodies, denser, narrowest, axes_drawings, followed): table.pop(view, None)

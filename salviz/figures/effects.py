@@ -31,7 +31,7 @@ def _dot_colours(row, scaled):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-6b
 def _forest_numbers(row):
-    "Return the mean and the interval of a row as text, in the units of the axis"
+    "Return the mean and the interval of a row as a string, in the units of the axis"
     if not np.isfinite(row['mean']): return '–'
     ends = [abs(x) for x in (row['mean'], row.low, row.high) if np.isfinite(x)]
     decimals = 1
@@ -82,9 +82,9 @@ _stacked_high = 23.
 def _forest_places(view, claims, high_row, stacked):
     """Return the layout of the groups and their total height in points
 
-    The layout is [(heading or None, its y, [(row, y of its axis, points above, points below)])]. `claims` lists
-    the lines of text of each claim. If `stacked`, the text is above the interval; otherwise, it is beside the interval,
-    in a row that is `high_row` points high."""
+    The layout of a group is its heading (or None), the y of the heading, and its rows. A row is (index, y of its
+    axis, points above, points below). `claims` lists the lines of text of each claim. If `stacked`, the text is
+    above the interval; otherwise, it is beside the interval, in a row that is `high_row` points high."""
     places, y = [], 0.
     for title, group in zip(view.groups, dict.fromkeys(view.frame['group'])): # without groups, `group` is empty
         heading, y, rows = y + 6, y + 14*bool(group), []
@@ -198,7 +198,6 @@ def _forest(view, width, high_row=14., most=4):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-13
 def _side_styles(view):
-    "Return the colour and the marker of each side"
     colours_of_sides = series_colours(view.sides, [blue, vermilion])
     return [dict(color=colour, marker=mark) for colour, mark in zip(colours_of_sides, 'os')]
 
@@ -215,7 +214,7 @@ def _pairs_range(view):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-13b
 def _spread_names(at, texts, least):
-    "Return the heights in `at`, in the same order, but moved apart where labels would overlap"
+    "Move the label positions in `at` apart where labels would overlap, without changing their order"
     order, out = np.argsort(at, kind='stable'), np.array(at, dtype=float)
     for _ in range(200):
         gaps = np.diff(out[order])
@@ -334,8 +333,10 @@ def _bars_range(view):
     return low if np.nanmin(values) < 0 else 0, top if np.nanmax(values) > 0 else 0
 
 def _draw_bars(ax, view, step, edge, thick, gap):
-    """Draw groups of bars; `step` is the distance between groups, `thick` the height of a bar, `gap` the space between
-    bars, and `edge` the start of the first bar"""
+    """Draw groups of horizontal bars from zero, with their intervals
+
+    `step` is the distance between groups, `thick` the height of a bar, `gap` the space between bars, and `edge` the
+    start of the first bar."""
     styles = _bar_styles(view)
     for _, row in view.frame.iterrows():
         y = step*view.groups.index(row.group) + edge + thick*view.names.index(row['name'])

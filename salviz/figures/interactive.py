@@ -50,7 +50,7 @@ _text, _line, _none = '#7a7a7a', 'rgba(128,128,128,.28)', 'rgba(0,0,0,0)' # legi
 
 # %% ../../nbs/11_figures/06_interactive.ipynb #009s
 def _figure(view, height, traces, **layout):
-    "Return an `Interactive` of `traces` with the title and notes of `view`"
+    "Return an `Interactive` figure with `traces` and the title and notes of `view`"
     below = [line for note in (view.subtitle.replace('   ', ' · '), *view.notes) for line in _lines(note)]
     top = 44 + 17*len(below)
     fig = Interactive(data=traces, layout=dict(template='none', height=height + top + 60, paper_bgcolor=_none,
@@ -68,7 +68,7 @@ def _axis(label, **more):
                 ticks='outside', tickcolor=_text, automargin=True, exponentformat='power', **more)
 
 def _named_ticks(names):
-    "Return an axis with `names` at 0, 1, 2, …"
+    "Return axis settings that place `names` at 0, 1, 2, …"
     return dict(tickmode='array', tickvals=list(range(len(names))), ticktext=list(map(_safe, names)), showgrid=False)
 
 def _plain(values): return [None if not np.isfinite(v) else float(v) for v in values]
@@ -89,7 +89,7 @@ def _evenly(part):
 
 # %% ../../nbs/11_figures/06_interactive.ipynb #011s
 def _curve(view, i, part, style):
-    "Yield the traces of line number `i`: its band, its single runs, and the line itself"
+    "Yield the traces of line number `i`: its band, its individual runs, and the line itself"
     name, part = part['name'].iloc[0], _evenly(part)
     colour, dash, mark = _visible(style[0]), ','.join(f'{1.6*length:g}px' for length in style[1]) or 'solid', style[2]
     x = part[view.x].to_numpy(float)*(100 if view.x == 'share' else 1)

@@ -64,7 +64,7 @@ def _venue_of(width):
 def _width_of(
     width, # inches, name of a venue for one column, or 'NAME-two-column' for the page
 ) -> tuple: # (inches, font size of the captions of the venue or None)
-    "Return the width of a figure, and the font size of its captions"
+    "Return the width of a figure in inches, and the font size of the venue's captions (None without a venue)"
     venue, wide = _venue_of(width)
     if venue is None: return float(width), None
     return venue.page if wide else venue.column, venue.points
@@ -101,7 +101,7 @@ Seen = namedtuple('Seen', 'snapshot run') # run: None if only a snapshot was pas
 def _is_study(source): return all(hasattr(source, k) for k in ('runs', 'results', 'table'))
 
 def _opened(source):
-    "Return `source` with the folders of runs and studies opened"
+    "Return `source`, with folders of runs and studies replaced by the opened runs and studies"
     if isinstance(source, Seen): return source
     if isinstance(source, (list, tuple)): return [_opened(one) for one in source]
     if isinstance(source, dict): return {k: _opened(v) for k, v in source.items()}
@@ -146,7 +146,7 @@ def _seen(sources, step, probe) -> list: # of `Seen`
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #023
 def _about_run(run, name) -> dict: # {what: a line}
-    "Return the model, the data, the method, the seed and the versions of `run`"
+    "Describe the model, data, method, seed, best checkpoint and package versions of `run`, one line each"
     facts = {fact.what: fact.words for fact in run_facts(run.config)}
     lines = {what.capitalize(): facts[what] for what in ('model', 'data', 'method') if what in facts}
     lines['Run'] = ', '.join(filter(None, [name, facts.get('seed')]))
@@ -206,7 +206,7 @@ Content = namedtuple('Content', 'views seen runs kind distinctions about', defau
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #025b
 def _places(content) -> list: # of lines
-    "Return a line for each panel that distinguishes it from the others, with its layer and head if it has them"
+    "Return a line that identifies each panel, including its layer and head if the view has them"
     def place_of(view):
         place = {k: getattr(view, k, None) for k in ('layer', 'head')}
         return ', '.join(f'{k} {x}' for k, x in place.items() if x is not None)
@@ -279,8 +279,9 @@ def _options_from_runs(kind, panel, options) -> dict: # more options
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028
 def _distinctions(shown, options) -> list: # of words
-    """Return a text that distinguishes each view: its run, step, probe, layer and head. These come from the first
-    snapshot of each view and from its options."""
+    """Return, for each view, the run, step, probe, layer and head that distinguish it from the others
+
+    The values come from the first snapshot of the view and from its options."""
     names = run_names(_runs_of(shown))
     def parts(one):
         if not one: return ['']*3
@@ -320,7 +321,6 @@ def _holding(error, seen):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028x
 def _make_view(kind, seen, options):
-    "Create a view of the selected snapshots"
     snapshots = [one.snapshot for one in seen]
     try: return kind.make(*([snapshots] if kind.takes == 'snapshots' else snapshots), **options)
     except ValueError as e: raise _holding(e, seen) from None
@@ -347,7 +347,7 @@ def _content_of_snapshots(name, kind, sources, step, probe, options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028xc
 def _finished(kind, views_and_seen, runs, options):
-    "Return the `Content` for [(view, list of `Seen`)], with a text for each view that distinguishes it from the others"
+    "Return the `Content` for (view, list of `Seen`) pairs, with words that distinguish each view from the others"
     views, shown = [view for view, _ in views_and_seen], [seen for _, seen in views_and_seen]
     return Content(views, shown, runs, kind, _distinctions([panel[0] if panel else None for panel in shown], options))
 
@@ -409,7 +409,7 @@ def _content_of_runs(name, kind, source, step, probe, options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #029sb
 def _over_steps(kind, run, probe, steps, options):
-    "Return a view of `probe` over the `steps` of `run`, with the probe in its caption, and the list of `Seen`"
+    "Return a view of `probe` over the `steps` of `run`, captioned with the probe, and its snapshots as `Seen`"
     view = kind.make(run, probe=probe, steps=steps, **options)
     shown = [Seen(run.snapshot(s, probe), run) for s in view.steps]
     if 'probe' not in view.caption.lower():
@@ -421,9 +421,9 @@ def _over_steps(kind, run, probe, steps, options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #030
 def _views_of(source, kind=None, step=None, probe=None, **options) -> Content:
-    """Return the `Content` of a figure of `kind` that is drawn from `source`
+    """Return the `Content` for drawing a figure of the given `kind` from `source`
 
-    Without `kind`, it has the views in `source`, or the views of the characteristic figure of `source`."""
+    Without `kind`, the content consists of the views in `source`, or of the characteristic views of its snapshots."""
     chosen, source = None if kind is None else kind_named(kind), _opened(source)
     sources = _listed(source)
     if kind is None and sources and all(isinstance(one, View) for one in sources):
@@ -449,8 +449,8 @@ def _views_of(source, kind=None, step=None, probe=None, **options) -> Content:
 def _caption_sizes(points, inches, views, columns) -> list: # of points
     """Return the font sizes in points to try, from the largest to the smallest
 
-    The first is `points`, or a smaller size if `views` would be illegible at a width of `inches`. Smaller sizes follow
-    in case the page is not high enough."""
+    The first size is `points`, or a smaller one if `views` would be illegible at a width of `inches`. Smaller sizes
+    follow in case the page is not high enough."""
     least = sheet._least(sheet._checked(views))
     most = min(points, int(70*inches/(columns or 1)/least)/10)
     return [most, *(size for size in range(int(points), 6, -1) if size < most)]
@@ -475,7 +475,7 @@ _Described = namedtuple('_Described', 'config')
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031db
 def _without_heading(content, caption) -> list: # of sentences
-    "For figures without a heading, return the methods, the step and the sentences that `caption` does not contain"
+    "For a figure without a heading, return the methods, step and probe sentences that `caption` does not contain"
     seen = [one.snapshot for panel in content.seen for one in panel]
     methods = [entry_of(config, 'method').get('name') for config in _configs_of(content)]
     facts = [methods_words(name) for name in methods if name]
@@ -547,7 +547,7 @@ def _views_to_draw(source, kind, step, probe, options): # (`Content`, the source
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031bb
 def _calls_of(explorers, kind, step, probe, options): # [dict(source, kind, probe, options)]
-    "Return the selection in each of `explorers` as arguments of `figure`; `options` take precedence"
+    "Return the current selections of `explorers` as keyword arguments of `figure`; `options` take precedence"
     for name, value in (('step', step), ('probe', probe)):
         if value is not None:
             raise ValueError(f'figure: an Explorer is drawn with its current selection; omit {name}=, or pass its run')
@@ -568,7 +568,7 @@ def _calls_of(explorers, kind, step, probe, options): # [dict(source, kind, prob
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031bc
 def _of_calls(calls):
-    "Return one `Content` that combines the figures of several explorers, which `calls` describes"
+    "Combine the figures of several explorers, described by `calls`, into one `Content`"
     contents = [_views_to_draw(call['source'], call['kind'], None, call['probe'], dict(call['options']))[0]
                 for call in calls]
     panels = [(view, seen, call['options']) for content, call in zip(contents, calls)
@@ -579,7 +579,7 @@ def _of_calls(calls):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #7680f29f
 def _look_of(content, choices, settings): # (content, `Look`)
-    "Return `content` with its views arranged by `choices`, and the `Look` for their drawing"
+    "Return `content` with its views arranged by `choices`, and the `Look` to draw them with"
     maps, views, colours, limits = chosen_maps(choices['cmap']), [], {}, {}
     for view in content.views: check_followed(view, choices)
     for fault in scale_faults(content.views, maps): raise ValueError(f'figure: {fault}')
@@ -639,8 +639,10 @@ def _size_in(settings):
     return float(min(max(size, 4), 20))
 
 def _content_to_draw(source, kind, step, probe, options):
-    """Return the `Content`, the opened source, the source to draw, kind, probe, options, and whether the probes or
-    options of several explorers differ"""
+    """Resolve the arguments of `figure` to the `Content` to draw
+
+    Also return the opened source, the source to draw, the kind, the probe, the options, and whether the probes or
+    options of several explorers differ."""
     explorers, calls = _listed(source), []
     if explorers and all(hasattr(one, 'as_figure') for one in explorers):
         calls = _calls_of(explorers, kind, step, probe, options)
@@ -654,7 +656,7 @@ def _content_to_draw(source, kind, step, probe, options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #3030f0ed
 def _settings_for(call, drawing, style, ax, interactive): # (settings, call, drawing)
-    "Return the settings of matplotlib that a figure follows; move their font and size to `call` and `drawing`"
+    "Return the matplotlib settings for a figure; move their font size to `call` and their font to `drawing`"
     venue, _ = _venue_of(6.75 if call['width'] is None else call['width'])
     settings = {}
     if venue is None or style is not None: settings = user_settings(style)

@@ -47,7 +47,7 @@ def _bars(view):
 _Grid = namedtuple('_Grid', 'across side left gap ticks tops height')
 
 def _columns(count, width):
-    "Return the number of maps, at most `count`, that fit into a row of `width` inches"
+    "Return the number of maps per row, at most `count`, in a figure that is `width` inches wide"
     if width < 5 and count == 3: return 3 if width >= 3.7 else 1 # avoids a row of two above a single map
     if width < 5: return min(count, 2 if count <= 4 else 3)
     if count <= 4: return count
@@ -63,7 +63,7 @@ def _panel_names(view):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #010c
 def _grid(view, width, across, right):
-    "Return the layout of the panels of `view`; `right` is the free space at the side in points"
+    "Return the layout of the panels of `view`; `right` is the space to leave on the right in points"
     n, count, names = len(view.labels), len(view.values), _panel_names(view)
     label_space = (62 if across == 1 else 48)*min(1, width/3) # for a label, in points
     gap, band = 10, 10*(view.saliency is not None)
@@ -145,7 +145,7 @@ def _entries(view, pitch):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #013
 def _label_lines(label, ticks, length):
-    "Return the lines of the `label` of a colour bar of `length` points that prints `ticks`"
+    "Break the `label` of a colour bar into lines, with space for the power of ten of the `ticks`"
     return wrapped(label, length + 10 - text_width(power_of_ten(max(abs(t) for t in ticks))[1], 6.5), 6.5)
 
 # %% ../../nbs/11_figures/02_maps.ipynb #013b
@@ -203,7 +203,7 @@ def _map_panels(view, width):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #020
 def _tiled(maps):
-    "Return `maps` [layers, heads, cells, cells] as one image with NaN gaps, and the cells from one map to the next"
+    "Tile `maps` [layers, heads, cells, cells] into one image with NaN gaps; also return the cells per map and gap"
     step = maps.shape[-1] + max(1, maps.shape[-1]//10)
     tiles = np.full((*maps.shape[:2], step, step), np.nan)
     tiles[..., :maps.shape[-2], :maps.shape[-1]] = maps
@@ -257,8 +257,9 @@ def _head_grid(view, width):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #023
 def _sentence_boxes(labels, continues, space, size):
-    """Lay out the boxes of a sentence, in which pieces of a word touch; return texts, widths, and (line, left edge) of
-    each box"""
+    """Lay out the boxes of a sentence, in which the pieces of a word touch
+
+    Return the texts, the widths, and the (line, left edge) of each box."""
     texts = [fitted(text, space - 5, size) for text in labels] # a long word can fill a line
     widths = [text_width(text, size) + 5 for text in texts]
     whole = np.split(np.arange(len(texts)), np.flatnonzero(~np.asarray(continues))[1:] if len(texts) else [])
@@ -275,8 +276,10 @@ def _sentence_boxes(labels, continues, space, size):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #023s
 def underline(ax, x, y, width, box, value, limit):
-    """Underline the word in the box at (`x`, `y`), with a height of `box` points, if its `value` is clearly negative,
-    because the two colours look the same in greyscale"""
+    """Underline the word in the box at (`x`, `y`) if its `value` is clearly negative
+
+    In greyscale, the colours of positive and negative values look the same. `box` is the height of the box in
+    points."""
     if not is_negative(value, limit): return
     norm, cmap, _ = signed_scale(limit)
     ax.plot([x + 2.5, x + width - 2.5], [y + box - 1.5]*2, color=ink_on(cmap(norm(value))), linewidth=.7,
@@ -287,12 +290,12 @@ _underlined = (lambda ax: (patch(facecolor='#b3d3e8', edgecolor='#b0b0b0', linew
 
 # %% ../../nbs/11_figures/02_maps.ipynb #023sb
 def _heading(name, space):
-    "Return the lines of the heading of a sentence"
+    "Break the heading of a sentence into lines; return [] if there is none"
     if name: return wrapped(name, space, 6.5, unit=r'.+?(?: {3}|$)')
     return []
 
 def _write_heading(sheet, lines, x, y):
-    "Write the `lines` of a heading, 9 points each"
+    "Write the `lines` of a heading, 9 points apart"
     for k, line in enumerate(lines): sheet.text(x, y + 4 + 9*k, line, fontsize=6.5, color=grey, va='center_baseline')
 
 # %% ../../nbs/11_figures/02_maps.ipynb #023sc
@@ -341,8 +344,10 @@ def _continuation(view, width):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #028
 def _pair_columns(view, at, space, size):
-    """Lay out one pair; return its words, their replacements ('' for unchanged words), the widths and top left corners
-    of the boxes, and the height"""
+    """Lay out one sentence and its masked copy
+
+    Return the words, their replacements ('' for unchanged words), the widths and top left corners of the boxes, and
+    the height."""
     words = [fitted(view.labels[i], space - 5, size) for i in at]
     below = [fitted(arrow_to(view.sources[i], k) + view.masked_labels[i], space - 5, size, 'bold')
              if view.is_replaced[i] else '' for k, i in enumerate(at)]
@@ -394,7 +399,7 @@ def _mixed(view, colours, grey_fraction=.4):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #pch2b
 def _draw_patches(sheet, view, i, x, y, wide, high):
-    "Draw the image of `view` if `i` is 0, or else map `i - 1`, at (`x`, `y`), with the grid of its patches"
+    "Draw the image of `view` (`i` = 0) or its map `i - 1` at (`x`, `y`), with the grid of its patches"
     rows, columns = view.maps.shape[1:]
     ax, placement = sheet.axes(x, y, wide, high), dict(extent=(0, columns, rows, 0), aspect='auto')
     if i == 0: ax.imshow(np.broadcast_to(view.image, (*view.image.shape[:2], 3)), **placement)

@@ -46,7 +46,7 @@ def _size_of(setting): return FontProperties(size=matplotlib.rcParams[setting]).
 def _scale(): return _size_of('xtick.labelsize')/6
 
 def _in_lines(label, length):
-    "Return the `label` of an axis in lines that are at most `length` points long"
+    "Break the `label` of an axis into lines of at most `length` points, or 60 points if `length` is less"
     return '\n'.join(wrapped(label, max(length, 60), _size_of('axes.labelsize')))
 
 def _label(ax, x='', y=''):
@@ -189,7 +189,7 @@ def _bars(view, axes):
 
 # %% ../../nbs/11_figures/11_own_axes.ipynb #e9e9e64d
 def _square_map(ax, view, values, scale, show_y=True):
-    "Draw `values` [query, key] with the tokens of `view`, and return the width of a cell in points"
+    "Draw `values` [query, key] as a map labelled with the tokens of `view`; return the cell width in points"
     (norm, cmap, _), s, side = scale, _scale(), min(_points_of(ax))
     pitch = side/len(view.labels)
     ticks_x, ticks_y = (ticks.scaled(s) for ticks in map_ticks(view, pitch/s, 62))
@@ -210,7 +210,7 @@ def _colour_bar(axes, image, label, ticks, extend='neither'):
 # %% ../../nbs/11_figures/11_own_axes.ipynb #44a04fa3
 @draws_in_axes(MapPanels, follows=('names', 'cmap', 'limits'))
 def _map_panels(view, axes):
-    "Draw a map into each of `axes`, with a colour bar for each scale"
+    "Draw one map of `view` into each Axes in `axes`, with a colour bar for each scale"
     keys = list(zip(view.kinds, view.limits, view.units))
     for i, ax in enumerate(axes):
         pitch = _square_map(ax, view, view.values[i], maps._scale_of(*keys[i][:2]), i == 0)
@@ -232,7 +232,7 @@ def _edge_bands(ax, saliency, limit):
 # %% ../../nbs/11_figures/11_own_axes.ipynb #847e6728
 @draws_in_axes(DiscardRegion, follows=('cmap',))
 def _discard_region(view, axes):
-    "Draw the attribution map with its marks"
+    "Draw the map of `view`, and mark the candidates for discarding and the discarded positions"
     scale, label = sheet._region_scale(view)
     pitch = _square_map(axes[0], view, view.values, scale)
     sheet._mark_region(axes[0], view, pitch)
@@ -309,7 +309,7 @@ def _ax_faults(target, views):
     if len(targets) != count: yield f'ax must have one Axes for each of the {count} panels, got {len(targets)}'
 
 def _axes_in(target, views):
-    "Return the Axes for the panels of `views` in `target`, one after the other"
+    "Return the Axes in `target` for the panels of `views`, in order; if `target` is a SubFigure, add them"
     names = [name for view in views for name in _names_of_panels(view)]
     if isinstance(target, Mapping): return [target[name] for name in names]
     if not isinstance(target, FigureBase): return list(np.ravel(np.array(target, dtype=object)))
@@ -319,7 +319,7 @@ def _axes_in(target, views):
 
 # %% ../../nbs/11_figures/11_own_axes.ipynb #a24f9129
 def _finished_texts(axes, existing):
-    "Escape the new texts of `axes` for LaTeX, and turn off formulas in tick labels at fixed positions"
+    "Escape new text in `axes` if LaTeX renders it, and turn off formulas in tick labels at fixed positions"
     for axis in (axis for ax in axes for axis in (ax.xaxis, ax.yaxis)):
         is_fixed = isinstance(axis.get_major_locator(), FixedLocator) # other labels can be powers of ten
         for label in axis.get_ticklabels():

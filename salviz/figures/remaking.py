@@ -22,7 +22,7 @@ from ..metrics.study_results import StudyResults, read_study
 _most_folders = 100_000
 
 def _below(folder, file):
-    "Yield the folders below `folder` that contain `file`, without searching inside runs"
+    "Yield `folder` and its subfolders that contain a file called `file`, without searching inside runs"
     for i, (at, inner, files) in enumerate(os.walk(folder)):
         if i >= _most_folders:
             raise ValueError(f'remake: {folder} has more than {_most_folders:,} folders; pass a subfolder')
@@ -36,7 +36,7 @@ def _run_in(folder):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-6b
 def _found_run(facts, folder, folders):
-    "Find the run that `facts`, from a figure's metadata, describes: by its identity, or else by its name"
+    "Find the run described by `facts`, from a figure's metadata: by its identity, or else by its name"
     near = []
     if facts.get('path'): near = [folder/facts['path']]
     example = []
@@ -56,7 +56,7 @@ def _not_found(what, facts):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-6sb
 def _found_study(facts, folder, folders):
-    "Find the study that `facts`, from a figure's metadata, describes: by its identity, or else by its name"
+    "Find the study described by `facts`, from a figure's metadata: by its identity, or else by its name"
     near = []
     if facts.get('path'): near = [folder/facts['path']]
     paths = [path for path in near if (path/'study.json').is_file()]
@@ -81,7 +81,7 @@ def _table_of(x):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-7b
 class _Finder:
-    "Find runs and studies in `folder` (that of a figure's file) or below `folders`, and cache the runs"
+    "A finder for runs and studies in `folder`, which contains the figure's file, or below `folders`; caches runs"
     def __init__(self, folder, folders): self.folder, self.folders, self.runs = folder, folders, {}
 
     def run(self, facts):
@@ -93,7 +93,7 @@ class _Finder:
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-7c
 def _restored(x, find):
-    "Return the source that `x`, a part of a figure's metadata, describes; `find` is a `_Finder`"
+    "Return the source described by `x`, a part of a figure's metadata; `find` is a `_Finder`"
     form = x['form']
     if form == 'run': return find.run(x['run'])
     if form == 'study': return find.study(x['study'])
@@ -109,8 +109,9 @@ def _restored(x, find):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-9
 def _entries(x, within):
-    """Return the descriptions of all runs, or of all studies, in a described source, in order; `within` is 'run' or
-    'study'"""
+    """Return the descriptions of all runs, or of all studies, in the described source `x`, in order
+
+    `within` is 'run' or 'study'."""
     if isinstance(x, dict) and isinstance(x.get(within), dict): return [x[within]]
     if not isinstance(x, (dict, list)): return []
     if isinstance(x, dict): inside = x.values()
@@ -140,7 +141,7 @@ def _differences(
     was:dict, # metadata of the figure in the file
     now:dict, # metadata of the new figure
 ) -> list: # of sentences
-    "Return the differences between the metadata of two figures"
+    "Return sentences on the differences between the metadata of two figures"
     then, today = was.get('code', {}), now.get('code', {})
     versions = [(name, then.get('versions', {}).get(name), today.get('versions', {}).get(name))
                 for name in {**then.get('versions', {}), **today.get('versions', {})}]
@@ -163,9 +164,11 @@ _unexplained = 'the metadata is the same: the figure may have been changed after
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-11b
 class Remade(namedtuple('Remade', 'path figure same same_picture differs')):
-    """A remade `figure` and its comparison with the original: whether all bytes are equal (`same`),
-    whether the images are equal (`same_picture`), and sentences on the differences (`differs`).
-    `path` is the new file, or None if the bytes are the same"""
+    """A regenerated `figure` and its comparison with the original file
+
+    `same` tells whether all bytes are equal, and `same_picture` whether the images are equal (None if arguments
+    changed). `differs` contains sentences on the differences. `path` is the new file, or None if no file was
+    written."""
     def __repr__(self):
         if self.same: head = 'same bytes, no file written'*(not self.path) or 'same bytes'
         elif self.same_picture: head = 'same image'
@@ -180,7 +183,7 @@ class Remade(namedtuple('Remade', 'path figure same same_picture differs')):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-11c
 def _called_again(recipe, path, runs, changes):
-    "Return (source, kind, arguments) of the call that a file describes"
+    "Return the source, kind and arguments of the `figure` call in `recipe`, updated with `changes`"
     if 'cannot' in recipe: raise ValueError(f'remake: {path.name} cannot be remade: {recipe["cannot"]}')
     kind = recipe['kind']
     if kind is not None and kind not in figure_kinds():

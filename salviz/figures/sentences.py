@@ -31,7 +31,7 @@ def _token_latex(text:str) -> str:
 
 # %% ../../nbs/11_figures/04_sentences.ipynb #009
 def _preamble(text) -> list: # of lines
-    "Return the lines that the preamble of a document with `text` needs"
+    "Return the preamble that a LaTeX document needs for `text`, as a list of lines"
     hint = ('% pdfLaTeX prints some characters of this text as boxes: compile with xelatex or lualatex, and '
             '\\setmainfont{a font with these characters}.')
     encodings = r'\ifdefined\pdfoutput\usepackage[T1]{fontenc}\usepackage[utf8]{inputenc}\else\usepackage{fontspec}\fi'
@@ -39,14 +39,14 @@ def _preamble(text) -> list: # of lines
 
 # %% ../../nbs/11_figures/04_sentences.ipynb #012
 def _box(words, value, limit):
-    "Return LaTeX `words` in a box with the colour of `value`"
+    "Return LaTeX for a box that contains `words` and is coloured by `value`"
     norm, cmap, _ = signed_scale(limit)
     fill = cmap(norm(value))
     if lightness(fill) < .5: words = f'\\textcolor{{white}}{{{words}}}'
     return f'\\colorbox[HTML]{{{to_hex(fill)[1:].upper()}}}{{\\strut {words}}}'
 
 def _word_latex(text, value, limit, is_special=False) -> str:
-    "Return a word in its colour, underlined if it is clearly negative; a special token is grey and has no box"
+    "Return LaTeX for a word in a coloured box, underlined if clearly negative, or in grey if it has no value"
     if is_special or not np.isfinite(value): return f'\\textcolor[HTML]{{{grey[1:].upper()}}}{{{_token_latex(text)}}}'
     return _box(f'\\underline{{{_token_latex(text)}}}' if is_negative(value, limit) else _token_latex(text), value,
                 limit)
@@ -56,7 +56,7 @@ def _legend_latex(
     limit, unit,
     underlined=True, # explain the underlines
 ) -> str:
-    "Return the colour scale as five boxes, with its unit and the meaning of underlines"
+    "Return LaTeX for the colour scale as five boxes, with its unit and the meaning of underlines"
     *_, ticks = signed_scale(limit)
     exponent, _ = power_of_ten(limit)
     def box(t): return _box(f'${digits_of(t/10.**exponent, 2).replace("−", "-")}$', t, limit)

@@ -61,8 +61,9 @@ def _strip(sheet, x, y, width, height, values, name, colour, low, high):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #008
 def _aligned_strips(view, rows, flagged, width):
-    """Return a body with strips of bars above the sentence, for `rows` as in `_strips`; the columns of `flagged` tokens
-    are shaded"""
+    """Return a body with strips of bars above the sentence
+
+    `rows` is a list like the result of `_strips`. The columns of `flagged` tokens are shaded."""
     left, gap, n = 52, 7, len(view.labels)
     space = width*72 - left - 8
     per_line = int(np.ceil(n / np.ceil(n / (space // 6.6))))
@@ -102,7 +103,7 @@ def _attention_beside_saliency(view, width, high=46):
              'an explanation of the model and the rationale of the data', 'rationale, and explanation or saliency',
              cites=('eraser',), dense=dict(high=34))
 def _explanation_beside_rationale(view, width, high=60):
-    "Draw a strip of bars, with shading behind tokens that the rationale marks; `high` is its height in points"
+    "Draw a strip of bars, with shading behind tokens in the rationale; `high` is the height of the strip in points"
     return _aligned_strips(view, [(view.explanation_name, view.explanation, blue, high)], view.is_marked, width)
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #011
@@ -112,7 +113,7 @@ def _size(view):
     return 7
 
 def _written(values, limit, write=signed_number, missing=''):
-    "Format `values` for display below words, without the power of ten that the colour bar up to `limit` factors out"
+    "Format `values` for display below words, divided by the power of ten in the label of the colour bar"
     exponent, _ = power_of_ten(limit)
     return [missing if np.isnan(v) else write(v/10.**exponent) for v in values]
 
@@ -124,12 +125,11 @@ def _columns(view, numbers, space, size):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #011b
 def _write_numbers(ax, numbers, places, widths, box, line):
-    "Write `numbers` below boxes with a height of `box` points"
     for number, w, (k, x) in zip(numbers, widths, places):
         ax.text(x + w/2, k*line + box + 4.5, number, size=5.5, **middle)
 
 def _name_rows(sheet, x, tops, names):
-    "Write the `names` {points below the top: text} of the rows that start at `tops`, to the left of `x`"
+    "Write `names` {points below the top of a row: text} to the left of `x`, for the rows that start at `tops`"
     for top in tops:
         for y, name in names.items():
             sheet.text(x - 5, top + y, name, fontsize=6.5, ha='right', va='center_baseline', color=grey)
@@ -228,8 +228,9 @@ def _masked_sentence(view, width):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #018
 def _square(view, width, right, label_space=62):
-    """Centre a map next to a margin of `right` points, with `label_space` points for a label; return its left edge, its
-    side and its labels"""
+    """Centre a map in a figure; `right` is the right margin, `label_space` the maximum label width in points
+
+    Return the left edge of the map, its side length and its tick labels."""
     left = 14 + label_width(view.labels, label_space) + 6
     side = min(width*72 - left - right, max(26*len(view.labels), 78))
     return left + (width*72 - left - right - side)/2, side, map_ticks(view, side/len(view.labels), label_space)
@@ -260,7 +261,7 @@ def _mark_region(ax, view, pitch):
 @figure_kind('discard_region', discard_region, 'candidates and discarded positions on the attribution (AD-DROP)',
              'discard_candidates, discarded', example=dict(layer=1, head=2))
 def _discard_region(view, width):
-    "Draw the attribution map with its marks"
+    "Draw the map of `view`, and mark the candidates for discarding and the discarded positions"
     scale, bar_label = _region_scale(view)
     space = 62*min(1, width/3) # for a label, in points
     left = 14 + label_width(view.labels, space) + 6
@@ -405,7 +406,7 @@ _roomy = 3 # points; smaller cells cannot contain a dot
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #028s
 def _mark_masked(ax, is_masked, pitch):
-    "Draw a dot on each masked cell, or fade the unmasked cells if they are too small for dots"
+    "Draw a dot on each masked cell, or fade the unmasked cells if cells are too small for dots"
     if pitch < _roomy:
         return ax.imshow(np.where(is_masked[..., None], 0., [1., 1., 1., .72]))
     y, x = np.nonzero(is_masked)
@@ -439,7 +440,7 @@ def _draw_panel(sheet, view, panel, x, y, width, height, title=True):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #029
 def _every(count, length, least):
-    "Return the smallest step (1, 2, 5, 10, …) with enough space between labels, if `count` items share `length` points"
+    "Return the smallest label step (1, 2, 5, 10, …) with enough space between labels of `count` items"
     return next(digit*10**k for k in range(9) for digit in (1, 2, 5) if digit*10**k*length/count >= least)
 
 def _feature_axis(ax, names, count, height):
@@ -452,7 +453,7 @@ def _feature_axis(ax, names, count, height):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #029b
 def _series_layout(view, panels, width):
-    "Lay out the panels of a long series one below the other; return (height, draw, points between cells)"
+    "Lay out the panels of a long series in a column; return the height, a drawing function and the cell size"
     steps, features = view.saliency.shape
     named = ()
     if len(view.feature_names) == features: named = view.feature_names
@@ -473,7 +474,6 @@ def _series_layout(view, panels, width):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #029c
 def _time_axis(ax, steps, wide):
-    "Label the time steps below a series"
     at = range(0, steps, _every(steps, wide, 22))
     ax.set_xticks(at, map(str, at))
     ax.set_xlabel('time step')
@@ -484,8 +484,9 @@ _short = {'ranking saliency': 'ranking', 'masked copy X̃': 'copy X̃'}
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #030b
 def _square_layout(view, panels, width, dense=False):
-    """Lay out the panels of an image or a short series side by side; return (height, draw, points between cells). If
-    `dense`, use a single row when each panel gets at least 40 points, and reduce the height of a long series."""
+    """Lay out the panels of an image or series in rows; return the height, a drawing function and the cell size
+
+    If `dense`, use a single row when each panel gets at least 40 points, and a minimum height for a long series."""
     rows, columns = _cells(view)
     left, foot, gap = 30, 50, 14
     if view.modality == 'image': left, foot = 10, 34
@@ -522,7 +523,7 @@ def _square_layout(view, panels, width, dense=False):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #031
 def _signal_legend(view, count, pitch):
-    "Return the entries of the legend below the panels, for `count` predictions"
+    "Return the entries of the legend below the panels; `count` is the number of predictions"
     out = [(patch(**_before), 'f(X)'), (patch(**_after), 'f(X̃)')][:count]
     if view.informative is not None:
         out.append((patch(facecolor='white', edgecolor=ink, linewidth=.9, linestyle=(0, (3, 1.6))),
@@ -560,7 +561,6 @@ def _signal_view(view, width, dense=False):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #035
 def _histogram_entries(view):
-    "Return the entries of the legend of two histograms"
     first, second = _histogram_colours(view)
     return [(patch(facecolor=first, edgecolor=grey, linewidth=.5), view.names[0]),
             (lambda ax: ax.plot([1, 13], [4.5, 4.5], color=second, linewidth=1.4), view.names[1]),
@@ -569,7 +569,7 @@ def _histogram_entries(view):
 def _histogram_colours(view): return series_colours(view.names, ['#c8c8c8', blue])
 
 def _draw_histograms(ax, view):
-    "Draw two histograms on top of each other"
+    "Draw two overlaid histograms"
     first, second = _histogram_colours(view)
     ax.axvspan(-view.near, view.near, color='#fdf0d0', zorder=0, linewidth=0)
     ax.stairs(view.fractions[0], view.edges, fill=True, facecolor=first, edgecolor=grey, linewidth=.5)
@@ -597,7 +597,7 @@ def _saliency_distribution(view, width):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #038
 def _answers(rows, space, size):
-    "Return the texts of the aligned `rows` [(texts, is_bold)], shortened to fit, and the widths of their columns"
+    "Return the texts in `rows`, shortened to fit, and the widths of their columns; a row is (texts, is_bold)"
     texts, wide = [], []
     for line, is_bold in rows:
         weights = list(map(weight_of, is_bold))
@@ -715,7 +715,7 @@ def _scale_of_scores(sheet, view, x, y, width):
 @figure_kind('scored_sentence', scored_sentence, 'a sentence and its score (regression)', 'prediction', asks='span',
              least=2.4)
 def _scored_sentence(view, width):
-    "Draw words coloured by saliency, and the scores on a line"
+    "Draw words coloured by saliency, and the scores on a number line"
     size, coloured = _size(view), view.saliency is not None
     left, space, box, line = 10, width*72 - 18, size + 5, size + 19
     if coloured: numbers = _written(view.saliency, view.limit)
@@ -769,7 +769,6 @@ def _evidence_scale(view):
     return Normalize(0, view.limit), fraction_map(), np.array([0, .5, 1])*view.limit, label
 
 def _evidence_entries(view):
-    "Return the entries of the legend"
     marks = [(patch(facecolor=fraction_map()(1.)), 'true'),
              (patch(facecolor='white', edgecolor=grey, linewidth=.4), 'false')]*(view.kind == 'region')
     return marks + [(patch(facecolor=faint), 'not finite')]*bool(np.isnan(view.values).any())
@@ -866,7 +865,7 @@ def _evidence_view(view, width):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #048
 def _fitting(views, width, most_height):
-    """Return (view, body) for each of `views`, with a total height of up to `most_height` points if possible
+    """Return a (view, body) pair for each view, at most `most_height` points high in total if possible
 
     If the views are too high, make them denser, and then narrower, starting with the highest view."""
     def draw(view, width): return bodies[type(view)](view, width)
@@ -885,7 +884,7 @@ def _fitting(views, width, most_height):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #048b
 def _narrowed(view, body, width, most_height):
-    """Return `body` of `view`, or if possible a centred, narrower one that is at most `most_height` points high"""
+    "Return a narrower, centred body of `view` that is at most `most_height` points high, or else `body`"
     for wide in np.arange(width - .25, _least([view]), -.25):
         slim = bodies[type(view)](view, float(wide))
         if slim.height > most_height: continue
@@ -899,7 +898,7 @@ def _marks(views) -> list:
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #051
 def _checked(view):
-    "Return `view` as a list of views that can be drawn"
+    "Return `view` as a list of views; raise an error if any of them cannot be drawn"
     if isinstance(view, (list, tuple)): views = list(view)
     else: views = [view]
     if any(type(one) not in bodies for one in views): figure_kinds() # imports the modules that draw them
@@ -913,7 +912,7 @@ def _least(views): return max(narrowest[type(view)] for view in views)
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #051b
 def _side_by_side(views, columns, width):
-    "Return the number of panels per row: `columns`, or as many of one kind as fit into `width` inches"
+    "Return the number of panels per row: `columns`, or if it is None, as many panels of one kind as fit"
     # panels are legible at their minimum width, and easy to read from 2.6 inches; three stay together if possible
     if columns is None:
         if len({type(view) for view in views}) > 1: return 1
@@ -940,8 +939,7 @@ def _on_one_scale(views):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #051sb
 def _headed(views, heading, titles):
-    """Return `views` with the headings that `heading` selects, with custom `titles` if there are any, and with letters
-    if there are several views"""
+    "Return `views` with the selected parts of their headings, custom `titles` if any, and letters if several"
     if titles is not None:
         if isinstance(titles, str): titles = [titles]
         else: titles = list(titles)
@@ -961,7 +959,7 @@ def _headed(views, heading, titles):
 _for_the_author = re.compile('^To save space|choose layers and heads')
 
 def _without_repeats(drawn):
-    "Return `drawn`, a list of (view, body), in which each note appears only below the last panel that it applies to"
+    "Keep each repeated note of the (view, body) pairs in `drawn` only below the last panel with this note"
     out, later = [], set()
     for view, body in reversed(drawn):
         new_notes = [note for note in (*view.notes, *body.notes) if note not in later]
@@ -973,8 +971,9 @@ def _without_repeats(drawn):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #053b
 def _left_to_the_caption(drawn, views):
-    """Remove the notes from `drawn`, a list of (view, body); return the new list, the notes for the caption and the
-    notes for the author"""
+    """Remove all notes from the (view, body) pairs in `drawn`
+
+    Return the pairs without notes, the notes for the caption, and the notes for the author."""
     notes = list(dict.fromkeys(note for view, body in drawn for note in (*view.notes, *body.notes)))
     for_author = tuple(f'Note: {note}' for note in notes if _for_the_author.search(note))
     captions = ' '.join(view.caption for view in views)
@@ -983,8 +982,9 @@ def _left_to_the_caption(drawn, views):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #053s
 def _laid_out(shown, views, width, columns, heading, most_height):
-    """Lay out the `shown` panels: return their sheets and bodies, the number of panels per row, and the notes for the
-    caption and the author. `width` (inches) and `most_height` (points) are the sizes before enlarging"""
+    """Lay out the panels in `shown` at a given `width` (inches) and `most_height` (points), before enlarging
+
+    Return their sheets and bodies, the number of panels per row, and the notes for the caption and for the author."""
     across = _side_by_side(shown, columns, width)
     if across == 1: drawn = _fitting(shown, width, most_height)
     else: drawn = [(view, bodies[type(view)](view, width/across)) for view in shown]
@@ -1002,8 +1002,9 @@ def _row_height(row):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #053sc
 def _first_that_fits(scales, lay_out, page_height):
-    """Return the first of `scales` at which the result of `lay_out(scale)` fits into `page_height` inches, or else the
-    last scale, and the result"""
+    """Return the first scale with a layout that fits into `page_height` inches, or else the last, and the layout
+
+    `lay_out` is a function that returns the layout for a scale."""
     for scale in scales:
         laid = lay_out(scale)
         sheets, _, across, _, _ = laid
@@ -1014,7 +1015,7 @@ def _first_that_fits(scales, lay_out, page_height):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #05a
 def _cut_words(cut, scale):
-    "Return the warning about artists that reach beyond the page (`cut`)"
+    "Return a warning about the parts of a figure that extend beyond the page, as listed in `cut`"
     far, what = cut[0]
     more = ''
     if len(cut) > 1: more = f' (and {len(cut) - 1} more)'
@@ -1101,7 +1102,7 @@ draw_figure.__qualname__ = 'figure' # messages name the public function
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #054c
 def _heading_parts(view, heading) -> list: # of (parts, their separator)
-    "Return the parts of the title and subtitle of `view` that `heading` moves to the caption"
+    "Return the parts of the title and subtitle of `view` that the option `heading` moves to the caption"
     title = []
     if heading == 'none': title = re.split(r',\s+(?![^()]*\))', str(view.title))
     numbers = []
@@ -1110,13 +1111,12 @@ def _heading_parts(view, heading) -> list: # of (parts, their separator)
     return [(stripped(title), ', '), (stripped(numbers), '; ')]
 
 def _contains(part, words):
-    "Return whether the text `words` contains the words in `part`, ignoring case"
+    "True if `part` occurs in `words` as a sequence of whole words, ignoring case"
     part, words = (' '.join(text.casefold().split()) for text in (part, words))
     return bool(re.search(rf'(?<!\w){re.escape(part)}(?!\w)', words))
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #054cb
 def _as_sentence(parts, between):
-    "Join `parts` of a heading into a sentence"
     words = between.join(parts)
     return f'{words[:1].upper()}{words[1:]}' + '.'*(words[-1:] not in '.!?')
 
@@ -1126,7 +1126,7 @@ def _in_all(part, lists): return all(part in parts for parts in lists)
 def _caption_of(views, titles=None, heading='full') -> str:
     """Return the caption of `views`, with letters and `titles` if there are several
 
-    It also contains the parts that `heading` omits; those that are the same for all views appear once, at the end."""
+    It also contains the parts that the option `heading` omits; parts that all views share appear once, at the end."""
     def left_out(view):
         "Return the clauses and numbers that the heading omits and the caption does not contain"
         parts = (part for part, _ in _heading_parts(view, heading))

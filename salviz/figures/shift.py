@@ -21,7 +21,7 @@ def _range(view, axis):
     return with_margin(*widened(np.nanmin(values), np.nanmax(values)), .08)
 
 def _draw_points(ax, view):
-    "Draw the points and their bars"
+    "Draw the points and bars for their intervals"
     names = view.frame['name'].tolist()
     for colour, (_, row) in zip(series_colours(names, [blue]*len(names)), view.frame.iterrows()):
         if np.isfinite(row.x_low): ax.plot([row.x_low, row.x_high], [row.y]*2, color=colour, linewidth=.7, alpha=.6)

@@ -32,14 +32,14 @@ _not_numbers = {'step', 'epoch', 'kind', 'split'}
 def _has_maps(snapshot): return 'attention' in snapshot.arrays and len(snapshot.tokens) > 0
 
 def _row_numbers(row) -> dict: # {name: number}
-    "Return the numbers in a `row` of the metrics, with the split or the kind of the row in front of their names"
+    "Return the numbers in a `row` of the metrics, with names prefixed by the split or kind of the row"
     kind = _kind(row)
     group = row.get('split') or dict(eval='validation').get(kind, kind)
     return {f'{group}/{name.removeprefix("eval_")}': float(x) for name, x in row.items()
             if name not in _not_numbers and isinstance(x, (int, float)) and not isinstance(x, bool)}
 
 def _run_numbers(run:Run) -> dict: # {step: {name: number}}, sorted
-    "Return the losses, scores and head statistics of `run` at every step"
+    "Return the finite losses, scores and head statistics of `run` at every step"
     found = defaultdict(dict)
     for row in run.metrics:
         if _kind(row) not in ('record', 'heads'): found[row['step']] |= _row_numbers(row)
@@ -82,7 +82,7 @@ def _imported(package, module=None):
                           f'pip install {package}') from None
 
 class _TensorBoard:
-    "Write event files with torch's writer"
+    "A writer of event files with torch's `SummaryWriter`"
     def __init__(self, folder, run):
         self.folder = Path(folder)/run.path.name
         writer = _imported('tensorboard', 'torch.utils.tensorboard').SummaryWriter
@@ -99,14 +99,14 @@ class _TensorBoard:
 
 # %% ../../nbs/11_figures/13_trackers.ipynb #tr33
 class _Logged:
-    "Write numbers and pictures with the `log` method of a tracker's run (Weights & Biases, Trackio)"
+    "A writer that uses the `log` method of a tracker's run (Weights & Biases, Trackio)"
     def write(self, step, numbers, pictures):
         images = {name: self.module.Image(image) for name, image in pictures.items()}
         self.run.log(numbers | images, step=step)
     def close(self): self.run.finish()
 
 class _Wandb(_Logged):
-    "Write an offline run of Weights & Biases"
+    "A writer for an offline run of Weights & Biases"
     def __init__(self, folder, run):
         self.module, self.folder = _imported('wandb'), Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ class _Wandb(_Logged):
                                     config=run.config)
 
 class _Trackio(_Logged):
-    "Write a local run of Trackio, without system metrics"
+    "A writer for a local run of Trackio, without system metrics"
     def __init__(self, folder, run):
         self.module = _imported('trackio')
         self.folder = Path(getattr(import_module('trackio.utils'), 'TRACKIO_DIR', ''))
@@ -127,7 +127,7 @@ class _Trackio(_Logged):
 
 # %% ../../nbs/11_figures/13_trackers.ipynb #tr35
 class _MLflow:
-    "Write a run of MLflow to an SQLite file and a folder of pictures"
+    "A writer for a run of MLflow, with an SQLite file and a folder of pictures"
     def __init__(self, folder, run):
         self.module, self.folder = _imported('mlflow'), Path(folder).absolute()
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -87,7 +87,7 @@ def keep_one(
     dropped:torch.Tensor, # bool [..., query, key]
     allowed:torch.Tensor, # bool, broadcastable: keys that this query may attend to
 ) -> torch.Tensor: # bool [..., query, key]
-    "Return `dropped`, with False in rows that would otherwise lose all their `allowed` keys"
+    "Return the mask `dropped`, set to False in every row that would otherwise lose all its `allowed` keys"
     return and_needed(dropped, any_key(allowed & ~dropped))
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #adv-1
@@ -95,10 +95,10 @@ def keep_one(
 class ADDropVariant(Variant):
     """Further options of AD-DROP; the preset 'paper' uses the defaults, and 'released' follows the authors' code
 
-    Some behaviour of the released code is not available as an option. The released code pools the scores of tagging and
-    translation over the batch, including padded target positions. On STS-B, AA drops the lowest attention. Rows that
-    lose every key attend to padding. IGA leaves the model in eval mode. The size of the region is computed in
-    float32."""
+    The released code also does some things that no option reproduces. It pools the scores of tagging and translation
+    over the batch, including padded target positions. On STS-B, it drops the lowest attention with AA. It lets rows
+    that lose every key attend to padding. After IGA, it leaves the model in eval mode. It computes the size of the
+    region in float32."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(after_dropout=True, pseudo_label='each_step',
                                                           random_form='positions'))
     limits:ClassVar[dict] = dict(nodes=optional(is_count, 'None (each step)'))
@@ -126,7 +126,7 @@ class ADDropVariant(Variant):
 
     @classmethod
     def preset(cls, name:str, arguments:dict) -> dict:
-        "Return the options of the preset called `name` that apply to the attribution and the target"
+        "Return those options of the preset `name` that apply to the attribution and the target"
         attribution, target = arguments.get('attribution', 'gradient'), arguments.get('target', 'pseudo')
         return {k: x for k, x in cls.presets[name].items()
                 if attribution in _read_by[k][0] and not (k == 'pseudo_label' and target == 'gold')}
@@ -171,7 +171,7 @@ def _reject_unused_options(method):
 class _Attributing(Method):
     "Base class of `ADDrop` that computes the attribution in the first pass"
     def explained(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Callable[..., torch.Tensor]:
-        "Return the score that the attribution differentiates, as a function of (outputs, rows)"
+        "Return the score that is attributed, as a function of the model outputs and the rows of the batch"
         task, labels, variant = tasks[task_of(model)], batch.get('labels'), self.variant
         if variant.places == 'last':
             labels = last_queried(labels if labels is not None else task.unlabelled(batch))
@@ -190,7 +190,7 @@ class _Attributing(Method):
     def attributed(
         self, model:torch.nn.Module, batch:dict, progress:'Progress',
     ) -> tuple: # ({layer: [batch, heads, query, key]}, {layer: bool [batch, 1, query, key]})
-        """Return the attribution in every layer, and the keys that each query may attend to
+        """Return the attribution in every selected layer, and masks of the keys that each query may attend to
 
         With RD, random numbers replace the attribution, including at positions that are not allowed."""
         if self.attribution == 'random':
@@ -223,7 +223,7 @@ class _Dropping(_Attributing):
         return keyed_below(batch['example_id'], shape, self.q, progress.seed, progress.step, stream=layer)
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return a plan with the drop masks and the evidence of this step, or an empty plan in plain fine-tuning epochs"
+        "Return a plan with drop masks and the evidence to record, or an empty plan in plain fine-tuning epochs"
         if self.phase(progress) == 'fine-tuning': return Plan()
         attribution, allowed = self.attributed(model, batch, progress)
         candidates, dropped = {}, {}
@@ -259,7 +259,7 @@ class _ComparingNodes(_Dropping):
         return dict(relative_difference=max(apart), same_region=shared / max(1, size))
 
     def epoch_begin(self, trainer:'MethodTrainer', epoch:int) -> None:
-        "Run `nodes_agreement` before the first AD-DROP epoch; store the result and warn if the attributions differ"
+        "Before the first AD-DROP epoch, store the `nodes_agreement` and warn if the attributions differ by over 1%"
         progress, nodes = trainer.progress(), self.variant.nodes
         if nodes is None or self.phase(progress) == 'fine-tuning' or 'nodes_agreement' in trainer.run.state: return
         from salviz.models.loading import full_precision # `loading` imports the methods
@@ -312,9 +312,10 @@ class ADDrop(_ComparingNodes):
         return 'ad_drop'
 
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
-        """Raise an error if `model` cannot be observed or lacks a layer, or if an option does not apply to the task
+        """Raise an error if attention cannot be observed, a layer is missing or an option does not apply to the task
 
-        Cross-tuning requires at least two `epochs`."""
+        Cross-tuning requires at least two `epochs`. RD requires an attention mask that is known without a forward
+        pass."""
         Method.check(self, model, tokenizer, data, epochs)
         check_observable(model)
         check_layers(model, self.layers)
@@ -337,14 +338,14 @@ def drop_uniform(
     seed:int, step:int,
     layer:int,    # number of the layer; any other integer gives independent random numbers
 ) -> torch.Tensor: # float32 [batch, heads, query, key] in [0, 1)
-    """Return the random numbers that select the positions to drop in `layer`, for every example in `batch`
+    """Return the random numbers that decide, for every example in `batch`, which positions to drop in `layer`
 
     Positions are counted from the example's first real token."""
     return keyed_uniform(batch['example_id'], (heads, *_query_and_key(batch)), seed, step, stream=layer)
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #019b
 def _query_and_key(batch) -> tuple: # (query, key), int64 [batch, n] each
-    "Return the position of each token in its text, without counting padding"
+    "Return the query and key positions of the tokens in each text, without counting padding"
     position = (real_tokens(batch).long().cumsum(1) - 1).clamp(min=0)
     return position, position
 
@@ -377,7 +378,7 @@ def _sight(
     device=None,
     causal=None, # whether attention is causal; None: determined by `_looks_back`
 ) -> torch.Tensor: # bool [n, n]
-    "Return a mask of the keys that each query in `layer` of `model` may attend to, for `n` tokens without padding"
+    "Return the attention mask of a layer of `model` for a text of `n` tokens without padding"
     stack = check_part(model)[1]
     config, window = stack.config, getattr(stack.config, 'sliding_window', None)
     if causal is None: causal = _looks_back(stack)
@@ -398,7 +399,7 @@ def attendable(
     batch:dict, # from `Collator`
     layers,     # layers of `model`
 ) -> dict: # {layer: bool [batch, 1, query, key]}
-    "Return a mask of the keys that each query may attend to in each of `layers`, without running the model"
+    "Return a mask of the keys that each query may attend to in each of the `layers`, without running the model"
     real, causal = real_tokens(batch), _looks_back(check_part(model)[1])
     pairs = (real[:, :, None] & real[:, None, :])[:, None]
     return {l: pairs & _sight(model, l, real.shape[1], real.device, causal) for l in layers}
@@ -409,7 +410,7 @@ def check_sight(
     layers=None, # layers of `model`; None: all
     n:int=12,    # tokens per test text
 ):
-    "Raise an error if the attention of `model` differs from the result of `attendable` on two short texts"
+    "Raise an error if the attention mask of `model` differs from the result of `attendable` on two short texts"
     stack, layers = check_part(model)[1], check_layers(model, layers)
     if stack.main_input_name == 'pixel_values': return # all patches attend to each other; `check_images` verifies this
     word = 1 if getattr(stack.config, 'pad_token_id', None) == 0 else 0

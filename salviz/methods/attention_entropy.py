@@ -59,7 +59,7 @@ class AttentionEntropy(Method):
         return Plan(layers=check_layers(model, self.layers))
 
     def terms(self, outputs, maps, plan, batch, progress) -> dict:
-        "Return the negative entropy: mean over the real tokens of each example, sum over layers"
+        "Return the negative entropy, averaged over the real tokens of each example and summed over layers"
         entropy = {l: attention_entropy(maps[l], maps.allowed(l), self.form) for l in plan.layers}
         plan.evidence['attention_entropy'] = {l: x.detach() for l, x in entropy.items()}
         return dict(negative_entropy=Term(-sum(example_mean(x, batch['attention_mask'].bool())

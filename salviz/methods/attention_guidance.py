@@ -88,7 +88,7 @@ def alpha_at(
     constant_steps=20_000, # steps before 'constant-then-linear' begins to fall
     until=1.,              # 'linear': fraction of training after which the weight is 0
 ) -> float:
-    "Return the weight of the guidance loss at `progress`"
+    "Return the weight of the guidance loss at the current step of training"
     if schedule == 'linear': return alpha * max(0., 1 - progress.fraction/until)
     if progress.step < constant_steps: return alpha
     return alpha * max(0., (progress.total_steps - progress.step) / max(1, progress.total_steps - constant_steps))
@@ -102,7 +102,9 @@ def comparable_alpha(
     choices:Sequence[float]=_choices,
     task_fraction:float=.1, # desired ratio of the weighted guidance loss to the task loss
 ) -> float:
-    "Return the weight from `choices` for which the weighted `guidance` is closest to `task_fraction` · `task_loss`"
+    """Return the weight from `choices` for which the weighted `guidance` is closest to `task_fraction` · `task_loss`
+
+    The distance is measured on a logarithmic scale."""
     if not (0 < task_loss < math.inf and 0 < guidance < math.inf):
         raise ValueError(f'AttentionGuidance: alpha cannot be chosen from a task loss of {task_loss:g} and a guidance '
                          f'loss of {guidance:g} in the first step, since both must be positive and finite; '
@@ -113,18 +115,19 @@ def comparable_alpha(
 class _Targets(Method):
     "Base class of `AttentionGuidance` that determines the guided heads and computes their targets"
     def heads(self, model:torch.nn.Module) -> dict:
-        "Return the guided heads of `model`: {layer: {pattern: heads}}"
+        "Return the guided heads of `model` as {layer: {pattern: heads}}"
         return assign_heads(model, self.patterns, self.head_fraction, self.layers, self.custom or ())
 
     def prescribes(self, model:torch.nn.Module) -> dict:
-        "Return the indices of the guided heads in each layer, {layer: heads}"
+        "Return the indices of the guided heads in each layer, as {layer: heads}"
         return {layer: sorted(h for numbers in by_pattern.values() for h in numbers)
                 for layer, by_pattern in self.heads(model).items()}
 
     def targets(self, heads:dict, batch:dict, grid:tuple|None=None) -> dict:
-        """Return the targets of the patterns in `heads`: {pattern: (target [batch, n, n], guided bool [batch])}
+        """Return the target of each pattern in `heads`, and a mask of the examples to which the pattern applies
 
-        For images, `grid` is the `PatchGrid` of the model."""
+        The result is {pattern: (target [batch, n, n], mask [batch])}. For images, `grid` is the `PatchGrid` of the
+        model."""
         targets = {}
         for name in dict.fromkeys(name for by_pattern in heads.values() for name in by_pattern):
             pattern = (self.custom or {}).get(name, name)
@@ -142,7 +145,7 @@ def _of_patterns(
 ) -> dict: # {pattern: [batch, its heads in ascending order, query, key]}
     """Return the attention of the guided heads, grouped by pattern
 
-    The layer is split only once, so that its gradient is assembled once instead of summed over patterns."""
+    The attention is split only once, so that its gradient is assembled once instead of summed over patterns."""
     owner = {h: name for name, numbers in heads.items() for h in numbers}
     runs = [(name, len(list(run))) for name, run in itertools.groupby(range(attention.shape[1]), owner.get)]
     pieces = list(zip((name for name, _ in runs), attention.split([n for _, n in runs], 1)))
@@ -216,11 +219,11 @@ def _check_heads(
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #021
 def _is_by_layer(patterns) -> bool:
-    "Return whether `patterns` has the form {layer: {pattern: heads}}"
+    "Return whether `patterns` is a non-empty dict with integer keys, such as {layer: {pattern: heads}}"
     return isinstance(patterns, dict) and bool(patterns) and all(type(k) is int for k in patterns)
 
 def grid_of(model):
-    "Return the `PatchGrid` of a model that reads images, or None for texts"
+    "Return the `PatchGrid` of a model that reads images, or None for a model that reads texts"
     if reads_patches(model): return patch_grid(model)
     return None
 
@@ -255,7 +258,7 @@ def assign_heads(
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #023
 def _same_pattern(a, b) -> bool:
-    "Return whether two custom patterns are the same function, or equal matrices"
+    "Return whether two custom patterns are the same function or equal matrices"
     if callable(a) or callable(b): return callable(a) and callable(b) and a == b
     return torch.equal(as_pattern(a), as_pattern(b))
 
@@ -280,7 +283,7 @@ def by_pattern(
     custom:dict, # see `_name_of`
     where='',    # name of the layer in errors
 ) -> dict: # {pattern: heads}
-    "Convert the table `heads` of one layer to {pattern: heads}"
+    "Group the heads of one layer by pattern, and add new patterns to `custom`"
     heads_of = {}
     for head, pattern in heads.items():
         if not (isinstance(pattern, str) or callable(pattern)):
@@ -293,7 +296,7 @@ def by_name(
     patterns,    # a table {layer: {head: pattern}} or {(layer, head): pattern}, or a form of `assign_heads`
     custom=None, # {name: pattern}
 ) -> tuple: # (patterns, custom)
-    "Convert `patterns` to a form that `assign_heads` accepts, and return it with {name: pattern} for custom patterns"
+    "Convert `patterns` to a form that `assign_heads` accepts; return it with all custom patterns by name"
     if not isinstance(custom, (dict, type(None))):
         raise ValueError(f'AttentionGuidance: custom must be a dict {{name: pattern}}, got {shown(custom)}')
     custom = dict(custom or {})
@@ -332,7 +335,9 @@ class _Weighting(_Guiding):
         return comparable_alpha(*losses, task_fraction=self.variant.task_fraction)
 
     def prepare(self, trainer:'MethodTrainer') -> None:
-        "Set the weight to `alpha`, the value stored in the run, or a value chosen at the first step, and store it"
+        """Set and store the initial weight: `alpha`, else the value stored in the run, else a newly chosen value
+
+        Warn if the weight never falls or if the weighted guidance loss is much larger than the task loss."""
         self._warn_if_constant(trainer)
         stored = trainer.broadcast(trainer.run.state.get('alpha'))
         self._alpha = stored if self.alpha is None else self.alpha
@@ -382,7 +387,7 @@ def _written_out(
 class _CheckingTexts(_Weighting):
     "Base class of `AttentionGuidance` with the checks for texts"
     def _first_with(self, name, ids, examples) -> int:
-        "Return the index of the first example in `examples` that contains a token of the pattern called `name`"
+        "Return the index of the first example that contains a token of the pattern `name`; raise an error if none does"
         wanted = set(ids.tolist())
         at = next((i for i, tokens in enumerate(examples) if not wanted.isdisjoint(tokens)), None)
         tokens = ', '.join(self._tokenizer.convert_ids_to_tokens(sorted(wanted)))
@@ -421,7 +426,7 @@ class _Checking(_CheckingTexts):
 
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict',
               epochs:int) -> None:
-        "Raise an error if heads, tokens or patterns that the method requires are missing in `model` or `data`"
+        "Raise an error if a pattern cannot be applied to `model` and `data`, for example if its token never occurs"
         Method.check(self, model, tokenizer, data, epochs)
         heads, train = self.heads(model), data['train']
         if grid := grid_of(model): return self._check_patches(heads, train, grid)
@@ -445,10 +450,11 @@ class _Checking(_CheckingTexts):
 class AttentionGuidanceVariant(Variant):
     """Further options of attention guidance; 'paper' uses the defaults, and 'released' follows the authors' code
 
-    'paper' reduces the loss as the code does, because the published weights only make sense with this reduction. The
-    authors' code still differs from 'released' in four ways. Its patterns have rows and columns for padding. Each
-    delimiter is a separate pattern, which you can write as 'delim:TOKEN' in `patterns`. A sentence without the token
-    gets a target of zeros. The pre-training loss is pooled over the batch."""
+    With 'paper', the loss is reduced as in the authors' code, because the published weights only make sense with
+    this reduction. The authors' code still differs from 'released' in four ways. Its patterns have rows and columns
+    for padding. It treats each delimiter as a separate pattern, which you can write as 'delim:TOKEN' in `patterns`.
+    It gives a sentence without the token of a pattern a target of zeros. It pools the pre-training loss over the
+    batch."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(
         boundary='zero', multiple='indicator', schedule='constant-then-linear', after_dropout=True))
     limits:ClassVar[dict] = dict(
@@ -497,7 +503,7 @@ class AttentionGuidance(_Checking):
         self._check_patterns()
 
     def args(self) -> dict:
-        "Return the hyperparameters in the form in which they are saved, with custom patterns as text"
+        "Return the hyperparameters as they are saved, with a name or checksum for each custom pattern"
         def as_text(pattern):
             if callable(pattern): return getattr(pattern, '__name__', type(pattern).__name__)
             P = as_pattern(pattern)
@@ -505,7 +511,7 @@ class AttentionGuidance(_Checking):
         return {**super().args(), 'custom': self.custom and {name: as_text(P) for name, P in self.custom.items()}}
 
     def _check_patterns(self):
-        "Raise an error if `patterns`, `layers` and `custom` contradict each other"
+        "Raise an error if `patterns` is malformed or contradicts `layers` or `custom`"
         by_layer = _is_by_layer(self.patterns)
         every = list(self.patterns.values()) if by_layer else [{} if self.patterns is None else self.patterns]
         self.require(all(isinstance(p, dict) and (p or self.patterns is None) and all(isinstance(k, str) for k in p)

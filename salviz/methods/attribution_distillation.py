@@ -30,7 +30,7 @@ def class_views(
     top=None,           # K: dimensions of an embedding that count; None: all
     create_graph=False, # keep the graph, so that a loss on the views trains `model`
 ) -> torch.Tensor: # [batch, classes, n], 0 at padding
-    "Return the attributions for every class (views), each scaled to norm 1 (Wu et al. 2023)"
+    "Return the attribution vector of every class (its view), scaled to norm 1 (Wu et al. 2023)"
     def log_probability(c): return lambda outputs, rows: full(outputs.logits).log_softmax(-1)[:, c]
     with twice_differentiable(model):
         targets = [log_probability(c) for c in range(model.config.num_labels)]
@@ -71,7 +71,7 @@ class ADKD(Distillation):
 
     def explained(self, model:torch.nn.Module, maps:'Maps|None', batch:dict, layers:tuple, answer:torch.Tensor,
                   create_graph:bool=False) -> torch.Tensor: # [batch, classes, n]
-        "Return the `class_views` of `model`, which is the teacher or the student"
+        "Return the `class_views` of `model`, limited to the `top_dimensions` if it is the teacher"
         top = self.top_dimensions if model is self._loaded[0] else None
         return class_views(model, batch, self.steps, top, create_graph)
 

@@ -85,7 +85,7 @@ class Plan:
         return {k: v() if callable(v) else v for k, v in self.evidence.items()}
 
     def shown_axes(self) -> dict:
-        "Return the axes of the evidence under the names that `shown` uses"
+        "Return the axes of the evidence by the same names as in the result of `shown`"
         return dict(self.axes)
 
 # %% ../../nbs/05_methods/00_base.ipynb #013
@@ -134,7 +134,7 @@ is_count = Limit(lambda x: type(x) is int and x >= 1, 'a positive integer')
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-01c
 def _choices(annotation) -> tuple: # () unless it consists of `Literal` and, optionally, None
-    "Return the values that an `annotation` of `Literal`s allows, including None if it is optional"
+    "Return the values that a `Literal` annotation allows, including None if the annotation is optional"
     parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     if not all(part is types.NoneType or get_origin(part) is Literal for part in parts): return ()
     values = [x for part in parts for x in get_args(part)]
@@ -143,7 +143,7 @@ def _choices(annotation) -> tuple: # () unless it consists of `Literal` and, opt
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-01d
 def _fault_of(name:str, x, annotation=None, limit:Limit|None=None) -> str: # '' if there is none
-    "Return the error message if `x` is not allowed as the argument called `name`"
+    "Return an error message if the value `x` is not allowed for the argument `name`, else an empty string"
     if limit is not None: return '' if limit.fits(x) else f'{name} must be {limit.words}, got {x!r}'
     if annotation is bool: return '' if isinstance(x, bool) else f'{name} must be True or False, got {x!r}'
     choices = _choices(annotation)
@@ -163,12 +163,12 @@ class Variant:
 
     @classmethod
     def preset(cls, name:str, arguments:dict) -> dict:
-        "Return the options of the preset called `name` for a method with these `arguments`"
+        "Return the options that the preset `name` sets for a method with these `arguments`"
         return cls.presets[name]
 
     @classmethod
     def of(cls, variant:'Variant|str', arguments:dict, method:str) -> 'Variant':
-        "Return `variant` itself if it is an object, or a new object if it is the name of a preset"
+        "Return `variant` if it is already a variant object, or create one if it is the name of a preset"
         if isinstance(variant, cls): return variant
         if isinstance(variant, str) and variant in cls.presets: return cls(**cls.preset(variant, arguments))
         raise ValueError(f'{method}: variant must be {", ".join(map(repr, cls.presets))} or a {cls.__name__}, '
@@ -208,7 +208,7 @@ def _split(cls, kind, values:dict) -> tuple: # (arguments, options of the varian
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-05c
 def _with_variant(cls, kind, arguments:dict, options:dict) -> dict:
-    "Return `arguments` with a variant in which `options` are set"
+    "Return the `arguments` with a variant that has these `options`, or unchanged if there are no options"
     if not options: return arguments
     variant = kind.of(arguments.get('variant', 'paper'), arguments, cls.__name__)
     return {**arguments, 'variant': replace(variant, **options)}
@@ -245,7 +245,7 @@ def _checked(cls, init):
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-06
 class _WithOptions:
-    "Base class that stores the arguments of a method and defines how files record them"
+    "Base class that stores the arguments of a method and converts them for saved files"
     limits:ClassVar[dict] = {} # {argument: `Limit`}; only classes that define `limits` check their arguments
     _kind:ClassVar[type|None] = None # class of the variant
 
@@ -263,7 +263,7 @@ class _WithOptions:
 
     @classmethod
     def options(cls) -> dict: # {name: default, or `inspect.Parameter.empty` if it is required}
-        "Return the arguments of the constructor and the options of its variant, in the form in which they are saved"
+        "Return the constructor arguments and variant options with their defaults, by the names used in saved files"
         parameters = cls._parameters()
         kind = _variant_class(parameters)
         return {**{name: p.default for name, p in parameters.items() if not (kind and name == 'variant')},
@@ -271,12 +271,12 @@ class _WithOptions:
 
     @classmethod
     def accepted(cls) -> dict: # {name: is it required?}
-        "Return the names that `from_args` accepts, including names from earlier versions"
+        "Return the names that `from_args` accepts, including earlier names, and whether each name is required"
         required = {name: default is inspect.Parameter.empty for name, default in cls.options().items()}
         return {**required, **dict.fromkeys(_renamed(cls), False)}
 
     def as_variant(self, variant:Variant|str) -> Variant:
-        "Return `variant` itself if it is an object, or a new object if it is the name of a preset"
+        "Return `variant` as a variant object, and store its name if it is a preset"
         self._preset = variant if isinstance(variant, str) else None
         return self._kind.of(variant, vars(self), self.name)
 
@@ -287,7 +287,7 @@ class _WithOptions:
         return values
 
     def args(self) -> dict:
-        "Return the hyperparameters in the form in which they are saved, including the options of the variant"
+        "Return the hyperparameters as they are saved, including the options of the variant"
         return {name: getattr(self, name) for name in self.options()}
 
     @classmethod
@@ -303,7 +303,7 @@ class _WithOptions:
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-07
 class _Described(_WithOptions):
-    "Base class that displays a method and compares it with a recorded one"
+    "Base class that displays a method, gives access to its options and completes recorded arguments"
     @property
     def name(self) -> str:
         "Return the class name, as recorded in the run"
@@ -358,15 +358,13 @@ class Method(_Described):
         return tuple(tasks if declared is None else declared)
 
     def prescribes(self, model:torch.nn.Module) -> dict:
-        "Return the heads of `model` whose attention has a target: {layer: heads}"
+        "Return the heads of `model` whose attention has a target, as {layer: heads}"
         return {}
 
     def __add__(self, other): return Together(self, other)
 
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
-        """Raise an error before training if this method does not work with `model`, `data` or the number of `epochs`
-
-        `data` is a `DatasetDict` of encoded examples."""
+        "Raise an error if this method cannot train `model` on `data`, encoded examples, for this number of `epochs`"
         task, here = task_of(model), self.task_names()
         why = _reason_against(self, task)
         reads_both = answers_images(model)
@@ -386,18 +384,20 @@ class Method(_Described):
         "Prepare an epoch (counted from 1); called after `prepare`"
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:Progress) -> Plan:
-        "Return the plan for the step at `progress` on `batch`"
+        "Return the plan for a training step on `batch`; `progress` is the state of training"
         return Plan()
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:Progress) -> dict:
-        """Return the losses of this step, `{name: Term}`
+        """Return the losses of this step as {name: `Term`}
 
-        `outputs` contains the outputs of all passes, {'main': …, name of a further pass: …}, and `maps` the captured
-        attention of the main pass."""
+        `outputs` is a dict with the outputs of the pass 'main' and of any further passes. `maps` contains the
+        captured attention of the main pass."""
         return {}
 
     def evaluation(self, model:torch.nn.Module, batch:dict) -> AbstractContextManager:
-        "Return a context manager for the pass that scores `batch`; override it to change the model at inference too"
+        """Return a context manager for the pass that scores `batch`
+
+        Override this method to change the model at inference too."""
         return nullcontext()
 
 # %% ../../nbs/05_methods/00_base.ipynb #035x
@@ -409,13 +409,13 @@ class FineTuning(Method):
 
 # %% ../../nbs/05_methods/00_base.ipynb #039
 def check_method_choice(method:Method, name:str, choices):
-    "Raise an error unless the argument called `name` of `method` is one of `choices`"
+    "Raise an error unless the argument `name` of the `method` is one of the `choices`"
     x = getattr(method, name)
     method.require(isinstance(x, (str, bool, int, type(None))) and x in choices,
                    f'{name} must be one of {", ".join(map(repr, choices))}, got {getattr(method, name)!r}')
 
 def check_weight(method:Method, name='weight'):
-    "Raise an error unless the weight called `name` of `method` is a finite non-negative number"
+    "Raise an error unless the weight `name` of the `method` is a finite non-negative number"
     fault = _fault_of(name, getattr(method, name), limit=is_weight)
     method.require(not fault, fault)
 
@@ -427,7 +427,9 @@ def _in_words(x):
     return f'{type(x).__name__} {x!r:.60}'
 
 def _require_kind(method, x, kind, message):
-    "Raise an error unless `x` is an instance of `kind`; `x` is formatted only for the error, because plans are large"
+    """Raise an error unless `x` is an instance of `kind`
+
+    The value is formatted only when the error is raised, because plans are large."""
     if not isinstance(x, kind): method.require(False, f'{message}, got {_in_words(x)}')
 
 # %% ../../nbs/05_methods/00_base.ipynb #555e6327b
@@ -457,7 +459,7 @@ def _check_term(
     term,      # should be a `Term`
     size=None, # number of examples in the batch, if known
 ):
-    "Raise an error unless `term` is a `Term` with one loss per example"
+    "Raise an error unless `name` and `term` are valid; a `Term` needs one loss per example and a finite weight"
     method.require(isinstance(name, str) and name, f'the name of a term must be a string, got {_in_words(name)}')
     taken = name in _metric_names or name.endswith('_weight')
     method.require(not taken,
@@ -530,11 +532,10 @@ class _MergedPlan(Plan):
                          after_dropout=any(part.after_dropout for part in observing))
 
     def _union(self, field):
-        "Merge the dictionaries in the `field` of all parts"
         return {k: v for part in self.parts for k, v in getattr(part, field).items()}
 
     def shown(self) -> dict:
-        "Return the evidence of all methods; if an earlier method uses the same name, append the method's name to it"
+        "Return the evidence of all methods, with the method's name appended to any name that an earlier method uses"
         of_parts = [part.shown() for part in self.parts]
         often = Counter(k for x in of_parts for k in x)
         first = {k: next(i for i, x in enumerate(of_parts) if k in x) for k in often}
@@ -603,7 +604,7 @@ class _Joined(Method):
 
 # %% ../../nbs/05_methods/00_base.ipynb #046
 class Together(_Joined):
-    "A combination of several methods in one training step, `A(...) + B(...)`"
+    "A combination of several methods in one training step, written `A(...) + B(...)`"
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
         "Run the checks of all methods, and raise an error if two of them set a target for the same head"
         for method in self.methods: method.check(model, tokenizer, data, epochs)

@@ -50,16 +50,17 @@ def logit_loss(
     teacher:torch.Tensor, # logits, the same shape
     temperature=1.,       # τ
 ) -> torch.Tensor: # [...], at least in float32
-    "Return τ² KL(softmax(teacher/τ) || softmax(student/τ)) (Hinton et al. 2015)"
+    "Return the distillation loss τ² KL(softmax(teacher/τ) || softmax(student/τ)) (Hinton et al. 2015)"
     kind = torch.promote_types(student.dtype, torch.float32)
     log_q, log_p = ((logits.to(kind)/temperature).log_softmax(-1) for logits in (student, teacher))
     return temperature**2 * F.kl_div(log_q, log_p, reduction='none', log_target=True).sum(-1)
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-015
 def _direction(x, counts): # ([batch, n] with largest magnitude 1, bool [batch]: True unless all values are 0)
-    """Divide each example of `x` by its largest magnitude; return the result and a mask of examples that are not all 0
+    """Set values outside `counts` to 0, and divide each example by its largest magnitude
 
-    Without the division, the squares of very small values would underflow."""
+    Also return a mask of the examples that are not all 0. Without the division, the squares of very small values
+    would underflow."""
     x = torch.where(counts, x, 0.).flatten(1)
     largest = x.detach().abs().amax(-1, keepdim=True)
     return x / torch.where(largest > 0, largest, 1.), largest[:, 0] > 0
@@ -70,7 +71,7 @@ def explanation_loss(
     teacher:torch.Tensor, # the same shape
     counts:torch.Tensor,  # bool, the same shape: values to compare
 ) -> torch.Tensor: # [batch], from 0 to 2, at least in float32; 0 where the teacher's explanation is 0
-    "Return 1 - cosine similarity of two explanations (Parchami-Araghi et al. 2024)"
+    "Return 1 minus the cosine similarity of two explanations (Parchami-Araghi et al. 2024)"
     kind = torch.promote_types(student.dtype, torch.float32)
     (a, has_a), (b, has_b) = (_direction(x.to(kind), counts) for x in (student, teacher))
     both = has_a & has_b
@@ -82,7 +83,7 @@ def explanation_loss(
 class _Opening(Method):
     "Base class of `Distillation` that loads the teacher once"
     def _open(self, task:str) -> tuple: # (model, tokenizer or None)
-        "Load the teacher for `task`"
+        "Return the teacher and its tokenizer, and load them from a run, checkpoint or model name if necessary"
         teacher = self.teacher
         if isinstance(teacher, torch.nn.Module): return unwrapped(teacher), None
         if not isinstance(teacher, Run):
@@ -95,7 +96,7 @@ class _Opening(Method):
         return load_model(teacher)
 
     def loaded(self, model:torch.nn.Module) -> tuple: # (model, tokenizer or None)
-        "Return the teacher for `model`, which is loaded only once"
+        "Load the teacher for `model` on the first call, and return it with its tokenizer"
         if self._loaded is None:
             teacher, tokenizer = self._open(task_of(model))
             self._loaded = unwrapped(teacher), tokenizer
@@ -103,7 +104,7 @@ class _Opening(Method):
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-031
 def _answer(task, logits, batch):
-    "Return the answer for these `logits` in the form of labels for `task`, with -100 at positions without a label"
+    "Return the predictions for these `logits` in the format of labels, with -100 at positions without a label"
     answer = task.predicted(SimpleNamespace(logits=logits), batch)
     if isinstance(task, TokenTask): return torch.where(batch['labels'] != -100, answer, -100)
     return answer
@@ -143,7 +144,7 @@ class _Observing(_Opening):
         return check_layers(model, self.layers if of_student else self.teacher_layers)
 
     def _needed_rows(self, model, batch, layers) -> dict: # {layer: int64 [batch, 1]}
-        "Return the query rows of `layers` that are compared; {} if whole maps are needed"
+        "Return the query rows to capture in `layers`, or an empty dict if whole maps are needed"
         if not layers or self.explanation == 'rollout': return {}
         row = explaining_row(model, batch, self.variant.rows)
         if row is None: return {}
@@ -159,7 +160,7 @@ class _Explaining(_Observing):
         answer:torch.Tensor, # answer to explain, in the form of labels
         create_graph:bool=False, # keep the autograd graph of the saliency
     ) -> torch.Tensor: # [batch, n]; [batch, height, width]; [batch, time, features]
-        "Return the explanation of `answer` by `model`"
+        "Return the attention or saliency that explains this `answer` of the `model`"
         if self.of_attention:
             rollout = self.explanation == 'rollout'
             values, seen = explaining_attention(maps, model, batch, layers, rollout, self.variant.rows)
@@ -219,13 +220,13 @@ class _Caching(_Explaining):
         return {name: torch.cat([part[name] for part in parts]).cpu() for name in parts[0]}
 
     def _cache(self, answers:dict):
-        "Cache the answers that `_explain_all` returns, by example id"
+        "Cache the answers that `_explain_all` returns, sorted by example id"
         order = answers['example_id'].argsort()
         explanations = Explanations(*(answers[k] for k in ('example_id', 'length', 'saliency')))
         self._cached = explanations, answers['logits'][order]
 
     def _cached_answers(self, batch) -> tuple: # (logits, explanation or None)
-        "Look up the teacher's answers for the examples in `batch`"
+        "Return the teacher's cached answers for the examples in `batch`, with NaN for logits that are not cached"
         explanations, logits = self._cached
         explanation = explanations.lookup(batch)
         at = torch.searchsorted(explanations.example_id, batch['example_id']).clamp(max=len(logits) - 1)
@@ -252,7 +253,7 @@ class _Distilling(_Caching):
         return plan
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
-        "Return the losses `distillation` and `explanation`, and `teacher_agreement` with weight 0"
+        "Return the terms `distillation` and `explanation`, and the metric `teacher_agreement` with weight 0"
         model, logits, explanation = plan.targets['distillation']
         task, student = tasks[task_of(model)], outputs['main'].logits
         answer = _answer(task, logits, batch)
@@ -278,7 +279,7 @@ class _CheckingParts(_Distilling):
         self.require(not why, why)
 
     def _check_texts(self, teacher, its_tokenizer, model, tokenizer, data):
-        "Raise an error unless `teacher` has the vocabulary of `model` and accepts texts as long as those in `data`"
+        "Raise an error unless `teacher` has the vocabulary of `model` and can read the longest text in `data`"
         if its_tokenizer is not None: same = its_tokenizer.get_vocab() == tokenizer.get_vocab()
         else: same = teacher.get_input_embeddings().num_embeddings == model.get_input_embeddings().num_embeddings
         self.require(same, f'the teacher {self.args()["teacher"]} and the model have different vocabularies; '
@@ -359,7 +360,7 @@ class _Preparing(_Checking):
                 f'no better than a constant prediction of the mean ({spread:.3g})')*(missed >= spread)
 
     def prepare(self, trainer:'MethodTrainer') -> None:
-        "Move the teacher to the device of the student, and cache its answers where possible"
+        "Move the teacher to the device of the student, check it, and cache its answers where possible"
         teacher, task = self.loaded(trainer.model)[0], tasks[task_of(trainer.model)]
         teacher.to(device_of(trainer.model))
         now, before = weights_checksum(teacher), trainer.broadcast(trainer.run.state.get('distilled_from'))
@@ -423,7 +424,7 @@ class Distillation(_Preparing):
                      f'or the name of a model, got {teacher!r}')
 
     def args(self) -> dict:
-        "Return the hyperparameters in the form in which they are saved, with the teacher as a path, name or class name"
+        "Return the hyperparameters as they are saved, with the teacher as a path, model name or class name"
         x = self.teacher
         named = type(x).__name__ if isinstance(x, torch.nn.Module) else str(getattr(x, 'path', x))
         return {**super().args(), 'teacher': named}

@@ -29,7 +29,7 @@ def drawn_references(
     count:int,               # number of references for each example
     seed:int=0, step:int=0,
 ) -> tuple: # (int64 [count, batch]: places of the references in the batch, float32 [count, batch]: alpha)
-    "Draw `count` references for each example from the rest of the batch, each with an alpha between 0 and 1"
+    "Draw references for each example from the rest of the batch, and an alpha from 0 to 1 for each reference"
     u, alpha = keyed_uniform(example_id, (2, count), seed, step, _stream).permute(1, 2, 0)
     size = len(example_id)
     return (torch.arange(size, device=u.device) + 1 + (u*max(1, size - 1)).long()) % size, alpha
@@ -52,14 +52,17 @@ def expected_gradients(
 
 # %% ../../nbs/05_methods/11_expected_gradients.ipynb #eg-012
 def sparsity_prior(values:torch.Tensor, counts:torch.Tensor) -> torch.Tensor: # [batch], from -2 to 0
-    "Return -2 times the Gini coefficient of the magnitudes of the `values` [batch, n] in `counts`; 0 if all are 0"
+    """Return minus twice the Gini coefficient of the magnitudes of `values`
+
+    Only values at which the mask `counts` is True are included; both tensors have shape [batch, n]. The result is 0
+    if all included values are 0."""
     a, pairs = torch.where(counts, values.abs(), 0.), counts[:, :, None] & counts[:, None]
     differences = torch.where(pairs, (a[:, :, None] - a[:, None]).abs(), 0.).sum((1, 2))
     total = counts.sum(1) * a.sum(1)
     return -torch.where(total > 0, differences / torch.where(total > 0, total, 1.), 0.)
 
 def smoothness_prior(values:torch.Tensor, counts:torch.Tensor) -> torch.Tensor: # [batch]
-    "Return the total variation of `values` [batch, n] over pairs of neighbours that are both in `counts`"
+    "Return the total variation of `values` [batch, n] over neighbours for which the mask `counts` is True"
     return torch.where(counts[:, 1:] & counts[:, :-1], values.diff(dim=1).abs(), 0.).sum(1)
 
 _priors = dict(sparsity=sparsity_prior, smoothness=smoothness_prior)
@@ -81,12 +84,12 @@ class ExpectedGradients(Method):
         self.prior, self.weight, self.references = prior, weight, references
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return a plan with the references from which `terms` computes expected gradients"
+        "Return a plan with the references for the expected gradients in `terms`"
         draws = drawn_references(batch['example_id'], self.references, progress.seed, progress.step)
         return Plan(targets=dict(model=model, references=draws), axes=dict(explanation=('token',)))
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
-        "Return the term `attribution_prior`: the prior of the expected gradients of each example"
+        "Return the term `attribution_prior`: the sparsity or smoothness prior on each example's expected gradients"
         model, references = plan.targets['model'], plan.targets['references']
         target = attribution_target(task_of(model), batch, batch['labels'], of_prediction=True)
         values = expected_gradients(model, batch, target, references, torch.is_grad_enabled())

@@ -34,7 +34,7 @@ def drawn_span(
     fraction:float,      # α: fraction of the tokens in the span
     top_fraction:float,  # β: fraction of the tokens where the span may start
 ) -> torch.Tensor: # bool, the same shape
-    "Return a mask of a span of tokens that starts at one of the highest `scores` and ends within the text"
+    "Return a mask of a span that starts at a token with one of the highest `scores` and ends within the text"
     def part(f): return (real.sum(1)*f + 1e-6).floor().clamp(min=1)
     order = torch.where(real, scores.detach(), -torch.inf).argsort(dim=1, descending=True, stable=True)
     start = order.gather(1, (draw*part(top_fraction)).long()[:, None])
@@ -86,7 +86,7 @@ class HiddenCut(Method):
         feed_forward_outputs(model)
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return a plan with a second pass, in which a span is cut in each layer"
+        "Return a plan with a second pass in which a span is cut in each selected layer"
         layers, real, spans = check_layers(model, self.layers), real_tokens(batch), {}
         task, inputs = tasks[task_of(model)], model_inputs(batch, model)
         draws = keyed_uniform(batch['example_id'], (layers[-1] + 1,), progress.seed, progress.step, 0x31000000)
@@ -107,7 +107,7 @@ class HiddenCut(Method):
                     axes=dict(cut_spans=('token',)))
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
-        "Return the terms `cut_task`, the task loss of the cut pass, and `divergence`"
+        "Return the terms `cut_task` (the task loss of the cut pass) and `divergence`"
         divergence = js_divergence(outputs['main'].logits, outputs['cut'].logits)
         cut_task = plan.targets['task'].loss(outputs['cut'], batch)
         return dict(cut_task=Term(cut_task, self.cut_weight), divergence=Term(divergence, self.weight))

@@ -55,7 +55,7 @@ def normalised(
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-011b
 def _over(x, total):
-    "Return `x / total`, or 0 where the total is 0"
+    "Return `x / total`, or 0 where the total is not positive"
     return torch.where(total > 0, x / torch.where(total > 0, total, 1.), 0.)
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-021
@@ -115,7 +115,7 @@ def retained_alone(
     keep:torch.Tensor, # bool [batch, n]
     pad:int,           # id of the pad token
 ) -> dict: # with the same names
-    "Remove the tokens of `inputs` that are not in `keep`, and close the gaps"
+    "Remove all tokens of `inputs` that the mask `keep` does not select, and close the gaps"
     order = (~keep).long().argsort(dim=1, stable=True)
     is_retained = keep.gather(1, order)
     def moved(name, x):
@@ -131,9 +131,9 @@ def as_many_of_the_rest(
     times:int,               # number of draws
     seed:int=0, step:int=0,
 ) -> list: # of bool [batch, n]
-    """Draw `times` samples of unmarked tokens, each as large as the set of marked tokens
+    """Draw random samples of unmarked tokens, each as large as the set of marked tokens
 
-    If there are fewer unmarked tokens, each sample contains all of them."""
+    The number of samples is `times`. If there are fewer unmarked tokens, each sample contains all of them."""
     rest, draws = counts & ~is_marked, []
     for k in range(times):
         u = keyed_uniform(example_id, (is_marked.shape[1],), seed, step, _rest_stream + k)
@@ -210,7 +210,7 @@ def rolled_out(
     heads=None,  # indices of the heads to use; None: all
     residual=.5, # weight of the residual connection
 ) -> torch.Tensor: # [batch, 1, n, n]
-    "Compute attention rollout with a gradient (Abnar and Zuidema 2020)"
+    "Compute differentiable attention rollout (Abnar and Zuidema 2020)"
     out = None
     for A in maps:
         A = (A if heads is None else A[:, list(heads)]).mean(1)
@@ -224,7 +224,7 @@ def predicting_weights(
     is_answer:torch.Tensor, # bool [batch, n]: tokens of the answer
     rows='last',            # answer tokens that count: 'last' or 'all'
 ) -> torch.Tensor: # [batch, n], each row sums to 1, or to 0 without an answer
-    "Return the weights of the positions that predict the answer: the position before each of its tokens"
+    "Return the weights of the positions that predict the answer: those directly before the answer tokens"
     at = torch.zeros_like(is_answer)
     at[:, :-1] = is_answer[:, 1:]
     if rows == 'last': at &= at.flip(1).cumsum(1).flip(1) == 1
@@ -238,7 +238,9 @@ def image_attention(
     return normalised(A, is_image[:, None].expand_as(A)).mean(1)
 
 def _row_of(model, batch, rows) -> torch.Tensor|None: # int64 [batch]; None: several rows
-    "Return the row that is compared with the rationale; for an image, the row that predicts the answer's last token"
+    """Return the query row to compare with the rationale
+
+    For an image, it is the row that predicts the answer's last token."""
     if 'is_image' not in batch: return explaining_row(model, batch, rows)
     return None if rows == 'mean' else predicting_weights(batch['is_answer']).argmax(1)
 
@@ -324,7 +326,7 @@ class _Marked(Method):
     def counted(self, batch:dict) -> torch.Tensor: # bool [batch, n]
         """Return a mask of the tokens that are compared: tokens of words, or all real tokens if `specials` is set
 
-        For an answer about an image, these are the image tokens."""
+        For an answer about an image, the image tokens are compared."""
         if 'is_image' in batch: return batch['is_image']
         real = batch['attention_mask'].bool()
         if self.variant.specials: return real
@@ -350,7 +352,7 @@ class _Marked(Method):
         return plan
 
     def _copies(self, plan, model, batch, marks, counts, progress) -> Plan:
-        "Add to `plan` a pass over shortened texts: the rationale alone, and samples of as many other tokens"
+        "Add a pass over shortened texts to `plan`: the rationale alone, and samples of as many other tokens"
         is_marked = counts & (marks >= .5)
         texts = [is_marked, *as_many_of_the_rest(is_marked, counts, batch['example_id'], self.variant.negatives,
                                                  progress.seed, progress.step)]
@@ -365,7 +367,7 @@ class _Marked(Method):
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-055
 def _shown(values, counts):
-    "Return the mean of `values` over sets [batch, n], with 0 for tokens that do not count in any set"
+    "Average `values` over sets to shape [batch, n], with 0 for tokens that do not count in any set"
     total = counts.sum(1)
     return torch.where(counts, values, 0.).sum(1) / total.clamp(min=1)
 
@@ -390,7 +392,7 @@ class _Comparing(_Marked):
         return values, seen & counts[:, None]
 
     def _answer_attention(self, maps, plan, batch, counts) -> tuple: # as `explained`
-        "Return the distribution of the answer's attention over image tokens, for each layer"
+        "Return each layer's answer attention over image tokens, and a mask of the values that count"
         row, weights = _row_of(None, batch, self.variant.rows), predicting_weights(batch['is_answer'], 'all')
         if row is None: found = [torch.einsum('bq,bhqk->bhk', weights.to(maps[l]), maps[l]) for l in plan.layers]
         else: found = [maps.rows(l, row)[:, :, 0] for l in plan.layers]
@@ -398,7 +400,7 @@ class _Comparing(_Marked):
         return torch.stack([image_attention(A, counts) for A in found], 1), counts[:, None].expand(-1, len(found), -1)
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
-        "Return the loss `rationale`: the distance between explanations and rationales, or 0 without a rationale"
+        "Return the term `rationale`: the loss between explanations and rationales, or 0 without a rationale"
         left = 1 - progress.fraction if self.variant.schedule == 'linear' else 1.
         weight = self.weight * left / self.marked_fraction
         marks = self.marks(batch)
@@ -420,7 +422,7 @@ def check_explaining_attention(
     method:Method, # method to name in errors
     model, layers, heads, rows, # see `explaining_attention`
 ):
-    "Raise an error if the `layers`, `heads` or `rows` do not exist in `model`"
+    "Raise an error unless the attention of these `layers`, `heads` and `rows` of `model` can explain predictions"
     try: check_observable(model)
     except ValueError as e:
         method.require(False, f"{e}; or train a saliency, such as explanation='input_x_gradient'")
@@ -460,7 +462,7 @@ class _Checking(_Comparing):
 
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict',
               epochs:int) -> None:
-        "Raise an error if the data has no rationales, or if `model` does not support the explanation"
+        "Raise an error if the data has no rationales, or if `model` does not support the explanation, loss or target"
         Method.check(self, model, tokenizer, data, epochs)
         train = data['train']
         kinds = 'flags for words, character spans, fractions of annotators, or None for each text; see load_rationales'
@@ -488,9 +490,10 @@ class _Checking(_Comparing):
 class RationaleGuidedVariant(Variant):
     """Further options of rationale-guided training; the preset 'paper' uses the defaults
 
-    'released' follows the code of ER-Test (Joshi et al. 2022) in two respects: the threshold of 'huber', and a softmax
-    over attention. Three properties of this code are not available as options. KL is divided by the number of tokens.
-    Marked tokens have a larger weight in BCE. All losses except 'order' are pooled over the tokens of a batch."""
+    'released' follows the code of ER-Test (Joshi et al. 2022) in two respects: the threshold of 'huber' and a
+    softmax over attention. Three properties of this code are not available as options. It divides KL by the number
+    of tokens. It gives marked tokens a larger weight in BCE. It pools all losses except 'order' over the tokens of a
+    batch."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(delta=1., normalise='softmax'))
     limits:ClassVar[dict] = dict(delta=is_positive, margin=is_positive, negatives=is_count)
 
@@ -509,7 +512,7 @@ class RationaleGuidedVariant(Variant):
 
     @classmethod
     def preset(cls, name:str, arguments:dict) -> dict:
-        "Return the options of the preset called `name` that apply to the explanation"
+        "Return those options of the preset `name` that apply to the explanation"
         options = cls.presets[name]
         explanation = arguments.get('explanation', 'attention')
         if isinstance(explanation, str) and explanation in ('attention', 'rollout'): return options
@@ -517,7 +520,7 @@ class RationaleGuidedVariant(Variant):
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-052
 def _is_heads(x) -> bool:
-    "Return whether `x` is None or a list of heads"
+    "Return whether `x` is None or a non-empty list of head indices"
     return x is None or isinstance(x, (list, tuple, range)) and len(x) > 0 and all(type(h) is int for h in x)
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-052b
@@ -572,7 +575,7 @@ class RationaleGuided(_Checking):
         elif loss == 'margin': self.cite = ['joshi2022ertest', 'chan2022unirex']
 
     def args(self) -> dict:
-        "Return the hyperparameters in the form in which they are saved, including the scale of 'bce' on attention"
+        "Return the hyperparameters as they are saved, including the normalisation that 'bce' uses for attention"
         args = super().args()
         if self.loss == 'bce' and self.of_attention: return {**args, 'normalise': self.scale}
         return args
@@ -580,7 +583,7 @@ class RationaleGuided(_Checking):
     def completed(self, args:dict) -> dict: return super().completed(recorded_settings('RationaleGuided', args))
 
     def _check_arguments(self):
-        "Raise an error if the explanation cannot be trained, or if the loss does not work with the scale"
+        "Raise an error if the explanation cannot be trained, or if the loss does not work with the normalisation"
         check_trainable(self, 'input_ids')
         if self.loss == 'contrastive': return
         allowed, signed = _scales[self.loss], not self.of_attention and self.variant.ranking == 'signed'

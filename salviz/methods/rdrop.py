@@ -51,7 +51,7 @@ class RDrop(Method):
         return Plan(inputs=dict(second=model_inputs(batch, model)), targets=dict(task=tasks[task_of(model)]))
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
-        "Return the terms `second_task`, the task loss of the second pass, and `divergence`"
+        "Return the terms `second_task` (the task loss of the second pass) and `divergence`"
         divergence = symmetric_divergence(outputs['main'].logits, outputs['second'].logits)
         if divergence.dim() > 1: divergence = example_mean(divergence, batch['labels'] != -100)
         second_task = plan.targets['task'].loss(outputs['second'], batch)

@@ -32,7 +32,7 @@ def drawn_partners(
     alpha:float=.2,          # α of the Beta distribution
     seed:int=0, step:int=0,
 ) -> tuple: # (int64 [batch]: places of the partners in the batch, float32 [batch]: λ)
-    "Draw a partner with the same label for each example, from another domain if the batch contains one"
+    "Draw a partner with the same label for each example, if possible from another domain, and a mixing weight λ"
     u, v = keyed_uniform(example_id, (2,), seed, step, 0x32000000).T
     domains = torch.tensor(np.unique([str(x) for x in domains], return_inverse=True)[1], device=u.device)
     fits = (labels[:, None] == labels) & ~torch.eye(len(labels), dtype=torch.bool, device=u.device)
@@ -47,15 +47,18 @@ def scaled_explanations(
     values:torch.Tensor, # [..., batch, n]
     counts:torch.Tensor, # bool [batch, n]: tokens that count
 ) -> torch.Tensor: # [..., batch, n], 0 elsewhere
-    "Scale explanations to the range from 0 to 1 within each text; 0 if all values of a text are equal"
+    """Scale explanations to the range from 0 to 1 within each text
+
+    If all values of a text are equal, they become 0."""
     low = values.masked_fill(~counts, torch.inf).amin(-1, keepdim=True)
     width = values.masked_fill(~counts, -torch.inf).amax(-1, keepdim=True) - low
     return torch.where(counts & (width > 0), (values - low)/torch.where(width > 0, width, 1.), 0.)
 
 def mixed_explanations(model, batch:dict, partners:tuple, counts:torch.Tensor, create_graph=True) -> tuple:
-    """Return the scaled explanations of the texts and of their mixtures [2, batch, n], and the logits of the mixtures
+    """Return the scaled explanations of the texts and of their mixtures, and the logits of the mixtures
 
-    `partners`: from `drawn_partners`. The passes run in eval mode and full precision."""
+    The explanations have shape [2, batch, n]. `partners` is the result of `drawn_partners`. The passes run in eval
+    mode and full precision."""
     (places, lam), labels, logits = partners, batch['labels'], []
     def score(outputs, rows):
         logits.append(full(outputs.logits)[len(labels):])
@@ -86,7 +89,7 @@ class DRE(Method):
         self.domain, self.weight, self.sparsity, self.mix, self.alpha = domain, weight, sparsity, mix, alpha
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return a plan with a partner for each example, with which `terms` mixes the example in a separate pass"
+        "Return a plan that pairs each example with a partner, so that `terms` can mix their embeddings"
         domains = batch[self.domain] if self.domain else [None]*len(batch['labels'])
         draws = drawn_partners(batch['example_id'], batch['labels'], domains, self.alpha, progress.seed, progress.step)
         return Plan(targets=dict(model=model, partners=draws), axes=dict(explanation=('token',)))

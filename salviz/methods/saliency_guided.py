@@ -60,7 +60,7 @@ def _fill_source(
     block:torch.Tensor,   # int64 [batch, words]
     first='next',         # for masked words without an unmasked word before them: 'next', 'keep' or 'mask'
 ) -> torch.Tensor: # int64 [batch, words]
-    "Return the column of the word that replaces each masked word, or -1 if there is none"
+    "Return the column of the word that replaces each masked word, or -1 if no word replaces it"
     W = low.shape[1]
     column = torch.arange(W, device=low.device).expand_as(low)
     remaining = is_word & ~low
@@ -103,7 +103,7 @@ def mask_words(
 ) -> tuple: # masked input, int64 [batch, n]; positions that were replaced, bool [batch, n]
     """Replace the words with the lowest `saliency` by the nearest unmasked word before them
 
-    In each example, floor(`mask_fraction` · words) words count as low."""
+    In each example, floor(`mask_fraction` · words) words are selected."""
     if first == 'mask' and mask_token_id is None:
         raise ValueError("mask_words: first='mask' requires mask_token_id; if the tokenizer has no mask token, use "
                          "first='next' or 'keep'")
@@ -165,9 +165,9 @@ def mask_cells(
     ranking='signed',      # 'signed': most negative first; 'magnitude': closest to zero first
     patch_size:tuple=None, # (height, width) of patches to mask completely; None: mask pixels or series values
 ) -> tuple: # masked copy, shape of `x`; replaced positions, bool with the shape of `saliency`
-    """Replace the pixels, series values or patches with the lowest `saliency` by `filled`
+    """Replace the pixels, series values or patches with the lowest `saliency` by the values in `filled`
 
-    In each example, floor(`mask_fraction` · number) of them are replaced."""
+    In each example, floor(`mask_fraction` · n) of n pixels, series values or patches are replaced."""
     value = saliency if patch_size is None else _patch_sums(saliency, patch_size, ranking)
     flat = value.flatten(1)
     is_masked = _lowest_features(flat, torch.ones_like(flat, dtype=torch.bool), mask_fraction, ranking).view_as(value)
@@ -179,7 +179,7 @@ def default_saliency(
     model,
     batch:dict, # a few examples of the model's inputs
 ) -> str: # a method of `input_saliency`
-    "Return 'gradient', as in the paper, or 'gradient_norm' for text models that normalise their tokens"
+    "Return 'gradient', as in the paper, or 'gradient_norm' for text models that normalise token embeddings"
     if what_is_read(batch) != 'input_ids': return 'gradient'
     if any(re.search('LayerNorm|RMSNorm', type(m).__name__) for m in model.modules()): return 'gradient_norm'
     try: input_saliency(model, batch, 'gradient')
@@ -191,7 +191,7 @@ def consistency_loss(
     logits:torch.Tensor,        # logits for the input [batch, classes]
     masked_logits:torch.Tensor, # logits for its masked copy [batch, classes]
 ) -> torch.Tensor: # [batch]
-    "Return KL(f(X) || f(X̃)) for each example (eq. 2); the gradient flows through both predictions"
+    "Return the divergence KL(f(X) || f(X̃)) for each example (eq. 2); gradients flow through both predictions"
     dtype = torch.promote_types(logits.dtype, torch.float32)
     log_p, log_q = logits.to(dtype).log_softmax(-1), masked_logits.to(dtype).log_softmax(-1)
     return (log_p.exp() * (log_p - log_q)).sum(-1)
@@ -201,7 +201,7 @@ def consistency_loss_per_class(
     logits:torch.Tensor,        # logits for the input [batch, classes], one sigmoid per class
     masked_logits:torch.Tensor, # logits for its masked copy [batch, classes]
 ) -> torch.Tensor: # [batch]
-    "Return the mean over classes of KL(p || q) for Bernoulli distributions; the gradient flows through both p and q"
+    "Return KL(p || q) between Bernoulli distributions, averaged over classes; gradients flow through both p and q"
     dtype = torch.promote_types(logits.dtype, torch.float32)
     a, b = logits.to(dtype), masked_logits.to(dtype)
     log_ratio = lambda sign: F.logsigmoid(sign*a) - F.logsigmoid(sign*b)
@@ -239,13 +239,13 @@ class SaliencyGuidedVariant(Variant):
 class _FitsInputs(Method):
     "Base class of `SaliencyGuided` that checks the options against the inputs of the model"
     def patch_size(self, model:torch.nn.Module, x:torch.Tensor) -> tuple|None: # (height, width), or None
-        "Return the size of `model`'s patches in images `x` [..., height, width]; None unless patches are masked"
+        "Return the patch size of `model` for images `x` [..., height, width], or None if patches are not masked"
         if self.unit is None: return None
         grid = patch_grid(model)
         return x.shape[-2] // grid.rows, x.shape[-1] // grid.columns
 
     def _check_unit(self, model):
-        "Raise an error if `unit` is set and `model` has no patches, or if `mask_fraction` is less than one patch"
+        "Raise an error if `unit` is set but `model` has no patches or `mask_fraction` selects less than one patch"
         if self.unit is None: return
         self.require(reads_patches(model), f"unit='patch' is for vision transformers; {type(model).__name__} has no "
                                            'patches; omit unit')
@@ -284,14 +284,14 @@ class _FitsInputs(Method):
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #045
 class _Masking(_FitsInputs):
-    "Base class of `SaliencyGuided` that masks the inputs of a batch and compares the two predictions"
+    "Base class of `SaliencyGuided` that masks the inputs and compares the predictions before and after masking"
     def masked_inputs(
         self, model:torch.nn.Module, batch:dict,
         saliency:torch.Tensor, # tokens [batch, n], pixels [batch, height, width] or series [batch, time, features]
         progress:'Progress',   # seed and step, keys of the random fill
         evidence:dict,         # receives the saliency, the masked copy and its mask
     ) -> dict: # model inputs
-        "Return the masked copy of `batch`"
+        "Return the masked model inputs of `batch`, and add them, the saliency and the mask to `evidence`"
         name = what_is_read(batch)
         if name == 'input_ids':
             words = _maskable_words(batch) if tasks[task_of(model)].causal else batch['word_ids']
@@ -355,7 +355,7 @@ class _Explaining(_Masking):
         return labels
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return the masked copy of `batch` with its saliency; with `passes='reuse'`, compute it after the main pass"
+        "Return a plan with a pass over the masked `batch`, computed after the main pass if `passes='reuse'`"
         target, method, plan = self.question(model, batch), self.saliency_for(model, batch), Plan()
         score = score_by(model, self.variant.score)
         if tasks[task_of(model)].several: plan.targets['divergence'] = consistency_loss_per_class

@@ -180,7 +180,7 @@ def _class_saliency(
     steps=20, # m: nodes of integrated gradients
     rows=None, # query row if the saliency is `of_attention`, int64 [batch]; None: the row that the head reads
 ) -> torch.Tensor: # [batch, tokens], 0 at pads
-    "Return the saliency of each token for the logit of a class"
+    "Return the saliency of each token for the logit of a class or for another score"
     if not callable(saliency):
         of_attention = attribution_named(saliency).of_attention
         if of_attention is None: return input_saliency(teacher, batch, saliency, classes, steps)
@@ -211,7 +211,7 @@ def standardised(
     real:torch.Tensor,     # bool [batch, tokens]
     positions=60, # number of positions for mean and deviation, with 0 at padding; 'real': only the real tokens
 ) -> torch.Tensor: # [batch, tokens]; 0 at padding, and in rows without variation
-    "Divide each map by its L2 norm and standardise it (z-score), as in the released code"
+    "Divide the saliency of each example by its L2 norm and standardise it (z-score), as in the released code"
     count = real.sum(-1, keepdim=True)
     if positions != 'real' and (longest := int(count.max())) > positions:
         raise ValueError(f'SalLM: target_positions must be at least {longest}, the number of tokens in the longest '
@@ -230,7 +230,7 @@ def standardised(
 def _mean_logit(outputs, rows): return outputs.logits.mean(-1)
 
 def _label_saliencies(teacher, batch, saliency, steps=20) -> torch.Tensor: # [labels, batch, tokens]
-    "Explain the examples in `batch` for each label of `teacher`"
+    "Compute the saliency of the examples in `batch` for each label of `teacher`"
     classes = [torch.full_like(batch['example_id'], c) for c in range(teacher.config.num_labels)]
     return torch.stack([_class_saliency(teacher, batch, saliency, c, steps) for c in classes])
 
@@ -270,7 +270,7 @@ def query_rows(
     model,
     batch:dict, # batch, with labels if `model` makes a prediction at every token
 ) -> torch.Tensor: # int64 [batch]
-    "Return the query row that predicts the class or score, the tag of one word, or the first token of an answer"
+    "Return the query row that predicts the class or score, the tag of a random word, or the first answer token"
     task = tasks[task_of(model)]
     if not task.per_token: return pooled_rows(model, batch)
     has_label = batch['labels'] != -100
@@ -294,7 +294,7 @@ def _counted_tokens(model, batch:dict) -> torch.Tensor: # bool [batch, tokens]
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-6
 def _token_answer_saliency(teacher, batch, saliency, target, steps) -> torch.Tensor: # [batch, tokens], 0 at pads
-    "Return the saliency of each token for the log-probability of the prediction in `query_rows`"
+    "Return the saliency of each token for the log-probability of the prediction at `query_rows`"
     task, rows = tasks[task_of(teacher)], query_rows(teacher, batch)
     answers = batch['labels']
     if target == 'predicted':
@@ -338,7 +338,6 @@ class Explanations:
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #041
 def _shortest_first(examples) -> np.ndarray: # int64 [examples]: row numbers
-    "Return the indices of the encoded `examples` in order of increasing length"
     return np.argsort(np.asarray(examples['length']), kind='stable')
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #041b
@@ -352,7 +351,7 @@ def explain_batches(
     skip=0,        # number of examples to skip, in order of length
     positions=60,  # target='all_released' only, see `standardised`
 ): # yields arrays example_id, length, saliency, see `Explanations`
-    "Explain all `examples`, and yield the explanations batch by batch"
+    "Explain all `examples`, shortest first, and yield the explanations batch by batch"
     order = _shortest_first(examples).tolist()
     device = None if teacher is None else device_of(teacher)
     for i in range(skip, len(order), batch_size):
@@ -401,7 +400,7 @@ def matching_explanations(
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050
 def _check_explanations(arrays:dict, file):
-    "Raise an error unless the `arrays` example_id, length, saliency and content of `file` are consistent"
+    "Raise an error unless the `arrays` loaded from `file` have the required names, types and sizes"
     kinds = dict(example_id='i', length='i', saliency='f')
     if 'content' in arrays: kinds['content'] = 'i' # not stored by earlier versions
     sound = all(k in arrays and arrays[k].dtype.kind == kind for k, kind in kinds.items())
@@ -413,7 +412,7 @@ def _check_explanations(arrays:dict, file):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050b
 def _load_explanations(run, name:str) -> dict: # arrays
-    "Load the partial or complete explanations called `name` of `run`; raise a `ValueError` that names a damaged file"
+    "Load the partial or complete explanations called `name` from `run`; raise an error if they are damaged"
     file = run.path/'arrays'/f'{name}.safetensors'
     try: arrays = run.load_arrays(name)
     except KeyError: raise ValueError(f'{file} is missing') from None
@@ -421,16 +420,15 @@ def _load_explanations(run, name:str) -> dict: # arrays
     return arrays
 
 def parts_of(run, name:str) -> list: # of paths
-    "List the files with parts of the unfinished arrays called `name` of `run`"
+    "List the files that contain parts of the unfinished arrays called `name` in `run`"
     return sorted((run.path/'arrays').glob(f'{name}.part-*.safetensors'))
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050c
 def _remove_parts(run, name:str):
-    "Remove the files that `parts_of` lists"
     for p in parts_of(run, name): p.unlink()
 
 def _maker_of(run, name:str): # None without a readable part
-    "Return the checksum of the weights that computed the first parts of the arrays called `name` of `run`"
+    "Return the checksum of the model that computed the first readable part of the arrays called `name` in `run`"
     for p in parts_of(run, name):
         try: return _load_explanations(run, p.stem)['weights'].item()
         except (ValueError, KeyError): pass # `_Unfinished` issues a warning
@@ -440,7 +438,7 @@ part_seconds = 60. # computing time after which a part is written
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050ab
 class _Unfinished:
-    """The explanations computed so far for the arrays called `name` of `run`
+    """The explanations computed so far for the arrays called `name` in `run`
 
     They include parts that an earlier process has written."""
     def __init__(self,
@@ -455,7 +453,7 @@ class _Unfinished:
     def _file(self, start): return self.run.path/'arrays'/f'{self.name}.part-{start:08d}.safetensors'
 
     def _part(self, start):
-        "Load the part that starts with example `start`; None if it is missing, damaged, or from other weights"
+        "Return the part that begins with example `start`, or None if it is missing, damaged or from other weights"
         if not self._file(start).exists(): return None
         try:
             part = _load_explanations(self.run, self._file(start).stem)
@@ -474,7 +472,7 @@ class _Unfinished:
         if time.perf_counter() - self.since >= part_seconds: self.write()
 
     def write(self):
-        "Write all batches that have not been stored yet, as one part"
+        "Write a single part with all batches that have not been stored yet"
         if not self.waiting: return
         now = time.perf_counter()
         question = np.frombuffer(json.dumps(self.question).encode(), np.uint8)
@@ -485,7 +483,7 @@ class _Unfinished:
         self.waiting, self.since = [], now
 
     def whole(self) -> dict:
-        "Return all arrays, concatenated"
+        "Concatenate the arrays of all parts and of the batches that have not been written yet"
         return _joined([{k: part[k] for k in ('example_id', 'length', 'saliency', 'content')}
                        for part in (*self.parts, *self.waiting)])
 
@@ -531,7 +529,7 @@ class _Unlabelled(Method):
         except ValueError as e: self.require(False, f'unlabelled: {e}')
 
     def _require_positions(self, longest:int, what:str):
-        "Raise an error if `padded_to` or `target_positions` is used and is less than `longest`, a number of tokens"
+        "Raise an error if `padded_to` or `target_positions` is used but below `longest`, the longest text in tokens"
         used = dict(padded_to=self.variant.loss == 'released', target_positions=self.variant.target == 'all_released')
         for name in (k for k, is_used in used.items() if is_used):
             n = getattr(self.variant, name)
@@ -540,7 +538,7 @@ class _Unlabelled(Method):
                          f'set {name} to {longest} or more, or max_length to {n}')
 
     def companions(self, batch:dict, progress:'Progress') -> dict: # batch with `unlabelled_ratio` texts per example
-        "Draw texts without labels for the examples in `batch` in the step at `progress`"
+        "Draw texts without labels to accompany the examples in `batch` at the current step"
         examples, collate = self._more
         drawn = keyed_uniform(batch['example_id'], (self.variant.unlabelled_ratio,), progress.seed, progress.step,
                               _companion_stream)
@@ -568,7 +566,7 @@ class _Targeting(_Unlabelled):
         return {l: tuple(heads) for l in check_layers(model, self.layers)}
 
     def _target_of(self, model, batch) -> tuple: # (saliency [batch, tokens], (target, counts, rows, real))
-        "Return the target for the attention of `model` on `batch`, and the other arguments of `layer_loss`"
+        "Return the saliency for `batch`, and a tuple of the attention target and other arguments of `layer_loss`"
         saliency, real = self.explanations.lookup(batch), batch['attention_mask'].bool()
         rows = query_rows(model, batch) if self.variant.rows == 'pooled' else None
         counts = _counted_tokens(model, batch)
@@ -593,7 +591,7 @@ class _Targeting(_Unlabelled):
         return plan
 
     def _needed_rows(self, model, rows) -> dict: # {layer: int64 [batch, 1]}
-        "Return the query `rows` to capture in each layer, or {} if whole maps are needed"
+        "Return the query `rows` to capture in each layer, or an empty dict if whole maps are needed"
         # the fused kernel does not return its dropout mask
         if rows is None or self.variant.after_dropout: return {}
         return dict.fromkeys(check_layers(model, self.layers), rows[:, None])
@@ -652,7 +650,9 @@ class _Questioning(_Agreeing):
                     vocabulary=vocabulary)
 
     def _require_same_question(self, tokenizer, answered, run):
-        "Raise an error if the explanations in `run`, described by `answered` (None: unknown), do not match this method"
+        """Raise an error if `answered`, the recorded settings of the explanations in `run`, does not match this method
+
+        Unknown settings (None) are accepted."""
         if answered is None: return
         question = self._question(tokenizer)
         if answered.get('target') == 'all_released': answered = {'target_positions': 'real', **answered} # before 0.2
@@ -664,9 +664,9 @@ class _Questioning(_Agreeing):
                      f'the explanations in {run.path} were computed with another vocabulary; use the same tokenizer')
 
     def _reused_explanations(self, tokenizer, parts:dict) -> dict: # arrays example_id, length, saliency, content
-        """Return the explanations from the source run for `parts` {name: encoded examples}
+        """Return the explanations of the examples in `parts` from the source run
 
-        Raise an error if the settings or the examples do not match."""
+        `parts` is a dict {name: encoded examples}. Raise an error if the settings or the examples do not match."""
         run = self.source if isinstance(self.source, Run) else Run(self.source)
         answered = run.state.get('explained')
         self.require(answered is not None, f'{run.path} contains no explanations; '
@@ -703,12 +703,12 @@ def _teacher_state(path) -> tuple: # (True if training can be resumed, True if t
 class _Teaching(_Questioning):
     "Base class of `SalLM` that loads the teacher or trains it first"
     def _teacher_in(self, path) -> tuple: # (state, None) or (None, error message)
-        "Return the `_teacher_state` of `path`, or the error message if it raises an error"
+        "Return the `_teacher_state` of `path` and None, or None and the error message if `path` cannot be read"
         try: return _teacher_state(path), None
         except (OSError, ValueError) as e: return None, str(e)
 
     def _train_teacher(self, trainer) -> tuple: # (model, tokenizer)
-        "Fine-tune a copy of the model of `trainer`, or resume or load the teacher in the run"
+        "Train a copy of the trainer's model as the teacher, or resume or load the teacher that the run contains"
         from salviz.models.loading import weights_checksum
         path = trainer.home/'teacher'
         again = f'delete the folder {path} to train the teacher again with resume=True'
@@ -741,7 +741,7 @@ class _Teaching(_Questioning):
     def _start_from(self, teacher, trainer):
         """Copy the weights of `teacher` into the model of `trainer`
 
-        If a run is resumed before its first checkpoint, the teacher must be the same."""
+        A run that is resumed before its first checkpoint requires the same teacher as before."""
         from salviz.models.loading import weights_checksum
         now, before = weights_checksum(teacher), trainer.broadcast(trainer.run.state.get('teacher_weights'))
         self.require(before in (None, now),
@@ -773,7 +773,7 @@ class _Explaining(_Teaching):
         return dict(train=trainer.encoded['train'], probes=trainer.probe_set, **more)
 
     def _begun(self, name, teacher, trainer, splits) -> tuple: # (`_Unfinished`, content of all examples by id)
-        "Return the explanations of `splits` that earlier processes have written, and the content of each example"
+        "Return the explanations of `splits` that earlier processes have written, and a hash of each example"
         unfinished = _Unfinished(trainer.run, name, _checksum(teacher), self._question(trainer.tokenizer))
         content, ids = {}, []
         for examples in splits:
@@ -789,7 +789,7 @@ class _Explaining(_Teaching):
         return unfinished, content
 
     def _explain_all(self, teacher, trainer, name='explanations', **state):
-        "Explain all examples, write the arrays called `name` to the run, and then write its `state`"
+        "Explain all examples, write the arrays called `name` to the run, and then update the state of the run"
         if not (teacher is None or isinstance(self.teacher, torch.nn.Module)): teacher.to(device_of(trainer.model))
         run, splits = trainer.run, [*self._splits(trainer).values()]
         unfinished, content = self._begun(name, teacher, trainer, splits)
@@ -829,14 +829,14 @@ def _arrays_of(epoch): return 'explanations' if epoch == 1 else f'explanations-e
 class _Refreshing(_Explaining):
     "Base class of `SalLM` that chooses the explanations for an epoch and refreshes them"
     def _use(self, trainer, epoch):
-        "Use the explanations that were computed at the start of `epoch`"
+        "Load and use the explanations that were computed at the start of this `epoch`"
         arrays = _load_explanations(Run(trainer.home), _arrays_of(epoch))
         self.explanations = Explanations(*(arrays[k] for k in ('example_id', 'length',
                                                                'saliency'))).to(device_of(trainer.model))
         self.explained_epoch = epoch
 
     def _damage(self, run, epoch): # None if there is none
-        "Return a description of the damage to the explanations in `run` from the start of `epoch`"
+        "Return the error message if the explanations of this `epoch` in `run` are missing or damaged, else None"
         try: _load_explanations(run, _arrays_of(epoch))
         except ValueError as e: return str(e)
 
@@ -846,9 +846,10 @@ class _Refreshing(_Explaining):
         return epoch - (epoch - 1) % self.variant.refresh
 
     def epoch_begin(self, trainer:'MethodTrainer', epoch:int) -> None:
-        """Compute new explanations with the current model
+        """Use the explanations for this `epoch`, and compute them with the current model if necessary
 
-        Do nothing if `refresh` does not require them in this `epoch`, or if the run already contains them."""
+        The method does nothing if `refresh` does not require new explanations in this epoch. It loads explanations
+        that the run already contains."""
         from salviz.models.loading import full_precision
         explained = self._explaining_epoch(epoch)
         if explained == self.explained_epoch: return
@@ -872,7 +873,7 @@ class _Refreshing(_Explaining):
 class _Preparing(_Refreshing):
     "Base class of `SalLM` that prepares explanations and weights before training"
     def _where(self, trainer) -> tuple: # (explain now, steps done, epoch of the explanations, checksum of their model)
-        "Return the state of the run; raise an error if it cannot be resumed"
+        "Determine how to start or resume the run; raise an error if the run cannot be resumed"
         run, home = trainer.run, Run(trainer.home)
         done = trainer.broadcast(max(home.checkpoints, default=0))
         refreshes = self.variant.refresh is not None
@@ -894,7 +895,8 @@ class _Preparing(_Refreshing):
     def prepare(self, trainer:'MethodTrainer') -> None:
         """Explain the training set and the probes unless the run already contains the explanations
 
-        With start='teacher', also copy the teacher's weights."""
+        Explanations of a source run are copied instead. With start='teacher', also copy the teacher's weights to the
+        model."""
         run = trainer.run
         if self.variant.unlabelled is not None: self._prepare_unlabelled(trainer)
         new, done, epoch, begun = self._where(trainer)
@@ -916,7 +918,9 @@ class _Preparing(_Refreshing):
 class _CheckingTeacher(_Preparing):
     "Base class of `SalLM` with the checks that compare teacher and model"
     def _check_teacher(self, model, tokenizer):
-        "Return the teacher as a model; raise an error unless it has the task, vocabulary and classes of `model`"
+        """Return the teacher as a model; raise an error unless it has the task, vocabulary and classes of `model`
+
+        With start='teacher', it must also have the architecture of `model`."""
         teacher, its_tokenizer = self._load_teacher()
         if its_tokenizer is not None: same = its_tokenizer.get_vocab() == tokenizer.get_vocab()
         else: same = teacher.get_input_embeddings().num_embeddings == model.get_input_embeddings().num_embeddings
@@ -960,10 +964,10 @@ class _CheckingTeacher(_Preparing):
 class _Checking(_CheckingTeacher):
     "Base class of `SalLM` that checks arguments, model and data before training"
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
-        """Raise an error if the method cannot train `model` on `data` for `epochs`
+        """Raise an error if the method cannot train `model` on `data` for this number of `epochs`
 
-        The layers, heads and rows must exist, the saliency must be computable, and the teacher or the explanations must
-        match the model."""
+        The layers, heads and rows must exist, the saliency must be computable, and the teacher or the explanations
+        must match the model."""
         Method.check(self, model, tokenizer, data, epochs)
         check_observable(model)
         check_layers(model, self.layers)
@@ -992,7 +996,7 @@ class _Checking(_CheckingTeacher):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #slv-0
 def _is_heads(x) -> bool:
-    "Return whether `x` is None or a list of distinct heads"
+    "Return whether `x` is None or a non-empty list of distinct head indices"
     if x is None: return True
     is_list = isinstance(x, (list, tuple, range)) and len(x) > 0 and all(type(h) is int and h >= 0 for h in x)
     return is_list and len(set(x)) == len(x)
@@ -1009,8 +1013,8 @@ def _are_texts(x) -> bool:
 class SalLMVariant(Variant):
     """Further options of SalLM; the preset 'paper' uses the defaults, and 'released' follows the authors' code
 
-    Two properties of the released code are not available as options. It marks 6 of the 60 positions, so that special
-    tokens and padding can be marked. It does not pass an attention mask to the model."""
+    Two properties of the released code are not available as options. It marks 6 of the 60 positions, which may
+    include special tokens and padding. It does not pass an attention mask to the model."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(loss='released', target='all_released', after_dropout=True))
     limits:ClassVar[dict] = dict(
         heads=Limit(_is_heads, 'None (all) or distinct head indices, counted from 0'),
@@ -1103,7 +1107,7 @@ class SalLM(_Checking):
         self._unlabelled_named = None if texts is None else f'{len(texts)} texts, sha256 {fingerprint(texts)[:12]}'
 
     def _check_arguments(self):
-        "Raise an error if arguments contradict each other"
+        "Raise an error if `saliency` is invalid or if arguments contradict each other"
         names, is_function = registered_attributions('input_ids'), callable(self.saliency)
         self.require(is_function or is_attribution(self.saliency, 'input_ids'),
                      f"saliency must be one of {', '.join(map(repr, names))}, an attribution of Captum such as "
@@ -1124,7 +1128,7 @@ class SalLM(_Checking):
         return super().completed(recorded_settings('SalLM', args))
 
     def args(self) -> dict:
-        "Return the hyperparameters in the form in which they are saved, with the teacher as a path or class name"
+        "Return the hyperparameters as they are saved, with the teacher as a path or class name"
         def named(x):
             return (x if x is None or x is False else type(x).__name__ if isinstance(x, torch.nn.Module)
                     else str(getattr(x, 'path', x)))

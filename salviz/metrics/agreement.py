@@ -27,7 +27,7 @@ measures = ('spearman', 'kl', 'top_overlap')
 def _measures(kendall): return measures + ('kendall',)*bool(kendall)
 
 def _tau(x, y):
-    "Return Kendall's tau-b of `x` and `y`, NaN if one of them is constant"
+    "Return Kendall's tau-b of `x` and `y`, or NaN if `x` or `y` is constant"
     from scipy.stats import kendalltau # imported here because it loads slowly
     if np.ptp(x) == 0 or np.ptp(y) == 0: return np.nan
     return float(kendalltau(x, y).statistic)
@@ -89,7 +89,7 @@ def _query_rows(
 _levels = ('head', 'layer', 'mean')
 
 def _array(snapshot, name):
-    "Return the array called `name` with one number per token from `snapshot`; raise an error with the available names"
+    "Return the array called `name` of `snapshot`; raise an error unless it has one number per token"
     if name not in snapshot.arrays:
         raise KeyError(f'this snapshot has no {name}; available: {", ".join(snapshot.arrays) or "nothing"}')
     x = snapshot.arrays[name]
@@ -165,13 +165,12 @@ def agreement_table(
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #032
 def _stacked(tables, *front) -> pd.DataFrame:
-    "Concatenate `tables`, with the columns `front` first"
+    "Concatenate `tables`, and move the given columns to the front"
     whole = pd.concat(tables, ignore_index=True)
     return whole[[*front, *whole.columns.drop([*front])]]
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #032b
 def _check_recorded(run, snapshots):
-    "Raise a `ValueError` if there are no `snapshots` of `run`"
     if not snapshots: raise ValueError(f'{run.path.name} has no snapshots yet')
 
 def run_agreement_table(
@@ -181,7 +180,7 @@ def run_agreement_table(
     step=-1,
     **options, # passed to `agreement_table`
 ) -> pd.DataFrame: # step, probe and the columns of `agreement_table`
-    "Return the `agreement_table` of all probe examples of `run`"
+    "Return the rows of `agreement_table` for all probe examples of a run"
     against = options.get('saliency', 'saliency')
     def is_left_out(s): return step is None and bool(s.info.get('awaited')) and against not in (None, *s.arrays)
     tables = [agreement_table(s, **options).assign(step=s.step, probe=s.probe) for s in run.snapshots(step=step)
@@ -295,8 +294,7 @@ def _paired(a, b):
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #052b
 def _compared(pairs, columns, options):
-    """Concatenate the results of `compare_snapshots` for all `pairs` of snapshots, with the entries of `columns(a, b)`
-    as first columns"""
+    "Concatenate the results of `compare_snapshots` for all `pairs`, with `columns(a, b)` as the first columns"
     return _stacked([compare_snapshots(a, b, **options).assign(**columns(a, b)) for a, b in pairs], *columns(*pairs[0]))
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #052c
@@ -320,7 +318,7 @@ def step_drift(
     probe=None,         # None: all
     **options,          # passed to `compare_snapshots`
 ) -> pd.DataFrame: # probe, step, against and the columns of `compare_snapshots`, with the earlier step as `a`
-    "Measure how much the recordings of `run` change from step to step"
+    "Measure how much the recordings of a run change from step to step"
     check_choice('against', against, ('previous', 'first'))
     pairs, probes = [], [probe]
     if probe is None: probes = run.probes
@@ -339,7 +337,9 @@ def pattern_distance(
     pattern,   # [query, key], or broadcastable to `attention`; None if the sentence has no such pattern
     real=None, # bool [n]: tokens that are not padding; None: all
 ) -> dict: # {'squared', 'mean_squared', 'share'}, each float64 [...]
-    "Return the distance of each head of `attention` from `pattern`; NaN if there is no pattern"
+    """Return two distances of each head's `attention` from `pattern`, and the fraction of attention on the pattern
+
+    All values are NaN if `pattern` is None."""
     A = np.asarray(attention, dtype=np.float64)
     if pattern is None: pattern = np.full(A.shape[-2:], np.nan)
     P = np.asarray(pattern, dtype=np.float64)
@@ -352,7 +352,7 @@ def pattern_distance(
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #064
 def _named_pattern(snapshot, name, boundary, multiple):
-    "Return the pattern called `name` for the sentence of `snapshot`; None if the sentence lacks the pattern's token"
+    "Return the pattern called `name` for a snapshot's sentence, or None if the sentence lacks the pattern's token"
     occurs = dict(delim=snapshot.is_special, period=[t == '.' for t in snapshot.labels]).get(name)
     return pattern_matrix(name, np.ones(len(snapshot.tokens), bool), occurs, boundary, multiple)
 
@@ -364,7 +364,7 @@ def pattern_table(
     boundary='uniform', # boundary of 'next' and 'prev', see `pattern_matrix`
     multiple='uniform', # multiple for 'delim' and 'period', see `pattern_matrix`
 ) -> pd.DataFrame: # layer, head, [pattern], squared, mean_squared, share
-    "Return the distance of each head of `snapshot` from `patterns`"
+    "Return the distance of each head's attention from each of the `patterns`"
     index, maps, _ = _maps_of(snapshot, 'attention', 'head')
     if patterns is not None:
         matrices = patterns

@@ -35,7 +35,7 @@ class Estimate:
         value:float,              # hypothetical effect
         alternative='two-sided',  # or 'greater', 'less': the effect is above or below `value`
     ) -> float:
-        "Return the p-value of the hypothesis that the effect is `value`"
+        "Return the p-value for the null hypothesis that the effect is equal to `value`"
         return _p(self, value, alternative)
 
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-6b
@@ -121,9 +121,10 @@ def tost(
     tasks=None,      # the task of each pair, see `over_tasks`
     sides=2,         # 2: equivalence (neither worse nor better by the margin); 1: no harm (not worse by the margin)
 ) -> float: # NaN without an interval
-    """Test whether a mean difference is smaller than `margin`, and return the p-value
+    """Test whether a mean difference lies within the `margin`, and return the p-value
 
-    The null hypothesis is that the difference is at least as large as the margin."""
+    The null hypothesis is that the difference is at least the margin in either direction. With `sides=1`, it is that
+    the values are worse by at least the margin."""
     problem = ''
     if sides not in (1, 2): problem = f'sides must be 1 (no harm) or 2 (equivalence), got {sides!r}'
     if not (isinstance(margin, Real) and 0 < margin < math.inf):
@@ -141,7 +142,7 @@ def detectable(
     power=.8,        # probability of detection
     confidence=.95,  # confidence level of the interval that must exclude 0
 ) -> float: # NaN with too few pairs
-    "Return the smallest true effect that `n` pairs detect with probability `power`"
+    "Return the smallest true effect that a test of `n` pairs detects with the given `power`"
     check_fraction('power', power)
     check_fraction('confidence', confidence)
     counts = np.atleast_1d(np.asarray(n, dtype=np.float64))
@@ -202,7 +203,7 @@ def detectable_ratio(
     power=.8,        # probability of detection
     confidence=.95,  # confidence level of the interval
 ) -> float: # NaN with too few pairs
-    "Return the smallest true log ratio of standard deviations that a test detects with probability `power`"
+    "Return the smallest true log ratio of standard deviations that a test detects with the given `power`"
     check_fraction('power', power)
     check_fraction('confidence', confidence)
     if not -1 <= r <= 1: raise ValueError(f'r must be a correlation, from -1 to 1, got {r!r}')

@@ -43,7 +43,7 @@ def _pymoo():
 def _front_rows(
     costs, # [values, 2], lower is better
 ) -> np.ndarray: # rows that no other row dominates, sorted by the first cost
-    "Return the indices of the rows of `costs` on the front, including duplicates of a row"
+    "Return the indices of the non-dominated rows of `costs`, sorted by the first cost; duplicates are included"
     costs = np.asarray(costs, dtype=np.float64)
     rows = np.sort(_pymoo().sorting().do(costs, only_non_dominated_front=True))
     return rows[np.lexsort(costs[rows].T[::-1])]
@@ -84,7 +84,7 @@ def _renamed(name, old, new):
     return '_'.join(new if word == old else word for word in words)
 
 def _check_measures(frame, measures):
-    "Raise a `ValueError` if `frame` lacks one of the metrics `measures`"
+    "Raise a `ValueError` if `frame` lacks one of the metrics listed in `measures`"
     have = [c for c in frame.columns if c not in id_columns(frame)]
     for m in measures:
         if m not in have: raise ValueError(f'front: unknown metric {m!r}; available: {", ".join(have) or "none"}')
@@ -126,7 +126,7 @@ def _setting_problem(frame, names, setting, method) -> str:
     return ''
 
 def _of_setting(frame, setting, method):
-    "Return the rows of `frame` that have a value of `setting`, and the name of their method"
+    "Return the rows of one method that have a value of `setting`, and the name of the method"
     names = [c for c in id_columns(frame) if c not in ('method', 'seed', 'run')]
     # without a column 'run', `id_columns` takes a numeric setting for a metric
     if 'run' not in frame and setting in frame: names.append(setting)
@@ -144,13 +144,13 @@ def seeds_interval(
     values,         # one number per seed
     confidence=.95,
 ) -> tuple: # (mean, low, high); low and high are NaN for fewer than two distinct numbers
-    "Return the mean of `values` and Student's confidence interval"
+    "Return the mean and Student's confidence interval of `values`"
     mean, one = over_seeds(values), paired_t(values, np.zeros(len(values)), confidence)
     return mean['mean'], one.low, one.high
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr015b
 def _summed(frame, setting, measures, reported, confidence):
-    "Return one row per value of `setting`: the number of seeds, and mean and interval of each metric"
+    "Return one row per value of the `setting`, with the number of seeds and the mean and interval of each metric"
     rows = []
     for value, group in frame.groupby(setting, sort=True):
         if group['seed'].duplicated().any():
@@ -168,7 +168,9 @@ def _summed(frame, setting, measures, reported, confidence):
 _signs = dict(higher=-1., lower=1.) # factors that turn a metric into a cost
 
 def _costs(frame, measures, better, end=''):
-    "Return `measures` as costs [values, 2], lower is better; `end`: '' (means), '_low' or '_high' (ends of intervals)"
+    """Return the metrics as costs [values, 2], where lower is better
+
+    The argument `end` selects the means (''), or the lower ('_low') or upper ('_high') ends of the intervals."""
     sign = [_signs[better[m]] for m in measures]
     return frame[[f'{m}{end}' for m in measures]].to_numpy(float) * sign
 
@@ -181,7 +183,7 @@ def _ends(frame, measures, better):
 _standings = 'front', 'dominated', 'not distinguished'
 
 def _standing(frame, measures, better):
-    "Return the standing of each row of `frame`: 'front', 'dominated' or 'not distinguished'"
+    "Classify each row of `frame` as 'front', 'dominated' or 'not distinguished'"
     rows, out = _front_rows(_costs(frame, measures, better)), np.full(len(frame), 'not distinguished', dtype=object)
     best, worst = _ends(frame, measures, better)
     bounded = [r for r in rows if np.isfinite(worst[r]).all()]
@@ -194,7 +196,7 @@ def _standing(frame, measures, better):
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr018b
 def _overlapping(frame, measures, better, row:int) -> np.ndarray: # bool [rows]
-    "Return a mask of the other rows of `frame` whose two intervals overlap with those of `row` or are missing"
+    "Return a mask of the other rows whose two intervals overlap with those of the given row or are missing"
     best, worst = _ends(frame, measures, better)
     apart = (worst[row] <= best) | (worst <= best[row])
     out = ~apart.any(1)
@@ -259,7 +261,7 @@ def _check_arguments(measures, better, reference, confidence, have=()): # {measu
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr021c
 def _reference(frame, measures, reference):
-    "Return the reference point (x, y): `reference`, or by default (0, 0) if all values lie between 0 and 1"
+    "Return the reference point (x, y), which defaults to (0, 0) if all values lie between 0 and 1"
     values = frame[list(measures)].to_numpy(float)
     if reference is None and not ((values >= 0) & (values <= 1)).all():
         raise ValueError(f'front: {_reference_needed(measures)}')
@@ -273,7 +275,7 @@ def _area(frame, measures, better, reference):
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr21b
 def _without_runs(study, setting, method, existing):
-    "Return the values of `setting` in the trials of `method` in `study` for which there is no finished run"
+    "Return the values of `setting` that the `study` requests for a `method`, but for which no run has finished"
     requested = (c['settings'].get(setting) for c in study.manifest['cells'] if c['method'] == method)
     return {x for x in requested if isinstance(x, (int, float)) and x not in existing}
 
@@ -371,7 +373,7 @@ def _knee_sentence(front) -> str:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr023sb
 def _area_sentences(front) -> list:
-    "Return sentences on the hypervolume, its reference point, and the metrics that select and report"
+    "Return sentences on the hypervolume, its reference point and the metrics that select the front"
     at = ', '.join(digits_of(r, 4) for r in front.reference)
     out = [f'Hypervolume {front.hypervolume:.3f} with the reference point ({at}).']
     if front.reported:
@@ -386,7 +388,7 @@ def _area_sentences(front) -> list:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr030
 def _between(a:float, b:float, scale='log') -> float:
-    "Return the value in the middle of `a` < `b`, rounded to three digits"
+    "Return the value midway between `a` and `b` on the given `scale`, rounded to three digits"
     check_choice('scale', scale, ('log', 'linear'))
     middle = (a + b)/2
     if scale == 'log': middle = (a*b)**.5 or b/10
@@ -432,7 +434,7 @@ def even_values(
     count:int,   # number of values, at least 2, including both ends
     scale='log', # or 'linear'
 ) -> list:
-    "Return `count` evenly spaced values: the exact ends, and values rounded to three digits between them"
+    "Return evenly spaced values: the exact ends and, between them, values rounded to three digits"
     check_choice('scale', scale, ('log', 'linear'))
     problem = ''
     if type(count) is not int or count < 2: problem = f'count must be an integer of at least 2, got {count!r}'

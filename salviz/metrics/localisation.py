@@ -23,7 +23,7 @@ def box_mask(
     boxes:Sequence,         # (top, left, bottom, right) in pixels, or a list of several boxes
     height:int, width:int,  # size of the image, in pixels
 ) -> np.ndarray: # bool [height, width]
-    "Return the pixels inside at least one of `boxes`"
+    "Return a mask of the pixels inside at least one of the `boxes`"
     listed, mask = np.atleast_2d(np.asarray(boxes, float)), np.zeros((height, width), bool)
     is_valid = listed.ndim == 2 and listed.shape[1] == 4 and (listed[:, :2] < listed[:, 2:]).all()
     check_faults('' if is_valid else
@@ -35,7 +35,7 @@ def box_mask(
 
 # %% ../../nbs/08_metrics/10_localisation.ipynb #0ba17d1f
 def _inside_outline(outline, height, width) -> np.ndarray: # bool [height, width]
-    "Return the pixels whose centres are inside the closed line through the points `outline` = (y, x, y, x, ...)"
+    "Return a mask of the pixels whose centres are inside the `outline` (y, x, y, x, ...), a closed line"
     points, mask = np.reshape(outline, (-1, 2)), np.zeros((height, width), bool)
     down, across = np.arange(height) + .5, np.arange(width) + .5
     for (y0, x0), (y1, x1) in zip(points, np.roll(points, -1, 0)):
@@ -62,7 +62,7 @@ def rationale_mask(
     rationale:'Sequence|np.ndarray|Image',
     height:int, width:int, # size of the image, in pixels
 ) -> np.ndarray: # bool [height, width]
-    "Return the pixels that `rationale` marks; an empty list marks none"
+    "Return a mask of the pixels that a rationale marks; an empty list marks no pixels"
     is_image = hasattr(rationale, 'convert')
     if is_image: rationale = np.asarray(rationale.convert('L'))
     if isinstance(rationale, np.ndarray) and rationale.dtype.kind in 'bu': is_image |= rationale.shape[-1] != 4
@@ -83,7 +83,9 @@ def rationale_mask(
 
 # %% ../../nbs/08_metrics/10_localisation.ipynb #lo09
 def _checked(values, mask) -> tuple: # (values, mask)
-    "Return a map and its mask as arrays; raise a `ValueError` if their shapes differ or if the mask is empty"
+    """Return a heat map and its mask as arrays; raise a `ValueError` if they are invalid
+
+    The shapes must be equal, at least one pixel must be marked, and all values must be finite."""
     values, mask = np.asarray(values, np.float64), np.asarray(mask, bool)
     problem = ''
     if values.ndim != 2 or values.shape != mask.shape:
@@ -94,7 +96,7 @@ def _checked(values, mask) -> tuple: # (values, mask)
     return values, mask
 
 def _grown(mask, by) -> np.ndarray:
-    "Return the pixels in `mask` and their neighbours; `by` is the maximum distance in pixels along each axis"
+    "Extend a mask to all pixels within a maximum distance along each axis"
     for axis in (0, 1):
         padded = np.pad(mask, [(by, by) if i == axis else (0, 0) for i in (0, 1)])
         mask = np.lib.stride_tricks.sliding_window_view(padded, 2*by + 1, axis).any(-1)
@@ -107,7 +109,7 @@ def pointing_game(
     mask:'ArrayLike',     # bool [height, width]: marked pixels
     tolerance:int=0,      # pixels around the mask that also count
 ) -> float: # from 0 to 1
-    "Return the fraction of the pixels with the largest value that are inside `mask` (Zhang et al. 2018)"
+    "Return the fraction of the pixels with the largest value that are inside the mask (Zhang et al. 2018)"
     values, mask = _checked(values, mask)
     return float(_grown(mask, tolerance)[values == values.max()].mean())
 
@@ -116,7 +118,7 @@ def energy_inside(
     values:'ArrayLike',   # heat map [height, width]
     mask:'ArrayLike',     # bool [height, width]: marked pixels
 ) -> float: # from 0 to 1; NaN if no value is positive
-    "Return the fraction of the sum of positive values that is inside `mask` (Wang et al. 2020)"
+    "Return the fraction of the sum of positive values that is inside the mask (Wang et al. 2020)"
     values, mask = _checked(values, mask)
     positive = values.clip(min=0)
     total = positive.sum()
@@ -129,8 +131,10 @@ def localisation(
     masks:Sequence,  # bool [height, width] of each image; None: exclude this image
     tolerance:int=0, # see `pointing_game`
 ) -> dict: # pointing_game, energy, area, images
-    """Return the means of `pointing_game` and `energy_inside` over images, and the mean fraction of marked
-    pixels (`area`), which is the score of a uniform map in both metrics"""
+    """Return the means of `pointing_game` and `energy_inside` over images, and the mean fraction of marked pixels
+
+    The fraction of marked pixels (`area`) is the score of a uniform map in both metrics if `tolerance` is 0. The
+    result also contains the number of images."""
     check_faults('' if len(maps) == len(masks) else
                  f'maps and masks must have the same length, got {len(maps)} and {len(masks)}', 'localisation: ')
     pairs = [_checked(one, mask) for one, mask in zip(maps, masks) if mask is not None]

@@ -34,7 +34,7 @@ class Written(str):
     def write(self,
         path, # .md or .tex; the entries are written to a .bib file with the same name
     ):
-        "Write the text to `path`, and the entries that it cites to a .bib file"
+        "Write the text to the file `path`, and the entries that it cites to a .bib file"
         path = Path(path)
         write_whole(path, for_file(self.rstrip('\n') + '\n').encode())
         entries = for_file('\n\n'.join(self.citations) + '\n')
@@ -47,12 +47,12 @@ class _Cite(tuple): "A citation: the keys of one or several BibTeX entries"
 _markdown_signs = re.compile(r'([\\`*_{}\[\]<>#|$~^@&!])')
 
 def _markdown(text):
-    "Escape `text` for Markdown"
+    "Escape `text` for Markdown, replacing control characters with spaces"
     return _markdown_signs.sub(r'\\\1', re.sub(r'[\x00-\x1f\x7f\u2028\u2029]+', ' ', text))
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-6c
 def _rendered(parts, form):
-    "Render words and citations as text"
+    "Render words and citations as LaTeX or Markdown"
     out = ''
     for part in parts:
         if not isinstance(part, _Cite): out += latex_text(part, prose=True) if form == 'latex' else _markdown(part)
@@ -62,12 +62,12 @@ def _rendered(parts, form):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-9
 def _part(config, *path):
-    "Return the entry of `config` under the nested keys `path`, None if there is no such entry"
+    "Return the value of `config` under the nested keys in `path`, or None if there is no such value"
     for key in path: config = config.get(key) if isinstance(config, dict) else None
     return config
 
 def _all(configs, *path) -> list:
-    "Return the distinct values under the nested keys `path` in `configs`, without None"
+    "Return the distinct values that `configs` have under the nested keys in `path`, without None"
     return different(_part(config, *path) for config in configs)
 
 def _counted(n, what): return f'{n:,} {what}{"s"*(n != 1)}'
@@ -97,7 +97,7 @@ def _splits_of(configs) -> list:
     return list(dict.fromkeys(['train', 'validation', 'test', *(str(k) for x in sizes for k in x)]))
 
 def _named_parts(facts, library):
-    "Return the descriptions in `facts`, such as models or data, separated by commas and followed by their citations"
+    "Return the parts of a comma-separated list of models, data or other facts, each followed by its citation"
     return [part for i, fact in enumerate(facts) for part in (', '*bool(i), fact.words, library.of(fact))]
 
 def _model_parts(configs, library):
@@ -123,7 +123,7 @@ def _data_parts(configs, library):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-12
 def _completed(config, design):
-    "Add the method's name and arguments from the study to `config` if the run has not recorded them"
+    "Return the `config` with the method's name from the study, and with its arguments if none were recorded"
     method = entry_of(config, 'method')
     args = method.get('args') or design.get('args')
     return {**config, 'method': {**method, 'name': design.get('name') or method.get('name'), 'args': args}}
@@ -207,7 +207,7 @@ _measured = dict(
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-14b
 def _measure_words(name, splits):
-    "Describe the metric called `name`; `splits`: the names of the splits of the data"
+    "Describe the metric called `name`, given the names of the data splits"
     if name in _measured: return _measured[name]
     longest_first = sorted(['gap', *splits], key=len, reverse=True)
     split = next((k for k in longest_first if re.match(f'{re.escape(k)}_.', name)), '')
@@ -289,7 +289,9 @@ def methods_text(
     metrics=None,      # names of the metrics to describe; None: all metrics of the study
     grid=True,         # was every method trained with every setting? False: describe only the seeds
 ) -> Written:
-    "Return the methods paragraph of `study`, with the BibTeX entries that it cites in `.citations`"
+    """Return the methods paragraph of a study
+
+    The attribute `citations` of the result contains the BibTeX entries that the paragraph cites."""
     check_choice('methods_text: form', form, ('markdown', 'latex'))
     check_choice('methods_text: test', test, _test_names)
     check_choice('methods_text: correction', correction, _correction_names)
@@ -338,7 +340,7 @@ _pipelines = dict(SequenceClassification='text-classification', TokenClassificat
                   ImageClassification='image-classification')
 
 def _pipeline_of(kind):
-    "Return the Hugging Face task of a model class, None if the class has no specific task"
+    "Return the Hugging Face task of a model class, or None if the class has no specific task"
     return next((tag for end, tag in _pipelines.items() if str(kind or '').endswith(f'For{end}')), None)
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-21b
@@ -359,7 +361,7 @@ def _card_metadata(name, runs, with_results):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-21c
 def _card_scores(run, split='test'): # {name: number}
-    "Return the scores of the run's checkpoint on `split`"
+    "Return the finite scores of the run's checkpoint on one `split`"
     return {k: x for k, x in run.scores(split).items() if isinstance(x, (int, float)) and math.isfinite(x)}
 
 _never_recorded = [
@@ -393,7 +395,7 @@ def _limits(runs):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-22b
 def _score_rows(run) -> tuple: # (heads, rows)
-    "Return the scores of `run` on the test split and any further splits"
+    "Return the headings and the rows of a table: scores of a run on the test split and any further splits"
     scores = {split: _card_scores(run, split) for split in run.splits[2:]}
     several = sum(map(bool, scores.values())) > 1
     rows = [[name.replace('_', ' '), *[split]*several, digits_of(x, 4)]
@@ -402,7 +404,7 @@ def _score_rows(run) -> tuple: # (heads, rows)
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-22c
 def _mean_rows(study) -> tuple: # (heads, rows)
-    "Return the headings and the rows of a table: metrics averaged over seeds, one row per method and setting"
+    "Return the headings and the rows of a table: metrics averaged over seeds, for each method and setting"
     frame, rows = study.results(), []
     measured = frame.columns[list(frame.columns).index('run') + 1:]
     names = [name for name in measured if pd.api.types.is_numeric_dtype(frame[name])]
@@ -417,7 +419,7 @@ def _mean_rows(study) -> tuple: # (heads, rows)
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-22d
 def _result_rows(source, runs):
-    "Return the results as a Markdown table"
+    "Return the lines of a Markdown table with the results, or a sentence if no score was recorded"
     is_run = len(runs) == 1 and isinstance(source, Run)
     head, rows = _score_rows(source) if is_run else _mean_rows(source)
     if not rows: return ['No score was recorded.']
@@ -435,7 +437,9 @@ def model_card(
     source:'Run|StudyResults', # a `Run`, or a `Study` or `StudyResults` with finished runs
     name:str|None=None,        # name of the model; None: the name of the folder
 ) -> Written:
-    "Return a model card in Markdown, with the BibTeX entries that it cites in `.citations`"
+    """Return a model card in Markdown
+
+    The attribute `citations` of the result contains the BibTeX entries that the card cites."""
     if not isinstance(source, Run) and not hasattr(source, 'manifest'):
         raise ValueError(f'model_card: source must be a Run or a study, got {type(source).__name__}; open it with '
                          'Run(folder) or Study.open(folder)')

@@ -42,7 +42,7 @@ def _check_pairs(
 
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #009
 def _flags(text, rationale, i):
-    "Return a mask of the tokens of the `TokenText` `text` that the `rationale` (spans, or flags per word) marks"
+    "Return a mask of the tokens in the `text` that the `rationale` (spans, or flags per word) marks"
     kind = 'words'
     if all(isinstance(mark, (list, tuple, np.ndarray)) for mark in rationale): kind = 'spans'
     try: return rationale_flags(text, **{kind: rationale})
@@ -80,7 +80,7 @@ def auprc(
     rationale,        # [n] flags
     area='trapezoid', # as in ERASER's released code; or 'average_precision'
 ) -> float: # NaN if nothing is marked
-    "Return the area under the precision-recall curve of the ranking `values` against `rationale`"
+    "Return the area under the precision-recall curve of a ranking by `values` against a `rationale`"
     check_choice('area', area, ('trapezoid', 'average_precision'))
     (values, rationale), = _check_pairs([values], [rationale])
     if not rationale.any(): return float('nan')
@@ -94,7 +94,7 @@ def random_auprc(
     n:int, # number of tokens
     k:int, # number of marked tokens, at least one
 ) -> float:
-    "Return the expected `auprc` (with trapezoids) of a random order"
+    "Return the expected value of `auprc` (with trapezoids) for a random order"
     if not 0 < k <= n: raise ValueError(f'k, the number of marked tokens, must be from 1 to n = {n}, got {k}')
     rho = 1.
     if n > 1: rho = (k - 1)/(n - 1)
@@ -136,7 +136,7 @@ def hard_rationale(
 Score = namedtuple('Score', 'precision recall f1')
 
 def _harmonic(p, r) -> float:
-    "Return the harmonic mean of `p` and `r`, or 0 if one of them is 0"
+    "Return the harmonic mean of `p` and `r`, or 0 if `p` or `r` is 0"
     if p > 0 and r > 0: return 2*p*r/(p + r)
     return 0.
 

@@ -59,11 +59,10 @@ def recorded_groups(values) -> tuple: # (names, int [examples])
     return names.tolist(), codes
 
 def predictions_name(split:str) -> str:
-    "Return the name under which a run stores the predictions for `split`"
+    "Return the name under which a run stores the predictions for a `split`"
     return re.sub(r'[^\w.-]', '_', f'{split}_predictions')
 
 def _predictions(run, split) -> dict: # {} if nothing is recorded
-    "Return the recorded predictions of `run` for `split`"
     try: return run.load_arrays(predictions_name(split))
     except KeyError: return {}
 
@@ -92,7 +91,7 @@ def derived_score(
     split:str, # a held-out split
     name:str,  # see `is_derived`
 ) -> float: # NaN if the run lacks the required predictions
-    "Return a score that is computed from the recorded predictions of `run`"
+    "Return a score that is computed from the recorded predictions of a run"
     if name.startswith('group_') or name == 'worst_group':
         table = group_scores(run, split)
         score = table.iloc[:, -1]

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/08_metrics/00_scores.ipynb #006
 def check_lengths(least=0, **lists):
-    "Raise a `ValueError` unless the `lists` {argument: list} have the same length and a minimum length"
+    "Raise a `ValueError` unless the lists have the same length and reach a minimum length (`least`)"
     counts = list(map(len, lists.values()))
     if len({*counts}) > 1 or min(counts) < least:
         raise ValueError(f'{listed(lists)} must have the same length{" and not be empty"*bool(least)}, got '
                          f'{listed(map(str, counts))}')
 
 def check_shapes(description, dimensions, **arrays):
-    "Raise a `ValueError` unless the `arrays` {argument: array} have the same shape, with this number of `dimensions`"
+    "Raise a `ValueError` unless all `arrays` have the same shape and the required number of `dimensions`"
     shapes = [list(np.shape(x)) for x in arrays.values()]
     if shapes.count(shapes[0]) < len(shapes) or len(shapes[0]) != dimensions:
         raise ValueError(f'{listed(arrays)} must be {description}, got shapes {listed(map(str, shapes))}')
@@ -44,16 +44,16 @@ def _check_classes(name, x, where=''):
                          'take argmax(-1) of logits')
 
 def check_finite(name, x):
-    "Raise a `ValueError` that names the argument unless all numbers of the array `x` are finite"
+    "Raise a `ValueError` unless all numbers of the array `x` are finite"
     if not np.isfinite(x).all(): raise ValueError(f'{name} must be finite, got {x[~np.isfinite(x)][0]}')
 
 def check_flags(name, x, advice=''):
-    "Raise a `ValueError` that names the argument unless all entries of the array `x` are 0 or 1"
+    "Raise a `ValueError` unless all entries of the array `x` are 0 or 1"
     is_flag = np.isin(x, (0, 1))
     if not is_flag.all(): raise ValueError(f'{name} must be flags, 0 or 1, got {x[~is_flag][0]}{advice}')
 
 def check_fraction(name, x, whole=False):
-    "Raise a `ValueError` that names the argument unless `x` is between 0 and 1"
+    "Raise a `ValueError` unless `x` is between 0 and 1, or equal to 1 if `whole` is set"
     ends = {True: 'above 0 and at most 1', False: 'between 0 and 1, such as .95'}[whole]
     is_inside = isinstance(x, Real) and (0 < x < 1 or whole and x == 1)
     if not is_inside: raise ValueError(f'{name} must be {ends}, got {x!r}')
@@ -127,7 +127,7 @@ def _fraction_true(flags) -> float:
     return math.nan
 
 def _side_by_side(pairs) -> tuple: # (labels, predictions), int [labelled positions]
-    "Concatenate the `pairs` of all examples"
+    "Concatenate the labels and the predictions of all examples"
     if not pairs: return np.zeros(0, int), np.zeros(0, int)
     labels, predictions = zip(*pairs)
     return np.concatenate(labels), np.concatenate(predictions)
@@ -167,7 +167,7 @@ def _entities(
 
 # %% ../../nbs/08_metrics/00_scores.ipynb #022
 def _is_bio(classes) -> bool:
-    "Return whether the names `classes` are BIO tags, which mark the beginning and the inside of entities"
+    "Return whether all names in `classes` are BIO tags, which mark the beginning and the inside of entities"
     names = [str(c) for c in classes or ()]
     return any(c.startswith('B-') for c in names) and all(c == 'O' or c[:2] in ('B-', 'I-') for c in names)
 
@@ -248,17 +248,17 @@ def matthews(
 
 # %% ../../nbs/08_metrics/00_scores.ipynb #035
 def pooled_row_of(snapshot) -> int|None:
-    "Return the pooled query row of `snapshot`, or None if its head reads several rows"
+    "Return the pooled query row of a snapshot, or None if the classification head reads several rows"
     row, n = snapshot.info.get('pooled_row'), len(snapshot.is_special)
     if row is not None and not 0 <= row < n:
         raise ValueError(f'pooled_row must be one of the {n} tokens (0 to {n - 1}), got {row}')
     return row
 
 def attention_agreement(snapshot:'Snapshot') -> float:
-    """Return Spearman's correlation of attention and |saliency| over the ordinary tokens of `snapshot`
+    """Return Spearman's correlation of attention and |saliency| over the ordinary tokens of a snapshot
 
-    Attention is the mean over heads of the last recorded layer: its pooled row, or the mean over the rows of ordinary
-    tokens if there is none."""
+    Attention is the mean over heads of the last recorded layer: its pooled row, or the mean over the rows of
+    ordinary tokens if no row is pooled."""
     missing = [k for k in ('attention', 'saliency') if k not in snapshot.arrays]
     if missing:
         raise KeyError(f'attention_agreement: the snapshot has no {", ".join(missing)}; '
@@ -276,7 +276,7 @@ def run_agreement(
     run:'Run',   # a `Run`
     step:int=-1, # a recorded step; -1: the last one of each probe
 ) -> float: # NaN if no probe has a defined agreement
-    "Return the mean of `attention_agreement` over the probe examples of `run` at `step`"
+    "Return the mean of `attention_agreement` over the probe examples of a run at one `step`, ignoring NaN"
     agreement = np.array([attention_agreement(s) for s in run.snapshots(step=step)])
     agreement = agreement[~np.isnan(agreement)]
     if len(agreement): return float(agreement.mean())

@@ -31,8 +31,9 @@ def _average_loss(
     split='train',      # 'train': the task loss of every step; 'validation': the loss of every evaluation
     until:int=None,     # use only the first steps, up to this step; None: use all steps
 ) -> float: # NaN if no loss was recorded
-    """Return the mean task loss over training, without auxiliary terms, as a metric of convergence (Deshpande and
-    Narasimhan 2020, section 4.2)"""
+    """Return the mean task loss over training, without auxiliary terms
+
+    This mean is a metric of convergence (Deshpande and Narasimhan 2020, section 4.2)."""
     check_choice('split', split, ('train', 'validation'))
     rows, names = dict(train=(run.train_rows, ('task', 'loss')),
                        validation=(run.eval_rows, ('loss', 'eval_loss')))[split]
@@ -80,7 +81,7 @@ def is_measure(
     return name in _of_run or any(len(name) > len(split) + 1 and name.startswith(f'{split}_') for split in first)
 
 def _split_and_score(run, name) -> tuple: # ('', '') if `name` is not a metric of this form
-    "Split the metric called `name` of `run` into the data split and the score; both may contain '_'"
+    "Split the `name` of a metric of `run` into the data split and the score; both may contain '_'"
     parts = ((split, name.removeprefix(f'{split}_')) for split in ('gap', *run.splits) if name.startswith(f'{split}_'))
     def exists(split, score): return score in run.measures or split != 'gap' and is_derived(score)
     return next(((split, score) for split, score in parts if exists(split, score)), ('', ''))
@@ -93,8 +94,9 @@ def measure_of(
     # be one that is computed from the recorded predictions, such as 'worst_group', see `derived_score`
     name:str,
 ) -> float: # NaN if the metric was not recorded
-    """Return the metric called `name` of `run`; scores belong to the best checkpoint, and `train_loss` is the mean over
-    the last epoch"""
+    """Return the value of the metric called `name` for a run
+
+    Scores belong to the best checkpoint, and `train_loss` is the mean over the last epoch."""
     split, score = _split_and_score(run, name)
     if name in _of_run: x = _of_run[name](run)
     elif split == 'gap': x = _gap(run, score)
@@ -138,7 +140,7 @@ def _runs_frame(
     runs:dict,                                            # {method: list of its `Run`s, one per seed}
     measures=('test_accuracy', 'gap', 'average_loss'),    # names, see `measure_of`
 ) -> pd.DataFrame: # columns method, seed, run, then the metrics
-    "Return a table of metrics of `runs`, one row per run"
+    "Return a table of metrics with one row per run"
     rows = []
     for method, group in runs.items():
         for run in group:
@@ -150,7 +152,7 @@ def _runs_frame(
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #018
 def over_seeds(values) -> dict: # mean, std (of a sample), n; NaN if there are too few
-    "Return mean and standard deviation of `values`, one per seed; NaN and infinity are excluded"
+    "Return the mean, the standard deviation and the number of the finite `values`, one per seed"
     x = np.asarray(values, dtype=np.float64).ravel()
     x = x[np.isfinite(x)]
     mean, std = math.nan, math.nan
@@ -206,7 +208,9 @@ def paired_t(
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #025
 def _resampled_means(d, resamples, seed):
-    "Return means of samples drawn from `d` with replacement: all samples for up to 6 elements, else `resamples`"
+    """Return means of samples drawn from `d` with replacement
+
+    For up to 6 elements, all possible samples are used. For more, `resamples` random samples are drawn."""
     n = len(d)
     if n <= 6: return d[np.indices((n,)*n).reshape(n, -1)].mean(0)
     rng, at_once = np.random.default_rng(seed), max(1, 1_000_000 // n)
@@ -214,7 +218,7 @@ def _resampled_means(d, resamples, seed):
     return np.concatenate([d[rng.integers(n, size=(k, n))].mean(1) for k in sizes])
 
 def _bootstrapped(observed, drawn, n, confidence):
-    "Return the `Comparison` for the `drawn` mean differences"
+    "Return the `Comparison` for the `observed` difference and the differences `drawn` by resampling"
     far = (np.abs(drawn - observed) >= abs(observed) - 1e-12*max(1., abs(observed))).sum()
     low, high = np.quantile(drawn, [(1 - confidence)/2, (1 + confidence)/2])
     return Comparison('bootstrap', n, float(observed), float(low), float(high), float((1 + far) / (1 + len(drawn))))
@@ -301,7 +305,7 @@ def adjust(
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #041
 def _plain_value(x):
-    "Return `x` as a Python value, None if it is missing"
+    "Return `x` as a plain Python value, or None if it is missing"
     if x is None or x is pd.NA or isinstance(x, float) and math.isnan(x): return None
     if isinstance(x, np.generic): return x.item()
     return x
@@ -318,21 +322,21 @@ def _measures_in(frame) -> list: return [c for c in frame.columns if c not in id
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #041s
 def _check_names(argument, names, allowed):
-    "Raise a `ValueError` if one of the `names` in `argument` is not `allowed`"
+    "Raise a `ValueError` if an `argument` contains a name that is not `allowed`"
     unknown = [name for name in names if name not in allowed]
     if unknown:
         available = ', '.join(str(name) for name in allowed if name != 'run')
         raise ValueError(f'{argument} contains the unknown name {unknown[0]!r}; available: {available or "none"}')
 
 def format_value(x) -> str:
-    "Format a value of a setting; floats are written in their shortest form"
+    "Format a value of a setting; floats are rounded to six significant digits"
     if isinstance(x, float): return f'{x:g}'
     return str(x)
 
 def _chosen(frame, where):
-    """Return the rows of `frame` that match `where` or lack one of its settings, and sentences on the selection
+    """Return the rows of `frame` that match all conditions, and sentences on the selection
 
-    `where` is {column: value or list of values}."""
+    The argument `where` is {column: value or list of values}. Rows that lack a setting also match."""
     settings, sentences = set(id_columns(frame)) - {'method', 'seed', 'run'}, []
     for name, wanted in (where or {}).items():
         _check_names('where', [name], frame.columns)
@@ -378,7 +382,7 @@ _tests = dict(t=paired_t, bootstrap=paired_bootstrap)
 _fewest_pairs = dict(t=4, bootstrap=20) # minimum number of pairs for a mark
 
 def _baseline_of(row, base, rows):
-    "Return the row of the baseline `base` to compare `row` with; None if `row` is a baseline or has no baseline"
+    "Return the baseline row to compare `row` with, or None if `row` is a baseline or has none"
     has_base = [base in values for values in zip(*rows)]
     if not any(has_base):
         raise ValueError(f'compare_to must be a row of the table: {", ".join(dict.fromkeys(str(r[0]) for r in rows))}; '
@@ -415,14 +419,14 @@ def _compare(cells, base, test, correction, across=False):
     return out
 
 def _compare_tested(cells, base, test, correction, across, untested):
-    "Apply `_compare_all` to all cells except those of the metrics `untested`; return {} if `base` is None"
+    "Apply `_compare_all` to all cells except those of the `untested` metrics; return {} if `base` is None"
     if base is None: return {}
     without = [untested] if isinstance(untested, str) else untested
     return _compare_all({cell: values for cell, values in cells.items() if cell[1] not in without}, base, test,
                         correction, across)
 
 def _compare_all(cells, base, test, correction, across):
-    "Compare all cells with the row `base`, or with the column `base` of their group of columns"
+    "Compare all cells with the row called `base`, or with the column called `base` in the same group of columns"
     lower = [c for _, c in cells if isinstance(c, tuple) and c[1] == base]
     if not lower: return _compare(cells, base, test, correction, across)
     turned = {((c[0], c[1], *row), ''): values for (row, c), values in cells.items() if isinstance(c, tuple)}
@@ -459,7 +463,7 @@ class _TableFields:
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #8f44e5aa
 class _Titled(_TableFields):
-    "Numbers and titles of a `ResultTable` as texts"
+    "Numbers and titles of a `ResultTable` as strings"
     @property
     def columns(self) -> list:
         "Values or metrics along the columns; columns of two levels are pairs, grouped by their first value"
@@ -472,7 +476,7 @@ class _Titled(_TableFields):
     def caption(self) -> str: return ' '.join(self.sentences)
 
     def number(self, x, column) -> str:
-        "Format `x` for `column`, '' if it is missing"
+        "Format the number `x` for its `column`, or return '' if it is missing"
         if x is None or math.isnan(x): return ''
         if column in self.percent: return f'{100*x:.{max(self.digits - 2, 0)}f}'
         return f'{x:.{self.digits}f}'
@@ -495,7 +499,7 @@ class _Titled(_TableFields):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #047c
 class ResultTable(_Titled):
-    "Means over seeds with standard deviations and comparisons; prints as text, HTML and LaTeX"
+    "Means over seeds with standard deviations and comparisons, which can be printed as text, HTML or LaTeX"
     def heads(self) -> tuple: # (titles of the row columns, titles of the value columns)
         "Return the titles of the columns, with arrows for the better direction"
         return _heads(self)
@@ -510,7 +514,7 @@ class ResultTable(_Titled):
         return [self.title(c[1])*(c[1] is not None) + ' (%)'*(c in self.percent) for c in self.columns]
 
     def grid(self) -> list:
-        "Return the rows as pairs: the titles of the row, and its list of `Cell`s"
+        "Return the rows as pairs of row titles and lists of `Cell`s"
         return _grid(self)
 
     def __repr__(self) -> str: return _text(self)
@@ -557,14 +561,14 @@ def _heads(table) -> tuple: # (titles of the row columns, titles of the value co
     return [table.title(r) for r in table.rows], columns
 
 def _groups(table) -> list:
-    "Return [(title, number of columns)] for columns of two levels"
+    "Return (title, number of columns) for each group of columns, or [] if the columns have one level"
     columns = table.columns
     if not columns or not all(isinstance(c, tuple) for c in columns): return []
     return [(table.title(first), len(list(part))) for first, part in groupby(columns, key=lambda c: c[0])]
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #048c
 def _grid(table) -> list:
-    "Return the rows as pairs: the titles of the row, and its list of `Cell`s"
+    "Return the rows as pairs of row titles and lists of `Cell`s"
     out, with_p = {}, table.with_p
     for r in table.frame.to_dict('records'):
         row, c = tuple(_plain_value(r[k]) for k in table.rows), _plain_value(r[table.column])
@@ -578,12 +582,12 @@ def _grid(table) -> list:
     return [(titled(row), in_order(cells)) for row, cells in out.items()]
 
 def _row_title(table, name, x):
-    "Return the title of the value `x` of `name`; a metric has an arrow for its better direction"
+    "Return the title of the value `x` in the column called `name`; a metric gets an arrow for its better direction"
     if name != 'measure': return table.title(x)
     return table.title(x).replace('_', ' ') + dict(higher=' ↑', lower=' ↓').get(table.better.get(x), '')
 
 def _with_changes(rows, base):
-    "Return `rows` {row: {column: [Cell]}} without the baseline `base`, whose mean is printed before each mean"
+    "Return `rows` ({row: {column: [Cell]}}) without the baseline, and print the baseline's mean before each mean"
     out = {}
     for row, cells in rows.items():
         other = _baseline_of(row, base, list(rows))
@@ -647,7 +651,7 @@ def _ems(text, bold=False):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #056b
 def _table_inches(table, small=None) -> float:
-    "Return the approximate printed width of the LaTeX of `table` in inches, accurate to about 10 %"
+    "Return the approximate printed width in inches of the table in LaTeX, accurate to about 10 %"
     heads, columns = table.heads()
     grid = table.grid()
     def cell(c): return _ems(c.mean or '--', c.best) + (_ems(f' ± {c.std}') + .5)*bool(c.std) + .6*_ems(c.mark)
@@ -659,7 +663,7 @@ def _table_inches(table, small=None) -> float:
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #056c
 def _warn_if_wide(table, small, wide, max_width):
-    "Warn if the LaTeX of `table` is wider than the text column of the page"
+    "Warn if the table in LaTeX is more than 5 % wider than the available width"
     if max_width is None and wide: max_width = 16/2.54
     if max_width is None: max_width = 7.7/2.54
     inches = _table_inches(table, small)
@@ -675,7 +679,7 @@ def _prose(text): return latex_text(text, prose=True)
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #056xb
 def _latex_groups(table) -> list: # of lines
-    "Return the upper level of the column headings, with a rule below each group"
+    "Return the LaTeX lines for the upper level of the column headings, with a rule below each group"
     if not (groups := table.groups()): return []
     start, rules = len(table.rows) + 1, []
     for _, count in groups:
@@ -730,7 +734,9 @@ def _seeds_sentence(frame, seeds):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #059s
 def _undefined_sentence(table, most=4):
-    "Return a sentence on runs whose value is NaN or infinite, except in cells with only NaNs, which print a dash"
+    """Return a sentence on runs with a value of NaN or infinity
+
+    Cells with only NaNs are not mentioned, because they are printed as a dash."""
     missing = []
     for r in table.frame.to_dict('records'):
         titles, c = [table.title(_plain_value(r[k])) for k in table.rows], _plain_value(r[table.column])
@@ -787,7 +793,7 @@ def _test_sentences(table, base, test, correction, levels, fewest, of_table=Fals
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062
 def _filled(cells, rows, column, compared, levels, fewest):
-    "Return the `frame` of a `ResultTable`, without the column of best values"
+    "Return the `frame` of a `ResultTable`, with no value marked as best"
     out = []
     for (row, c), values in cells.items():
         comparison, q = compared.get((row, c), (Comparison('', 0, *[math.nan]*4), math.nan))
@@ -803,7 +809,7 @@ def _filled(cells, rows, column, compared, levels, fewest):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062b
 def _mark_best(table, by_group=False):
-    "Set `best` for the best mean of each column, of each row (if metrics are rows), or of each group within a row"
+    "Mark the best mean of each column, of each row (if metrics are rows), or of each group within a row"
     columns, means = [_plain_value(x) for x in table.frame[table.column]], table.frame['mean']
     across_rows = 'measure' in table.rows and table.column != 'measure'
     if across_rows or by_group and all(isinstance(c, tuple) for c in columns):
@@ -816,7 +822,7 @@ def _mark_best(table, by_group=False):
         if len(here) > 1: _mark_among(table, here, columns[here[0]], table.better.get(measures[here[0]]))
 
 def _mark_among(table, here, column, way):
-    "Mark the rows whose printed mean equals the best printed mean, in the column `best`"
+    "Mark the means among the given rows that are printed like the best one, unless all of them are"
     if way is None: return
     means = table.frame['mean'].iloc[here]
     top = (max if way == 'higher' else min)(means)
@@ -825,12 +831,11 @@ def _mark_among(table, here, column, way):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062s
 def _listed(names) -> list:
-    "Return one or several names as a list"
     if isinstance(names, str): return [names]
     return list(names)
 
 def _table_axes(frame, rows, columns, measure):
-    "Return the rows, the setting along the columns (or None) and the metrics for the arguments of `result_table`"
+    "Derive the rows, the setting along the columns (or None) and the metrics from arguments of `result_table`"
     ids, have, rows, across = id_columns(frame), _measures_in(frame), _listed(rows), None
     if isinstance(columns, str) and columns in ids: across, measures = columns, [measure]
     elif columns is None: measures = have
@@ -849,7 +854,9 @@ def _table_axes(frame, rows, columns, measure):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062x
 def checked_better(better, names=None, who='') -> dict: # a copy
-    "Return a copy of `better`; raise a `ValueError` for invalid directions and for metrics not in `names` (None: any)"
+    """Return a copy of the dict `better`; raise a `ValueError` if a direction or a metric is invalid
+
+    A metric is invalid if `names` does not include it; None allows any metric."""
     for k, way in (better or {}).items():
         if names is not None: _check_names(f'{who}better', [k], names)
         check_choice(f'{who}better[{k!r}]', way, ('higher', 'lower', None))
@@ -857,9 +864,9 @@ def checked_better(better, names=None, who='') -> dict: # a copy
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #062xb
 def _score_problem(frame, columns, measure, ways) -> str:
-    """Explain why a table cannot show the metrics `measure`, or return '' if it can
+    """Explain why a table cannot show the metrics in `measure`, or return '' if it can
 
-    `measure` is {value of the setting `columns`: metric}."""
+    `measure` is {value of the setting along the columns: metric}."""
     if not isinstance(columns, str) or columns not in id_columns(frame):
         return 'measure={value: measure} requires a setting along the columns, such as columns="task"'
     if 'score' in frame: return 'the frame already has a column score, which measure={…} would create'
@@ -871,7 +878,7 @@ def _score_problem(frame, columns, measure, ways) -> str:
     return ''
 
 def _with_score(frame, columns, measure, better):
-    """Add a column 'score' with the metric that `measure` names for each value of the setting `columns`
+    """Add a column 'score' with the metric that `measure` names for each value of the setting along the columns
 
     Return the frame and the better direction of the score."""
     ways = {m: (better or {}).get(m, better_of(m)) for m in measure.values()}
@@ -921,14 +928,14 @@ def _shown_sentence(table, measure, way, average):
     return f'Shown: {table.title(measure).replace("_", " ")}{better}.{last}'
 
 def _cell_sentences(table, place) -> list:
-    "Return sentences that explain the cells: changes, and bold type for the best mean of each `place`"
+    "Return sentences that explain changes in the cells, and bold type for the best mean of each column or row"
     words = []
     if table.change_from is not None: words.append(f'x → y: mean of {table.title(table.change_from)}, then of the row.')
     return words + [f'Bold: the best mean of its {place}.']*bool(table.frame['best'].any())
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #063wb
 def _with_two_levels(frame, columns):
-    "Return the frame with a column of pairs if `columns` are two settings, and the name of that column"
+    "Return the frame and the columns, after combining two settings into one column with pairs of values"
     if isinstance(columns, str) or columns is None or not {*columns} <= {*id_columns(frame)}: return frame, columns
     if len(columns) == 1: return frame, columns[0]
     if len(columns) != 2:
@@ -940,7 +947,7 @@ def _with_two_levels(frame, columns):
     return frame, name
 
 def _in_order_of(frame, rows):
-    "Return the frame with rows grouped by the columns that precede 'measure' in `rows`"
+    "Return the frame with rows grouped by the columns that precede 'measure' in the list `rows`"
     before = rows[:rows.index('measure')]
     if not before: return frame
     keys = list(zip(*(frame[k] for k in before)))
@@ -948,7 +955,9 @@ def _in_order_of(frame, rows):
     return frame.iloc[np.argsort([at[key] for key in keys], kind='stable')].reset_index(drop=True)
 
 def _with_metrics_as_rows(frame, rows, measure, better):
-    "Return (frame, measure, {metric: better direction}) with several metrics below each other, as rows"
+    """Arrange several metrics below each other if `rows` includes 'measure'
+
+    Returns the frame, the metric to show and {metric: better direction}, which is None if metrics are not rows."""
     if 'measure' not in _listed(rows): return frame, measure, None
     have, attrs, ids = _measures_in(frame), frame.attrs, id_columns(frame)
     measures = have if measure is None else _listed(measure)
@@ -960,7 +969,9 @@ def _with_metrics_as_rows(frame, rows, measure, better):
     return frame, 'score', {m: (better or {}).get(m, better_of(m)) for m in measures}
 
 def _measure_of_each_column(frame, columns, measure, better, titles):
-    "Return (frame, measure, better, titles) if `measure` names one metric per value of the setting `columns`"
+    """Create a column 'score' if `measure` names one metric per value of the setting along the columns
+
+    Returns the frame, the metric to show, the better directions and the titles."""
     if not isinstance(measure, dict): return frame, measure, better, titles
     frame, way = _with_score(frame, columns, measure, better)
     heads = {c: f'{c} ({m.replace("_", " ")})' for c, m in measure.items()}
@@ -968,7 +979,10 @@ def _measure_of_each_column(frame, columns, measure, better, titles):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #20d15530
 def _arranged(frame, rows, columns, measure, better, titles):
-    "Return (frame, columns, measure, better, titles, {metric: better direction} if metrics are rows)"
+    """Prepare the frame and the arguments of `result_table` for two settings as columns and for several metrics
+
+    Returns the frame, the arguments columns, measure, better and titles, and {metric: better direction}. The last
+    item is None if metrics are not rows."""
     frame, columns = _with_two_levels(frame, columns)
     frame, measure, ways = _with_metrics_as_rows(frame, rows, measure, better)
     if ways: better = None
@@ -983,7 +997,7 @@ def _table_faults(cells, across, compare_to, average, p_values, change):
     if p_values and isinstance(next(iter(cells))[1], tuple): yield 'p_values requires headings with one level'
 
 def _of_columns(cells, across, measure, better, ways_of_rows, percent):
-    "Return {column or metric in the rows: better direction}, and the columns that are printed in per cent"
+    "Return the better directions by column, or by metric if metrics are rows, and the columns printed in per cent"
     if not across: return better, tuple(percent)
     shown = list(dict.fromkeys(c for _, c in cells))
     return ways_of_rows or dict.fromkeys(shown, better[measure]), tuple(shown)*(measure in percent)
@@ -1019,8 +1033,7 @@ def result_table(
     untested:str|Sequence[str]=(),      # metrics that are not compared with the baseline, such as the cost
     about:str|None=None,                # sentences for the caption: model, data, settings; None: `frame.attrs['about']`
 ) -> ResultTable:
-    """Return a table of means and standard deviations over seeds, with the best values and paired comparisons with a
-    baseline"""
+    "Return a table of means and standard deviations over seeds, with paired comparisons to a baseline"
     origin = {k: frame.attrs[k] for k in ('origin',) if k in frame.attrs}
     names, about = tuple(frame.attrs.get('names', ())), frame.attrs.get('about', '') if about is None else about
     frame, columns, measure, better, titles, ways = _arranged(frame, rows, columns, measure, better, titles)

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #r007
 def state_of(path) -> str:
-    "Return the state of the run in `path`: 'missing', 'finished', 'interrupted' (it can be resumed) or 'broken'"
+    """Return the state of the run in the folder `path`: 'missing', 'finished', 'interrupted' or 'broken'
+
+    An interrupted run can be resumed."""
     if not path.exists(): return 'missing'
     try: run = Run(path)
     except (FileNotFoundError, ValueError): return 'broken'
@@ -65,11 +67,11 @@ class _StudyFolder:
         return self
 
     def is_current(self, measure:str, record:dict, run:Run) -> bool:
-        "Return whether the metric in `record` of `run` is current; always true if the metric's definition is unknown"
+        "Return whether a recorded metric is current; always True here, because its definition is unknown"
         return True
 
     def _record(self, name) -> dict:
-        "Read the record of the trial called `name`; empty if there is none"
+        "Return the record of the trial called `name`, or {} if the record is missing or damaged"
         file = self.folder/'cells'/f'{name}.json'
         try: return read_object(file)
         except FileNotFoundError: return {}
@@ -77,13 +79,13 @@ class _StudyFolder:
         return {}
 
     def finished_trials(self, who:str) -> list:
-        "Return [(trial, `Run`)] for the finished trials; raise a `ValueError` if there are none"
+        "Return (trial, `Run`) pairs for the finished trials; raise a `ValueError` if no trial has finished"
         trials = list(self._finished())
         if not trials: raise ValueError(f'{who}: {self.folder} has no finished run yet; call run() to train')
         return trials
 
     def _finished(self):
-        "Iterate over (trial, `Run`) of the finished trials"
+        "Return an iterator over (trial, `Run`) pairs for the finished trials"
         return ((c, Run(self.folder/c['run'])) for c in self.manifest['cells']
                 if state_of(self.folder/c['run']) == 'finished')
 
@@ -180,7 +182,7 @@ class _MeasuredStudy(_DescribedStudy):
 
     # columns method, settings, seed, run (folder within the study), metrics
     def results(self) -> pd.DataFrame:
-        "Return one row per finished run; if a method does not have a setting, its value is missing"
+        "Return a table with one row per finished run, where settings that a method does not have are missing"
         names = list(self.manifest['design']['settings'])
         rows = []
         for c, _ in self._finished():
@@ -204,7 +206,7 @@ class _MeasuredStudy(_DescribedStudy):
         self, **where,
         # {method, with settings that have several values: list of runs, one per seed}
     ) -> dict:
-        "Return the finished runs, restricted to the `method`, `seed` or settings in `where`"
+        "Return the finished runs, or only those with the given `method`, `seed` or values of settings"
         out = {}
         for c, run in self._finished():
             values = {**c['settings'], 'method': c['method'], 'seed': c['seed']}
@@ -215,7 +217,7 @@ class _MeasuredStudy(_DescribedStudy):
         return out
 
     def _with_scores(self, frame, names):
-        "Add to `frame` the scores in `names` that the runs recorded but the study does not measure, and return it"
+        "Return the `frame` with the listed scores that the runs recorded but the study does not measure"
         missing = [name for name in names if name not in frame and is_measure(name, None)]
         if not missing: return frame
         runs = {c['run']: run for c, run in self._finished()}
@@ -226,9 +228,9 @@ class _MeasuredStudy(_DescribedStudy):
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #b02
 def _means(frame, settings, by, report):
-    """Return the statistics of `by` and `report` for the settings with the most runs, and the number of all settings
+    """Return statistics of two metrics for the settings with the most runs, and the number of all settings
 
-    The statistics have the form [(setting, {metric: result of `over_seeds`})]."""
+    The statistics of `by` and `report` are [(setting, {metric: result of `over_seeds`})]."""
     groups, cells = [((), frame)], []
     if settings: groups = frame.groupby(settings, dropna=False, sort=False)
     for values, group in groups:
@@ -243,9 +245,9 @@ def _means(frame, settings, by, report):
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #b02b
 def _best_ways(frame, by, report, better):
-    """Check the arguments of `best_settings`; return the metric to report and the signs of `by` and of this metric
+    """Check the arguments of `best_settings`; return the metric to report and the signs of both metrics
 
-    The sign of a metric is -1 if lower is better, and 1 otherwise."""
+    The sign of a metric is -1 if lower is better, and 1 otherwise. The sign of the metric to select by comes first."""
     ids, problem = id_columns(frame), ''
     measures = [c for c in frame if c not in ids]
     if report is None: report = 'test_' + by.removeprefix('validation_')
@@ -274,10 +276,10 @@ def best_settings(
     better:dict=None,         # {metric: 'higher' or 'lower'} if a name is ambiguous
 # method, settings, cells, runs (of the selected setting), by, report, its deviation, tied, chosen_on_report, flattery
 ) -> pd.DataFrame:
-    """Return the best setting of each method by one metric (`by`), and the value of another metric (`report`) there
+    """Return each method's best setting according to one metric (`by`), with the value of another metric (`report`)
 
-    If several settings are equally good, the first one is selected and `tied` lists the others. Settings with fewer
-    finite runs than others are excluded."""
+    If several settings are equally good, the first one is selected and the column `tied` lists the others. Settings
+    with fewer finite runs than others are excluded."""
     report, sign, sign_of_report = _best_ways(frame, by, report, better)
     settings = [c for c in id_columns(frame) if c not in ('method', 'seed', 'run')]
     rows = []
@@ -309,7 +311,7 @@ class StudyResults(_MeasuredStudy):
         compare_to:str|float|None=None, # name of the baseline
         **options, # test, correction, where, better, digits, percent, titles, …: see `result_table`
     ) -> 'ResultTable':
-        "Return a table of means and deviations over seeds, with the best values and comparisons with the baseline"
+        "Return a table of means and standard deviations over seeds, with the best values and comparisons to a baseline"
         arguments = dict(rows=rows, columns=columns, measure=measure, compare_to=compare_to, **options)
         check_arguments(result_table, {k: v for k, v in arguments.items() if v is not None})
         frame, options = self._finished_results(), dict(options)
@@ -328,7 +330,9 @@ class StudyResults(_MeasuredStudy):
         test:Literal['t', 'bootstrap']='t',
         correction:Literal['holm', 'benjamini_hochberg', 'none']='holm',
     ) -> 'Written':
-        "Return the methods paragraph of a paper, with the BibTeX entries that it cites in `.citations`"
+        """Return the methods paragraph of a paper
+
+        The attribute `citations` of the result contains the BibTeX entries that the paragraph cites."""
         from salviz.metrics.methods_text import methods_text
         return methods_text(self, form, compare_to, test, correction)
 

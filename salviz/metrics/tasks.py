@@ -19,7 +19,7 @@ from .scores import (
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #mt06
 def _refuse(bad, expected, where, advice=''):
-    "Raise a `ValueError` with the first value in `bad`, `expected` and `advice`, unless the list `bad` is empty"
+    "Raise a `ValueError` that quotes the first of the invalid values in `bad`, if there are any"
     if bad:
         rows = f'{len(bad)} such row{"s"*(len(bad) > 1)}'
         raise ValueError(f'train: {expected}, got {bad[0]!r} in {where} ({rows}){advice}')
@@ -148,7 +148,7 @@ class Facts(_TaskFields):
 
     @property
     def per_example(self) -> bool:
-        "Whether there is one answer per example, of any kind"
+        "Whether each example has one answer, whatever its kind"
         return not self.per_token and not self.teacher_forced
 
     @property
@@ -175,7 +175,7 @@ class Facts(_TaskFields):
         return column in features and self.fits(features[column])
 
     def label_feature(self, features:dict):
-        "Return the feature of one label"
+        "Return the feature that describes a single label in data with these `features`"
         feature = features[self.columns[-1]]
         return getattr(feature, 'feature', feature)
 
@@ -251,7 +251,7 @@ def facts_of(
     return tasks.get(name) or Facts(name, (), has_classes=False, pseudo_labels=False, loss_unit='', words=TaskWords())
 
 def unknown_task(info:dict) -> str: # '' if it is known
-    "Return a note for a run whose task this version does not have; '' if it has the task"
+    "Return a note if the task named in `info` is unknown in this version, or '' if it is known"
     name = info.get('task') or 'classification'
     if name in tasks: return ''
     return f'The task {name!r} is unknown here, so its answers are shown in a generic form.'

@@ -33,7 +33,6 @@ def is_adapted(model) -> bool:
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa09b
 def _adapter_weights(adapted) -> dict: # {name: tensor in the memory of the model}
-    "Return the weights of the adapter in `adapted`"
     # with embedding layers, peft would query the Hub for the size of the vocabulary; a different vocabulary means a
     # different base
     return _peft_package().get_peft_model_state_dict(adapted, adapter_name=adapted.active_adapter,
@@ -62,7 +61,6 @@ def _kind_fault(config) -> str: # '' if there is none
     return ''
 
 def _check_kind(config, who):
-    "Raise a `ValueError` if an adapter with this `config` cannot be trained"
     check_faults(_kind_fault(config), f'{who}: ')
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa12c
@@ -73,13 +71,13 @@ def _check_quantised(model):
                          'the base without quantization_config')
 
 def _untold(adapted) -> list:
-    "Return the names of trainable parameters outside the adapter, which checkpoints of the adapter would not contain"
+    "Return the names of trainable parameters that are not in the adapter and would be missing from checkpoints"
     held = {x.data_ptr() for x in _adapter_weights(adapted).values()}
     return [name for name, p in adapted.named_parameters() if p.requires_grad and p.data_ptr() not in held]
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa12d
 def _adapter_fault(model) -> str: # '' if there is none
-    "Return the reason why a checkpoint could not store the adapter of `model`"
+    "Return the reason why the adapter of `model` cannot be trained or stored in a checkpoint"
     if not is_adapted(model):
         if not any(type(m).__module__.startswith('peft.') for m in model.modules()): return ''
         return (f'{type(model).__name__} contains layers of peft; pass the model that '
@@ -101,14 +99,14 @@ def check_adapted(model):
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa15
 def _base_checksum(adapted) -> int:
-    "Return a checksum of the weights in the base of `adapted` that the adapter does not replace"
+    "Return a checksum of the base-model weights in `adapted` that the adapter does not replace"
     held = {x.data_ptr() for x in _adapter_weights(adapted).values()}
     return checksum_of(x for name, x in adapted.state_dict().items()
                        if x.data_ptr() not in held and '.original_module.' not in name)
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa15b
 def _name_of(model):
-    "Return the name from which `model` can be loaded (packaged, a folder or on the Hub), or None"
+    "Return the packaged name, folder or Hub name from which `model` can be loaded, or None"
     name = model.name_or_path
     if not name or not Path(name).is_dir(): return name or None
     try: packaged = Path(name) == asset('minilm')
@@ -118,7 +116,7 @@ def _name_of(model):
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa15c
 def _settings_of(config) -> dict:
-    "Return an adapter's type, its `r`, and the settings in `config` that differ from their defaults, as JSON values"
+    "Return an adapter's type, its rank `r` and the non-default settings in `config`, as JSON values"
     usual = type(config)().to_dict()
     hidden = 'base_model_name_or_path', 'inference_mode', 'peft_version', 'auto_mapping', 'peft_type'
     settings = {k: v for k, v in config.to_dict().items() if k not in hidden and (v != usual.get(k) or k == 'r')}
@@ -128,7 +126,7 @@ def _settings_of(config) -> dict:
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa15d
 def adapter_facts(adapted) -> dict: # {'adapter': its settings, 'base': name, revision, dtype, checksum}
-    "Return a description of an adapter and its base model, for the config of a run"
+    "Return a description of an adapter and its base model to store in the config of a run"
     model = unwrapped(adapted)
     base = dict(name=_name_of(model), revision=getattr(model.config, '_commit_hash', None),
                 dtype=str(model.dtype).removeprefix('torch.'), checksum=_base_checksum(adapted))
@@ -169,7 +167,7 @@ def _refuse_base(why):
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa21b
 def _base_by_name(folder, kind, base_facts):
-    "Load the base model that `base_facts` describes, with the class `kind` and the config in `folder`"
+    "Load the base model described by `base_facts` as an instance of the class `kind`, with the config in `folder`"
     name, dtype = base_facts.get('name'), getattr(torch, str(base_facts.get('dtype')), None)
     if name is None: _refuse_base('the base of this adapter was built from scratch, so it cannot be loaded by name')
     try:
@@ -188,7 +186,7 @@ def _base_by_name(folder, kind, base_facts):
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa21c
 def _plain_copy(base, kind):
-    "Return a copy of the model `base` without an adapter"
+    "Copy the model `base` without any adapter; raise a `ValueError` if its class is not `kind`"
     model = unwrapped(base)
     if not isinstance(model, torch.nn.Module) or type(model).__name__ != kind.__name__:
         raise ValueError(f'load_model: base must be a {kind.__name__}, got {type(model).__name__}')

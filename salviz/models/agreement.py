@@ -24,7 +24,7 @@ def are_numbers(names) -> bool:
     return all(str(name) in (str(i), f'LABEL_{i}') for i, name in enumerate(names))
 
 def class_names(model) -> list: # None without names
-    "Return the names of the classes of `model` in the order of its outputs"
+    "Return the class names of `model` in the order of its outputs"
     config = unwrapped(model).config
     stored = getattr(config, 'id2label', None) or {}
     names = [str(stored.get(i, i)) for i in range(config.num_labels)]
@@ -45,14 +45,14 @@ def name_classes(
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm09
 def _label_feature(part, column):
-    "Return the feature of a label in `column` of a split, and whether the column contains lists of labels"
+    "Return the feature of the labels in a split's `column`, and whether the column contains lists of labels"
     feature = part.features[column]
     inner = getattr(feature, 'feature', None)
     if inner is None: return (feature, False)
     return (inner, True)
 
 def _names_in(part, column) -> list: # None without names
-    "Return the class names of the labels in `column` of a split"
+    "Return the class names that a split stores for the labels in `column`"
     if column not in part.column_names: return None
     return getattr(_label_feature(part, column)[0], 'names', None)
 
@@ -64,7 +64,7 @@ def _renumbered(
     where,  # name of the split, for errors
     current=None, # class names in the current order of the labels; None: the class names of the split
 ) -> Dataset:
-    "Return a split with the labels in `column` numbered in the order of `names`"
+    "Return a split whose label column is renumbered in the given order of class `names`"
     current, (_, is_list) = current or _names_in(part, column), _label_feature(part, column)
     if current == names == _names_in(part, column): return part
     places = list(range(len(current))) if are_numbers(current) else class_places(current, names)
@@ -99,8 +99,7 @@ def _class_order(
     names,          # class names of the data; None: the labels are plain numbers
     who='train',    # calling function, for errors
 ) -> list: # of str
-    """Return the names of the classes in the order of the outputs of `model`; raise a `ValueError` if `names` differ
-    from the class names of the model"""
+    "Return the class names in the order of the outputs of `model`; raise a `ValueError` if `names` do not match"
     count, model_names = unwrapped(model).config.num_labels, class_names(model)
     if names is None: return model_names or [str(i) for i in range(count)]
     if len(names) != count:
@@ -118,18 +117,18 @@ def _class_order(
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm11b
 def _renumbering(names, order) -> str:
-    "Return a sentence that reports the change of the class order from `names` to `order`"
+    "Return a message saying that the labels were renumbered to match the model's class order"
     return (f'the data lists the classes {", ".join(names)}, but the model lists {", ".join(order)}; '
             'the labels were renumbered to match the model')
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm14
 def _labelled(data, column) -> bool:
-    "Return whether `data` is a dict with a train split, and all its splits contain the label `column`"
+    "Return whether `data` is a dict with a train split and all its splits contain the label `column`"
     return (isinstance(data, dict) and 'train' in data
             and all(column in getattr(part, 'column_names', ()) for part in data.values()))
 
 def _are_whole(part, column) -> bool:
-    "Return whether the labels in `column` of a split are integers"
+    "Return whether the labels in a split's `column` are integers"
     return str(getattr(_label_feature(part, column)[0], 'dtype', '')).startswith(('int', 'uint'))
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm14b
@@ -138,10 +137,10 @@ def agreed_data(
     data,        # {split: Dataset}
     who='train', # calling function, for errors
 ) -> tuple: # (data, list of sentences that describe the changes)
-    """Return `data` with labels numbered in the order of the model's outputs, and sentences that describe the changes
+    """Return `data` with labels numbered in the order of the model's outputs, and sentences describing the changes
 
-    A model without class names adopts those of the data. Raise a `ValueError` if the class names of model and data
-    differ."""
+    A model without class names gets those of the data. Raise a `ValueError` if the classes of the model and the data
+    do not match."""
     task = tasks[task_of(model)]
     column = task.columns[-1]
     if not task.has_classes or not _labelled(data, column): return data, []
@@ -182,8 +181,9 @@ def agreed_split(
     is_read=True,  # whether the labels are used; if not, different classes raise no error
     who='explain', # calling function, for messages
 ) -> tuple: # (Dataset, list of sentences that describe the changes)
-    """Return a split with its labels numbered in the order of the outputs of `model`; without class names, the split
-    stays unchanged"""
+    """Return a split with labels numbered in the order of the model's outputs, and sentences describing the changes
+
+    A split without class names is returned unchanged."""
     try: task = tasks[task_of(model)]
     except ValueError: return part, []
     column = next((name for name in (task.columns[-1], 'labels') if _names_in(part, name)), None)
@@ -225,7 +225,7 @@ def trained_order(
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm20b
 def named_as(model, names):
-    "Set the class names of `model` to `names`, which come from its run; warn if its config has a different order"
+    "Set the class names of `model` to the `names` from its run; warn if its config lists them differently"
     count, model_names = getattr(unwrapped(model).config, 'num_labels', None), None
     if not names or len(names) != count or are_numbers(names): return
     model_names = class_names(model)
@@ -256,7 +256,6 @@ def _pad_config(model):
     return config
 
 def _model_pad_id(model) -> int: # None if the model has no padding token or does not embed it
-    "Return the id of the padding token in the config of `model`"
     token = getattr(_pad_config(model), 'pad_token_id', None)
     if is_embedded(model, token): return token
     return None
@@ -281,9 +280,10 @@ def padding_for(
     model, tokenizer,
     who='explain', # calling function, for messages
 ) -> tuple: # (token id, sentence that describes a change or '')
-    """Return the id of the token that pads batches of `model`, and a sentence that describes any change
+    """Return the id of the token that pads batches of `model`, and a message about any change or mismatch
 
-    Raise a `ValueError` if there is no usable padding token."""
+    If the head of `model` needs a padding token but its config has none, set it there. Raise a `ValueError` if there
+    is no usable padding token."""
     tokenizer_pad, model_pad, last = tokenizer.pad_token_id, _model_pad_id(model), _finds_its_row_by_pads(model)
     is_usable = is_embedded(model, tokenizer_pad)
     if not is_usable and model_pad is None: _refuse_padding(model, tokenizer, who)
@@ -313,8 +313,10 @@ def agreed_pads(
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm24c
 def align_tokens(model, tokenizer, who='train') -> list: # of sentences that describe the changes
-    """Make `model` and `tokenizer` use the same padding token, in place; raise a `ValueError` if no padding
-    token is usable"""
+    """Align the padding tokens of `model` and `tokenizer` in place
+
+    A tokenizer without a padding token gets the model's. A model whose head finds the last token by its padding gets
+    the tokenizer's. Raise a `ValueError` if the tokenizer's padding token is not usable."""
     is_text = getattr(unwrapped(model), 'main_input_name', 'input_ids') == 'input_ids'
     if not is_text or not hasattr(tokenizer, 'pad_token_id'): return [] # other checks reject these
     tokenizer_pad, model_pad, last = tokenizer.pad_token_id, _model_pad_id(model), _finds_its_row_by_pads(model)

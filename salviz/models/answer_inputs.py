@@ -47,7 +47,7 @@ def processor_faults(
             f'got {type(processor).__name__}']*(not is_processor)
 
 def prompted(processor:'ProcessorMixin', prompt:str) -> str:
-    "Add an image token to `prompt` unless it contains one, with the chat template of `processor` if available"
+    "Add an image token to a `prompt` that has none, using the chat template of `processor` if available"
     token = processor.image_token
     if token in prompt: return prompt
     if not getattr(processor, 'chat_template', None): return f'{token} {prompt}'
@@ -56,7 +56,7 @@ def prompted(processor:'ProcessorMixin', prompt:str) -> str:
 
 # %% ../../nbs/03_models/17_answer_inputs.ipynb #an08
 def _answer_ids(processor, answer, where) -> list:
-    "Return the tokens of `answer`, with the end token"
+    "Return the token ids of `answer` plus the end token; raise a `ValueError` if it contains an image token"
     tokenizer = processor.tokenizer
     ids = tokenizer(answer, add_special_tokens=False)['input_ids']
     check_faults(f'target_text contains the image token {processor.image_token}; only text, the prompt, may contain it'
@@ -64,8 +64,9 @@ def _answer_ids(processor, answer, where) -> list:
     return ids + [tokenizer.eos_token_id]*(tokenizer.eos_token_id is not None)
 
 def _marked_fractions(layout, is_image, rationale) -> list: # [tokens]; or None
-    """Return the fraction of each image token that is inside `rationale`, 0 for other tokens; None if no image token
-    overlaps the rationale"""
+    """Return the fraction of each image token that is inside `rationale`, and 0 for other tokens
+
+    Return None if there is no rationale, or if it overlaps no image token."""
     if rationale is None: return None
     mask = rationale_mask(rationale, layout.height, layout.width)
     out = np.zeros(len(is_image))
@@ -78,10 +79,10 @@ def encoded_answers(
     rows, # with image, text, target_text and, optionally, rationale
     first_id:int=0,
 ) -> Iterator[dict]: # input_ids, labels, rationale (if the rows have it), prompt, length, example_id
-    """Yield each of `rows` as token ids, with labels and the fraction of each token that is inside the rationale
+    """Yield each of the `rows` as token ids with labels and the fraction of each token inside the rationale, if any
 
-    The answer is tokenized on its own; begin it with a space if the model writes one after the prompt.
-    Warns if the rationale of a row covers no image token: the row is then treated as a row without a rationale."""
+    The answer is tokenized on its own; begin it with a space if the model writes one after the prompt. If the
+    rationale of a row covers no image token, warn and treat the row as if it had no rationale."""
     empty = 0
     for i, row in enumerate(rows):
         image, prompt = as_image(row['image'], f'row {i}: '), prompted(processor, row['text'])
@@ -100,16 +101,18 @@ def encoded_answers(
 
 # %% ../../nbs/03_models/17_answer_inputs.ipynb #an11
 def _extended(x, count) -> torch.Tensor: # [batch, count]
-    "Pad `x` [batch, n] with 0 on the right"
+    "Pad `x` [batch, n] with zeros on the right to [batch, `count`]"
     return torch.nn.functional.pad(x, (0, count - x.shape[1]))
 
 def answer_batch(
     model, processor:'ProcessorMixin',
     rows:list, # from `encoded_answers`, each with its image
 ) -> dict:
-    """Return `rows` as a batch of tensors: the inputs of `model`, labels, `is_image`, `is_answer`, and the rationale
+    """Return `rows` as a batch of tensors: the inputs of `model`, labels, example ids, token masks and the rationale
 
-    `is_image` and `is_answer` [batch, n] are True at image tokens and at tokens of the answer."""
+    The masks `is_image` and `is_answer` [batch, n] are True at image tokens and at tokens of the answer,
+    respectively. If the rows have a rationale column, `has_rationale` [batch] is True for rows whose rationale is
+    not None."""
     count = max(len(row['input_ids']) for row in rows)
     inputs = processor(images=[[as_image(row['image'])] for row in rows], text=[row['prompt'] for row in rows],
                        padding=True, padding_side='right', return_tensors='pt')

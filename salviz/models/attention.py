@@ -81,8 +81,9 @@ def cross_modules(stack) -> set:
 
 # %% ../../nbs/03_models/01_attention.ipynb #016b
 def attention_parts(model) -> dict:
-    """Return {part: module that runs it} for the attention parts of `model`; {None: stack} if the model has only one
-    stack of self-attention"""
+    """Return the attention parts of `model` as a dict from the name of a part to the module that runs it
+
+    If the model has only one stack of self-attention, the only name is None."""
     stack = attention_stack(model)
     inner = dict(encoder=stack.get_encoder(), decoder=stack.get_decoder())
     parts = {part: m for part, m in inner.items() if isinstance(m, PreTrainedModel) and m is not stack}
@@ -95,7 +96,7 @@ def attention_parts(model) -> dict:
 
 # %% ../../nbs/03_models/01_attention.ipynb #020
 def check_part(model, part=None):
-    "Return `part`, or the default part, and the module that runs it; raise an error that lists the parts of `model`"
+    "Return `part` (None: the default part) and the module that runs it; raise a `ValueError` if `model` lacks it"
     parts = attention_parts(model)
     if part is None: part = next(iter(parts))
     if part not in tuple(parts):
@@ -104,7 +105,7 @@ def check_part(model, part=None):
     return part, parts[part]
 
 def _named(model, part):
-    "Return the name of a part of `model` for error messages"
+    "Return a name for `model` and its `part` for error messages"
     return type(model).__name__ + (f' ({part})' if part else '')
 
 # %% ../../nbs/03_models/01_attention.ipynb #028
@@ -131,17 +132,17 @@ def _rows_at(
     x:torch.Tensor,  # broadcastable to [batch, heads, query, ...]
     at:torch.Tensor, # int64 [batch, rows]; a negative number counts from the last query
 ) -> torch.Tensor: # [batch, heads or 1, rows, ...]; one row if all queries of `x` share it
-    "Return the rows of `x` with the given indices"
     x = x[(None,) * (4 - x.dim())]
     if x.shape[2] == 1: return x
     x, at = x.expand(len(at), *x.shape[1:]), torch.where(at < 0, at + x.shape[2], at)
     return x.gather(2, at[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))
 
 class _Rows:
-    "The query rows in `Maps`"
+    "Base class of `Maps` with the methods that return captured query rows"
     def _matching(self, layer, at):
-        """Return which of the captured rows of `layer` belong to the queries `at`, bool [batch, queries, rows]; raise a
-        KeyError on a CPU for a missing query"""
+        """Return which captured rows of `layer` the queries in `at` correspond to, as a mask [batch, queries, rows]
+
+        On a CPU, raise a `KeyError` if a query was not captured."""
         captured, at = self._row_maps[layer][0], at[:, None] if at.dim() == 1 else at
         matching = at[..., None] == captured[:, None]
         if at.device.type == 'cpu' and not matching.any(-1).all():
@@ -176,7 +177,7 @@ class _Rows:
 
 # %% ../../nbs/03_models/01_attention.ipynb #472f5ca3
 class _Calls(_Rows):
-    "Assignment of the attention calls of a pass to layers"
+    "Base class of `Maps` that assigns the attention calls of a pass to layers"
     def _next_layer(self, module=None, heads=None):
         self._calls += 1
         if self._calls > len(self.numbers): self._miscounted('more')
@@ -288,7 +289,7 @@ def _protected_keep(
 
 # %% ../../nbs/03_models/01_attention.ipynb #047
 def _fits(x, shape, name, layer):
-    "Return `x` if it broadcasts to `shape`; otherwise raise a `ValueError` about the argument called `name`"
+    "Return `x` if it broadcasts to `shape`; otherwise raise a `ValueError` that names the argument"
     if len(x.shape) > len(shape) or any(a not in (1, b) for a, b in zip(reversed(x.shape), reversed(shape))):
         raise ValueError(f'{name}[{layer}] must be broadcastable to [batch, heads, query, key] = {list(shape)}, '
                          f'got {list(x.shape)}')
@@ -296,7 +297,7 @@ def _fits(x, shape, name, layer):
 
 # %% ../../nbs/03_models/01_attention.ipynb #050
 def _masked(maps, layer, keep, shape):
-    "Store `keep` as the allowed keys of `layer` and return it without the positions that `maps` drops"
+    "Store the mask of allowed keys of `layer`, and return it without the positions dropped by `maps`"
     maps._keep[layer] = keep
     if layer in maps._drop: return _protected_keep(keep, _fits(maps._drop[layer], shape, 'drop', layer))
     return keep
@@ -312,7 +313,7 @@ def _scaled(maps, layer, A):
 # %% ../../nbs/03_models/01_attention.ipynb #eb28ff86
 @dataclass(frozen=True)
 class AttentionEdit:
-    "A change of the attention of one layer for one example of n tokens"
+    "A change to the attention of one layer, for one example with n tokens"
     drop:torch.Tensor|None=None  # bool [heads or 1, n, n]: keys that a query does not attend to
     fixed:torch.Tensor|None=None # [heads, n, n]: weights that replace those of the model, NaN in rows without a change
     off:torch.Tensor|None=None   # bool [heads]: heads whose output is 0
@@ -366,8 +367,9 @@ def _probabilities(module, query, *args):
 _most_scores = 2**22 # number of scores of a layer that are computed at a time
 
 def _largest_logits(query, key, keep=None, scaling=None, bias=None) -> torch.Tensor: # [batch, heads, query]
-    """Return the largest score of each query among the keys in `keep`, in float32 or better, computed for a few queries
-    at a time; the arguments are those of `_probabilities`"""
+    """Return the largest score of each query among the keys in `keep`, in float32 or better
+
+    Compute the scores of a few queries at a time. The arguments are those of `_masked_scores` without `module`."""
     query, key = query.detach(), key.detach()
     batch, heads, n, size = query.shape
     rows, k = max(1, _most_scores//(batch*heads*key.shape[2])), key.transpose(2, 3)
@@ -384,9 +386,10 @@ def _largest_logits(query, key, keep=None, scaling=None, bias=None) -> torch.Ten
 
 # %% ../../nbs/03_models/01_attention.ipynb #053b
 def _capture(maps, layer, A):
-    """Store `A` as the map of `layer`; if nothing before it requires a gradient (all parameters are frozen),
-    make it a leaf that requires one. Return the tensor for the rest of the pass, which is never the leaf itself:
-    hooks on module outputs, such as those of a FLOP counter, cannot handle a leaf"""
+    """Store `A` as the map of `layer`, and return the tensor to use in the rest of the pass
+
+    If `A` does not require a gradient because all parameters before it are frozen, make it a leaf that does. In this
+    case, return a view: hooks on module outputs, such as those of a FLOP counter, cannot handle a leaf."""
     leaf = torch.is_grad_enabled() and not A.requires_grad
     maps._captured[layer] = A.requires_grad_() if leaf else A
     if leaf: return A.view_as(A)
@@ -437,7 +440,7 @@ class AttentionCall:
         return _probabilities(*self._selected(at, keep, heads, keys))
 
     def scores(self, at, keep, heads=None, keys=slice(None)) -> torch.Tensor: # [batch, heads, rows, key]
-        "Return the masked scores of the chosen queries; arguments as in `rows`, but `keys` can be any keys"
+        "Return the masked scores of the chosen queries; the arguments are as in `rows`, but any `keys` may be chosen"
         return _masked_scores(*self._selected(at, keep, heads, keys))
 
     def rounded(self, A:torch.Tensor) -> torch.Tensor:
@@ -446,7 +449,7 @@ class AttentionCall:
 
 # %% ../../nbs/03_models/01_attention.ipynb #4bf548db
 def _capture_rows(maps, layer, call):
-    "Compute the rows of `layer` that `maps` requests, and store them"
+    "Compute and store the requested rows of `layer`"
     n, k, drop = call.query.shape[2], call.key.shape[2], maps._drop.get(layer)
     at = maps._rows[layer].to(call.query.device).expand(len(call.query), -1)
     at = torch.where(at < 0, at + n, at)
@@ -459,7 +462,7 @@ def _capture_rows(maps, layer, call):
     maps._row_maps[layer] = at, A, keep.expand(len(A), -1, len(at[0]), k)
 
 def _store_rows(maps, layer, A, keep):
-    "Store the requested rows of the whole map `A`, whose queries attended to the keys `keep` (None: to all keys)"
+    "Store the requested rows of the whole map `A`, and of the mask `keep` of attended keys (None: all keys)"
     at, heads = maps._rows[layer].to(A.device).expand(len(A), -1), maps._heads
     at = torch.where(at < 0, at + A.shape[2], at)
     if keep is None: keep = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=A.device)
@@ -518,7 +521,7 @@ AttentionMaskInterface.register('salviz', sdpa_mask)
 _deberta = 'transformers.models.deberta.modeling_deberta', 'transformers.models.deberta_v2.modeling_deberta_v2'
 
 def _disentangled(stack) -> list:
-    "Return the attention modules of DeBERTa, versions 1 to 3, in `stack`"
+    "Return the DeBERTa attention modules (versions 1 to 3) in `stack`"
     return [m for m in stack.modules() if type(m).__name__ == 'DisentangledSelfAttention'
             and type(m).__module__ in _deberta]
 
@@ -550,7 +553,6 @@ class _Tap:
         elif self.layer is not None and not self.maps._after_dropout: return _capture(self.maps, self.layer, args[0])
 
     def store_rows(self, A):
-        "Store the requested rows of the whole map `A`"
         keep, drop = self.maps._keep[self.layer], self.maps._drop.get(self.layer)
         _store_rows(self.maps, self.layer, A, keep if drop is None else _protected_keep(keep, drop))
 
@@ -562,8 +564,9 @@ class _Tap:
 # %% ../../nbs/03_models/01_attention.ipynb #062
 @cache
 def _observed_class(cls, name):
-    """Return a subclass of the config class `cls` for objects that replace a config while its model is observed; they
-    return `name` as the attention implementation"""
+    """Return a subclass of the config class `cls` whose instances replace a config while its model is observed
+
+    The argument `name` is their attention implementation."""
     return type(cls.__name__, (cls,), dict(
         __slots__=('_plain', '_maps'), __init__=cls.__init__, __module__=cls.__module__,
         __new__=lambda observed, *args, **settings: cls(*args, **settings), # transformers also creates default configs
@@ -574,18 +577,18 @@ def _observed_class(cls, name):
 
 # %% ../../nbs/03_models/01_attention.ipynb #062b
 def _observed(config, maps, name='salviz'):
-    "Return the replacement for `config` that refers to `maps`"
+    "Return a replacement for `config` with a reference to `maps`, for use while the model is observed"
     stand_in = object.__new__(_observed_class(type(config), name))
     for k, v in dict(__dict__=config.__dict__, _plain=config, _maps=maps).items(): object.__setattr__(stand_in, k, v)
     return stand_in
 
 # %% ../../nbs/03_models/01_attention.ipynb #065
 def _begin_pass(stack, args):
-    "Discard the maps of the previous pass, even if that pass ended with an exception (a pre-hook of the base model)"
+    "Discard the maps of the previous pass, even if it failed; registered as a pre-hook of the base model"
     if (maps := getattr(stack.config, '_maps', None)) is not None: maps._begin()
 
 def _end_pass(stack, args, output):
-    "Check that every layer was called (a forward hook of the observed base model)"
+    "Check that every layer was called; registered as a forward hook of the observed base model"
     if (maps := getattr(stack.config, '_maps', None)) is not None: maps._end()
 
 # %% ../../nbs/03_models/01_attention.ipynb #066
@@ -627,7 +630,7 @@ class _EagerStance:
 # %% ../../nbs/03_models/01_attention.ipynb #cm02b
 @contextmanager
 def eager_passes():
-    "Run compiled code uncompiled inside the block, so that its hooks are called"
+    "Run compiled code eagerly inside the block, so that its hooks are called"
     if 'torch._dynamo' not in sys.modules: # nothing is compiled yet
         yield
         return
@@ -642,7 +645,7 @@ def eager_passes():
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr02
 def _tokens_to_try(stack) -> list: # of ids
-    "Return the ids of ordinary tokens of `stack`; all ids if it has only special tokens"
+    "Return the ordinary token ids of `stack` below 100, or all its token ids if there are no ordinary ones"
     size = stack.config.get_text_config().vocab_size
     special = {x for k, x in vars(stack.config).items() if k.endswith('token_id') and isinstance(x, int)}
     return [i for i in range(min(size, 100)) if i not in special] or list(range(size))
@@ -651,7 +654,7 @@ _usual = 'input_ids', 'pixel_values'
 
 # %% ../../nbs/03_models/01_attention.ipynb #9bcdc0e9
 def _patches_to_try(stack) -> dict:
-    "Return an image of 4 × 4 patches for the vision tower `stack` of a Qwen model"
+    "Return inputs with an image of 4 × 4 patches for `stack`, the vision encoder of a Qwen model"
     config = stack.config
     if getattr(config, 'window_size', None):
         raise _Unlike('some of its layers attend within windows, whose number depends on the size of the image')
@@ -694,7 +697,7 @@ def _inputs_to_try(stack) -> dict:
 # %% ../../nbs/03_models/01_attention.ipynb #tr05
 @contextmanager
 def _without_trace(stack):
-    "Inside the block, run `stack` in eval mode without gradients and hooks; restore everything afterwards"
+    "Inside the block, run `stack` in eval mode without gradients or hooks; restore everything afterwards"
     modules = list(stack.modules())
     modes = [(m, m.training) for m in modules]
     hooks = [(m, name, m.__dict__[name]) for m in modules for name in ('_forward_pre_hooks', '_forward_hooks')
@@ -721,7 +724,7 @@ def _alike(ours, theirs) -> bool:
 # %% ../../nbs/03_models/01_attention.ipynb #tr07b
 def _extra(module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None, position_bias=None,
            **kwargs):
-    "Describe the difference between `module` and a softmax of masked scores; None if there is none"
+    "Describe how the attention of `module` differs from a softmax of masked scores; None if it does not"
     if attention_mask is not None and attention_mask.dtype != torch.bool:
         return 'it adds numbers to its scores through its own mask'
     if any(x is not None for name, x in kwargs.items() if name.endswith('indices')):
@@ -750,7 +753,7 @@ def _extra(module, query, key, value, attention_mask, dropout=0., scaling=None, 
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr08
 class _Trial(Maps):
-    "A replacement for `Maps` in a trial pass, which compares each attention call with eager attention"
+    "A replacement for `Maps` that compares each attention call with eager attention in a trial pass"
     def __init__(self, stack):
         super().__init__(type(stack).__name__)
         self.calls, self.entry = [], None # calls: [(module, current entry of the outermost module list, heads)]
@@ -762,7 +765,7 @@ class _Trial(Maps):
     def _end(self): pass
 
     def follow(self) -> list: # handles
-        "Register hooks on the entries of the outermost module lists, to assign each call to the current entry"
+        "Register hooks on the modules of the outermost module lists to record which of them is running"
         def enter(i):
             def hook(module, args): self.entry = i
             return hook
@@ -782,11 +785,11 @@ class _Trial(Maps):
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr08b
 class _Unlike(Exception):
-    "The reason why a model's attention differs from the attention that `observe` computes"
+    "Raised with the reason why a model's attention differs from the attention that `observe` computes"
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr10
 def _states(stack, inputs):
-    "Return the last hidden state of `stack` for `inputs`, or its first tensor output, at real tokens"
+    "Return the last hidden state of `stack` for `inputs`, or its first tensor output, without padding positions"
     outputs = stack(**inputs)
     out = getattr(outputs, 'last_hidden_state', None)
     if out is None: out = next(x for x in tree_leaves(outputs) if isinstance(x, torch.Tensor) and x.is_floating_point())
@@ -798,7 +801,7 @@ def _first_line(e): return f'{type(e).__name__}: {str(e).strip().partition(chr(1
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr10b
 def _tried(stack) -> tuple: # (its attention calls, the reason why it cannot be observed or None)
-    "Try to observe `stack`; return its attention calls, and the reason if it cannot be observed, otherwise None"
+    "Try to observe `stack`; return its attention calls and the reason why it cannot be observed, or None"
     trial = _Trial(stack)
     if stack.device.type == 'meta': return [], 'its weights are on the meta device'
     with _without_trace(stack):
@@ -821,19 +824,19 @@ def _tried(stack) -> tuple: # (its attention calls, the reason why it cannot be 
 # %% ../../nbs/03_models/01_attention.ipynb #tr12
 @dataclass(frozen=True)
 class _Found:
-    "The result of a model's trial for one part"
+    "The result of the trial pass of a model for one of its attention parts"
     numbers:tuple    # of int: the layer of each attention call in a pass, in order
     heads:tuple      # of int: the distinct head counts of the layers, in ascending order
     reason:str=None  # why the part cannot be observed
 
 def _numbers(entries) -> tuple:
-    "Return the layer of each call: its entry's index in the list of layers, or the call's index if entries repeat"
+    "Return the layer indices of the calls: `entries` if they increase strictly, otherwise 0, 1, ..."
     rising = None not in entries and all(a < b for a, b in zip(entries, entries[1:]))
     return tuple(entries if rising else range(len(entries)))
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr12b
 def _found(stack, parts) -> dict: # {part: _Found}
-    "Run the trial of `stack` and return the result for each of the `parts`"
+    "Run the trial pass of `stack` and return the result for each of the `parts`"
     calls, reason = _tried(stack)
     found = {}
     for part, inner in parts.items():
@@ -848,7 +851,7 @@ _trying, _of_model, _of_kind = threading.RLock(), weakref.WeakKeyDictionary(), {
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr12c
 def _trial_of(model, part) -> _Found:
-    "Return the result for `part` from the trial of `model`; run the trial if necessary"
+    "Return the trial result of `model` for one attention `part`; run the trial if necessary"
     stack = attention_stack(model)
     types = tuple((type(m), len(m._modules)) for m in stack.modules())
     cached = _of_model.get(stack)
@@ -867,7 +870,7 @@ _nearest = dict(longformer='ModernBERT', big_bird='ModernBERT', reformer='Modern
 _since = dict(t5='5.20')
 
 def _without_trial(stack):
-    "Return (reason, what to do instead) if a property of `stack` rules out observing it, else None; no trial is run"
+    "Return a (reason, remedy) pair if `stack` evidently cannot be observed, else None; do not run a trial pass"
     inside = [(name, m) for name, m in stack.named_modules() if m is not stack and isinstance(m, PreTrainedModel)]
     two_sided = {'encoder', 'decoder'} <= {*attention_parts(stack)}
     if not two_sided and any(vars(m.config) is not vars(stack.config) for _, m in inside):
@@ -878,7 +881,7 @@ def _without_trial(stack):
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr14b
 def _reason(model, part):
-    "Return (reason, what to do instead) if `part` of `model` cannot be observed, else None"
+    "Return a (reason, remedy) pair if the given attention `part` of `model` cannot be observed, else None"
     stack, found = attention_stack(model), None
     if isinstance(model, nn.DataParallel):
         return 'the replicas of nn.DataParallel share one state', 'use DistributedDataParallel'
@@ -899,8 +902,10 @@ def _reason(model, part):
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr15
 def check_observable(model, part=None):
-    """Return the module of `model` that `observe` works on. If `part` cannot be observed, raise a ValueError with the
-    class of the model, the reason, and a similar model that can be observed"""
+    """Return the module of `model` that `observe` works on
+
+    If the requested `part` cannot be observed, raise a `ValueError` with the class of the model, the reason and a
+    remedy."""
     part, stack = check_part(model, part)
     if why := _reason(model, part):
         raise ValueError(f'{type(attention_stack(model)).__name__} cannot be observed: {why[0]}; {why[1]}')
@@ -911,18 +916,18 @@ def attention_layers(
     model,     # transformers model, or a module around one
     part=None, # part of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
 ) -> tuple: # of int, in the order of a pass
-    """Return the indices (from 0, among all layers) of the layers with attention in `part` of `model`. Raise a
-    ValueError if the part cannot be observed"""
+    """Return the indices (from 0, among all layers) of the layers with attention in one `part` of `model`
+
+    Raise a `ValueError` if this part cannot be observed."""
     check_observable(model, part)
     return _trial_of(model, check_part(model, part)[0]).numbers
 
 def _layer_count(model, part=None) -> int:
-    "Return the number of layers with attention in one pass through a part of `model`"
     return len(attention_layers(model, part))
 
 # %% ../../nbs/03_models/01_attention.ipynb #023b
 def head_count(model, part=None) -> int:
-    "Return the number of attention (query) heads in a layer of one part of `model`"
+    "Return the number of query heads in a layer of one part of `model`; if layers differ, the largest number"
     check_observable(model, part)
     return _trial_of(model, check_part(model, part)[0]).heads[-1]
 
@@ -960,8 +965,9 @@ def check_layers(
 
 # %% ../../nbs/03_models/01_attention.ipynb #069
 def _by_layer(model, part, values, name, check, allowed):
-    """Return the dictionary `values` with checked layers as keys. If a value fails `check`, raise a ValueError that
-    describes the `allowed` values"""
+    """Check a dictionary of values by layer, and return it with layer indices as keys
+
+    If a value fails `check`, raise a `ValueError` that describes the `allowed` values."""
     if values is None: return {}
     if not isinstance(values, dict):
         raise ValueError(f'{name} must be a dictionary {{layer: {allowed}}}, got {type(values).__name__}')
@@ -974,14 +980,15 @@ def _by_layer(model, part, values, name, check, allowed):
 
 # %% ../../nbs/03_models/01_attention.ipynb #rw-05
 def _row_numbers(x) -> torch.Tensor: # int64 [batch or 1, rows]
-    """Return the row numbers `x` as a tensor: a tensor [batch] has one row for each example, a list has the same rows
-    for all examples"""
+    """Return the row numbers `x` as a tensor
+
+    A tensor [batch] contains one row for each example; a list contains rows that apply to all examples."""
     numbers = torch.as_tensor(x).long()
     if isinstance(x, torch.Tensor) and x.dim() == 1: return numbers[:, None]
     return numbers.reshape(-1, numbers.shape[-1] if numbers.dim() else 1)
 
 def _checked_rows(model, part, rows, layers) -> dict: # {layer: int64 [batch or 1, rows]}
-    "Return the rows to capture for each layer; unless `rows` is a dictionary, all `layers` capture the same rows"
+    "Return the rows to capture in each layer; without a dictionary of rows, they are the same in all `layers`"
     if rows is None: return {}
     if not isinstance(rows, dict): rows = dict.fromkeys(check_layers(model, layers, part=part), rows)
     def is_valid(x):
@@ -1024,7 +1031,7 @@ def observe(
     # softmax) of each query among its allowed keys; {} for DeBERTa, whose scores are not accessible
     logits:bool=False,
 ) -> Iterator[Maps]:
-    "Capture, drop and scale the attention of `model` in forward passes inside the block; yields `Maps`"
+    "Capture, drop and scale the attention of `model` in forward passes inside the block; yield the captured `Maps`"
     drop = _by_layer(model, part, drop, 'drop', lambda x: isinstance(x, torch.Tensor) and x.dtype == torch.bool,
                      'a bool tensor')
     scale = _by_layer(model, part, scale, 'scale', lambda x: isinstance(x, (torch.Tensor, int, float)) or callable(x),
@@ -1057,7 +1064,7 @@ def edited(
     with eager_passes(), _switched(check_observable(model), maps): yield
 
 def is_edited(model, part=None) -> bool:
-    "Return whether the attention of `part` of `model` is changed by an enclosing `edited`"
+    "Return whether an enclosing `edited` block changes the attention of `model` in the given `part`"
     return bool(getattr(getattr(check_part(model, part)[1].config, '_maps', None), '_edits', None))
 
 # %% ../../nbs/03_models/01_attention.ipynb #qk02
@@ -1073,21 +1080,21 @@ class QueryKey:
 
     @property
     def scores(self) -> torch.Tensor: # [batch, query, key]
-        "Return the input of the softmax; keys that are not allowed have the lowest number of the dtype"
+        "Return the input of the softmax, with the lowest number of the dtype for keys that are not allowed"
         scores = self.query @ self.key.transpose(1, 2) * self.scaling
         if self.bias is not None: scores = scores + self.bias
         return scores.masked_fill(~self.allowed, torch.finfo(scores.dtype).min)
 
 # %% ../../nbs/03_models/01_attention.ipynb #qk02b
 def _check_eval_mode(model, who):
-    "Raise a `ValueError` if `model` is in training mode"
     if not model.training: return
     raise ValueError(f'{who}: the model must be in eval mode, since dropout makes every pass different; '
                      'call model.eval() first')
 
 def _of_head(x, head:int, heads:int):
-    """Return the part of `x` [batch, heads, ...] for one of `heads` query heads; several query heads may share a part.
-    Return None if `x` is None"""
+    """Return the part of `x` [batch, heads, ...] that belongs to one query head, or None if `x` is None
+
+    Several query heads may share a part, as in grouped-query attention."""
     if x is None: return None
     at = head * x.shape[1] // heads
     return x[:, at:at + 1]
@@ -1125,7 +1132,7 @@ def attention_calls(
     use,         # function of (layer, `AttentionCall`), called in the order of layers
     part=None,   # part of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
 ) -> object:
-    "Run `model` once with the fused kernel and pass each attention call to `use`; return the outputs"
+    "Run `model` once with the fused kernel, call the function `use` for each layer, and return the outputs"
     _check_eval_mode(model, 'attention_calls')
     stack, numbers = check_part(model, part)[1], attention_layers(model, part)
     problem = ''
@@ -1147,7 +1154,7 @@ def _cast_as_now(device):
 
 # %% ../../nbs/03_models/01_attention.ipynb #c0eb36b8
 class _HeadByHead(torch.autograd.Function):
-    "Attention whose maps are not stored: the backward pass computes them again and passes their gradients to `use`"
+    "Attention whose maps are not stored: the backward pass recomputes them and passes on their gradients"
     @staticmethod
     def forward(
         ctx,
@@ -1189,7 +1196,7 @@ class _MapsByHead(Maps):
         layer, heads = self._next_layer(), query.shape[1]
         edit, keep = self._edits.get(layer), _structure(module, query, key, attention_mask, is_causal)
         def allowed(head):
-            "Return the keys that the queries of `head` may attend to, and the change of this head's attention"
+            "Return the keys that the queries of `head` may attend to, and this head's part of the edit"
             of, may = edit and edit.of_head(head), _of_head(keep, head, heads)
             return may if of is None else of.remaining(may, query.shape[2], key.shape[2]), of
         def attend(head, query, key, value, bias):
@@ -1208,7 +1215,7 @@ class _MapsByHead(Maps):
 
 # %% ../../nbs/03_models/01_attention.ipynb #d65bc1b9
 def computes_by_head(model, part=None) -> bool:
-    "Return whether `gradients_by_head` supports `part` of `model`: any attention except that of DeBERTa"
+    "Return whether `gradients_by_head` supports this attention `part` of `model` (DeBERTa is not supported)"
     return not _disentangled(check_part(model, part)[1])
 
 @contextmanager
@@ -1219,8 +1226,10 @@ def gradients_by_head(
     use,
     part=None, # part of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
 ):
-    """Compute the attention of `model` head by head inside the block; yields a function that passes the gradients of a
-    score, computed inside the block, to `use`"""
+    """Compute the attention of `model` head by head inside the block, and yield a function of a score
+
+    The function passes the gradients of the score with respect to each head's map to the callback `use`. The score
+    must be computed inside the block."""
     _check_eval_mode(model, 'gradients_by_head')
     stack, part = check_observable(model, part), check_part(model, part)[0]
     maps = _MapsByHead(_named(model, part), attention_layers(model, part), use)
@@ -1248,7 +1257,7 @@ class _PassCache:
     def begin(self, stack, args): self.calls = 0
 
     def around(self, original, maps):
-        "Return the `forward` that replaces a layer's `original`; `maps()` returns the `Maps` of the layer or None"
+        "Return a function to replace a layer's `original` forward; `maps()` returns the `Maps` of the layer or None"
         def forward(*args, **kwargs):
             i, self.calls = self.calls, self.calls + 1
             rows = next(len(x) for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor))
@@ -1263,7 +1272,7 @@ class _PassCache:
         return forward
 
     def again(self, x, times):
-        "Repeat `x` for a batch that contains each example `times` times"
+        "Repeat `x` along the batch axis if its first axis is the batch; return anything else unchanged"
         return (x.repeat(times, *[1] * (x.dim() - 1)) if times > 1 and isinstance(x, torch.Tensor) and x.dim()
                 and len(x) == self.rows else x)
 
@@ -1282,7 +1291,7 @@ def cached_layers(
     inputs:dict,
     part=None,   # part of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
 ):
-    "Start forward passes inside the block at a later layer; yields a function that selects the layer by its number"
+    "Start forward passes inside the block at a later layer, and yield a function that selects this layer"
     _check_eval_mode(model, 'cached_layers')
     part, stack = check_part(model, part)
     encoder, below = _encoder_below(model, part)

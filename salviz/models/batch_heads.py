@@ -46,12 +46,12 @@ class LastInputs:
         if isinstance(ids, torch.Tensor) and not ids.is_floating_point(): self._before_pass(module, args, kwargs)
 
     def set(self, inputs:dict): # {name: tensor}
-        "Replace the inputs of the last pass by `inputs`, until the next pass"
+        "Replace the inputs of the last pass with the given `inputs` until the next pass"
         self._call, self._inputs = None, dict(inputs)
 
     @property
     def inputs(self) -> dict: # {name: tensor}; None before the first training pass
-        "Return the tensors of the last training pass by the names of the arguments"
+        "Return the tensors of the last training pass as a dict keyed by argument name"
         if self._call is None: return self._inputs
         module, args, kwargs = self._call
         names = [*inspect.signature(type(module).forward).parameters][1:]
@@ -111,7 +111,6 @@ def _mean_over(
     x,       # [texts, heads, queries]
     queries, # bool [texts, queries]
 ) -> torch.Tensor: # [texts, heads], NaN without queries
-    "Return the mean of `x` over `queries`"
     counts = queries[:, None]
     return torch.where(counts, x, 0.).sum(-1)/counts.sum(-1)
 
@@ -121,7 +120,7 @@ def _text_numbers(
     later,   # bool [texts, keys]: special tokens after the first token
     keys,    # [texts, queries]: number of keys that each query can attend to
 ) -> dict: # {number: [texts, heads]}
-    "Return the statistics of the heads of one layer for each text"
+    "Return attention statistics for each text and each head of one layer"
     at = torch.arange(A.shape[-1], device=A.device)
     h = torch.special.entr(A/A.sum(-1, keepdim=True)).sum(-1)
     relative = h/keys.clamp_min(2).log()[:, None]
@@ -132,7 +131,7 @@ def _text_numbers(
 
 # %% ../../nbs/03_models/12_batch_heads.ipynb #bh33
 def _text_fractions(A, queries, later) -> tuple: # two tensors [texts, heads]
-    "Return, for each text, the mean attention of its ordinary tokens to sinks, and to the word that receives the most"
+    "Return each text's mean attention from ordinary tokens to sinks, and to the word that receives the most"
     of_words = torch.where(queries[:, None, :, None], A, 0.)
     to_keys = of_words.sum(2)/queries.sum(1)[:, None, None] # [texts, heads, keys]
     sinks = later.clone()
@@ -166,9 +165,9 @@ def batch_head_numbers(
     """Return the statistics of every head, averaged over the texts of a batch (`largest_logit`: the maximum)
 
     The dict contains the `layers`, the number of `texts`, the number of `long_texts` (long enough to mark heads as
-    dead or collapsed), and one array [layers, heads] for each statistic. `sinks` and `one_word` are the smallest
-    attention of a long text to sinks and to one word (None without long texts). Texts without ordinary tokens are
-    ignored."""
+    dead or collapsed), and one array [layers, heads] for each statistic. `sinks` and `one_word` are each head's
+    smallest mean attention, over the long texts, to sinks and to the word that receives the most. Without long
+    texts, they are None. Texts without ordinary tokens are ignored."""
     real = inputs['attention_mask'].bool()
     is_special = torch.isin(inputs['input_ids'], torch.tensor(special, device=real.device)) & real
     queries, later = real & ~is_special, is_special.clone()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/03_models/08_checkpoints.ipynb #c009
 def step_of(folder) -> int:
-    "Return the step of the checkpoint in `folder`, from its name"
+    "Return the training step in the name of a checkpoint's `folder`"
     return int(Path(folder).name.rpartition('-')[2])
 
 def refuse_damaged(folder, who):
@@ -67,7 +67,7 @@ def _unsealed_fault(folder) -> str: # '' if nothing is wrong
 
 # %% ../../nbs/03_models/08_checkpoints.ipynb #051c
 def _fault(folder) -> str:
-    "Return a description of the damage in the checkpoint in `folder`, '' if there is none"
+    "Describe the damage in the checkpoint in `folder`; return '' if there is none"
     if not folder.is_dir(): return 'is missing'
     if not (folder/'manifest.json').exists(): return _unsealed_fault(folder)
     wrong = checkpoint_damage(folder, contents=True)
@@ -75,8 +75,9 @@ def _fault(folder) -> str:
 
 # %% ../../nbs/03_models/08_checkpoints.ipynb #051d
 def _resume_fault(folder) -> str: # '' if training can resume
-    """Return the reason why training cannot resume from the checkpoint in `folder`:
-    this checkpoint or the best one so far, which is loaded at the end, is damaged"""
+    """Return the reason why training cannot resume from the checkpoint in `folder`
+
+    The reason is damage to this checkpoint or to the best checkpoint so far, which is loaded at the end of training."""
     if fault := _fault(folder): return f'{folder.name}: {fault}'
     best = read_object(folder/'trainer_state.json').get('best_model_checkpoint')
     if best is None or Path(best).name == folder.name: return ''
@@ -96,7 +97,7 @@ def last_usable(
     run,
     refuse, # function(reason) that raises an error; called if no checkpoint is usable
 ) -> Path: # None if no checkpoint was written yet
-    "Return the last checkpoint from which training can resume"
+    "Return the last checkpoint from which training can resume; warn if later checkpoints are damaged"
     written = run.written_checkpoints
     usable = [p for _, p in sorted(written.items(), reverse=True) if _has_optimiser(p)]
     if written and not usable: refuse('its checkpoints contain no optimiser state (save_only_model was on)')
@@ -119,7 +120,7 @@ def thin_out(
     run,            # a finished run
     weights='best', # checkpoints to keep: 'all', 'best' (or all if the best is unknown) or 'none'
 ):
-    "Delete the files of `run` that are only needed to resume it, and checkpoints that `weights` does not select"
+    "Delete the files of `run` that are needed only to resume it, and the checkpoints excluded by `weights`"
     best = run.best_checkpoint
     for folder in run.checkpoints.values():
         if weights == 'none' or weights == 'best' and best not in (None, folder): remove_checkpoint(folder)

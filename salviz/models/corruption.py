@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _special_tokens = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 
 def _characters(tokenizer, texts):
-    "Return all characters of `texts`, normalised by `tokenizer`, in sorted order"
+    "Return the sorted characters of the words that `tokenizer` finds in `texts` after normalisation"
     characters = set()
     for text in texts:
         for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text)):
@@ -37,13 +37,13 @@ def _characters(tokenizer, texts):
 
 # %% ../../nbs/03_models/06_corruption.ipynb #006b
 def _check_size(vocab_size, least, characters):
-    "Raise a `ValueError` if `vocab_size` is too small; `characters` describes the characters in the error message"
+    "Raise a `ValueError` if `vocab_size` is less than `least`, the number of special tokens and `characters`"
     if vocab_size >= least: return
     raise ValueError(f'vocab_size must be at least {least}, the number of special tokens and {characters}, '
                      f'got {vocab_size}')
 
 def _train_wordpiece(texts, vocab_size, lowercase):
-    "Train a WordPiece tokenizer whose vocabulary depends only on `texts`"
+    "Train a WordPiece tokenizer whose vocabulary depends only on the arguments"
     tokenizer = Tokenizer(models.WordPiece(unk_token='[UNK]'))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -102,7 +102,7 @@ def train_tokenizer(
 
 # %% ../../nbs/03_models/06_corruption.ipynb #015
 def _config(kind, layers, heads, hidden, max_length, **shared):
-    "Return the config of a small model of type `kind`"
+    "Return the config of a small model of the given `kind`"
     bert_like = dict(hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
                      intermediate_size=4*hidden,
                      max_position_embeddings=max_length)
@@ -122,7 +122,7 @@ def _config(kind, layers, heads, hidden, max_length, **shared):
 
 # %% ../../nbs/03_models/06_corruption.ipynb #017
 def _head_size(task, num_labels, labels):
-    "Return the config settings for the classes of `task`"
+    "Return the config settings of the head for `task`; raise a `ValueError` if classes are missing or superfluous"
     has_names = labels is not None or num_labels is not None
     if has_names == tasks[task].has_classes: return tasks[task].head.config | class_config(num_labels, labels)
     problem = 'needs class names (labels=) or their number (num_labels=)'
@@ -270,13 +270,12 @@ _PositiveFraction = Annotated[float, Interval(gt=0, le=1)]
 _Fraction = Annotated[float, Interval(ge=0, le=1)]
 
 def _ordinary_ids(tokenizer):
-    "Return the ids of the tokens in the vocabulary that are not special"
     special = {*tokenizer.all_special_ids}
     return torch.tensor([i for i in range(len(tokenizer)) if i not in special])
 
 # %% ../../nbs/03_models/06_corruption.ipynb #033
 class MaskTokens:
-    "Corrupt batches for masked language modelling: `corrupt(batch, seed, step)`"
+    "Callable `corrupt(batch, seed, step)` that corrupts batches for masked language modelling"
     task = 'masked_lm'
     @renamed_arguments(share='fraction')
     @validated
@@ -320,7 +319,7 @@ def token_counts(
     data,      # encoded rows (a Dataset), such as encode(...)['train']
     tokenizer,
 ) -> torch.Tensor: # int64 [size of the vocabulary]
-    "Return the number of occurrences of each token in `data`, 0 for special tokens"
+    "Return the number of occurrences of each token in `data`, with 0 for special tokens"
     counts = np.zeros(len(tokenizer), np.int64)
     for start in range(0, len(data), 1000):
         rows = data[start:start + 1000]
@@ -331,7 +330,7 @@ def token_counts(
 
 # %% ../../nbs/03_models/06_corruption.ipynb #040
 class ReplaceTokens:
-    "Corrupt batches for replaced-token detection with a unigram generator: `corrupt(batch, seed, step)`"
+    "Callable `corrupt(batch, seed, step)` for replaced-token detection with a unigram generator"
     task = 'replaced_token_detection'
     @renamed_arguments(share='fraction')
     @validated

@@ -46,7 +46,7 @@ def _after_resizing(reader, height, width) -> tuple: # (height, width) in pixels
     return rows, columns
 
 def _whole_crop(reader, height, width, shape, block) -> Crop:
-    "Return the crop of an image that the encoder reads as `shape` pixels, with an output for each block of pixels"
+    "Return the image crop in an encoder input of size `shape`, with one output per `block` × `block` pixels"
     (down, across), (rows, columns) = _after_resizing(reader, height, width), shape
     up, side = height/down, width/across
     def start(size, target): return (size - target)//2 if size >= target else -((target - size)//2)
@@ -56,7 +56,7 @@ def _whole_crop(reader, height, width, shape, block) -> Crop:
 _swin = 'donut-swin', 'swin'
 
 def _image_input(model, processor, image, name) -> EncoderInput:
-    "Return the input that a model with a ViT, DeiT or Swin encoder reads for `image`"
+    "Return the input that a model with a ViT, DeiT or Swin encoder reads for an `image`"
     check_faults(processor_faults(model, processor, kinds='images'), f'{name}: ')
     config, reader, image = model.config.encoder, processor.image_processor, as_image(image, f'{name}: ')
     values = reader(image, return_tensors='pt')['pixel_values']

@@ -34,7 +34,7 @@ def sort_rows(x:torch.Tensor) -> torch.Tensor: # shape of `x`, detached from the
     return on_processor(np.sort, lambda x: x.detach().sort(-1).values, wide).to(x.dtype)
 
 def any_key(x:torch.Tensor) -> torch.Tensor: # bool [..., query, 1]
-    "Return, for each row of the bool `x` [..., query, key], whether any key is True"
+    "Return, for each row of the bool tensor `x` [..., query, key], whether any key is True"
     return on_processor(lambda x: x.any(-1, keepdims=True), lambda x: x.any(-1, keepdim=True), x)
 
 # %% ../../nbs/03_models/00_fast.ipynb #fast-09
@@ -62,7 +62,7 @@ def lstm_states(lstm, x:torch.Tensor) -> torch.Tensor: # [batch, steps, hidden]
 
 # %% ../../nbs/03_models/00_fast.ipynb #fast-15
 def has_bf16(device='cpu') -> bool:
-    "Return whether the processor supports bf16 natively"
+    "Return whether the CPU (or the GPU, if `device` is 'cuda') supports bf16 natively"
     if device == 'cuda': return torch.cuda.is_bf16_supported(including_emulation=False)
     if platform.machine().lower() in ('arm64', 'aarch64'): return torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
@@ -80,7 +80,7 @@ def attention_kernels(model) -> list: # names; the current kernel of the model c
 # %% ../../nbs/03_models/00_fast.ipynb #fast-15c
 @contextmanager
 def attention_kernel(model, name:str):
-    "Run the attention of `model` with the kernel called `name` inside the block; None keeps the current kernel"
+    "Run `model` with the named attention kernel inside the block, or with its current kernel if `name` is None"
     current = getattr(getattr(model, 'config', None), '_attn_implementation', None)
     if name is None or name == current: yield; return
     model.set_attn_implementation(name)

@@ -32,7 +32,7 @@ def feed_forward_outputs(model) -> dict: # {layer: module}
 
 # %% ../../nbs/03_models/13_hidden.ipynb #hd-10
 def _cutting(positions, maps, layer):
-    "Return a hook that sets the output of a module to 0 at `positions`"
+    "Return a hook that sets the output of a module to 0 at the given `positions`"
     def hook(module, args, output):
         cut = positions(maps[layer]) if callable(positions) else positions
         return output.masked_fill(cut[..., None], 0.)
@@ -45,7 +45,7 @@ def cut_hidden(
     cut:dict,
     drop=None, scale=None, # attention in the same passes, see `observe`
 ):
-    "Set the output of feed-forward networks to 0 at chosen positions (`cut`), in passes of `model` in this block"
+    "Set the output of feed-forward networks to 0 at the positions in `cut` when `model` runs inside the block"
     layers = check_layers(model, list(cut)) if cut else ()
     reading = [l for l in layers if callable(cut[l])]
     with ExitStack() as stack:

@@ -63,7 +63,9 @@ def undisturbed(
     training=False, # mode of the model inside the block
     seed=None,      # seed of the generators inside the block; None keeps their state
 ):
-    "Run and differentiate `model` inside the block; restore the model and all global random generators afterwards"
+    """Set the mode of `model` and clear its gradients; restore them and the random generators after the block
+
+    The global random generators are not touched if the model is a twin and `seed` is None."""
     modes = [(m, m.training) for m in model.modules()]
     grads = [(p, p.grad, p.requires_grad) for p in model.parameters()]
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)] if training else []
@@ -112,7 +114,7 @@ def full_precision(net):
 
 # %% ../../nbs/03_models/03_loading.ipynb #014e
 def model_name(model) -> str:
-    "Return the name that `model` was loaded from: a name on the Hub or the last part of a path; else its class"
+    "Return the Hub name or the folder name that `model` was loaded from, or else the name of its class"
     name = model.name_or_path
     return (Path(name).name if Path(name).exists() else name) if name else type(model).__name__
 
@@ -125,7 +127,7 @@ def checksum_of(tensors) -> int:
 
 # %% ../../nbs/03_models/03_loading.ipynb #014eb
 def weights_checksum(model) -> int:
-    "Return a checksum of the weights of `model`"
+    "Return a checksum of the weights and persistent buffers of `model`"
     return checksum_of(model.state_dict().values())
 
 # %% ../../nbs/03_models/03_loading.ipynb #016
@@ -142,7 +144,7 @@ _reads_first_of_image = frozenset('DeiTForImageClassification ViTForImageClassif
                                   'ViTMSNForImageClassification'.split())
 
 def _pooled_of_images(model, pixels):
-    "Return the pooled row, 0, of each image; raise a `ValueError` if the head is not known to read only this row"
+    "Return 0, the index of the pooled row, for each image; raise a `ValueError` if the head may read other rows"
     if not _reads_first_of_image.isdisjoint(c.__name__ for c in type(model).__mro__):
         return torch.zeros(len(pixels), dtype=torch.long, device=pixels.device)
     raise ValueError(f'pooled_rows: {type(model).__name__} is not among the heads that are known to read only [CLS]; '
@@ -153,7 +155,7 @@ def pooled_rows(
     model,      # a transformers sequence or image classifier
     batch:dict, # batch with input_ids [batch, n] as `Collator` returns them, or pixel_values
 ) -> torch.Tensor: # long [batch]
-    "For each example, return the query row of the last layer that the head of `model` uses"
+    "Return, for each example, the index of the last layer's query row that the head of `model` uses"
     model = unwrapped(model)
     if 'pixel_values' in batch: return _pooled_of_images(model, batch['pixel_values'])
     config, ids = model.config.get_text_config(), batch['input_ids']
@@ -185,7 +187,7 @@ def _is_changed(module, is_whole=False) -> bool:
 
 # %% ../../nbs/03_models/03_loading.ipynb #row2b
 def _row_products(model) -> list: # linear layers and dropout; [] if the first row may not be enough
-    "Return the modules of the last layer of `model` that process each row separately, after the attention"
+    "Return the linear and dropout modules of the last layer of `model` that are outside its attention"
     model = unwrapped(model)
     config, transformers = getattr(model, 'config', None), 'transformers.models.'
     if getattr(config, 'model_type', None) not in _kinds_by_row: return []
@@ -238,7 +240,7 @@ def first_row_alone(
 
 # %% ../../nbs/03_models/03_loading.ipynb #clm2
 def is_bidirectional(model) -> bool:
-    "Return whether the output of `model` at a token depends on later tokens, tested on a text of three tokens"
+    "Test with three tokens whether the output of `model` at a token depends on later tokens"
     ids, captured = torch.tensor([[1, 2, 3]], device=device_of(model)), []
     def capture(module, args, output):
         captured.append(output.detach().requires_grad_())
@@ -253,7 +255,7 @@ def is_bidirectional(model) -> bool:
 _packaged_models = 'minilm', 'movie-minilm'
 
 def _locate(name, revision):
-    "Return the source from which `name` is loaded, whether only local files are used, and the reason for this"
+    "Return the source of the named model, whether to use only local files, and why the Hub is unavailable"
     if name in _packaged_models: return asset('minilm'), True, '' # 'movie-minilm' is stored as a difference from it
     if Path(name).expanduser().is_dir(): return Path(name).expanduser(), True, ''
     if str(name).startswith(('.', '/', '~')):
@@ -299,7 +301,7 @@ def tasks_of_kind(config) -> list:
 
 # %% ../../nbs/03_models/03_loading.ipynb #024b
 def _check_head(name, config, task):
-    "Raise an error if models of the same type as `name` have no head for `task`"
+    "Raise a `ValueError` if models of the type in `config` have no head for `task`"
     can = tasks_of_kind(config)
     if task in can: return
     usual = ('bert', 'roberta', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian', 'bart', 't5', 'vit', 'deit', 'beit')
@@ -311,7 +313,7 @@ def _check_head(name, config, task):
 
 # %% ../../nbs/03_models/03_loading.ipynb #027
 def class_config(num_labels=None, labels=None) -> dict:
-    "Return the settings of a config for `num_labels` classes, or for the classes that `labels` names"
+    "Return the config settings for `num_labels` classes, or for classes with the names in `labels`"
     if labels is None: return {} if num_labels is None else dict(num_labels=num_labels)
     if num_labels not in (None, len(labels)):
         raise ValueError(f'labels has {len(labels)} names, but num_labels is {num_labels}; omit num_labels')
@@ -320,7 +322,9 @@ def class_config(num_labels=None, labels=None) -> dict:
 
 # %% ../../nbs/03_models/03_loading.ipynb #027b
 def _class_count(name, config, num_labels, labels, replace, head=tasks['classification'].head):
-    "Return the number of classes of the head; `replace` allows discarding a trained head with a different number"
+    """Return the number of classes of the head; raise a `ValueError` if a trained head has a different number
+
+    If `replace` is True, a trained head may have a different number of classes."""
     wanted = class_config(num_labels, labels).get('num_labels')
     trained = config.num_labels if any(map(head.is_in, config.architectures or ())) else None
     problem = ''
@@ -334,7 +338,7 @@ def _class_count(name, config, num_labels, labels, replace, head=tasks['classifi
 
 # %% ../../nbs/03_models/03_loading.ipynb #030
 def _give_padding(model, tokenizer):
-    "Set an unusable padding token of `tokenizer` to its end token, and use the same padding token in `model`"
+    "Replace an unusable padding token of `tokenizer` with its end token, and set that of `model` to match"
     if not is_embedded(model, tokenizer.pad_token_id):
         if not is_embedded(model, tokenizer.eos_token_id):
             raise ValueError(f'{type(tokenizer).__name__} has neither a padding nor an end token with an embedding in '
@@ -376,13 +380,13 @@ def target_start(model):
 
 # %% ../../nbs/03_models/03_loading.ipynb #038
 def _other_head(config, head):
-    "Return whether the model of `config` was trained with a sequence head and `head` is a token head, or vice versa"
+    "Return whether, according to `config`, a sequence head was trained while `head` is a token head, or vice versa"
     trained = ' '.join(config.architectures or ())
     alike = {tasks[task].head.name for task in ('classification', 'token_classification')}
     return head.name in alike and head.name not in trained and any(name in trained for name in alike)
 
 def _draw_head(model):
-    "Initialise the linear layers outside the base model of `model`"
+    "Initialise the linear layers of `model` outside its base model"
     for name, part in model.named_children():
         for m in part.modules() if name != model.base_model_prefix else ():
             if not isinstance(m, torch.nn.Linear): continue
@@ -422,7 +426,7 @@ def new_head_note(model) -> str: # '' if the head was trained or its state is un
 
 # %% ../../nbs/03_models/03_loading.ipynb #041
 def _names_of_head(name, config, head, wanted, classes=None) -> dict:
-    "Return the names of the classes of a trained head as config settings; {} if the head has no names"
+    "Return config settings with the class names of a trained head; {} if the head or `wanted` has no class names"
     head_names = list(classes or map(str, (config.id2label or {}).values()))
     is_trained = head.is_in(' '.join(config.architectures or ())) and wanted.get('num_labels') == len(head_names)
     if not is_trained or are_numbers(head_names) or 'id2label' not in wanted: return {}
@@ -430,8 +434,9 @@ def _names_of_head(name, config, head, wanted, classes=None) -> dict:
 
 # %% ../../nbs/03_models/03_loading.ipynb #041b
 def _load(task, name, seed, count, trust_remote_code=False, **kwargs):
-    """Load the model called `name` with a head for `task`, and its tokenizer, if any; `count` returns settings for the
-    head"""
+    """Load the model called `name` with a head for `task`, and its tokenizer if it is a text model
+
+    The function `count` returns the settings of the head for a config."""
     if not isinstance(trust_remote_code, bool): # with `None`, transformers would ask the user
         raise ValueError(f'trust_remote_code must be True or False, got {trust_remote_code!r}')
     kwargs['trust_remote_code'] = trust_remote_code

@@ -79,7 +79,7 @@ class DigitCNN(SmallNet):
         self.post_init()
 
     def forward(self, pixel_values, labels=None):
-        "Return the logits [batch, classes] of `pixel_values` [batch, channels, height, width]"
+        "Return an output with the logits [batch, classes] of `pixel_values` [batch, channels, height, width]"
         return self.answer(self.classifier(self.features(self.checked(pixel_values))), labels)
 
 # %% ../../nbs/03_models/04_nets.ipynb #013
@@ -122,13 +122,15 @@ class ResNet18(SmallNet):
         self.post_init()
 
     def forward(self, pixel_values, labels=None):
-        "Return the logits [batch, classes] of `pixel_values` [batch, channels, height, width]"
+        "Return an output with the logits [batch, classes] of `pixel_values` [batch, channels, height, width]"
         return self.answer(self.classifier(self.stages(self.stem(self.checked(pixel_values)))), labels)
 
 # %% ../../nbs/03_models/04_nets.ipynb #017
 class _Recurrence(nn.Module):
-    """One LSTM layer that maps [batch, steps, features] to states [batch, steps, hidden]. With `cell='modules'`, it is
-    built from modules for at most `steps` steps instead of a fused kernel"""
+    """An LSTM layer that maps [batch, steps, features] to states [batch, steps, hidden]
+
+    With `cell='modules'`, it is built from modules instead of a fused kernel, for series of limited length
+    (`steps`)."""
     def __init__(self, features, hidden, steps=None, cell='fused'):
         super().__init__()
         check_choice('cell', cell, ('fused', 'modules')) # DeepLIFT needs modules
@@ -192,7 +194,7 @@ class SeriesLSTM(SmallNet):
     def summary(self, x): return x
 
     def forward(self, values, labels=None):
-        "Return the logits [batch, classes] of `values` [batch, steps, features]"
+        "Return an output with the logits [batch, classes] of `values` [batch, steps, features]"
         states = self.recurrence(self.summary(self.dropout_in(self.checked(values))))
         return self.answer(self.classifier(self.dropout_out(states)[:, -1]), labels)
 
@@ -235,7 +237,7 @@ class InputCellLSTM(SeriesLSTM):
 
 # %% ../../nbs/03_models/04_nets.ipynb #028
 class _TemporalBlock(nn.Module):
-    "Two causal dilated convolutions with a residual connection, [batch, channels, steps]"
+    "Two causal dilated convolutions over [batch, channels, steps], with a residual connection"
     def __init__(self, c_in, c_out, kernel, dilation, dropout):
         super().__init__()
         def causal(c):
@@ -270,7 +272,7 @@ class TCN(SmallNet):
         self.post_init()
 
     def forward(self, values, labels=None):
-        "Return the logits [batch, classes] of `values` [batch, steps, features]"
+        "Return an output with the logits [batch, classes] of `values` [batch, steps, features]"
         return self.answer(self.classifier(self.pool(self.levels(self.checked(values).transpose(1, 2))).squeeze(-1)),
                            labels)
 
@@ -318,7 +320,7 @@ class _SeriesLayer(nn.Module):
 
 # %% ../../nbs/03_models/04_nets.ipynb #035
 def _sinusoids(steps, width, like):
-    "Return the position encodings [steps, width] of Vaswani et al. (2017), on the device and in the dtype of `like`"
+    "Return the position encodings [steps, width] of Vaswani et al. (2017) with the device and dtype of `like`"
     rates = torch.exp(torch.arange(0, width, 2, device=like.device)*(-math.log(10000)/width))
     at = torch.arange(steps, device=like.device)[:, None]*rates
     return torch.stack([at.sin(), at.cos()], -1).flatten(1)[:, :width].to(like.dtype)
@@ -368,7 +370,7 @@ class SeriesTransformer(SmallNet):
         return torch.zeros_like(earlier, dtype=x.dtype).masked_fill(~earlier, torch.finfo(x.dtype).min)
 
     def forward(self, values, labels=None):
-        "Return the logits [batch, classes] of `values` [batch, steps, features]"
+        "Return an output with the logits [batch, classes] of `values` [batch, steps, features]"
         x = self.project(self.checked(values))
         x = self.dropout(x*math.sqrt(self.width) + _sinusoids(x.shape[1], self.width, x))
         for layer in self.layers: x = layer(x, self.mask(x))
@@ -425,7 +427,7 @@ class TextLSTM(SmallNet):
 
 # %% ../../nbs/03_models/04_nets.ipynb #we-2
 def _source_fault(model, source_tokenizer, tokenizer) -> str: # '' if there is none
-    "Return the reason why the word vectors of `model` cannot be copied into a net with `tokenizer`"
+    "Return the reason why the word vectors of `model` cannot be copied into a net that uses `tokenizer`"
     if not hasattr(model, 'get_input_embeddings') or not hasattr(source_tokenizer, 'get_vocab'):
         return ('embeddings must be a matrix [vocabulary, size] or (model, tokenizer), got '
                 f'({type(model).__name__}, {type(source_tokenizer).__name__})')
@@ -456,7 +458,7 @@ def _table_of(embeddings, tokenizer) -> tuple: # (float tensor [vocabulary, size
 
 # %% ../../nbs/03_models/04_nets.ipynb #we-2b
 def _named_table(table, source) -> str:
-    "Describe the word vectors for the config"
+    "Return a description of the word vectors to store in the config"
     digest = hashlib.sha256(table.contiguous().numpy().tobytes()).hexdigest()[:12]
     return f'{source}, {len(table)} x {table.shape[1]}, sha256 {digest}'
 
@@ -492,7 +494,7 @@ def _classes(num_labels, labels):
 
 # %% ../../nbs/03_models/04_nets.ipynb #044b
 def _read_off(cls, data):
-    "Return the shape of an example in `data` (from `data.signals`) and the class names"
+    "Return the shape of the examples in `data`, and the class names"
     part = data['train'] if isinstance(data, dict) else data
     if cls.main_input_name not in part.column_names:
         raise ValueError(f'{cls.__name__} takes {cls.main_input_name}, but the data has the columns '
@@ -525,7 +527,7 @@ def small_net(
     seed:Seed=0, # seed of all other weights
     **settings,  # further fields of the net's config, such as hidden_size or dropout
 ) -> PreTrainedModel: # in eval mode
-    "Build a new small net whose weights depend only on `seed`"
+    "Build a small net; its weights depend only on `seed`, except for copied word vectors"
     cls = nets.get(name, name) if isinstance(name, str) else name
     if cls not in nets.values(): raise ValueError(f'unknown network {name!r}; available: {", ".join(nets)}')
     if data is not None: shape, labels = (passed or read for passed, read in zip((shape, labels), _read_off(cls, data)))

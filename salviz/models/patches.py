@@ -29,7 +29,7 @@ def _two(size) -> tuple: return tuple(size) if isinstance(size, (list, tuple)) e
 
 # %% ../../nbs/03_models/09_patches.ipynb #pat06b
 def patch_grid(model) -> PatchGrid:
-    "Return the size of the grid of patches of `model` and the number of tokens before it"
+    "Return the size of the patch grid of `model`, and the number of tokens before the patches"
     stack = attention_stack(model)
     sizes = [getattr(stack.config, name, None) for name in ('image_size', 'patch_size')]
     embeddings = getattr(stack, 'embeddings', None)
@@ -58,7 +58,7 @@ def check_images(
 def _sizes(size): return ' × '.join(map(str, size))
 
 def _shape_fault(config, shape) -> str: # '' if there is none
-    "Return the reason why a vision transformer with this `config` cannot read images of `shape` as a grid of patches"
+    "Return why a vision transformer with this `config` cannot read images of this `shape` as a grid of patches"
     wanted, patch = (config.num_channels, *_two(config.image_size)), _two(config.patch_size)
     if tuple(shape) != wanted:
         return (f'reads images of {_sizes(wanted)} (channels, height, width), the data contains {_sizes(shape)}; '
@@ -74,7 +74,7 @@ def check_patches(
     model, # model from transformers
     shape, # shape of an image: (channels, height, width)
 ):
-    "Raise an error if `model` cannot be observed, rejects images of `shape`, or has maps without a grid of patches"
+    "Raise an error if `model` cannot be observed, rejects images of this `shape`, or has maps without a patch grid"
     check_observable(model)
     grid, config, name = patch_grid(model), attention_stack(model).config, type(model).__name__
     check_faults(_shape_fault(config, shape), f'{name} ')

@@ -36,9 +36,10 @@ def logits_at(
     model,
     is_read, # bool [rows, tokens] for the passes in the block; None: compute all positions
 ):
-    """Compute the logits of `model` only at positions that `is_read` selects; `outputs.places` lists these positions
+    """Inside the block, compute the logits of `model` only at the positions in `is_read`
 
-    The positions are stored as in `_packed_places`."""
+    The outputs list these positions in `places`, in the format of `_packed_places`. Models other than causal and
+    masked language models compute all logits."""
     places = None if is_read is None else _packed_places(is_read)
     layer = None if places is None or not 0 < places.shape[1] < is_read.shape[1] else _output_layer(model)
     if layer is None:

@@ -48,7 +48,7 @@ def _keyed_below(example_id, shape, q, seed, step, stream):
     return _keyed_uniform(example_id, shape, seed, step, stream) < q
 
 def keyed_below(example_id, shape, q:float, seed, step, stream=0) -> torch.Tensor: # bool [batch, *shape]
-    "Return whether each number of `keyed_uniform` is below `q`, on a CPU without computing the numbers themselves"
+    "Return whether each number of `keyed_uniform` is below `q`; on a CPU, the numbers themselves are not computed"
     return on_processor(maths.keyed_below, _keyed_below, example_id, shape, q, seed, step, stream)
 
 def _keyed_order(example_id, shape, seed, step, stream):

@@ -22,7 +22,7 @@ _tags = ('<fake_token_around_image>', '<global-img>', '<end_of_utterance>',
          *(f'<row_{row}_col_{column}>' for row in range(1, 7) for column in range(1, 7)))
 
 def _small_tokenizer():
-    "Return a word-level tokenizer with the special tokens of all families"
+    "Return a word-level tokenizer with the special tokens of all model families"
     named = list(dict.fromkeys(_specials.values()))
     vocab = ['<pad>', '<s>', '</s>', '<unk>', *named, *_tags, *_words]
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocab)}, unk_token='<unk>'))

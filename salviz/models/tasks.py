@@ -58,7 +58,7 @@ def _classification_loss(logits, labels):
 
 # %% ../../nbs/03_models/02_tasks.ipynb #tk01b
 def _take_old_names(cls):
-    "Accept a custom task that defines a method under its old name, with a warning"
+    "Add the new names of methods that a custom task defines under old names, and issue a deprecation warning"
     for old, new in dict(own_score='prediction_score', asked='queried').items():
         if old not in vars(cls): continue
         warn_caller(f'{cls.__name__}.{old} is now called {new}; the old name works until salviz 0.4',
@@ -86,10 +86,10 @@ class Task(Facts):
         return outputs.logits.gather(1, labels[:, None]).squeeze(1)
 
     def places(self, labels):
-        "Return the positions whose logits `score` reads, bool [batch, tokens]; None for all positions"
+        "Return a mask of the positions whose logits are used in `score`, bool [batch, tokens]; None for all positions"
 
     def prediction_score(self, outputs, batch, labels) -> torch.Tensor:
-        "Return the score that the recorder explains: the score of the model's predictions `labels`"
+        "Return the score that the recorder explains: the score of `labels`, which are the model's predictions"
         return self.score(outputs, batch, labels)
 
     def batch_labels(self, labels:list, classes:int):
@@ -106,7 +106,7 @@ class Task(Facts):
         return self.predicted(outputs, batch)
 
     def label(self, labels):
-        "Return the label of one example in the form that snapshots store: a class or a score, None for other tasks"
+        "Return the label of one example as snapshots store it: a class or a score (None for other tasks)"
         if self.per_example: return np.asarray(labels).item()
         return None
 
@@ -175,7 +175,7 @@ def _token_losses(logits, labels):
     return flat.unflatten(0, labels.shape)
 
 def _labels_at(outputs, labels):
-    "Return `labels` [batch, tokens] at the positions with logits: all, or `outputs.places` (see `models.places`)"
+    "Return the `labels` [batch, tokens] at the positions that have logits: those in `outputs.places`, or all"
     places = getattr(outputs, 'places', None)
     if places is None: return labels
     return torch.where(places < 0, -100, labels.gather(1, places.clamp(min=0)))
@@ -312,8 +312,10 @@ class Spans(TokenTask):
         return self._at_ends((full(outputs.start_logits), full(outputs.end_logits)), labels)
 
     def example(self, outputs, predicted, batch, j):
-        """Return the same values as other token tasks; the probability of a token is the probability that the answer
-        has begun and has not ended, where beginning and end are treated as independent"""
+        """Return the same values as other token tasks
+
+        The probability of a token is the probability that the answer has begun and has not ended. Beginning and end
+        are treated as independent."""
         start, end = (x[j].detach().exp().cpu() for x in self.log_probabilities(outputs['main'], batch))
         p = start.cumsum(0) * end.flip(0).cumsum(0).flip(0)
         gold = batch.get('labels', predicted)[j].cpu()
@@ -374,7 +376,7 @@ _computing = dict(
 tasks.update({name: kind(**{**vars(tasks[name]), 'head': head}) for name, (kind, head) in _computing.items()})
 
 def task_heads() -> dict: # {task: `Head`}
-    "Return the transformers heads that can be trained, by task"
+    "Return the transformers head of each task that has one"
     return {name: t.head for name, t in tasks.items() if t.head}
 
 # %% ../../nbs/03_models/02_tasks.ipynb #029
@@ -393,8 +395,9 @@ def head_of(model) -> str: # 'sequence', 'causal', 'masked', 'token', 'span', 'i
 
 # %% ../../nbs/03_models/02_tasks.ipynb #029b
 def task_of(model) -> str:
-    """Return the task of the head of `model`, a key of `tasks`; if the head fits no task, raise an error that lists the
-    supported tasks"""
+    """Return the name of the task that the head of `model` is for, a key of `tasks`
+
+    If the head fits no task, raise a `ValueError` that lists the supported tasks."""
     model = unwrapped(model)
     name, config = type(model).__name__, getattr(model, 'config', None)
     if getattr(model, 'salviz_task', None) in tasks: return model.salviz_task
@@ -451,7 +454,7 @@ def attribution_target(
     # whether to score the prediction itself (`Task.prediction_score`) instead of its agreement with the labels
     of_prediction=False,
 ): # function of (outputs, rows) -> [rows]
-    "Return the `target` of `attention_attribution` and `input_saliency` for any `task`"
+    "Return the `target` argument of `attention_attribution` and `input_saliency` for any `task`"
     if isinstance(task, str): task = tasks[task]
     if isinstance(labels, str) and labels != 'predicted':
         raise ValueError("attribution_target: `labels` must be 'predicted' or a tensor of labels, "

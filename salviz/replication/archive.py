@@ -29,7 +29,7 @@ def write_budget_report(
     file,   # file of rows
     budget:str,
 ) -> Path: # path of the page
-    "Write the report on the results of `budget`, such as 'tuned', as a page and return its path"
+    "Write the report on a budget, such as 'tuned', and return the path of its HTML page"
     if budget == 'tuned': return write_tuned_report(folder, file)
     return write_report(folder, file, budget=budget)
 
@@ -38,13 +38,13 @@ _title = 'Replication of claims from four papers on training with explanations'
 _repository = 'https://github.com/salviz/salviz'
 
 def preferred_citation() -> dict:
-    "Return the `preferred-citation` of CITATION.cff"
+    "Return the `preferred-citation` entry of CITATION.cff"
     from salviz import __version__
     return {'type': 'report', 'title': _title, 'authors': [{'name': 'The salviz authors'}], 'version': __version__,
             'url': _repository, 'notes': 'salviz reproduce'}
 
 def citation_text(released:str) -> str:
-    "Return a CITATION.cff for an archive that was written on the day `released`, such as '2026-11-27'"
+    "Return the text of a CITATION.cff for an archive that was released on a date such as '2026-11-27'"
     from salviz import __version__
     fields = {'cff-version': '1.2.0', 'message': 'If you use these results, please cite them as follows.',
               'title': _title, 'type': 'dataset', 'authors': [{'name': 'The salviz authors'}], 'version': __version__,
@@ -74,7 +74,9 @@ def verdicts_of(
 
 # %% ../../nbs/15_replication/14_archive.ipynb #1e23396f
 def _of_budget(file, budget) -> str:
-    "Return the lines of a file of rows that belong to a budget, and its lines that describe registries and machines"
+    """Return the lines of a file that belong to a budget: its rows and registries, and all machines
+
+    For 'tuned', add the rows and registries of the tuning runs and all entries of other kinds."""
     budgets = {budget, 'tuning'} if budget == 'tuned' else {budget}
     def belongs(e):
         if e['kind'] == 'row': return e['budget'] in budgets
@@ -101,7 +103,7 @@ _described = { # {file: (name, media type)}
     'forest.pdf': ('Forest plot of the effects', 'application/pdf')}
 
 def _crate(names, verdicts, now) -> dict:
-    "Return the JSON-LD description of an archive with the files `names`"
+    "Return the RO-Crate metadata of an archive, from its file names, its verdicts and the time of writing"
     parts = [{'@id': name, '@type': 'File', 'name': _described[name][0], 'encodingFormat': _described[name][1]}
              for name in names]
     root = {'@id': './', '@type': 'Dataset', 'name': _title, 'description': verdicts['headline'],
@@ -118,7 +120,7 @@ def write_archive(
     file, # file of rows
     budget:str='small',
 ) -> Path: # path of the archive
-    "Write a report and everything that it was computed from into one archive; replace an existing archive"
+    "Write a report and everything that it was computed from to an archive, overwriting an existing one"
     now, to, verdicts = datetime.now(UTC).replace(microsecond=0), Path(to), verdicts_of(file, budget)
     if to.suffix != '.zip': raise ValueError(f'write_archive: the archive must be a .zip file, got {to.name}')
     chosen = [choice for choice in frozen(file).values() if budget == 'tuned']

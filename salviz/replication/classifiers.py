@@ -43,8 +43,9 @@ _glue = dict(cola=dict(text='sentence'), mrpc=_pairs, rte=_pairs)
 
 @functools.cache
 def _glue_pools(task): # DatasetDict
-    """Return a task of GLUE, with the official development split as the test split and a validation split taken from
-    train"""
+    """Return a GLUE task with the official development split as its test split
+
+    Validation rows are taken from the training split."""
     from salviz.data.texts import from_hub, load_text
     if task == 'sts-b':
         raw, columns = load_text('sts-b'), dict(text_pair='text_pair')
@@ -61,7 +62,7 @@ def _sst5_pools(task='sst-5'): # DatasetDict
 
 @functools.cache
 def _reading_pools(task): # DatasetDict
-    "Return the texts and classes of a data set with rationales"
+    "Return a data set of texts with rationales"
     from salviz.data.rationales import load_rationales
     return load_rationales(task)
 
@@ -86,7 +87,9 @@ def _pools_of(
     load,      # function(task) -> DatasetDict
     data=None, # {task: DatasetDict}: custom pools
 ): # DatasetDict
-    "Return the pools of `task` from `data` or `load`; raise an error with instructions if they are unavailable"
+    """Return the pools of a task from the dict `data` or the function `load`
+
+    Raise a FileNotFoundError with instructions if `load` cannot find the data."""
     if data is not None and task in data: return data[task]
     try: return load(task)
     except (ConnectionError, FileNotFoundError) as e:
@@ -142,7 +145,7 @@ def _text_lstm_for(
     hidden_size=64, # hidden units in each direction
     dropout=.1,
 ): # function(seed, task) -> (net, tokenizer)
-    "Return a function that creates a bidirectional LSTM with the word vectors of `base` (GloVe in the paper)"
+    "Return a function that creates a bidirectional LSTM with another model's word vectors (GloVe in the paper)"
     def make(seed, task):
         from salviz.data.texts import data_classes
         from salviz.models.nets import small_net
@@ -179,7 +182,7 @@ def _constant_score(run) -> float:
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-19c
 def _class_probabilities(model, tokenizer, data, max_length=None): # float64 array [rows, classes], labels [rows]
-    "Return the class probabilities of `model` for the rows of a split, and the labels"
+    "Return the class probabilities that a model predicts for the rows of a split, and the labels"
     import torch
     from salviz.attribution.questions import encoded_for
     from salviz.data.texts import model_inputs
@@ -217,7 +220,7 @@ def _study(folder, model, data, methods, seeds, settings, measures, **train):
                  **{**dict(snapshots=0, probes=1, keep=1), **train})
 
 def _chosen(methods, names):
-    "Return the `methods` {name: method} called `names`, in the order of `names`; None: all"
+    "Return the methods that are listed in `names`, in that order, or all methods if `names` is None"
     unknown = [name for name in names or () if name not in methods]
     if unknown: raise ValueError(f'unknown condition {unknown[0]!r}; available: {", ".join(methods)}')
     return {name: methods[name] for name in names or methods}
@@ -270,7 +273,7 @@ def _ad(folder, seeds, tasks, rows, epochs, learning_rate, names, measures, laye
                  rows=(256, 128, 400), layers=3, epochs=6, learning_rate=3e-4),
       full=dict(_full_ad, arms=('FT', 'GA', 'IGA', 'AA', 'RD', 'gold', 'noCT')))
 def ad(folder, after, seeds, tasks, rows, epochs, learning_rate, arms, layers, **more):
-    "Return the study of AD-DROP, its ablations of attribution, labels and cross-tuning, and fine-tuning"
+    "Return the study of AD-DROP, fine-tuning, and ablations of AD-DROP's attribution, labels and cross-tuning"
     return _ad(folder, seeds, tasks, rows, epochs, learning_rate, arms, dict(ood=_ood), layers, **more)
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-26c
@@ -285,7 +288,7 @@ def _ad64(folder, after, seeds, tasks, rows, epochs, learning_rate, layers, **mo
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-28
 def _prior_methods(rate=.3, layers=0) -> dict: # {name: method}
-    "Return the strategies of section 2.2 of the AD-DROP paper with gold labels, and two of them with predicted labels"
+    "Return the strategies of section 2.2 of the AD-DROP paper, and 'high' and 'low' with predicted labels"
     from salviz.methods import ADDrop, ADDropVariant
     from salviz.methods.ad_drop import prior_method, prior_strategies
     gold = {name: prior_method(name, rate, layers=layers) for name in prior_strategies}
@@ -328,7 +331,7 @@ def _grid(folder, after, seeds, tasks, shares, rows, epochs, learning_rate, laye
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-32
 def _sallm_methods(steps=8) -> dict: # {name: method, or function(run_of) -> method}
-    "Return fine-tuning, and the three variants of SalLM in the poster"
+    "Return fine-tuning and the three variants of SalLM from the poster"
     from salviz.methods import FineTuning, SalLM
     def taught(**how): return lambda run_of: SalLM.from_args(dict(teacher=run_of('FT'), steps=steps, **how))
     return dict(FT=FineTuning(), SalLM=taught(), FineTuned=taught(start='teacher'), Iterative=taught(refresh=2))
@@ -344,7 +347,7 @@ _attention_kl.version = '1'
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-33
 def _teacher_first(method, settings, seed) -> tuple: # (plan, method, settings, seed); None for the teacher itself
-    "Return the run from which a trial of the study SALLM starts"
+    "Return the teacher's run, from which a trial of the SALLM study starts, or None for the teacher itself"
     if method == 'FT': return None
     return ('SALLM', 'FT', settings, seed)
 
@@ -359,7 +362,7 @@ def _teacher_first(method, settings, seed) -> tuple: # (plan, method, settings, 
                 rows=('full',)*3, epochs=4, learning_rate=1e-5, batch_size=32, max_length=60, steps=20))
 def _sallm(folder, after, seeds, tasks, rows, epochs, learning_rate, layers, arms=None, load=_sentence_pools,
           base='minilm', max_length=32, batch_size=16, steps=8, model=None, data=None):
-    "Return the study of the variants SalLM, Fine-Tuned and Iterative of SalLM, and of plain fine-tuning"
+    "Return the study of plain fine-tuning and the SalLM variants SalLM, FineTuned and Iterative"
     return _study(folder, model or _transformer_for(load, data, base, layers), _drawn(load, rows, data),
                   _chosen(_sallm_methods(steps), arms), seeds, dict(task=list(tasks)), dict(attention_kl=_attention_kl),
                   epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, max_length=max_length)
@@ -380,7 +383,7 @@ _faithfulness.version = '1'
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-35b
 def _guided_methods(fraction, **how) -> dict: # {name: method}
-    "Return plain training, and saliency guided training that masks this `fraction` of the features"
+    "Return plain training, and saliency guided training with the given `fraction` of masked features"
     from salviz.methods import FineTuning, SaliencyGuided
     return dict(FT=FineTuning(), SGT=SaliencyGuided.from_args(dict(mask_fraction=fraction, **how)))
 

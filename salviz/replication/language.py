@@ -20,7 +20,7 @@ def _needs_gpu(
     study, # name of the study
     what,  # further requirements
 ):
-    "Raise an error if the full budget of `study` is used on a machine without a GPU"
+    "Raise an error if no GPU is available for the full budget of a study"
     import torch
     if not torch.cuda.is_available():
         raise ValueError(f"{study}: the budget 'full' needs a GPU, but none was found (it also needs {what}); "
@@ -32,7 +32,7 @@ def _packed_sentences(
     vocab_size=600,
     block=32, # number of tokens in a row
 ) -> tuple: # (tokenizer, rows of train, validation and test)
-    "Return the packaged movie sentences, packed into blocks, and a tokenizer that is trained on them"
+    "Return a tokenizer trained on the training split of the movie sentences, and all splits packed into blocks"
     from salviz.models.corruption import pack_texts, train_tokenizer
     data = _rated_sentences(sign=False)
     tokenizer = train_tokenizer(data['train']['text'], vocab_size, max_length=block)
@@ -54,8 +54,9 @@ _splits = (.7, .1, .2)
 def _rated_sentences(
     sign=True, # only sentences with clear ratings, labelled by their sign; False: all sentences
 ):
-    """Return the packaged movie sentences, with classes if `sign` is set; the splits are those of pre-training,
-    so test sentences remain unseen"""
+    """Return the packaged movie sentences or, if `sign` is set, only the clearly rated ones with classes
+
+    The splits are those of pre-training, so test sentences remain unseen."""
     from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
     from salviz.data.texts import load_text
     data = load_text('movie-sentences', splits=_splits, seed=0)
@@ -72,7 +73,7 @@ def _wikipedia_pools(
     articles=1_000_000,
     block=512,
 ) -> tuple: # (tokenizer, rows of train, validation and test)
-    "Return English Wikipedia from the Hub, packed into blocks, with RoBERTa's tokenizer"
+    "Return RoBERTa's tokenizer, and English Wikipedia articles from the Hub, packed into blocks"
     from transformers import AutoTokenizer
     from salviz.data.texts import from_hub, load_text
     from salviz.models.corruption import pack_texts
@@ -215,7 +216,7 @@ _with_line = {**_curves, 'unigram_entropy': _unigram_entropy}
       quick=dict(_small, seeds=(0,), layers=(6,)), small=dict(_small, seeds=range(100, 105), layers=(2, 6, 12)),
       full=dict(_full, seeds=range(100, 105), layers=(8, 12, 16)))
 def _masked_lm(folder, after, seeds, layers, **sizes):
-    "Return the study without guidance and with half of the heads guided to next and prev (G1, G2, G3)"
+    "Return the study of masked language models without guidance and with half of the heads guided (G1, G2, G3)"
     methods = dict(plain=unguided(), AG=partial(_guided, head_fraction=.5))
     return _pretraining(folder, 'MLM', seeds, methods, _with_line, settings=dict(layers=list(layers)), weights='best',
                        **sizes)
@@ -225,7 +226,9 @@ def _masked_lm(folder, after, seeds, layers, **sizes):
       small=dict(_small, seeds=range(100, 105), layers=(6,)),
       full=dict(_full, seeds=range(100, 105), layers=(12,)))
 def _all_guided(folder, after, seeds, layers, **sizes):
-    "Return the study that guides all heads, which is separate because MLM trains each condition at each depth"
+    """Return the study that guides all heads
+
+    It is separate from MLM, which trains each condition at each depth."""
     return _pretraining(folder, 'MLM1', seeds, dict(AG1=partial(_guided, head_fraction=1.)), _with_line,
                        settings=dict(layers=list(layers)), **sizes)
 
@@ -260,7 +263,9 @@ def _omissions(alpha): return {name: partial(_without, left_out, alpha) for name
       small=dict(_small, seeds=range(100, 104), layers=6) | dict(heads=8),
       full=dict(_full, seeds=range(100, 105), layers=12))
 def _patterns(folder, after, seeds, alpha=10, **sizes):
-    "Return the study of omitted patterns; the loss weight is fixed, as the automatic one depends on the patterns (G5)"
+    """Return the study of omitted patterns (G5)
+
+    The loss weight is fixed, because the automatic weight depends on the patterns."""
     return _pretraining(folder, 'PAT', seeds, _omissions(alpha), _with_line, **sizes)
 
 # %% ../../nbs/15_replication/05_language.ipynb #lang-28c
@@ -291,7 +296,7 @@ def _reorder_pools(
 # %% ../../nbs/15_replication/05_language.ipynb #lang-31b
 @lru_cache(1)
 def _iwslt_pools(block=128) -> tuple: # (tokenizer, pairs of train, validation and test)
-    "Return English and German talks from the Hub"
+    "Return a tokenizer and English-German sentence pairs of talks from the Hub"
     from salviz.data.texts import load_pairs
     from salviz.models.corruption import train_tokenizer
     data = load_pairs('IWSLT/iwslt2017', config='iwslt2017-en-de', text='translation.en',
@@ -349,7 +354,7 @@ def _started(study, start, layers, seed):
     return method
 
 def _new_classifier(labels, tokenizer, seed, layers, heads, hidden):
-    "Return a classifier with the body of `_new_model`"
+    "Return a classifier with new weights and the architecture of `_new_model`"
     from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
     from salviz.models.loading import class_config, forked_random
     config = _new_model('masked_lm', tokenizer, seed, layers, heads, hidden).config
@@ -358,7 +363,7 @@ def _new_classifier(labels, tokenizer, seed, layers, heads, hidden):
 
 # %% ../../nbs/15_replication/05_language.ipynb #lang-34c
 def _large_glue_pools(task):
-    "Return a GLUE task from the Hub; its validation split is the test split, since test labels are not public"
+    "Return a GLUE task from the Hub, with its validation split as test split and 5 % of train for validation"
     from datasets import DatasetDict
     from salviz.data.texts import load_text
     first, second = dict(sst2=('sentence', None), qnli=('question', 'sentence'),
@@ -394,7 +399,7 @@ def _downstream(folder, after, seeds, tasks, layers, heads, hidden, rows, source
 def _antecedent_pools(
     size=3600, # a multiple of 9
 ) -> dict: # {split: rows}
-    "Return generated sentences with antecedents"
+    "Return generated sentences with antecedents, without the sentences used to score heads"
     from datasets import DatasetDict
     from salviz.analysis.antecedents import antecedent_sentences
     scored = set(antecedent_sentences(seed=0)['text'])
@@ -410,7 +415,7 @@ def _antecedent_pools(
                  learning_rate=3e-4, max_length=48),
       full=dict(_full, seeds=range(100, 105), layers=12))
 def _coreference(folder, after, seeds, name=None, alpha=100, model=None, data=None, **sizes):
-    "Return the study of antecedents found by single heads, and of the language model's loss (G7)"
+    "Return the study of continued pre-training with and without guiding all heads (G7)"
     methods = dict(plain=unguided(), AG1=partial(_guided, head_fraction=1., alpha=alpha))
     measures = {**_curves, 'antecedent': _antecedents}
     if name is None: return _pretraining(folder, 'COREF', seeds, methods, measures, model=model, data=data, **sizes)

@@ -29,7 +29,7 @@ from ..training.settings import Settings
 plain_method = 'FineTuning' # the baseline of every comparison
 
 def _taught(kind):
-    "Return a function that creates the method `kind` with the run of plain fine-tuning as its teacher"
+    "Return a function that creates a method whose teacher is the run of plain fine-tuning"
     def method(run_of, **settings): return kind(run_of(plain_method), **settings)
     parameters = inspect.signature(kind).parameters
     tuned = [p.replace(kind=p.KEYWORD_ONLY) for name, p in parameters.items() if name in kind.search_space]
@@ -68,7 +68,7 @@ def search_points(
     n:int,
     seed:int=0, # seed of the order of combinations
 ) -> list: # of {setting: value}, distinct; at most as many as there are combinations
-    "Return at most `n` distinct points from a grid over `space`"
+    "Return at most `n` distinct points from the grid of a search space"
     first, *others = space
     values = list(space[first])
     middle = len(values)//2
@@ -80,12 +80,12 @@ def search_points(
 
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-014
 class _RoundsOfPoints(Study):
-    "A study that trains the points of each method, in rounds"
+    "A study that trains each method with all of its search points, one round after another"
     points:dict # {method: [{setting: value}]}
     tunes:bool  # whether the data has only the splits train and validation
 
     def _take_in(self, grown):
-        "Create the trials, round by round; methods that build on the runs of others come last"
+        "Create the trials, round by round; methods that build on the runs of other methods come last"
         found = []
         for i, seed in itertools.product(range(max(map(len, self.points.values()))), self.seeds):
             for name, points in self.points.items():
@@ -95,11 +95,11 @@ class _RoundsOfPoints(Study):
         self.cells = sorted(dict.fromkeys(found), key=lambda cell: cell.method in building)
 
     def _settings_of(self, name) -> dict:
-        "Return the settings in the points of the method `name`, with their values"
+        "Return the settings that the points of a method contain, with their values"
         return {k: values for k, values in self.settings.items() if k in self.points[name][0]}
 
     def _common_design(self, old, new) -> dict:
-        "Return the design `new` without additions to the design `old`, such as settings of a new method"
+        "Return the new design without its additions to the old one, such as the settings of a new method"
         common = super()._common_design(old, new)
         return {**common, 'settings': {k: values for k, values in common['settings'].items() if k in old['settings']}}
 
@@ -110,7 +110,7 @@ class _RoundsOfPoints(Study):
         return type(data)({k: part for k, part in data.items() if k in ('train', 'validation')})
 
     def _may_use(self, cell, other) -> bool:
-        "Return whether `run_of` selects `other` for `cell`, as the best trial of another method with the same seed"
+        "Return whether the trial `other` is the best trial of another method with the same seed as `cell`"
         points, measure = self.points[other.method], next(iter(self.measures))
         scores = [self.score_of(other.method, point, measure) for point in points]
         best = points[int(np.nanargmax(scores))] if np.isfinite(scores).any() else points[0]
@@ -118,7 +118,7 @@ class _RoundsOfPoints(Study):
         return cell.method != other.method and cell.seed == other.seed and dict(other.settings) == chosen
 
     def score_of(self, method:str, point:dict, measure:str) -> float: # NaN if a run failed or is missing
-        "Return the mean of `measure` over the seeds of a point"
+        "Return the mean of a metric over the seeds, for one search point of a method"
         records = [self._record(c.name) for c in self.cells if c.method == method
                    and all(dict(c.settings).get(k) == x for k, x in point.items())]
         values = [record.get('measures', {}).get(measure, {}).get('value', math.nan) for record in records]
@@ -127,7 +127,7 @@ class _RoundsOfPoints(Study):
 
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-015
 class PointStudy(_RoundsOfPoints):
-    "A study of fixed points for each method, which stops at a deadline"
+    "A study that trains each method with fixed settings and stops at a deadline"
     ends = math.inf # the deadline, on the clock of `time.time()`
 
     @validated
@@ -148,8 +148,10 @@ class PointStudy(_RoundsOfPoints):
                          StudyOptions(weights='none', extend=True), **train)
 
     def _is_spent(self, cell):
-        """Return whether checkpoints of `cell` can be deleted; those of plain fine-tuning are kept,
-        because methods that are added to the comparison later may build on them"""
+        """Return whether the checkpoints of a trial can be deleted
+
+        The checkpoints of plain fine-tuning are kept, because methods that are added to the comparison later may
+        build on them."""
         return cell.method != plain_method and super()._is_spent(cell)
 
     def run_cell(self, cell, again=(), ended=None, leave=lambda: False) -> str: # as `Study.run_cell`
@@ -162,16 +164,16 @@ class PointStudy(_RoundsOfPoints):
             raise
 
     def _is_over(self, cell) -> bool:
-        "Return whether `cell` is finished, or must not be started because the deadline has passed"
+        "Return whether a trial is finished, or must not start because the deadline has passed"
         return time.time() >= self.ends or super()._is_over(cell)
 
     def _report(self, busy):
-        "Before the deadline, warn about trials that failed or that other processes hold"
+        "Warn about failed trials and trials running in other processes, unless the deadline has passed"
         if time.time() < self.ends and any('error' not in self._record(c.name) for c in self.cells):
             super()._report(busy)
 
     def timed(self, method:str, steps:int) -> float: # seconds
-        "Train a method for two epochs of `steps` batches in a temporary folder, and return the elapsed time"
+        "Train a method for two short epochs in a temporary folder, and return the elapsed time"
         from salviz.training.trainer import train
         cell = next(c for c in self.cells if c.method == method)
         arguments = {**self.train, **{k: x for k, x in cell.settings if k in self._shared}, 'epochs': 2}

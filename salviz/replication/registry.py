@@ -31,7 +31,7 @@ constants = { # {study: (metric, its value for a constant prediction, name of th
     'MT': ('exact_match', 0., 'no correct sentence')}
 
 def _constant_words(study) -> str:
-    "Return the name of the constant prediction with which the conditions of `study` are compared"
+    "Return the name of the constant prediction with which the conditions of a study are compared"
     if study in constants: return constants[study][2]
     return 'token frequencies'
 
@@ -62,7 +62,7 @@ class Gate:
 
     @property
     def says(self) -> str:
-        "Describe the gate in words"
+        "Description of the gate in words"
         at = ', '.join(f'{k.replace("_", " ")} {v["small"] if isinstance(v, dict) else v}' for k, v in self.where)
         if self.below is not None:
             return (f'{self.measure} of the better of {" and ".join(self.arms)}{f" ({at})"*bool(at)} at least '
@@ -76,7 +76,7 @@ class Gate:
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-6c
 @dataclass(frozen=True)
 class Effect:
-    "One difference, and the rule for its verdict"
+    "A difference between conditions, and the rule for its verdict"
     name:str       # such as 'D1a'
     title:str
     terms:tuple    # of `EffectTerm`
@@ -641,7 +641,7 @@ _claim('L3', 'sallm', 'Attention follows the explanation', quick=True,
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-23
 def bare(rows:pd.DataFrame) -> pd.DataFrame:
-    "Return `rows` without `attrs` (machines and registries), which pandas would copy with each selection"
+    "Return a copy of `rows` without `attrs` (machines and registries), which pandas would copy with each selection"
     out = rows.copy(deep=False)
     out.attrs = {}
     return out
@@ -713,7 +713,7 @@ def _reached(gate, rows, effect) -> set: # of (task, pair)
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-26b
 def _below(gate, rows):
-    "Check a gate on losses: how far the better condition is below a constant prediction; None if unknown"
+    "Check how far the loss of the better condition is below that of a constant prediction; return None if unknown"
     budget = rows.budget.iloc[0] if 'budget' in rows and len(rows) else 'small'
     if isinstance(gate.below, dict) and budget not in gate.below: return None
     reached, words = [], _constant_words(gate.study)
@@ -817,7 +817,7 @@ _pools = { # fractions of train, validation and test from which seeds draw
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-31
 def _plain(effect) -> dict:
-    "Return an effect as a dict; fields of gates that were added after the first result are omitted if unused"
+    "Return an effect as a dict; gate fields that were added after the first result are omitted if unused"
     later = dict(below=None, after_run='')
     def used(gate): return {k: x for k, x in asdict(gate).items() if k not in later or x != later[k]}
     return {**asdict(effect), 'title': first_title(effect.title), 'gates': list(map(used, effect.gates))}
@@ -870,8 +870,8 @@ def unannounced(
 ) -> list: # of phrases
     """Return the differences between two registries
 
-    Gates that were added after the first result with a reason are ignored, as are conditions and pools if `was` lacks
-    them."""
+    Gates that were added after the first result for a stated reason are ignored. Conditions and pools are ignored if
+    the earlier registry lacks them."""
     def before(registry): # without these
         def first_gates(effect): return [g for g in effect['gates'] if not g.get('after_run')]
         effects = {name: {**e, 'gates': first_gates(e)} for name, e in registry['effects'].items()}

@@ -40,7 +40,7 @@ _templates = Environment(loader=PackageLoader('salviz.replication'), autoescape=
 _templates.filters['slug'] = lambda word: word.replace(' ', '-') # part of a CSS class
 
 def _html(template, macro, *args, **kwargs) -> Markup:
-    "Return the HTML of a `macro` of a template"
+    "Render a macro of a template as HTML"
     return Markup(getattr(_templates.get_template(template).module, macro)(*args, **kwargs).strip())
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-6
@@ -110,7 +110,7 @@ def _number(x, digits=3): return number_words(x, digits, '–')
 def _percent(x): return f'{digits_of(100*x, 5)} %'
 
 def _places(width) -> int:
-    "Return the number of decimals, two to four, that shows two significant digits of `width`"
+    "Return the number of decimals, from two to four, that shows two significant digits of an interval's width"
     if 0 < width < math.inf: return max(2, min(4, 1 - math.floor(math.log10(width))))
     return 3
 
@@ -207,7 +207,7 @@ def _detectable_words(finding) -> str:
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-11
 class Axis:
-    "Map values to positions between the edges of a lane, in percent"
+    "An axis that maps values to positions between the edges of a lane, in percent"
     def __init__(self, values, ticks=None, squash=lambda x: x):
         values = [x for x in values if x is not None and math.isfinite(x)] or [0, 1]
         low, high = min(values), max(values)
@@ -333,7 +333,7 @@ def _by_paper(findings) -> dict: # {paper: its findings}
     return {paper: group for paper, group in by_paper.items() if group}
 
 def _ways_lane(axis):
-    "Return a lane that labels the two directions"
+    "Return a lane that labels the directions against and in favour of the claim"
     return _lane('', [_text(axis.at(0) - 2, '← against the claim', 'before'),
                       _text(axis.at(0) + 2, 'in favour of the claim →', 'after')], 'axis')
 
@@ -496,7 +496,7 @@ def _has(rows, column): return column in rows and rows[column].notna().any()
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-22bb
 def _held_against(runs, study, target):
-    "Yield the references for `runs` of a condition as tuples (metric, level or its column, name of the level, sign)"
+    "Yield the reference levels for a condition's `runs` as tuples (metric, level or its column, name, sign)"
     if study in constants:
         measure, level, words = constants[study]
         if measure in runs: yield measure, level, words, -1 if 'loss' in measure else 1
@@ -507,7 +507,7 @@ def _held_against(runs, study, target):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-22bc
 def _reached_above(part, measure, level, sign) -> dict:
-    "Compare the mean of `measure` with `level`, a number or the name of a column"
+    "Compare the mean of a metric with a baseline `level`, which is a number or the name of a column"
     alone = float(pd.to_numeric(part[level]).mean()) if isinstance(level, str) else level
     scores = pd.to_numeric(part[measure])
     above = sign*(float(scores.mean()) - alone)
@@ -579,7 +579,7 @@ def _curves(
     findings, # findings of one claim
     rows,
 ) -> Markup:
-    "Draw the mean curves of the conditions of a claim about losses, one panel per task; '' if there are no curves"
+    "Draw the mean loss curves of a claim's conditions, one panel per task; return '' if there are no curves"
     out = {}
     for effect in (f.effect for f in findings):
         runs = rows[rows.study == effect.terms[0].study].dropna(axis=1, how='all')
@@ -593,7 +593,7 @@ def _curves(
 # %% ../../nbs/15_replication/09_report.ipynb #rt-24b
 @dataclass(frozen=True)
 class _Panel:
-    "Curves on one scale, as percentages of the panel"
+    "Curves on one scale, with coordinates in percent of the panel"
     title:str
     label:str   # text for screen readers
     lines:tuple # of (index of the colour, points)
@@ -620,10 +620,10 @@ def _panels(panels, names, caption):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-24bc
 def _panel(title, means, names, at=None, ends=None, level=None, along=('start', 'end of training')):
-    """Return a panel with one line per condition; a thin line shows a reference `level`
+    """Return a panel with one line per condition and a thin line at `level`, or None without finite values
 
-    By default, the columns are evenly spaced, and the scale covers all values. To change this, pass the places of the
-    columns as `at` and the ends of the scale as `ends`. The labels below the panel are in `along`."""
+    By default, the columns are evenly spaced and the scale covers all values. The arguments `at`, `ends` and `along`
+    set the positions of the columns, the ends of the scale and the labels below the panel."""
     low, high = ends or _ends(means) or (math.nan, math.nan)
     if not math.isfinite(low): return None
     if at is None: at = range(means.shape[1])
@@ -651,7 +651,7 @@ def _without_shared_end(names) -> tuple: # (names, shared part)
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-25bb
 def _seed_lanes(part, conditions, measure, axis):
-    "Return one lane per condition, with a dot per run"
+    "Return one lane per condition, with a dot per run and a line at the mean"
     lanes = []
     for name in conditions:
         values = pd.to_numeric(part[part.method == name][measure], errors='coerce').dropna()
@@ -703,7 +703,7 @@ def _reaching(query, runs, conditions):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-25rc
 def _crossed(query, runs, conditions):
-    "Return a table of one metric over two settings"
+    "Return a table of one metric by condition and two settings"
     (measure,), columns, lines = query.measures, sorted(runs[query.across].dropna().unique()), []
     for condition in conditions:
         for name, part in _levels(runs, query.by):
@@ -715,7 +715,7 @@ def _crossed(query, runs, conditions):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-25d
 def _seed_figure(query, runs, conditions, measure):
-    "Draw every run as a dot, by condition and level"
+    "Draw every run as a dot, by condition and by value of the setting `query.by`"
     axis, lanes = Axis(pd.to_numeric(runs[measure], errors='coerce')), []
     for name, part in _levels(runs, query.by):
         if name: lanes.append(_lane(name, [], is_heading=True))
@@ -726,7 +726,7 @@ def _seed_figure(query, runs, conditions, measure):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-25db
 def _measures_table(query, runs, conditions, measures):
-    "Return a table with one row per condition and level and one column per metric"
+    "Return a table with one column per metric, and one row per condition and value of the setting `query.by`"
     lines = []
     for name, part in _levels(runs, query.by):
         for condition in conditions:

@@ -45,7 +45,7 @@ def selected_claims(
     names=(),         # names of claims, such as 'D2'; empty: all claims of the budget
     budget='small',
 ) -> list: # of `Claim`
-    "Return the claims called `names`, or all claims of the budget if there are no `names`"
+    "Return the claims listed in `names`, or all claims of the budget if the list is empty"
     check_choice('budget', budget, budgets)
     unknown = [n for n in names if n not in claims]
     if unknown: raise ValueError(f'unknown claim {unknown[0]!r}; available: {", ".join(claims)}')
@@ -97,7 +97,7 @@ def list_claims(
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-10
 class _Worker:
-    "A worker that trains those trials of the studies `names` that have no recorded result"
+    "A worker that trains all trials without a recorded result, for the studies listed in `names`"
     def __init__(self, folder, budget, names, file):
         self.folder, self.budget, self.names, self.file = Path(folder), budget, names, file
         self.studies, self.failed = {}, set()
@@ -110,8 +110,9 @@ class _Worker:
         return identity(dict(cell.described(), budget=self.budget, study=name))
 
     def begin(self, name, cell) -> str:
-        """Train the run from which a trial starts, if it is missing; return the state of this run, 'finished' if it is
-        complete or if the trial needs no such run"""
+        """Train the run from which a trial starts, if it is missing, and return the state of this run
+
+        The state is 'finished' if the run is complete, or if the trial needs no such run."""
         before = plans[name].starts and plans[name].starts(cell.method, dict(cell.settings), cell.seed)
         if not before: return 'finished'
         other, method, settings, seed = before
@@ -192,7 +193,7 @@ def _errors(folder, names) -> list: # of phrases
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-13
 def _started(work, processes, *args) -> list:
-    "Start and return single-threaded processes that call `work`"
+    "Start and return single-threaded processes that call the function `work`"
     before = os.environ.get('OMP_NUM_THREADS')
     os.environ['OMP_NUM_THREADS'] = '1' # torch reads it when it is imported
     workers = [multiprocessing.get_context('spawn').Process(target=work, args=args) for _ in range(processes)]
@@ -220,7 +221,7 @@ def _work_tuned(folder, file, names):
     while protocol.once(): time.sleep(2)
 
 def _reproduce_tuned(folder, names, processes, file, progress) -> pd.DataFrame:
-    "Tune and train until the verdicts of the claims `names` are clear, and return the rows of test runs"
+    "Tune and train until the verdicts of the claims in `names` are clear, and return the rows of test runs"
     workers = _started(_work_tuned, processes, str(folder), str(file), names)
     try:
         with tqdm(initial=len(recorded_cells(file)), unit='trial', disable=not progress, dynamic_ncols=True) as bar:

@@ -24,7 +24,7 @@ _kinds = ('registry', 'machine', 'row', 'choice')
 
 # %% ../../nbs/15_replication/07_rows.ipynb #rw-6b1
 def file_entries(file) -> list: # of dict
-    "Return the objects in `file`, without an incomplete last line"
+    "Return the JSON objects stored in a file, except for an incomplete last line"
     if not file.is_file(): return []
     text = file.read_text(encoding='utf-8')
     lines, out = text.splitlines(), []
@@ -48,7 +48,7 @@ def read_rows(
     budget:str=None,  # None: rows of all budgets
 # columns study, budget, method, settings, seed, metrics, seconds, processor, threads; attrs: registries, machines
 ) -> pd.DataFrame:
-    "Return the rows in `file`, one per trial; an empty frame if there is no file"
+    "Return the rows stored in a file, one per trial, or an empty frame if there is no file"
     entries = file_entries(Path(file))
     machines = {e['id']: e['machine'] for e in entries if e['kind'] == 'machine'}
     rows, seen = [], set()
@@ -77,7 +77,7 @@ def row_entries(
 def recorded_cells(
     file,
 ) -> set: # see `identity`
-    "Return the identifiers of the trials that have a row in `file`"
+    "Return the identifiers of the trials that have a row in the file"
     return {identity(e) for e in file_entries(Path(file)) if e['kind'] == 'row'}
 
 # %% ../../nbs/15_replication/07_rows.ipynb #rw-6b
@@ -87,7 +87,7 @@ def study_table(
     conditions:dict=None, # {condition: name in the table}, in the order of the table; None: all, under their names
     **where,              # {setting: value}
 ) -> pd.DataFrame: # columns method, settings, seed, metrics; attrs['about'] for captions
-    "Return the rows of a study, without empty columns"
+    "Return the rows of a study, filtered by conditions and settings, without empty columns"
     studies = list(dict.fromkeys(rows.study))
     if study not in studies: raise ValueError(f'study_table: no results for {study!r}; available: {", ".join(studies)}')
     runs = rows[rows.study == study].dropna(axis=1, how='all')
@@ -159,7 +159,7 @@ def write_row(
     row:dict,     # see `row_of`
     machine:dict,
 ) -> bool: # True if it was written; False if its trial already has a row
-    "Append a row to `file` unless its trial already has one; return whether the row was written"
+    "Append a row to the file unless its trial already has one; return whether the row was written"
     file = Path(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f'{file}.lock'):

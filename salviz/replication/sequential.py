@@ -29,13 +29,13 @@ def spent(
 
 # %% ../../nbs/15_replication/10_sequential.ipynb #sq-8
 def _crossing(limit, step, grid, density) -> float:
-    "Return the probability that the walk, so far inside the limits, leaves [-limit, limit] in its next step"
+    "Return the probability that a random walk, so far inside the limits, leaves [-limit, limit] in its next step"
     from scipy.stats import norm
     outside = norm.sf((limit - grid)/step) + norm.cdf((-limit - grid)/step)
     return float(np.trapezoid(density*outside, grid))
 
 def _inside(limit, step, grid, density, points=801) -> tuple: # (grid, density)
-    "Return the density of the walk after its next step, within [-limit, limit]"
+    "Return the density of a random walk after its next step, within [-limit, limit]"
     from scipy.stats import norm
     new = np.linspace(-limit, limit, points)
     return new, np.trapezoid(density*norm.pdf(new[:, None], grid, step), grid, axis=1)
@@ -92,7 +92,7 @@ class SequentialVerdict:
 
     @property
     def word(self) -> str:
-        "The verdict; if the domains differ, the verdict that combines all domains"
+        "The overall verdict; for domains that differ, the combination of their verdicts"
         if self.by_task: return word_of_claim(v.word for v in self.by_task.values())
         return self.whole.word
 
@@ -118,7 +118,7 @@ def verdict_at(
     paper_effect:float=None,
     fractions:tuple=look_fractions,
 ) -> SequentialVerdict:
-    "Return the verdict at one look; call it for the looks in order and stop when it is `finished`"
+    "Return the verdict at one look; call the function for each look in order until the verdict is `finished`"
     if not 1 <= look <= len(fractions): raise ValueError(f'look must be from 1 to {len(fractions)}, got {look!r}')
     level = look_levels(tuple(fractions))[look - 1]
     def judged(part, level): return verdict(part, rule, smallest, gate, confidence=1 - level, pooled=False)
@@ -135,7 +135,7 @@ def planned_pairs(
     smallest:float, # effect to detect
     power:float=.8,
 ) -> int:
-    "Return the number of pairs needed to detect the effect `smallest` at the last look with probability `power`"
+    "Return the number of pairs needed to detect an effect of a given size at the last look with a given `power`"
     from scipy.stats import norm
     n = 1.03*((norm.isf(.025) + norm.isf(1 - power))*s/smallest)**2
     return max(4, math.ceil(n))

@@ -48,7 +48,6 @@ _series_measures = dict(test_accuracy='test_accuracy', steps='steps', seconds='s
 
 # %% ../../nbs/15_replication/06_series.ipynb #ser-9b
 def _saliency_guided(**arguments):
-    "Return the method of saliency guided training"
     from salviz.methods.saliency_guided import SaliencyGuided
     return SaliencyGuided.from_args(arguments)
 
@@ -118,6 +117,6 @@ def placed_series(seed, task, rows, normalise, steps=25, features=25, size=(7, 2
                  net=dict(hidden_size=16, forget_bias=3.)),
       full=dict(_full, tasks=tuple(_starts), nets=('lstm',), box=dict(steps=50, features=50, size=(15, 40))))
 def _vanishing(folder, after, rows, normalise, tasks=tuple(_starts), box={}, data=None, **sizes):
-    "Return the study of an LSTM that reads only its last state (S6, with the gradient)"
+    "Return the study of an LSTM that classifies series by its last state only (claim S6)"
     data = data or partial(placed_series, rows=rows, normalise=normalise, **box)
     return _series_study(folder, rows=rows, normalise=normalise, tasks=tasks, data=data, **sizes)

@@ -33,7 +33,9 @@ first_seed = 200
 tuned_effects = {} # {name of the claim: tuple of `TunedEffect`}, in the order in which they are tested
 
 def _mean_difference(claim, unit=1., labels=None, higher=True) -> float:
-    "Return the mean difference between the two columns of the paper's table, divided by `unit`"
+    """Return the mean difference between the two columns of the paper's table, in the given `unit`
+
+    The sign is reversed if lower values are better."""
     numbers = [(first, second) for label, first, _, second, _ in claims[claim].numbers
                if labels is None or label in labels]
     mean = sum(second - first for first, second in numbers)/len(numbers)/unit
@@ -179,7 +181,7 @@ def tested_pairs(
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-21
 def cells_of(effect:TunedEffect, seeds) -> list: # of (study, condition, settings, seed)
-    "Return the trials that are needed to test an effect with `seeds`"
+    "Return the trials that are needed to test an effect with the given `seeds`"
     cells = {}
     for term in effect.terms:
         fixed = {name: [x] for name, x in term.where}
@@ -199,7 +201,7 @@ def looks_done(
     effect:TunedEffect,
     done:set, # names of trials with a row, see `identity`
 ) -> int: # 0 to 4
-    "Return the number of looks whose trials all have rows"
+    "Return the number of looks for which all trials have recorded results"
     for look in range(1, len(look_fractions) + 1):
         seeds = range(first_seed, first_seed + _seeds_at(effect, look))
         if not all(_name_of(cell) in done for cell in cells_of(effect, seeds)): return look - 1
@@ -243,7 +245,7 @@ registry.other_budgets |= dict(tuned=_tuned_description, tuning=_tuned_descripti
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-29
 class _TunedWorker(TunedTrials):
-    "Tune, train and evaluate one effect after another"
+    "A worker that tunes conditions and freezes their settings"
     def __init__(self, folder, file, names:Sequence[str]=(), **more):
         effects = [e for claim in tuned_effects for e in tuned_effects[claim] if not names or claim in names]
         seeds = {}
@@ -269,7 +271,7 @@ class _TunedWorker(TunedTrials):
         return True
 
     def _tuning_trial(self, name, condition, options, seed, settings) -> bool:
-        "Train a tuning run unless it has a row; return whether the row exists afterwards"
+        "Train a tuning run unless its result is recorded; return whether it is recorded afterwards"
         at = identity(dict(budget='tuning', study=name, method=condition, settings={**settings, **options}, seed=seed))
         if at in recorded_cells(self.file): return True
         if at in self.failed: return False
@@ -280,13 +282,13 @@ class _TunedWorker(TunedTrials):
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-30
 def _inherited(study, condition, chosen) -> dict:
-    "Return the choice for a condition without a grid, which uses the settings `chosen` for the baseline"
+    "Return the choice for a condition without a grid: the settings `chosen` for the baseline"
     return dict(study=study.name, condition=condition, settings=chosen, metric=study.target[0], score=None, scores=[],
                 rows=0, fingerprint='')
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-31
 class TunedProtocol(_TunedWorker):
-    "Run the tuned protocol: tune conditions and train test runs, one effect after another"
+    "A worker that tunes conditions and trains test runs, one effect after another"
     def once(self) -> bool:
         "Process all effects once; return whether another process is still training a required run"
         self.busy = False
@@ -294,7 +296,7 @@ class TunedProtocol(_TunedWorker):
         return self.busy
 
     def _follow(self, effect):
-        "Tune and train until the verdict of `effect` is clear, a run fails, or another process holds a run"
+        "Tune and train until the effect's verdict is clear, a run fails, or another process is training a required run"
         conditions = dict.fromkeys((t.study, t.arm) for t in effect.terms)
         if not all([self.tuned(*condition) for condition in conditions]): return
         for look in range(1, len(look_fractions) + 1):
@@ -303,7 +305,7 @@ class TunedProtocol(_TunedWorker):
             if tuned_verdict(effect, read_rows(self.file, 'tuned'), look).finished: return
 
     def _test_trial(self, cell) -> bool:
-        "Train a test run unless it has a row; return whether the row exists afterwards"
+        "Train a test run unless its result is recorded; return whether it is recorded afterwards"
         study, condition, settings, seed = cell
         at = _name_of(cell)
         if at in recorded_cells(self.file): return True

@@ -113,7 +113,7 @@ _answers = { # {(verdict, whether the rule is "no harm"): answer}
     ('inconclusive', True): 'Not decided: the change is between {low} and {high}'}
 
 def _answer(v, task='') -> str:
-    "Return the answer that a verdict gives"
+    "Describe a verdict in words, for all domains or for one `task`"
     template = _answers.get((v.word, v.rule == 'no harm'))
     if template is None: return f'{f"{task}: " if task else ""}{v.word.capitalize()} ({_in_words(v.why)})'
     numbers = {k: _number(getattr(v, k)) for k in ('mean', 'low', 'high')}
@@ -125,7 +125,7 @@ def _not_run(name, first) -> str:
     return f'Not run yet with tuned settings; verdict of the first report, with one setting: {first[name]}'
 
 def _answers_to(names, findings, first=None) -> list: # of dicts for the template
-    "Return the answers of effects to one question; effects without runs use the verdicts of the first report"
+    "Return one answer per effect to a question; effects without runs cite the verdict of the first report"
     out = []
     for name in names:
         f = findings[name]
@@ -232,7 +232,7 @@ def _look_words(f):
     return f'{f.sequential.look} of {f.sequential.looks}'
 
 def _effect_lines(findings) -> list: # of table rows
-    "Return one line per effect, strongest evidence first"
+    "Return one table row per effect, sorted by the strength of the evidence"
     order = list(groups)
     def strength(f): return order.index(f.word), f.sequential.look if f.sequential else 0
     lines = []
@@ -347,7 +347,7 @@ def tuned_report_html(
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #01fe14b7
 def _fixed_before(at_start) -> dict:
-    "Return the fingerprints of the current registry and the one stored at the first tuning run, and their differences"
+    "Return the fingerprints of the current and the first stored registry, and how these registries differ"
     now = registry_description('tuned')
     if at_start is None: return dict(now=fingerprint_of(now), before='', changes=[])
     start = {**at_start, 'budget': 'tuned'}

@@ -56,8 +56,9 @@ class TunedStudy:
     def baseline(self) -> str: return next(iter(self.conditions))
 
     def candidates(self, condition:str, chosen:dict) -> list: # of dicts
-        """Return the candidate settings of `condition`; `chosen` contains the settings of the tuned baseline, or is
-        empty for the baseline itself"""
+        """Return the candidate settings of a condition, combined with the settings `chosen` for the tuned baseline
+
+        For the baseline itself, `chosen` is empty."""
         return [{**chosen, **candidate} for candidate in self.conditions[condition].grid or ({},)]
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-10
@@ -80,7 +81,7 @@ def _crossed(**values) -> tuple: return tuple(combinations_of(values))
 def _without_test(
     draw, # function([seed], [settings]) -> `DatasetDict`
 ):
-    "Return a function like `draw` whose data has no test split"
+    "Wrap the function `draw` so that the returned data has no test split"
     @functools.wraps(draw)
     def rows(*args, **kwargs):
         from datasets import DatasetDict
@@ -124,7 +125,7 @@ def _rates_of_dropping() -> tuple:
     return tuple(dict(learning_rate=r, p=p, q=q) for r in (1.5e-4, 3e-4) for p, q in pairs)
 
 def _dropping(p, q, **how):
-    "Return the method AD-DROP with these settings"
+    "Return `ADDrop` with the given settings"
     from salviz.methods import ADDrop
     return ADDrop(p=p, q=q, **how)
 
@@ -135,7 +136,7 @@ def _classifier_trials(
     layers, measures=None, batch_size=16, max_length=32, load=classifiers._sentence_pools,
     **train,
 ): # -> `Study`
-    "Return a study of MiniLM with its first `layers` layers, on packaged sentences"
+    "Return a study of MiniLM with a given number of layers, on packaged sentences"
     return _study(folder, classifiers._transformer_for(load, layers=layers), classifiers._drawn(load, rows), methods,
                   seeds, settings, _accuracy, {**_classified, **(measures or {})}, tuning, batch_size=batch_size,
                   max_length=max_length, **train)
@@ -174,7 +175,7 @@ _add('AD64', 'AD-DROP with 64 examples',
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-21
 def _dropping_first(region):
-    "Return the strategy of section 2.2 of the AD-DROP paper that drops `region` in the first layer, with gold labels"
+    "Return the gold-label strategy from section 2.2 of the AD-DROP paper that drops a region in the first layer"
     from salviz.methods.ad_drop import prior_method
     return prior_method(region, .3, layers=0)
 
@@ -188,7 +189,7 @@ _add('PRIOR', 'which attributions to drop',
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-23
 def _student(teacher, weight, top_fraction, **how):
-    "Return the method SalLM with these settings"
+    "Return `SalLM` with the given teacher and settings"
     from salviz.methods import SalLM
     return SalLM.from_args(dict(teacher=teacher, weight=weight, top_fraction=top_fraction, steps=8, **how))
 
@@ -214,7 +215,7 @@ _add('SALLM', 'SalLM and the variants of its poster',
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-25
 def _guidance(**how):
-    "Return the method attention guidance with these settings"
+    "Return `AttentionGuidance` with the given settings"
     from salviz.methods import AttentionGuidance
     return AttentionGuidance.from_args(how)
 
@@ -287,7 +288,7 @@ _add('COREF', 'continued pre-training with all heads guided', _coreference_trial
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-31
 def _masking(mask_fraction, weight, **how):
-    "Return the method saliency guided training with these settings"
+    "Return `SaliencyGuided` with the given settings"
     from salviz.methods import SaliencyGuided
     return SaliencyGuided.from_args(dict(mask_fraction=mask_fraction, weight=weight, **how))
 
@@ -344,7 +345,7 @@ for _net, _name in (('tcn', 'SERIES'), ('input-cell-lstm', 'SERIES_CELL')):
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-36
 def _of_candidate(row, study) -> dict:
-    "Return the settings of a tuning row that belong to its candidate"
+    "Return the candidate settings of a tuning row, without the settings in `study.tuned_on`"
     return {k: x for k, x in row['settings'].items() if k not in study.tuned_on}
 
 def _score(values, better) -> float:
@@ -393,7 +394,7 @@ def freeze(
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-41
 class TunedTrials:
-    "Train single trials of tuned studies and write their rows"
+    "A worker that trains single trials of tuned studies and writes their rows"
     def __init__(self,
         folder,     # folder of the studies
         file,       # file of rows
@@ -405,7 +406,7 @@ class TunedTrials:
         self.studies, self._open = tuned_studies if studies is None else studies, {}
 
     def study(self, name:str, condition:str, options:dict, tuning:bool):
-        "Return the `Study` of a condition with `options`"
+        "Return the `Study` of a condition with the given `options`"
         key = to_json([name, condition, options, tuning])
         if key not in self._open: self._open[key] = self._opened(name, condition, options, tuning)
         return self._open[key]

@@ -32,7 +32,7 @@ def _word_of(
     rule:str,
     smallest:float,        # smallest effect of interest, or the margin
 ) -> str:
-    "Return the verdict of `rule` for an interval; an end that equals a threshold does not pass it"
+    "Return a rule's verdict for an interval; an end that equals a threshold does not pass it"
     check_choice('rule', rule, _rules)
     if not low <= high: raise ValueError(f'low and high must be numbers with low <= high, got {low!r} and {high!r}')
     if rule == 'no harm':
@@ -52,8 +52,8 @@ def word_of_claim(
 ) -> str:
     """Return the verdict of a claim from the verdicts of its primary effects
 
-    This is their common verdict; otherwise 'not supported' if any verdict is 'not supported' or 'contradicted';
-    otherwise the weakest verdict."""
+    If all effects have the same verdict, return it. Otherwise, return 'not supported' if any effect is 'not
+    supported' or 'contradicted'. In all other cases, return the weakest verdict."""
     words = list(words)
     if not words: raise ValueError('word_of_claim: no verdicts; a claim needs at least one primary effect')
     if len(set(words)) == 1: return words[0]
@@ -83,14 +83,14 @@ def gain_check(
     constant,        # score of a constant answer: a number, or one per run
     better='higher', # or 'lower'
 ) -> GateCheck:
-    "Check that the mean score of runs beats a constant answer"
+    "Check that the mean score of runs is better than that of a constant prediction by `least_gain` or more"
     level = constant if isinstance(constant, Real) else constant.mean()
     gain = scores.mean() - level if len(scores) else math.nan
     return GateCheck(name, float(gain if better == 'higher' else -gain), least_gain)
 
 # %% ../../nbs/15_replication/00_verdicts.ipynb #ve-9b
 def _failed(gate) -> list: # of phrases
-    "Return the conditions of `gate` (None, a truth value, a `GateCheck` or several) that are not met"
+    "Describe the unmet conditions of `gate`, which is None, a truth value, a `GateCheck` or a list of them"
     if gate is None or gate is True: return []
     if gate is False: return ['the gate']
     gates = [gate] if isinstance(gate, GateCheck) else list(gate)
@@ -136,7 +136,7 @@ class Verdict:
 
     @property
     def is_small(self) -> bool:
-        "Whether the effect is supported, but smaller than the smallest effect of interest"
+        "Whether the effect is supported, but its interval lies below the smallest effect of interest"
         return self.word == 'supported' and self.rule != 'no harm' and self.high < self.smallest
 
     def __str__(self):
@@ -145,7 +145,7 @@ class Verdict:
 
 # %% ../../nbs/15_replication/00_verdicts.ipynb #ve-12b
 def _checked(frame, rule, smallest, dropped):
-    "Return the frame with a column `task`; raise an error if an argument is wrong"
+    "Check the arguments and return the frame, with a column `task` added if it is missing"
     check_choice('rule', rule, _rules)
     if not (isinstance(smallest, Real) and 0 < smallest < math.inf):
         what = 'the margin' if rule == 'no harm' else 'the smallest effect of interest'
@@ -165,7 +165,7 @@ def _checked(frame, rule, smallest, dropped):
 
 # %% ../../nbs/15_replication/00_verdicts.ipynb #ve-13
 def _estimate(frame, rule, confidence=.95, pooled=True):
-    "Return the effect with its interval, the detectable effect, and the rows from which both are computed"
+    "Return the effect with its interval, the detectable effect, and the rows used to compute them"
     columns = ['first', 'second'] if rule == 'spread' else ['d']
     values = frame[columns].astype(float)
     used = frame[values.abs().lt(math.inf).all(axis=1)]

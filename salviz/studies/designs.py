@@ -26,7 +26,7 @@ from .trials import arguments_of, check_allowed, optional_module
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds007
 def _one_study(names, file) -> Study:
-    "Return the only study among the variables `names` of a Python file"
+    "Return the only study that a Python file creates; `names` is a dict of the file's variables"
     problem = 'does not create a Study'
     studies = {id(x): (k, x) for k, x in reversed(names.items()) if isinstance(x, Study)}
     if not studies and inspect.isfunction(names.get('study')):
@@ -50,7 +50,7 @@ _parts = dict(model=(str,), data=(str, dict), methods=(dict,), folder=(str,), se
 _sizes = ('train_size', 'validation_size', 'test_size', 'subset_seed')
 
 def _table_faults(table) -> Iterator[str]:
-    "Yield the faults in the keys of a study's file, and in the types of their values"
+    "Yield the faults in the keys of a study's file and in the types of their values"
     if not isinstance(table, dict): yield f' must contain a table of keys, got {type(table).__name__}'
     unknown = [k for k in table if k not in _parts]
     if unknown: yield f' has unknown keys {", ".join(unknown)}; available: {", ".join(_parts)}'
@@ -62,7 +62,7 @@ def _table_faults(table) -> Iterator[str]:
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds009b
 def _read_table(file) -> dict:
-    "Return the contents of a TOML or JSON file, after checking its keys and their types"
+    "Read a TOML or JSON file and check its keys and the types of their values"
     text = read_utf8(file)
     parse = {'.toml': tomllib.loads, '.json': json.loads}[file.suffix]
     try: table = parse(text)
@@ -75,7 +75,7 @@ def _beside(file, name): return str(file.parent/name) if (file.parent/name).exis
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds012
 class Recipe:
-    """The function `make` with fixed `arguments`; the arguments in `open` remain in its signature
+    """A function with some `arguments` fixed; its signature lists only the remaining arguments
 
     A study identifies a recipe by its name, which contains the fixed arguments."""
     def __init__(self, make, arguments:dict, open, name=None):
@@ -109,7 +109,7 @@ def _loader(name, columns):
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds012d
 def _data_of(table, file, settings):
-    "Return the data that `table` describes, or a `Recipe` if `settings` vary them"
+    "Return the data that `table` describes, or a `Recipe` if `settings` vary the subset of the data"
     arguments = dict(name=table) if isinstance(table, str) else dict(table)
     open = [k for k in _sizes if k in settings]
     twice, fault = [k for k in open if k in arguments], ''
@@ -125,7 +125,7 @@ def _data_of(table, file, settings):
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds014
 def _with_runs(kind, run_of, **arguments):
-    "Create a method of class `kind`, after replacing each reference to a run in `arguments` by that run"
+    "Replace references to runs in `arguments` by these runs, then create a method of class `kind`"
     runs = {k: run_of(x['run_of']) for k, x in arguments.items() if isinstance(x, dict)}
     return kind.from_args({**arguments, **runs})
 
@@ -146,7 +146,7 @@ def _method_of(name, table, file, settings=()):
     return kind
 
 def _method_faults(name, table, kinds) -> Iterator[str]:
-    "Yield the faults in the `table` of a method; `kinds`: {name: class}"
+    "Yield the faults in the `table` of a method; `kinds` maps names to method classes"
     if not isinstance(table, dict): yield f' must be a string or a table, got {shown(table)}'
     kind, arguments = table.get('kind', name), {k: x for k, x in table.items() if k != 'kind'}
     if not isinstance(kind, str) or kind not in kinds:

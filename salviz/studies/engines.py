@@ -59,7 +59,9 @@ def pack_run(
 _most_of_record = 1 << 24 # maximum size of a JSON file in an archive, in bytes
 
 def _fault_of(member, end) -> str|None:
-    "Return the reason why `member` of an archive with `end` bytes cannot come from `pack_run`; None if it can"
+    """Return the reason why `pack_run` cannot have written the `member` of an archive, or None if it can
+
+    `end` is the size of the archive in bytes."""
     name, *inside = member.name.split('/')
     if not (member.isreg() or member.isdir()) or member.issparse(): return 'is neither a regular file nor a folder'
     if member.name not in ('cell.json', 'name.json', 'run') and (name != 'run' or {'', '.', '..'} & {*inside}):
@@ -95,12 +97,14 @@ def _unpacked(archive, place) -> str:
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg05-2c
 def _came_to(run) -> int: # -1 without a run
-    "Return the step of the last checkpoint in the run folder `run`; 0 without checkpoints, -1 without a usable run"
+    "Return the step of the last checkpoint in the folder `run`; 0 without checkpoints, -1 without a usable run"
     if state_of(run) in ('finished', 'interrupted'): return max(Run(run).checkpoints, default=0)
     return -1
 
 def _put(place, folder, name):
-    "Move the unpacked record into the study in `folder`; move the run if it is finished or beyond the existing one"
+    """Move an unpacked record and its run into the study in `folder`
+
+    The run is moved only if it is finished or has a later checkpoint than the existing run."""
     for part in ('runs', 'cells'): (folder/part).mkdir(exist_ok=True)
     run = folder/'runs'/name
     if state_of(place/'run') == 'finished' or _came_to(place/'run') > _came_to(run): # else keep the existing run
@@ -157,7 +161,7 @@ def _set_up(threads, devices):
     torch.set_num_threads(threads)
 
 def _elsewhere(study, folder, begun):
-    "Set up `study` in an empty folder, with the partially trained run in the archive `begun`"
+    "Set up `study` in an empty folder with the partially trained run from the archive `begun`"
     study.folder = Path(folder)
     write_whole(study.folder/'study.json', sealed(study.manifest, indent=2).encode())
     with _incoming(study.folder, begun) as (place, name): _put(place, study.folder, name)
@@ -173,7 +177,7 @@ def _signals_of_jobs() -> list:
 def _left_in_time(act, at_most) -> tuple: # (outcome, reason)
     """Call `act(is_up)` and return its result; `is_up()` returns whether the job's time is up
 
-    If `act` then raises `Stopped`, call submitit's signal handler afterwards. If `act` has not ended `at_most`
+    If `act` raises `Stopped` after that time, call submitit's signal handler. If `act` has not ended `at_most`
     seconds after the signal, interrupt it."""
     answers, came, before = {n: signal.getsignal(n) for n in _signals_of_jobs()}, [], []
     def leave(*_):
@@ -206,10 +210,11 @@ def _trained_here(study, cell, again, leave) -> str: # see `Study.run_cell`
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg07wb
 def _work(sent, name, again, threads, devices, delay, begun, call) -> tuple: # (outcome, a message or an archive)
-    """Train the trial called `name` of the pickled study `sent`, in a worker
+    """Train the trial called `name` in a worker process; `sent` is the pickled study
 
-    `delay`: seconds between a job's signal and its end. `begun`: archive of the trial, if workers cannot access the
-    study's folder. `call`: unique to each call, because dask caches the results of equal arguments."""
+    `delay` is the number of seconds between a job's signal and its end. `begun` is an archive of the trial if
+    workers cannot access the study's folder. `call` is unique to each call, because dask caches the results of equal
+    arguments."""
     try:
         _set_up(threads, devices)
         study = import_cloudpickle().loads(sent)
@@ -259,7 +264,7 @@ class _Crew:
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg09b
 def _delay_of(executor) -> int: # submitit's default if none is set
-    "Return the number of seconds between the signal that a job is about to end and its end"
+    "Return the number of seconds between the signal that announces the end of a job and the end itself"
     inner = getattr(executor, '_executor', executor)
     usual = 30 if getattr(executor, 'cluster', None) == 'local' else 90
     return int(getattr(inner, 'parameters', {}).get('signal_delay_s', usual))
@@ -309,9 +314,9 @@ class _Shipments:
         return sorted((file.name, file.stat().st_mtime) for file in files if file.exists())
 
     def _recall(self) -> bool:
-        """Queue trials that were released by their holder, or whose holder was inactive for the whole lease time
+        """Queue trials that were released or whose holder was inactive for the lease time
 
-        Return whether there are any such trials."""
+        Trials whose holder is active are listed as busy. Return whether any trial was queued or listed."""
         awaited = list(self.later.items())
         for name, (cell, signs, until) in awaited:
             now = self._signs(cell)
@@ -362,7 +367,7 @@ class _Arrivals(_Shipments):
         return True
 
     def _lost(self, sent, e, begun):
-        "Handle a trial whose worker did not return: queue it again, give up, or raise"
+        "Handle a trial whose worker did not return: queue it again, give up, or raise an error"
         name, broke = sent.cell.name, isinstance(e, BrokenExecutor)
         if broke: self.crew.drop(sent.pool, e)
         self.sent_twice.discard(name)
@@ -377,7 +382,7 @@ class _Arrivals(_Shipments):
 class _Sending(_Arrivals):
     "Submission of a study's trials to an executor"
     def finish(self, cells):
-        "Train the trials `cells`; trials that may have broken a pool are sent one at a time"
+        "Train the trials in `cells`; trials that may have broken a pool are sent one at a time"
         self.waiting.extend(cells)
         try:
             while True:

@@ -86,7 +86,7 @@ class StudyProgress:
 
     @property
     def counts(self) -> dict: # {state: number of trials}
-        "Return the number of trials in each state"
+        "The number of trials in each state"
         return {state: int((self.cells['state'] == state).sum()) for state in _states}
 
     @property
@@ -95,7 +95,7 @@ class StudyProgress:
 
     @property
     def seconds_left(self): # None before the first run has ended
-        "Return the remaining seconds of work for a single worker"
+        "The estimated remaining work for a single worker, in seconds"
         finished = self.cells.dropna(subset='seconds')
         if not len(finished): return None
         costs, usual = finished.groupby('method')['seconds'].median().to_dict(), finished['seconds'].median()
@@ -105,7 +105,7 @@ class StudyProgress:
 
     @property
     def end(self): # None without running workers or finished runs
-        "Return the expected end of the study"
+        "The expected end of the study"
         workers, seconds = self.counts['running'], self.seconds_left
         return self.now + timedelta(seconds=seconds/workers) if workers and seconds is not None else None
 
@@ -130,7 +130,7 @@ class StudyProgress:
         return '\n'.join(lines)
 
     def to_json(self) -> str:
-        "Return `counts`, `left`, `seconds_left`, `end` and `cells` as JSON"
+        "Return `folder`, `now`, `counts`, `left`, `seconds_left`, `end` and `cells` as JSON"
         rows = json.loads(self.cells.drop(columns='since').to_json(orient='records'))
         for row, since in zip(rows, self.cells['since']): row['since'] = since and since.isoformat()
         return json.dumps(dict(folder=str(self.folder), now=self.now.isoformat(), counts=self.counts, left=self.left,

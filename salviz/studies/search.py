@@ -43,7 +43,7 @@ def _distribution(name, x):
 
 # %% ../../nbs/07_studies/07_search.ipynb #se007c
 def _middle(d):
-    "Return the middle of a distribution, the first point of a search"
+    "Return the middle of a distribution (its first choice, if categorical), where a search starts"
     if hasattr(d, 'choices'): return d.choices[0]
     x = math.sqrt(d.low*d.high) if d.log else (d.low + d.high)/2
     if d.step and not d.log: x = d.low + round((x - d.low)/d.step)*d.step
@@ -145,7 +145,7 @@ class _OptunaTrials(_PointStudy):
 
     @property
     def best_point(self) -> dict:
-        "Return the settings of the best point on the validation split"
+        "The settings of the best point on the validation split"
         optuna_study = self._open_optuna()
         if not any(t.value is not None for t in optuna_study.trials):
             raise ValueError('Search: no trial has finished successfully yet; call run()')
@@ -159,7 +159,7 @@ class _RunningSearch(_OptunaTrials):
         if busy or len(self.points) >= self.trials: super()._report(busy)
 
     def run(self, retry=False, executor=None, **options): # see `Study.run`
-        "Search until `trials` points are finished, and return the results"
+        "Search until the requested number of points has been trained, and return the results"
         (self.folder/'locks').mkdir(parents=True, exist_ok=True)
         with Lease(self.folder/'locks'/'search'):
             optuna_study = self._open_optuna()
@@ -175,7 +175,7 @@ class _RunningSearch(_OptunaTrials):
         measures=('test_accuracy', 'validation_accuracy'),
         **options,             # arguments of `Study.run`, such as executor
     ) -> Study: # with test scores; see `results` and `table`
-        "Train the best point again, with new seeds and the test split, and return the study with the scores to report"
+        "Train the best point again with new seeds, evaluate it on the test split, and return the new study"
         point, place = self.best_point, self.folder/'chosen'
         if (place/'study.json').exists():
             reported = {k: v[0] for k, v in read_study(place)['design']['settings'].items()}
@@ -207,7 +207,7 @@ class SearchOptions:
 
 # %% ../../nbs/07_studies/07_search.ipynb #se010
 class Search(_RunningSearch):
-    "A `Study` that searches a `space` of settings, point by point, and selects on the validation split"
+    "A `Study` that searches a `space` of settings and selects the best point on the validation split"
     @grouped_arguments(options=SearchOptions)
     @validated
     def __init__(self,

@@ -52,7 +52,7 @@ def _named_measures(
     measures,  # names or functions; a dict names its functions
     splits=(), # names of further splits in the data; None: not available yet
 ) -> dict: # {name: name or function}
-    "Check `measures` and return them by name"
+    "Check `measures` and return a dict of measures by name"
     def name_of(m): return m if isinstance(m, str) else getattr(m, '__name__', '<object>')
     items = list(measures.items() if isinstance(measures, dict) else [(name_of(m), m) for m in measures])
     faults = [fault for name, m in items if (fault := _fault_of_measure(name, m, splits))]
@@ -124,13 +124,13 @@ _not_for_train = ('model', 'tokenizer', 'data', 'method', 'run_dir', 'resume', '
 _of_train = [f.name for f in fields(Settings) if f.name not in _not_for_train]
 
 def _is_column(k, measures) -> bool:
-    """Return whether a measure can have a column of this name
+    """Return whether a column called `k` can belong to one of the `measures`
 
     A function may return a dict, whose columns begin with the function's name."""
     return k in measures or any(callable(m) and str(k).startswith(f'{name}_') for name, m in measures.items())
 
 def _check_better(better, measures):
-    "Raise an error for invalid directions in `better`, and for columns that none of `measures` can have"
+    "Raise an error for an invalid direction in `better` or a column that no measure can have"
     for k in better or {}:
         if not _is_column(k, measures):
             raise ValueError(f'Study: better contains the unknown name {k!r}; available: {", ".join(measures)}')
@@ -140,7 +140,7 @@ def _check_better(better, measures):
 def _check_required(makers, settings):
     """Raise an error if a function in `makers` requires an argument that is not available for it
 
-    `makers` is {description: (function, arguments available in addition to `settings`)}."""
+    `makers` maps descriptions to pairs (function, arguments available in addition to `settings`)."""
     for what, (f, further) in makers.items():
         if not callable(f): continue
         required = [k for k, is_required in arguments_of(f).items() if is_required]
@@ -276,8 +276,9 @@ class _TrialParts(_StudyArguments):
 def _described(f, facts): return {'function': getattr(f, '__qualname__', type(f).__qualname__), **facts}
 
 def _weights_of(method) -> dict: # {argument: checksum}
-    """Return checksums of the models among the arguments of `method`, such as a teacher (a design contains only
-    the names of their classes)"""
+    """Return checksums of the models among the arguments of `method`, such as a teacher
+
+    The checksums are needed because a design contains only the class names of these models."""
     from torch.nn import Module
     from salviz.models.loading import weights_checksum
     arguments = {k: x for m in getattr(method, 'methods', (method,)) for k, x in m.arguments().items()}
@@ -285,7 +286,7 @@ def _weights_of(method) -> dict: # {argument: checksum}
 
 # %% ../../nbs/07_studies/03_study.ipynb #020b
 def _differences(old, new, at=''):
-    "Return the differences between two designs as phrases"
+    "Describe each difference between two designs in a phrase"
     if isinstance(old, dict) and isinstance(new, dict):
         return [d for k in dict.fromkeys([*old, *new])
                 for d in _differences(old.get(k, 'absent'), new.get(k, 'absent'), f'{at}.{k}' if at else str(k))]
@@ -301,7 +302,7 @@ def _new(values, others): return [x for x in values if x not in others]
 def _shown_values(settings) -> dict: return {k: [*map(shown_value, values)] for k, values in settings.items()}
 
 def _extended_only(old, new) -> dict:
-    "Return the design `new` without the methods, seeds and values that are not in `old`"
+    "Return a copy of the design `new` without the methods, seeds and values that `old` lacks"
     settings = {k: _common(v, old['settings'].get(k, v)) for k, v in new['settings'].items()}
     return dict(new, methods={k: v for k, v in new['methods'].items() if k in old['methods']},
                 seeds=_common(new['seeds'], old['seeds']), settings=settings)
@@ -313,7 +314,7 @@ class _Design(_TrialParts):
     _completed:dict # {method: function that adds arguments that do not exist in earlier versions}
 
     def _design(self) -> dict:
-        "Return everything that determines the results, as plain values"
+        "Return a dict of plain values with everything that determines the results"
         from salviz.data.texts import fingerprint
         from salviz.models.loading import weights_checksum
         methods, first, self._completed = {}, {}, {}
@@ -333,11 +334,11 @@ class _Design(_TrialParts):
         return design
 
     def _settings_of(self, name) -> dict: # {setting: values}
-        "Return the settings that vary in the trials of the method `name`"
+        "Return the settings that vary in the trials of the method called `name`"
         return self.settings
 
     def _described_method(self, name, spec, cell) -> dict:
-        "Return a method as plain values; if it needs a run, which may not exist yet, describe its function instead"
+        "Describe a method with plain values; describe only its function if it needs a run, which may not exist yet"
         facts = {}
         if not (callable(spec) and 'run_of' in arguments_of(spec)):
             m = self._method(cell)
@@ -350,9 +351,9 @@ class _Design(_TrialParts):
 
 # %% ../../nbs/07_studies/03_study.ipynb #f33f3123
 class _StoredDesign(_Design):
-    "The design of a study, compared with the one in its folder"
+    "A design that is compared with the design stored in the folder of the study"
     def _common_design(self, old, new) -> dict:
-        "Return the design `new` without the parts that `old` lacks and that an extension may add"
+        "Return a copy of the design `new` without the additions to `old` that an extension may make"
         return _extended_only(old, new)
 
     def _agree(self, extend):
@@ -372,7 +373,7 @@ class _StoredDesign(_Design):
         write_whole(file, sealed(self.manifest, indent=2).encode())
 
     def _complete(self, was, name, methods):
-        "Add arguments that are new in this version to the stored form of the method `name` (`was`)"
+        "Add arguments that are new in this version to the stored description (`was`) of the method called `name`"
         if name not in self._completed or name not in methods or 'args' not in was: return
         filled = json.loads(to_json(self._completed[name](was['args'])))
         was['args'] = {k: v for k, v in filled.items() if k in was['args'] or k in methods[name]['args']}
@@ -380,11 +381,11 @@ class _StoredDesign(_Design):
 
 # %% ../../nbs/07_studies/03_study.ipynb #gr002
 class _GrowingStudy(_StoredDesign):
-    "A study to whose settings further values can be added"
+    "A study whose settings can be extended by further values"
     _shared:list # names of the settings that all trials take
 
     def _take_in(self, grown):
-        "Create the trials; the values `grown` {setting: values} follow the values passed to the constructor"
+        "Create the trials; the values in `grown` {setting: values} follow the values passed to the constructor"
         self.settings = {k: [*v, *_new(grown.get(k, ()), v)] for k, v in self.settings.items()}
         self.cells = study_cells(self.methods, self.seeds, self.settings, self._shared)
 
@@ -468,14 +469,16 @@ class _NoSuchScore(ValueError): "Raised for the name of a measure that does not 
 
 # %% ../../nbs/07_studies/03_study.ipynb #027b
 def _on_device(run, untrained):
-    "Load the best checkpoint's model (on the GPU if available) and tokenizer; `untrained()` returns an adapter's base"
+    """Load the model of the best checkpoint, on the GPU if available, and its tokenizer
+
+    `untrained()` returns the base model of an adapter."""
     import torch
     from salviz.models.checkpoints import load_model
     model, tokenizer = load_model(run, base=untrained() if 'adapter' in (run.config.get('model') or {}) else None)
     return model.to('cuda' if torch.cuda.is_available() else 'cpu'), tokenizer
 
 def _called(f, offered, seed):
-    "Call `f` with the `offered` arguments that it takes and return the result; restore the model and random states"
+    "Call `f` with the `offered` arguments that it takes; return the result and restore the model and random states"
     from salviz.models.loading import forked_random, undisturbed
     with undisturbed(offered['model'], seed=seed) if 'model' in offered else forked_random(seed):
         return f(**_arguments_for(f, offered))
@@ -486,15 +489,18 @@ class _MeasuredTrials(_TrainedTrials):
     _codes:dict # {measure: result of `_measure_code`}
 
     def is_current(self, measure:str, known:dict, run:Run) -> bool:
-        "Return whether the stored result `known` for `run` was computed by the current version of `measure`"
+        """Return whether the stored result (`known`) for `run` comes from the current version of `measure`
+
+        Every result is current in a study that was only opened from its folder."""
         return not self.live or known['version'] == _version(self._codes[measure], run)
 
     def _write_record(self, name, **record):
         write_whole(self.folder/'cells'/f'{name}.json', sealed(record, indent=2).encode())
 
     def _measure(self, cell, run, pair, again=()):
-        """Compute the missing measures of `run`, and recompute those in `again`; `pair` is the model and its tokenizer
-        if they are loaded"""
+        """Compute missing and outdated measures of `run`, and recompute the measures named in `again`
+
+        `pair` is (model, tokenizer) if they are loaded, else None."""
         results = self._record(cell.name).get('measures', {})
         # names first, because an invalid name ends the study
         for name, m in sorted(self.measures.items(), key=lambda item: not isinstance(item[1], str)):
@@ -539,7 +545,7 @@ class _Checkpoints(_MeasuredTrials):
         return has_checkpoints and self._is_done(cell) and all(map(self._is_done, self._builders(cell)))
 
     def _thin_out_spent(self, cells):
-        "Delete all unnecessary checkpoints of `cells`"
+        "Delete all checkpoints of the trials in `cells` that are no longer needed"
         for cell in filter(self._is_spent, cells):
             from salviz.models.checkpoints import thin_out
             # if another process holds a trial, that process deletes its checkpoints
@@ -566,7 +572,7 @@ class _FinishedTrials(_Checkpoints):
     def _finish(self, cell, again, check=lambda: None):
         """Train and measure a trial, or store the error if this fails
 
-        `check` raises if the lease is lost, and returns True if the trial should stop early."""
+        `check` raises `Leased` if the lease is lost, and returns True if the trial should stop early."""
         before = self._record(cell.name)
         tries = before.pop('tries', 0) + 1
         # count the try before it starts, because a killed process cannot do this later
@@ -622,7 +628,7 @@ class _TrialList(_FinishedTrials):
         why:str='its process died repeatedly during training; '
             'typical causes are a lack of memory and a time limit',
     ) -> str: # 'failed', 'finished' if it has ended in the meantime, or 'busy' if another process holds it
-        "Record that a trial must not be tried again, with the reason (`why`); do not replace an existing error"
+        "Record why a trial must not be tried again; do not replace an existing error"
         try:
             with self._lease(cell):
                 record = self._record(cell.name)
@@ -633,7 +639,7 @@ class _TrialList(_FinishedTrials):
         except Leased: return 'busy'
 
     def _wanted(self, retry) -> list:
-        "Return the trials that `run` processes; set aside trials without remaining tries"
+        "Return the trials to run; set aside trials without remaining tries"
         out = []
         for c in self.cells:
             record = self._record(c.name)
@@ -707,7 +713,7 @@ class _RunningStudy(_TrialList):
 
 # %% ../../nbs/07_studies/03_study.ipynb #016
 class Study(_RunningStudy):
-    "A study that trains methods x seeds x settings in `folder`, and returns the results as tables; see `StudyResults`"
+    "A study that trains all combinations of methods, seeds and settings, and returns tables; see `StudyResults`"
     patience = 120. # seconds after which an inactive process on another host counts as dead, see `Lease`
 
     @grouped_arguments(options=StudyOptions)

@@ -45,7 +45,7 @@ def _marked_words(
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td07b
 class RationalePlausibility:
-    "Study measure that compares an attribution with the rationales of each split (SPLIT_token_f1, SPLIT_auprc)"
+    "A study measure that scores an attribution against the rationales of each split (token F1 and AUPRC)"
     @validated
     def __init__(self,
         # an attribution, see `list_attributions`
@@ -64,7 +64,7 @@ class RationalePlausibility:
 
     @property
     def version(self) -> str:
-        "Return a string that identifies this measure in a study"
+        "A string that identifies this measure in a study"
         return f'2 {vars(self)}'
 
     def __call__(self, model:'nn.Module', tokenizer:'PreTrainedTokenizerBase', data:DatasetDict,
@@ -122,7 +122,7 @@ def _faults_of_study(study, setting) -> Iterator[str]:
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td012c
 def _faults_of_measures(study, measures) -> Iterator[str]:
-    "Yield a message for each of `measures` that does not exist in the study"
+    "Yield a message for each of the `measures` that the study does not contain"
     for m in measures:
         if not _is_column(m, study.measures):
             yield (f'the study does not measure {m!r}; it measures {", ".join(study.measures)}. Create it with '
@@ -137,7 +137,7 @@ def _check_directions(study, measures, options):
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td012d
 def _even(values, start, scale) -> list:
-    "Return evenly spaced values to add to `values`; an empty list if there are at least `start` already"
+    "Return evenly spaced values to add, or an empty list if `values` already contains enough values (`start`)"
     spread = sorted(_on_scale(values, scale))
     if len(spread) >= start: return []
     return [v for v in even_values(spread[0], spread[-1], start, scale) if v not in values]

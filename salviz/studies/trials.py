@@ -34,7 +34,7 @@ def fresh_method(
     spec,           # a method class, a method, or a function that returns a method
     arguments:dict, # arguments that replace those of `spec`
 ):
-    "Return a new method object"
+    "Create a new method object from `spec` with these `arguments`"
     if inspect.isclass(spec) and hasattr(spec, 'from_args'): return spec.from_args(arguments)
     if callable(spec): return spec(**arguments)
     if arguments: return spec.replaced(**arguments)
@@ -53,13 +53,13 @@ class Trial:
 
     @property
     def name(self) -> str:
-        "Return the name of the trial's folder"
+        "The name of the trial's folder"
         parts = [_slug(self.method), *(f'{k}={_slug(shown_value(v))}' for k, v in self.settings), f'seed={self.seed}']
         # file systems limit bytes, and files next to the folder have longer names
         return '.'.join(parts)[:180].encode()[:236].decode(errors='ignore')
 
     def described(self) -> dict:
-        "Return the trial in the form that study.json stores"
+        "Return the trial in the format of study.json"
         return dict(method=self.method, settings={k: shown_value(v) for k, v in self.settings}, seed=self.seed,
                     run=f'runs/{self.name}')
 
@@ -106,7 +106,7 @@ def leased_cell(
 
 # %% ../../nbs/07_studies/00_trials.ipynb #tr012c
 def _forget(note, before):
-    "Remove the `note` of a process that has died (`before`), so that another process can train"
+    "Remove the `note` that a dead process left, so that another process can train"
     try: who = read_object(note)
     except (OSError, ValueError): return
     if before and (who.get('host'), who.get('process')) == (before['host'], before['process']): note.unlink()
@@ -129,6 +129,6 @@ def check_allowed(
     names:Iterable,
     allowed:Collection,
 ):
-    "Raise a `ValueError` that lists the `names` that are not in `allowed`"
+    "Raise a `ValueError` that lists the `names` that are missing from `allowed`, if there are any"
     unknown = [str(k) for k in names if k not in allowed]
     if unknown: raise ValueError(f'{problem} {", ".join(unknown)}; available: {", ".join(allowed) or "none"}')

@@ -23,13 +23,13 @@ class _Recording(TrainerCallback):
         self.trainer, self._reported = None, None
 
     def tell(self, what, n=1):
-        "Report to the control that `n` tasks of one kind (`what`) took the time since the last report"
+        "Report to the control how long `n` tasks of the same kind took, measured since the last report"
         now = time.perf_counter() - self.control.waited
         if self._reported is not None: self.control.tell(what, n, now - self._reported, self.trainer)
         self._reported = now
 
     def record(self, state, force=False):
-        "Record the probe examples if this step is one of `record_steps` or `force` is True"
+        "Record the probe examples if the step is in `record_steps` or `force` is set, unless they are already recorded"
         step = state.global_step
         if self.recorder is None or not (force or step in self.record_steps): return
         run = self.recorder.run
@@ -48,7 +48,7 @@ class _Recording(TrainerCallback):
 
 # %% ../../nbs/06_training/06_callbacks.ipynb #032
 def scores_in(metrics:dict, prefix:str) -> dict:
-    "Return the scores in Trainer's `metrics`, without `prefix` in their names and without timings"
+    "Return Trainer's `metrics` whose names start with a prefix, without this prefix and without timings"
     scores = {k.removeprefix(prefix): v for k, v in metrics.items() if k.startswith(prefix)}
     return {k: v for k, v in scores.items() if not k.endswith(('_per_second', 'runtime', '_time'))}
 
@@ -146,8 +146,9 @@ class BarCallback(TrainerCallback):
 
 # %% ../../nbs/06_training/06_callbacks.ipynb #e009
 def early_stopping(patience:int, checkpoint=None) -> EarlyStoppingCallback:
-    """Return a callback that stops training after `patience` evaluations without improvement, including those before
-    `checkpoint`"""
+    """Return a callback that stops training after several evaluations without improvement
+
+    The argument `patience` sets the number of evaluations. Evaluations before the `checkpoint` are counted."""
     callback = EarlyStoppingCallback(patience)
     if checkpoint:
         state = read_object(checkpoint/'trainer_state.json')['stateful_callbacks'].get('EarlyStoppingCallback', {})
@@ -155,6 +156,6 @@ def early_stopping(patience:int, checkpoint=None) -> EarlyStoppingCallback:
     return callback
 
 def has_stopped_early(trainer) -> bool:
-    "Return whether early stopping has ended the training of `trainer`"
+    "True if early stopping has ended the training"
     stopping = [c for c in trainer.callback_handler.callbacks if isinstance(c, EarlyStoppingCallback)]
     return any(c.early_stopping_patience_counter >= c.early_stopping_patience for c in stopping)

@@ -36,7 +36,9 @@ class Control:
         return contextlib.nullcontext()
 
     def tell(self, what:str, n:int, seconds:float, trainer:'MethodTrainer') -> None:
-        "Receive the duration `seconds` of `n` tasks of one kind: `what` is 'step', 'recording', 'evaluation' or 'save'"
+        """Receive the duration of `n` tasks of one kind, in `seconds`
+
+        The argument `what` is 'step', 'recording', 'evaluation' or 'save'."""
 
 # %% ../../nbs/06_training/05_control.ipynb #027c
 class Checked(Control):

@@ -28,7 +28,7 @@ from ..models.tasks import answers_images, task_of, tasks
 
 # %% ../../nbs/06_training/00_feed.ipynb #006
 def _split_faults(data, task) -> Iterator[str]:
-    "Yield the reasons why `data` cannot be used for `task`: a wrong type, missing or empty splits, missing columns"
+    "Yield the reasons why `data` does not suit a task: a wrong type, missing or empty splits, missing columns"
     needed, loader = tasks[task].columns, tasks[task].loader
     if not isinstance(data, dict):
         yield (f'data must be a DatasetDict with train and validation splits, got {type(data).__name__}; '
@@ -44,12 +44,11 @@ def _split_faults(data, task) -> Iterator[str]:
                    f'(see {loader})')
 
 def _check_splits(data, task='classification'):
-    "Raise a `ValueError` with the first fault that `_split_faults` finds in `data`"
     check_faults(_split_faults(data, task), 'train: ')
 
 # %% ../../nbs/06_training/00_feed.ipynb #007
 def _check_texts(name, d, columns):
-    "Raise an error if the split `d`, called `name`, has empty texts in `columns`"
+    "Raise an error if a split has empty texts in one of the given `columns`"
     empty = [i for c in columns if c in d.column_names for i, t in enumerate(d[c][:]) if not isinstance(t, str)
              or not t.strip()]
     if empty:
@@ -58,14 +57,14 @@ def _check_texts(name, d, columns):
 
 # %% ../../nbs/06_training/00_feed.ipynb #008
 def _check_sight(model, task):
-    "Raise an error if `task` is causal but `model` attends to the tokens that it must predict"
+    "Raise an error if the task is causal but the model attends to the tokens that it must predict"
     if task.causal and is_bidirectional(model):
         raise ValueError(f'train: {type(model).__name__} attends to the tokens that it must predict; build it with '
                          'is_decoder=True in its config, or use a causal model such as GPT-2')
 
 # %% ../../nbs/06_training/00_feed.ipynb #008b
 def check_data(model, data):
-    "Return the class names of `data`; raise an error if a split is missing or empty, or if `model` cannot train on it"
+    "Return the class names of `data`; raise an error if a split is missing, empty or unsuitable for the model"
     task = tasks[task_of(model)]
     _check_sight(model, task)
     _check_splits(data, task.name)
@@ -84,7 +83,7 @@ def _choose_probes(
     probes, # number of validation examples, 'split' or 'split[a:b]', a `Dataset`, or a list of texts or pairs of texts
     seed:int=0, # selects the examples if `probes` is a number
 ): # a `Dataset`, or the list itself
-    "Return the examples that `probes` describes"
+    "Return the examples that the argument `probes` describes"
     check_faults(_probe_faults(data, probes))
     if isinstance(probes, int):
         order = np.random.default_rng(seed).permutation(len(data['validation']))
@@ -101,7 +100,7 @@ def _split_and_slice(probes) -> tuple: # (split, first, end) as texts; '' for an
     return split, first, end
 
 def _probe_faults(data, probes) -> Iterator[str]:
-    "Yield the reasons why `probes` does not describe examples of `data`"
+    "Yield the reasons why the argument `probes` does not describe examples of `data`"
     if isinstance(probes, bool) or not isinstance(probes, (int, str, datasets.Dataset, list, tuple)):
         yield f'probes must be a number, a split, a Dataset or a list of texts, got {type(probes).__name__}'
     if isinstance(probes, int):
@@ -124,7 +123,7 @@ def _is_pair(x): return isinstance(x, (list, tuple)) and len(x) == 2
 
 # %% ../../nbs/06_training/00_feed.ipynb #014b
 def _custom_texts(probes, task) -> tuple: # (texts, pairs or None), or a `Dataset`
-    "Prepare custom texts or pairs of texts as probe examples for `task`"
+    "Prepare custom texts or pairs of texts as probe examples for a task"
     if task.causal and not all(isinstance(text, str) for text in probes) and all(map(_is_pair, probes)):
         return datasets.Dataset.from_dict(dict(zip(('text', 'target_text'), map(list, zip(*probes)))))
     if task.per_example or task.self_supervised or task.paired and all(map(_is_pair, probes)):
@@ -142,7 +141,7 @@ evaluation_draw = 2**32 - 1 # step number of the random numbers for evaluation a
 
 # %% ../../nbs/06_training/00_feed.ipynb #017b
 class Feed:
-    "Base class of feeds: encodes the data for the task of `model`, and makes batches"
+    "Base class of feeds, which encode the data for a model's task and make batches"
     has_snapshots = True # whether runs record probe examples
     _align = None # texts only: function of (texts, pairs) -> `TokenText`s
     def __init__(self, model, tokenizer):
@@ -160,22 +159,22 @@ class Feed:
         self.kinds |= column_kinds(data, {*self.task.used, *self.kinds}, of_text=self.task.modality == 'text')
 
     def _with_columns(self, encoded, part, where):
-        "Return an encoded split with the further columns of `part`"
+        "Return an encoded split with the further columns of the raw split"
         return with_columns(encoded, self.as_read(part), self.kinds, where, self._align)
 
     def encode(self, data):
-        "Return the splits of `data`, encoded, with labels, example ids and further columns"
+        "Return the encoded splits of `data`, with labels, example ids and further columns"
         self.learn(data)
         encoded = self._encoded(data)
         for split, part in data.items(): encoded[split] = self._with_columns(encoded[split], part, split)
         return encoded
 
     def corrupt(self, batch:dict, seed:int, step:int) -> dict:
-        "Apply the corruption of the task to `batch`, for `seed` and `step`; the base class returns `batch` itself"
+        "Apply the task's corruption to a `batch`, as determined by `seed` and `step`; the base class changes nothing"
         return batch
 
     def passes(self, batch:dict, j:int) -> list: # [] if there is one pass, as in the base class
-        "Return the number of tokens in each pass over example `j` of `batch`, if its texts are read separately"
+        "Return the number of tokens in each pass over example `j` of a batch, if its texts are read separately"
         return []
 
 # %% ../../nbs/06_training/00_feed.ipynb #clm1
@@ -200,7 +199,7 @@ class _TextBatches(Feed):
         return encoded
 
     def collate(self, rows) -> dict:
-        "Return `rows` as a padded batch, with the further columns of the data"
+        "Collate `rows` into a padded batch, with the further columns of the data"
         batch = self._collate(rows)
         return batch | collated(rows, self.kinds, batch['input_ids'].shape[1])
 
@@ -213,13 +212,13 @@ class _TextBatches(Feed):
         return encoded
 
     def corrupt(self, batch:dict, seed:int, step:int) -> dict:
-        "Apply the corruption for `seed` and `step` to `batch`; a batch with labels is already corrupted"
+        "Return the `batch` with the corruption for `seed` and `step`; a batch with labels is returned unchanged"
         if self.corruption is None or 'labels' in batch: return batch
         return self.corruption(batch, seed, step)
 
 # %% ../../nbs/06_training/00_feed.ipynb #4845c565
 class TextFeed(_TextBatches):
-    "Feed of texts for `model`"
+    "Feed of texts for a model"
     def probes(self, data, probes, seed:int=0) -> tuple: # (encoded `Dataset`, `TokenText`s)
         """Return the encoded probe examples and their texts
 
@@ -247,7 +246,7 @@ class TextFeed(_TextBatches):
 
 # %% ../../nbs/06_training/00_feed.ipynb #019
 class SignalFeed(Feed):
-    "Feed of images or series for `model`"
+    "Feed of images or series for a model"
     def __init__(self, model, tokenizer=None, max_length=None, mlm_probability=.15):
         super().__init__(model, None)
         self._collate, self.feature_names = SignalCollator(), None
@@ -260,7 +259,7 @@ class SignalFeed(Feed):
                              f'{modalities[self.task.modality].several}; set it to None')
 
     def collate(self, rows) -> dict:
-        "Return `rows` as a batch, with floats in the precision of the model"
+        "Collate `rows` into a batch, with floats in the precision of the model"
         kind = next(self.model.parameters()).dtype
         batch = {k: v.to(kind) if v.is_floating_point() else v for k, v in self._collate(rows).items()}
         if self._special is not None: batch['is_special'] = self._special.expand(len(rows), -1)
@@ -286,7 +285,7 @@ class SignalFeed(Feed):
 
 # %% ../../nbs/06_training/00_feed.ipynb #a33682ba
 def _pair_columns(probes) -> dict: # columns `text`, `text_pair` and, if there are any, `label`
-    "Return `probes`, a list of pairs of texts or a `Dataset`, as a dict of columns"
+    "Convert `probes`, a list of text pairs or a `Dataset`, to a dict of columns"
     columns = {}
     if isinstance(probes, datasets.Dataset):
         columns = {name: list(probes[name]) for name in ('text', 'text_pair', 'label') if name in probes.column_names}
@@ -299,7 +298,7 @@ def _pair_columns(probes) -> dict: # columns `text`, `text_pair` and, if there a
 
 # %% ../../nbs/06_training/00_feed.ipynb #2ede8dc1
 class PairFeed(TextFeed):
-    "Feed of sentence pairs for the bi-encoder in `model`, a `SentencePairs`"
+    "Feed of sentence pairs for the bi-encoder of a `SentencePairs` model"
     def __init__(self, model, tokenizer, max_length=None, mlm_probability=.15):
         super().__init__(model, tokenizer, max_length, mlm_probability)
         self.longest = min(self.longest, model.encoder.max_seq_length or self.longest)
@@ -346,20 +345,20 @@ class AnswerFeed(Feed):
         self.kinds |= column_kinds(data, used, of_text=False)
 
     def collate(self, rows) -> dict:
-        "Return `rows` as a batch, with floats in the precision of the model"
+        "Collate `rows` into a batch, with floats in the precision of the model"
         kind = next(self.model.parameters()).dtype
         batch = answer_batch(self.model, self.tokenizer, rows)
         batch = {k: v.to(kind) if v.is_floating_point() else v for k, v in batch.items()}
         return batch | collated(rows, self.kinds)
 
     def _check_columns(self, part, where):
-        "Raise a `ValueError` if the split `part` has no column called image or target_text"
+        "Raise a `ValueError` if a split has no `image` column or no `target_text` column"
         lacking = [name for name in ('image', 'target_text') if name not in part.column_names]
         check_faults(f'the rows of {where} lack the column {lacking[0]}; answers about images require image, text '
                      '(the prompt) and target_text (the answer)' if lacking else '', 'train: ')
 
     def _part(self, part, where, first_id=0):
-        "Return the split `part`, encoded"
+        "Return an encoded split, with its images and further columns"
         self._check_columns(part, where)
         rows = list(encoded_answers(self.model, self.tokenizer, part, first_id))
         encoded = datasets.Dataset.from_dict({name: [row[name] for row in rows] for name in rows[0]})
@@ -367,7 +366,7 @@ class AnswerFeed(Feed):
         return self._with_columns(encoded, part, where)
 
     def encode(self, data):
-        "Return the splits of `data`, encoded, with labels, example ids and further columns"
+        "Return the encoded splits of `data`, with labels, example ids and further columns"
         self.learn(data)
         counts = np.cumsum([0, *map(len, data.values())])
         return datasets.DatasetDict({split: self._part(part, split, int(first))
@@ -384,7 +383,7 @@ class AnswerFeed(Feed):
 
 # %% ../../nbs/06_training/00_feed.ipynb #019b
 def feed_for(model, tokenizer=None, max_length=None, mlm_probability=.15):
-    "Return the feed for the task of `model`"
+    "Return the feed for the model's task"
     kind = TextFeed if tasks[task_of(model)].modality == 'text' else SignalFeed
     if isinstance(model, SentencePairs): kind = PairFeed
     if answers_images(model): kind = AnswerFeed

@@ -66,7 +66,7 @@ def _check_args(args:dict):
 
 # %% ../../nbs/06_training/04_job.ipynb #046b
 def _precision(settings, further) -> dict: # further arguments of `TrainingArguments`
-    "Return the arguments for `settings.precision`; raise an error if this processor does not support it"
+    "Return the arguments for `settings.precision`; raise an error if it is unsupported or specified twice"
     if settings.precision == 'fp32': return {}
     fault, both = '', {'bf16', 'fp16'} & set(further)
     device = 'cpu' if further.get('use_cpu') or not torch.cuda.is_available() else 'cuda'
@@ -80,7 +80,7 @@ def _precision(settings, further) -> dict: # further arguments of `TrainingArgum
 
 # %% ../../nbs/06_training/04_job.ipynb #046c
 def _job_faults(model, tokenizer, method, settings) -> Iterator[str]:
-    "Yield the reasons why `model` cannot be trained with `tokenizer`, `method` and `settings` on any data"
+    "Yield the faults of the model, tokenizer, method and settings that do not depend on the data"
     if hasattr(tokenizer, 'tokenizer') and not answers_images(model):
         yield f'{type(model).__name__} takes a tokenizer, got {type(tokenizer).__name__}; pass its attribute tokenizer'
     if not isinstance(method, Method):
@@ -97,7 +97,7 @@ def _job_faults(model, tokenizer, method, settings) -> Iterator[str]:
 
 # %% ../../nbs/06_training/04_job.ipynb #046d
 def _column_faults(data, settings) -> Iterator[str]:
-    "Yield a fault for each of the settings `group` and `contrast` that names a column missing from all splits"
+    "Yield a fault for each of the settings `group` and `contrast` whose column is missing from all splits"
     for argument in ('group', 'contrast'):
         name, columns = getattr(settings, argument), dict.fromkeys(c for d in data.values() for c in d.column_names)
         if name is not None and name not in columns:
@@ -108,7 +108,7 @@ def _training_arguments(
     task, # a `Task`
     settings:Settings,
 ) -> TrainingArguments:
-    "Return `TrainingArguments` for a run of `task` in `path`; `settings.args` overrides them"
+    "Return the `TrainingArguments` of a run; `settings.args` overrides the defaults"
     _check_args(settings.args or {})
     # Trainer would compile everything, including later training runs of this process
     further = {k: x for k, x in (settings.args or {}).items() if k not in _compiling}
@@ -153,7 +153,7 @@ def _compile_options(settings:Settings) -> dict: # None: do not compile
 
 # %% ../../nbs/06_training/04_job.ipynb #039
 def _size(model) -> dict:
-    "Return the number of attention layers and heads of `model`, and for a hybrid model which layers have attention"
+    "Return a model's number of attention layers and heads and, for a hybrid model, the layers with attention"
     if getattr(model, 'salviz_task', None) is not None: return {}
     try: numbers = attention_layers(model)
     except ValueError: # trained without observation, for example with gradient checkpointing
@@ -172,7 +172,7 @@ def _begins_with(model) -> dict:
 
 # %% ../../nbs/06_training/04_job.ipynb #039c
 def model_facts(model) -> dict:
-    "Return the description of `model` in the config of a run: name, class, layers, heads and adapter"
+    "Describe a model for the config of a run: name, class, layers, heads and adapter"
     facts, model = adapter_facts(model) if is_adapted(model) else {}, unwrapped(model)
     return {'name': model_name(model), 'class': type(model).__name__, **_size(model), **_begins_with(model), **facts}
 
@@ -191,7 +191,7 @@ def hardware_of(
     device,          # a `torch.device`
     processes:int=1, # number of processes that share the training
 ) -> dict: # processor, threads, cores; gpu if a GPU is used; processes if there are several
-    "Return a description of the hardware of `device`"
+    "Return a description of the hardware of a device"
     facts = dict(processor=processor(), threads=torch.get_num_threads(), cores=os.cpu_count())
     if processes > 1: facts['processes'] = processes
     if device.type == 'cuda': facts['gpu'] = torch.cuda.get_device_name(device)
@@ -202,7 +202,7 @@ def hardware_of(
 _same_when_resumed = 'model', 'data', 'class_order', 'seed', 'settings' # config entries to compare, besides the method
 
 def _same_method(was, now, method) -> bool:
-    """Return whether `method` equals the recorded method, judging by the config entries of both
+    """Return whether the method equals the recorded one, judging by their config entries
 
     Citations are not compared, since they may be corrected later."""
     if not isinstance(was, dict) or was.get('name') != now['name'] or not isinstance(was.get('args'), dict):
@@ -211,7 +211,9 @@ def _same_method(was, now, method) -> bool:
 
 # %% ../../nbs/06_training/04_job.ipynb #051ab
 def _set_back(run, config, method, weights) -> Path: # None: start from the beginning
-    "Reset `run` to its last complete checkpoint and return the checkpoint; raise an error if training cannot resume"
+    """Reset the run to its last complete checkpoint, and return the checkpoint
+
+    Raise an error if training cannot resume."""
     def refuse(why): raise ValueError(f'train: cannot resume {run.path}: {why}')
     differs = [k for k in _same_when_resumed if run.config.get(k) != config.get(k)]
     if not _same_method(run.config.get('method'), config['method'], method): differs.insert(0, 'method')
@@ -232,9 +234,9 @@ def _set_back(run, config, method, weights) -> Path: # None: start from the begi
 
 # %% ../../nbs/06_training/04_job.ipynb #051ac
 def _open_here(path, config, method, resume, weights) -> tuple: # (Run, checkpoint or None, `Held`)
-    """Create a run in `path`, or reset the existing run to its last checkpoint, and lock the folder
+    """Create a run in a folder, or reset the existing run to its last checkpoint, and lock the folder
 
-    `weights` is the checksum of the model's weights."""
+    The argument `weights` is the checksum of the model's weights."""
     if resume and not untouched(path): Run(path) # raises an error before anything is written
     path.mkdir(parents=True, exist_ok=True)
     held, checkpoint = Held(path), None
@@ -315,9 +317,9 @@ class Job:
 def _agreed(model, tokenizer, data, settings) -> tuple: # (data, probes, entries for the config of a run)
     """Make model, tokenizer and data consistent, and warn about each change
 
-    The labels in the data are renumbered in the order of the model's outputs. `model` and `tokenizer` get the same
-    padding token. If trainable weights are in half precision, the model is converted to float32. A `ValueError` is
-    raised instead if `weights_dtype` is None."""
+    The labels in the data are renumbered in the order of the model's outputs. The model and the tokenizer are set to
+    the same padding token. If trainable weights are in half precision, the model is converted to float32. A
+    `ValueError` is raised instead if `weights_dtype` is None."""
     probes, (agreed, of_classes) = settings.probes, agreed_data(model, data)
     if isinstance(probes, datasets.Dataset):
         probes, more = agreed_split(model, probes, who='train: probes')
@@ -372,9 +374,9 @@ def open_job(
 
 # %% ../../nbs/06_training/04_job.ipynb #055
 def _place(run_dir, resume, method, settings, task) -> TrainingArguments:
-    """Return the `TrainingArguments` with the folder of the run, the same in all processes
+    """Return the `TrainingArguments`, with a run folder that is the same in all processes
 
-    Raise an error if the folder already exists and `resume` is False."""
+    Raise an error if the folder is already in use and `resume` is False."""
     if resume and run_dir is None: raise ValueError('train: resume=True requires the run_dir of the run to continue')
     path = (Path(run_dir) if run_dir is not None
             else Path('runs')/f'{method.name.replace(" ", "")}-{time.strftime("%Y%m%d-%H%M%S")}')

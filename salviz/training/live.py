@@ -47,7 +47,7 @@ class Pace:
         self.block, self.last, self.times, self._begun = block, last, {}, []
 
     def add(self, what, n, seconds):
-        "Add the total duration `seconds` of `n` tasks of one kind (`what`)"
+        "Add the total duration of `n` tasks of one kind, in `seconds`"
         if what == 'step':
             self._begun.append(seconds / n)
             if len(self._begun) < self.block: return

@@ -86,7 +86,7 @@ class _JobTrainer(Trainer):
         self.last_means = {} # {term: mean over the examples of the last step}, a tensor on the device
 
     def progress(self) -> Progress:
-        "Return the current step and epoch, the planned numbers of both, and the seed"
+        "Return the current step and epoch, the planned numbers of steps and epochs, and the seed"
         step, total, epochs = self.state.global_step, self.state.max_steps, int(self.args.num_train_epochs)
         return Progress(step, min(epochs, step // self.steps_per_epoch + 1), total, epochs, self.args.seed)
 
@@ -148,13 +148,16 @@ class _OptimizingTrainer(_BatchTrainer):
 class _LossTrainer(_OptimizingTrainer):
     "A `Trainer` that computes the losses of a method"
     def _called(self, model):
-        "Return `model`, compiled if the settings request it"
+        "Return the model, compiled if the settings request it"
         if self.compiling is None: return model
         if self._compiled is None: self._compiled = torch.compile(model, **self.compiling)
         return self._compiled
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        "Return the weighted sum of all terms over the examples of `inputs`, divided by the step's number of examples"
+        """Return the weighted sum of all terms over the examples of `inputs`, divided by the step's number of examples
+
+        In evaluation mode, return the result of `_task_loss`. With several processes, the sum is scaled because
+        gradients are averaged over processes."""
         if not model.training: return self._task_loss(model, inputs, return_outputs)
         net = self.accelerator.unwrap_model(model)
         terms = step_terms(self.method, self._called(model), net, inputs, self.progress(), self.task.name)
@@ -179,7 +182,7 @@ class _LossTrainer(_OptimizingTrainer):
         return loss, results
 
     def _refuse_non_finite(self, step, terms):
-        "Raise `NonFiniteLoss` if one of `terms` {name: number} is not finite"
+        "If one of the `terms` {name: number} is not finite, store the problem in the run and raise `NonFiniteLoss`"
         for name, x in terms.items():
             if math.isfinite(x): continue
             problem = f'the {name} loss became {float(x)} in step {step}'
@@ -191,7 +194,7 @@ class _LossTrainer(_OptimizingTrainer):
 class _LoggingTrainer(_LossTrainer):
     "A `Trainer` that writes the losses of each step into the run"
     def close_step(self, seconds:float):
-        "Store the losses of the finished step until the next `flush`; `seconds`: duration of this step"
+        "Store the losses and the duration of the finished step until the next `flush`"
         parts, self._pending = self._pending, []
         names = list(parts[0][0])
         examples = torch.tensor(sum(n for _, n in parts), device=self.args.device).double()
@@ -204,7 +207,7 @@ class _LoggingTrainer(_LossTrainer):
         if len(self._rows) >= self.flush_every: self.flush()
 
     def flush(self):
-        "Write the losses of all finished steps into the run; raise `NonFiniteLoss` if one is not finite"
+        "Write the losses of all finished steps into the run; raise `NonFiniteLoss` if a loss is not finite"
         rows, self._rows = self._rows, []
         for step, epoch, names, means, weights, lr, seconds in rows:
             start = time.perf_counter()
@@ -219,7 +222,7 @@ class _LoggingTrainer(_LossTrainer):
             self.last_row = row
 
     def log(self, logs, start_time=None):
-        "Pass `logs` to Trainer's integrations, with the mean of every term since the last call"
+        "Pass the `logs` to Trainer's integrations, with the mean of every term since the last call"
         rows, self._logged = self._logged, []
         for k in dict.fromkeys(k for r in rows for k in r
                                if k not in ('kind', 'step', 'epoch', 'loss', 'learning_rate', 'seconds')):

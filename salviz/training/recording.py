@@ -36,7 +36,7 @@ from .step import captured_input
 _stored_as = dict(saliency='method_saliency', saliency_map='method_saliency_map')
 
 def _stored_name(evidence:str) -> str:
-    "Return the name under which snapshots store `evidence` of a plan; the suffix ' METHOD', if any, stays unchanged"
+    "Return the name under which snapshots store evidence; a suffix ' METHOD' (a method's name) stays unchanged"
     name, space, of = evidence.partition(' ')
     return _stored_as.get(name, name) + space + of
 
@@ -48,7 +48,7 @@ def _example(
     j, real,
     axes=None, # names of the axes after batch and layer; None: standard evidence, which is stored as float32
 ):
-    "Return example `j` of evidence `x` without padding along its `axes`"
+    "Return example `j` of a batch of evidence as an array, without padding along its `axes`"
     if isinstance(x, dict): return np.stack([_example(v, j, real, axes) for v in x.values()])
     x = x[j].detach().cpu()
     widened = x.is_floating_point() if axes is None else x.dtype == torch.bfloat16
@@ -60,13 +60,13 @@ def _example(
 
 # %% ../../nbs/06_training/03_recording.ipynb #2695a622
 def _logits_of(maps, j, real) -> tuple: # ([layers, heads], layers)
-    "Return the largest attention logit of each head for example `j`, over all its queries, and the layers"
+    "Return the largest attention logit of each layer and head over all queries of example `j`, and the layers"
     found = {layer: x[j].cpu() for layer, x in maps.largest_logits.items()}
     if real is not None: found = {layer: x[:, torch.from_numpy(real)] for layer, x in found.items()}
     return np.stack([x.amax(-1).float().numpy() for x in found.values()]), list(found)
 
 def _check_evidence(method, name, x, size:int):
-    "Raise an error if evidence `x` of `method` cannot be stored under `name` for a batch of `size` examples"
+    "Raise an error if a method's evidence cannot be stored under its name or does not fit the batch size"
     def require(ok, message): method.require(ok, f'the evidence {name!r} {message}')
     require(isinstance(name, str) and name and name != '__metadata__', 'must have a non-empty string as its name')
     try: name.encode()
@@ -91,7 +91,7 @@ def _check_evidence(method, name, x, size:int):
 
 # %% ../../nbs/06_training/03_recording.ipynb #015
 def observes(model) -> bool:
-    """Return whether `model` has attention that can be recorded
+    """Return whether a model has attention that can be recorded
 
     Small networks of salviz may have none; any other model without observable attention raises an error."""
     if getattr(model, 'salviz_task', None) is None or isinstance(model, SentencePairs):
@@ -102,7 +102,7 @@ def observes(model) -> bool:
 # %% ../../nbs/06_training/03_recording.ipynb #c59144cc
 @contextlib.contextmanager
 def _observing(model, layers):
-    "Capture the attention of the pass inside the block; yields None for a model without attention"
+    "Capture the attention of the pass inside the block; yield None for a model without attention"
     if isinstance(model, SentencePairs):
         with model.observed(layers, logits=True) as maps: yield maps
     elif observes(model):
@@ -112,7 +112,7 @@ def _observing(model, layers):
 
 # %% ../../nbs/06_training/03_recording.ipynb #012
 def check_saliency(model, feed, probes, settings):
-    "Raise an error if `settings.saliency` does not support `model`; tested on the first of `probes`"
+    "Compute saliency for the first probe example; raise an error if `settings.saliency` does not support the model"
     batch = {k: v.to(device_of(model)) for k, v in feed.collate([probes[0]]).items()}
     batch = feed.corrupt(batch, settings.seed, evaluation_draw)
     chosen = attribution_named(settings.saliency, what_is_read(batch), 'train: saliency')
@@ -138,11 +138,11 @@ class _ProbePasses:
         self.saliency = attribution_named(saliency or default, argument='saliency') if wanted else None
 
     def leaves_out_saliency(self, step:int) -> bool:
-        "Return whether the snapshots of `step` omit saliency"
+        "Return whether the snapshots of a step omit saliency"
         return self.saliency is None or self.saliency_steps is not None and step not in self.saliency_steps
 
     def _further(self, model, main, batch, plan) -> dict:
-        "Return the outputs of the main pass (`main`) and of the further passes of `plan`"
+        "Return the outputs of the main pass and of the further passes of a plan, by name"
         later = {}
         if plan.later:
             capture = captured_input(model, model_inputs(batch, model), plan.main_embeddings)
@@ -155,13 +155,13 @@ class _ProbePasses:
         return outputs
 
     def _rows(self, model, batch):
-        "Return the pooled row of each example, or None if the head reads several rows"
+        "Return the position of each example's pooled token, or None if the head does not read a single token"
         if not self.feed.task.per_example or not observes(model): return None
         try: return pooled_rows(model, batch)
         except ValueError: return None # the head reads all rows; methods that need a pooled row have checked it before
 
     def _saliency(self, model, batch, labelled, predicted) -> torch.Tensor:
-        "Return the saliency of each token, pixel or series value of `batch` for the prediction, or for `score`"
+        "Return the saliency of each token, pixel or series value of `batch` for the prediction or the chosen score"
         start = time.perf_counter()
         if self.score is None: target = attribution_target(self.feed.task, labelled, predicted, of_prediction=True)
         else: target = score_target(model, batch, self.score)
@@ -170,7 +170,7 @@ class _ProbePasses:
         return saliency
 
     def _axes_of(self, name, x, documented, batch, maps) -> tuple:
-        "Return the names of the axes of evidence `x` after batch and layer; `documented`: names from the method's plan"
+        "Return the names of the axes after batch and layer: those in the plan (`documented`), or else guessed names"
         shape = tuple((next(iter(x.values())) if isinstance(x, dict) else x).shape[1:])
         if documented is not None:
             try: return check_axes(name, documented, shape)
@@ -183,10 +183,10 @@ class _ProbePasses:
 class _Observations(_ProbePasses):
     "All observations on a batch of probe examples"
     def observations(self, model, batch, progress, with_saliency=True) -> dict:
-        """Return all observations of `model` on `batch` as a dict
+        """Run the model on a `batch` and return all observations as a dict
 
         The dict contains the `outputs` of all passes, the attention `maps`, `plan`, loss `terms`, `evidence`,
-        `saliency` (or None), and the pooled `rows`, among others."""
+        `saliency` (or None), and the positions of the pooled tokens (`rows`), among others."""
         task, method = self.feed.task, self.method
         with undisturbed(model, training=False), full_precision(model):
             with torch.no_grad(), _observing(model, self.layers) as maps:
@@ -210,8 +210,9 @@ class _Observations(_ProbePasses):
                     note=new_head_note(model) if progress.step == 0 else '')
 
     def _text(self, t, batch, j, real) -> dict:
-        """Return the text of a snapshot, with the tokens that the model read,
-        because corruption may have changed the tokens in `t`"""
+        """Return the text of a snapshot, with the tokens that the model read
+
+        These tokens may differ from the tokens in `t`, because the batch may be corrupted."""
         if t is None: return dict(texts=(), tokens=[], labels=[], words=[], word_ids=[], is_special=[])
         ids, tokens, labels = batch['input_ids'][j].cpu().numpy()[real], list(t.tokens), list(t.labels)
         changed = np.flatnonzero(ids != t.input_ids)
@@ -233,7 +234,7 @@ class _SnapshotParts(_Observations):
     ) -> tuple: # (arrays, layers, entries of `info`) of a `Snapshot`
         """Return all observations of example `j` as arrays, the layers of the arrays, and entries of `info`
 
-        `real` is a mask of the tokens that are not padding, or None if the example has no tokens."""
+        The mask `real` marks the tokens that are not padding; it is None if the example has no tokens."""
         maps, saliency = seen['maps'], seen['saliency']
         arrays, info = self._answer(j, real, seen)
         layers = {}
@@ -271,7 +272,7 @@ _separate_note = ('The model reads the two sentences in separate passes, so no t
 class Recorder(_SnapshotParts):
     "Recorder that stores probe examples as snapshots of a run"
     def __call__(self, model, progress:Progress, epoch:float, last=False):
-        """Write a snapshot of every probe example for `model` at `progress`
+        """Write a snapshot of every probe example into the run
 
         If `last` is True, training ends at this step, and the snapshots contain saliency unless the recorder never
         computes it."""
@@ -290,7 +291,7 @@ class Recorder(_SnapshotParts):
                           saliency_seconds=self.saliency_seconds, largest_saliency=largest))
 
     def snapshot(self, probe, j, row, batch, seen, progress, epoch) -> Snapshot:
-        "Return the `Snapshot` of example `j` of a batch with its observations `seen`"
+        "Return the `Snapshot` of example `j` of a batch, from the observations on the batch"
         task, t, method = self.feed.task, self.texts[probe], self.method
         real = batch['attention_mask'][j].bool().cpu().numpy() if t is not None else None
         arrays, layers, more = self._arrays(j, row, real, seen)

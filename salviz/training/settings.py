@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/06_training/01_settings.ipynb #s007
 def shown_value(x):
-    "Return `x` in a form for tables and files: numbers and text unchanged, everything else by name"
+    "Return numbers, strings and None unchanged, and other values by name, for tables and files"
     if x is None or isinstance(x, (bool, int, float, str)): return x
     return getattr(x, '__qualname__', None) or str(x)
 
 def plain(x):
-    "Return `x` in a form for JSON, with runs, models and functions by name"
+    "Convert `x` to JSON values: runs to paths, tensors to lists, and models and functions to their names"
     if isinstance(x, dict): return {str(k): plain(v) for k, v in x.items()}
     if isinstance(x, (list, tuple)): return [plain(v) for v in x]
     if isinstance(x, Run): return str(x.path)
@@ -119,7 +119,7 @@ class Settings:
 
 # %% ../../nbs/06_training/01_settings.ipynb #s012
 def in_config(settings:Settings) -> dict:
-    """Return `settings` in the form of a run's config
+    """Return the `settings` as they are stored in the config of a run
 
     Settings that earlier versions of salviz did not have are included only if they differ from their defaults."""
     defaults = dict(saliency=None, returns='best', precision='fp32', attention_kernel=None,
@@ -127,7 +127,7 @@ def in_config(settings:Settings) -> dict:
     return {name: x for name, x in plain(vars(settings)).items() if name not in defaults or x != defaults[name]}
 
 def record_steps(snapshots:int, total:int) -> list:
-    "Return at most `snapshots` distinct steps from 0 to `total`, evenly spaced"
+    "Return the steps to record: evenly spaced from 0 to the `total` number of steps, without duplicates"
     return sorted({int(step) for step in np.linspace(0, total, snapshots).round()})
 
 saliency_fraction, least_saliency = .05, 5 # fraction of the passes in training; minimum number of snapshots

@@ -64,7 +64,7 @@ def _affordable(job, recorder) -> int:
 
 # %% ../../nbs/06_training/08_trainer.ipynb #060b
 def _recorder(job, steps) -> Recorder:
-    "Return the recorder for `job`; store in the run which of `steps` have saliency, unless all of them do"
+    "Return the recorder for a job; store the steps with saliency in the run, unless all steps have saliency"
     recorder = Recorder(job.run, job.probe_set, job.texts, job.feed, job.method, job.classes,
                         saliency=job.settings.saliency)
     chosen = saliency_steps(steps, job.settings.saliency_snapshots, _affordable(job, recorder))
@@ -80,7 +80,7 @@ def _predicted(p) -> tuple: # (predictions, confidence of each prediction or Non
     return p.predictions, None
 
 def make_trainer(job:Job, control:Control) -> MethodTrainer:
-    "Return the trainer of `job`, with its callbacks"
+    "Return the trainer of a job, with its callbacks"
     settings, task = job.settings, job.feed.task
     steps = record_steps(settings.snapshots, job.total_steps)
     recorder = _recorder(job, steps) if steps and job.args.process_index == 0 else None
@@ -103,7 +103,7 @@ def make_trainer(job:Job, control:Control) -> MethodTrainer:
 # %% ../../nbs/06_training/08_trainer.ipynb #064
 @contextlib.contextmanager
 def _ending_recorded(job:Job, trainer):
-    "If training within this context is stopped or fails, store this in the run"
+    "If training within this context is stopped or fails, record that in the run"
     try: yield
     except Stopped:
         job.run.set_state(stopped=max(trainer.state.global_step, job.first_step))
@@ -119,8 +119,7 @@ def _ending_recorded(job:Job, trainer):
 
 # %% ../../nbs/06_training/08_trainer.ipynb #065l
 def _losses_by(trainer, name, batch, dtype=None):
-    """Return the task loss of each example in `batch` from a forward and backward pass with the attention kernel called
-    `name`"""
+    "Return the task loss of each example in `batch` from a forward and backward pass with one attention kernel"
     model, weights = trainer.model, [p for p in trainer.model.parameters() if p.requires_grad]
     casting = torch.autocast(device_of(model).type, dtype, enabled=dtype is not None)
     with attention_kernel(model, name), undisturbed(model, training=True, seed=trainer.args.seed):
@@ -151,10 +150,10 @@ def _measured_kernel(trainer) -> str: # None: the model has only one kernel
 
 # %% ../../nbs/06_training/08_trainer.ipynb #065lc
 def _chosen_kernel(job:Job, trainer) -> str: # None: the model's kernel
-    """Return the attention kernel for `job`
+    """Return the attention kernel for a job
 
-    If the settings name a kernel, use that kernel. Otherwise, in bf16, use the kernel that is stored in the run,
-    or measure which kernel is fastest and store it."""
+    If the settings name a kernel, use that kernel. Otherwise, in bf16, use the kernel that is stored in the run, or
+    measure which kernel is fastest and store its name."""
     if job.settings.attention_kernel or job.settings.precision == 'fp32': return job.settings.attention_kernel
     first = job.args.process_index == 0
     name = broadcast(job.run.state.get('attention_kernel'))
@@ -166,7 +165,9 @@ def _chosen_kernel(job:Job, trainer) -> str: # None: the model's kernel
 _current = threading.local() # .control: the control of the current training in this thread
 
 def _train_to_the_end(job:Job, trainer):
-    "Train from the job's checkpoint or from the beginning, and load the best weights"
+    """Train from the checkpoint or from the beginning, then load the best or the last weights
+
+    If the run has already stopped early, only load the weights."""
     if job.checkpoint is None or not has_stopped_early(trainer):
         trainer.train(resume_from_checkpoint=job.checkpoint and str(job.checkpoint))
         return
@@ -198,18 +199,17 @@ def fit(job:Job, control:Control) -> Run:
 
 # %% ../../nbs/06_training/08_trainer.ipynb #067
 def scored_splits(encoded) -> dict:
-    """Return the splits of `encoded` that are scored after training, shortest examples first
+    """Return the encoded splits that are scored after training, shortest examples first
 
-    These are at most 1,000 training examples, the test split and all further splits. Validation is scored after each
-    epoch."""
+    The splits are at most 1,000 training examples, the test split and all further splits. Validation is scored after
+    each epoch."""
     train, further = encoded['train'], {k: d for k, d in encoded.items() if k not in ('train', 'validation')}
     if len(train) > 1000: train = train.select(np.random.default_rng(0).permutation(len(train))[:1000])
     return {k: _by_length(d) for k, d in dict(train=train, **further).items()}
 
 # %% ../../nbs/06_training/08_trainer.ipynb #067c
 def _save_predictions(run, name, split, scored, settings):
-    """Store labels and predictions of the split called `name`, with confidences, groups and contrast sets where
-    available"""
+    "Store the labels and predictions of a split, with confidences, groups and contrast sets where available"
     predictions, confidence = _predicted(scored)
     arrays = dict(example_id=np.array(split['example_id']), labels=scored.label_ids, predictions=predictions)
     if confidence is not None: arrays['confidence'] = confidence
@@ -260,7 +260,7 @@ def train(
     control:Control|None=None,                # called before each step; can pause or stop training
     **kwargs                                  # further settings, see `Settings`
 ) -> Run:
-    "Train `model` on `data` with `method` and return the recorded `Run`"
+    "Train a `model` on `data` with a `method`, and return the recorded `Run`"
     def job(): return open_job(model, tokenizer, data, method, run_dir, Settings(**kwargs), resume, progress)
     around = getattr(_current, 'control', None)
     if control is None and around is not None: return fit(job(), around)

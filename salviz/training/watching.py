@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa11
 class Spacing:
-    "Choose which steps to record, so that recording takes at most a fraction of the training time"
+    "Schedule that selects the steps to record so that recording takes at most a fraction of the training time"
     def __init__(self,
         budget:float=.02, # fraction of the training time
         # steps to record at any cost: a container of steps, or a number n for every n-th step; None: choose by cost
@@ -67,7 +67,7 @@ class Spacing:
 
     @property
     def training_seconds(self) -> float:
-        "Return the seconds since `begin`, without the time spent on recording"
+        "Training time in seconds since `begin` was called, without the time spent on recording"
         if self.begun is None: return 0.
         return self.clock() - self.begun - (self.spent - self.before)
 
@@ -80,13 +80,13 @@ class Spacing:
 
     @contextlib.contextmanager
     def recorded(self, step:int) -> Iterator[None]:
-        "Count the time inside the block as the recording of `step`"
+        "Count the time inside the block as spent on recording the given `step`"
         before = self.spent
         with self.measured(): yield
         self.recording, self.at, self.count = self.spent - before, step, self.count + 1
 
     def is_due(self, step:int) -> bool:
-        "Return whether to record `step` now"
+        "Return whether the step is due to be recorded"
         if step <= self.at: return False
         if isinstance(self.steps, int): return step % self.steps == 0
         if self.steps is not None: return step in self.steps
@@ -95,7 +95,7 @@ class Spacing:
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa21
 def _sharded_by(model) -> str: # '' if no parameter is sharded
-    "Return the name of the method that shards the parameters of `model`"
+    "Return the name of the method that shards the model's parameters, such as 'FSDP'"
     kinds = {type(m).__name__ for m in model.modules()}
     if not kinds.isdisjoint({'FullyShardedDataParallel', 'FSDP'}) or any(k.startswith('FSDP') for k in kinds):
         return 'FSDP'
@@ -105,7 +105,7 @@ def _sharded_by(model) -> str: # '' if no parameter is sharded
     return ''
 
 def _unwatchable(model) -> Iterator[str]:
-    "Yield the reasons why `model` cannot be recorded in this process"
+    "Yield the reasons why the model cannot be recorded in this process"
     name = type(model).__name__
     if by := _sharded_by(model):
         yield (f'the parameters of {name} are sharded by {by}, so this process cannot run the model; '
@@ -115,7 +115,6 @@ def _unwatchable(model) -> Iterator[str]:
                'be run; load all weights first')
 
 def _check_watchable(model):
-    "Raise an error if `model` cannot be recorded in this process"
     for reason in _unwatchable(model): raise ValueError(f'watch: {reason}')
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa22
@@ -126,7 +125,7 @@ def _network(model):
     return unwrapped(model)
 
 def _recorded_as(model):
-    "Return the model to record: the network inside `model`, wrapped in `SentencePairs` if it is a bi-encoder"
+    "Return the model to record: the unwrapped network, inside a `SentencePairs` if it is a bi-encoder"
     net = _network(model)
     return SentencePairs(net) if is_bi_encoder(net) else net
 
@@ -138,7 +137,7 @@ def _is_first() -> bool:
 # %% ../../nbs/06_training/10_watch.ipynb #wa25
 @contextlib.contextmanager
 def _checkpointing_off(model):
-    "Turn gradient checkpointing of `model` off inside the block"
+    "Turn off the model's gradient checkpointing inside the block"
     flagged = [m for m in model.modules() if m.__dict__.get('gradient_checkpointing')]
     for m in flagged: m.gradient_checkpointing = False
     try: yield
@@ -169,7 +168,7 @@ def _check_pairs(task, probes):
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa32
 def _probe_feed(model, tokenizer, probes, max_length) -> tuple: # (feed, encoded probes, their texts)
-    """Return the feed of `model`, the encoded probes and their texts
+    """Return the model's feed, the encoded probes and their texts
 
     Texts that are longer than `max_length` are truncated, with a warning."""
     _check_probes(probes)
@@ -191,11 +190,11 @@ def _probe_feed(model, tokenizer, probes, max_length) -> tuple: # (feed, encoded
 
 # %% ../../nbs/06_training/10_watch.ipynb #8dc37def
 def _ancestors(model, net) -> list:
-    "Return the modules of `model` that contain `net`, and `net` itself"
+    "Return all modules of the model that contain the network `net`, including `net` itself"
     return [m for m in model.modules() if any(part is net for part in m.modules())]
 
 def _rounded(x) -> list:
-    "Return the array `x` as nested lists of numbers with five significant digits, None for NaN"
+    "Return the array `x` as nested lists of numbers with five significant digits, with None for non-finite values"
     if np.ndim(x): return [_rounded(part) for part in x]
     return float(f'{x:.5g}') if math.isfinite(x) else None
 
@@ -247,7 +246,7 @@ class _Watched(FineTuning):
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa43
 class _Watching(TrainerCallback):
-    "Write losses and recordings into a run"
+    "A callback that writes losses and recordings into a run"
     def __init__(self,
         model:torch.nn.Module|None, # the model without wrappers; None in all processes except the first
         run:Run|None, held:Held|None, # the run, and the lock on its folder
@@ -292,7 +291,7 @@ class _Watching(TrainerCallback):
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa44
 class _Logging(_Watching):
-    "Write rows, notify subscribers, and end recording"
+    "A callback that writes rows, notifies subscribers and ends recording"
     def _flush(self):
         "Write the mean losses since the last row"
         rows, self._losses = self._losses, []
@@ -300,7 +299,7 @@ class _Logging(_Watching):
         self._log({name: float(np.mean([float(row[name]) for row in rows if name in row])) for name in names})
 
     def _log(self, numbers, step=None, epoch=None):
-        "Write a row with the losses in `numbers`, and a row with the other numbers"
+        "Split `numbers` into losses and other numbers, and write a row for each of these groups"
         where = dict(step=self.step_number if step is None else step,
                      epoch=round(float(self.epoch if epoch is None else epoch), 6))
         losses = {name: x for name, x in numbers.items() if name.lower().endswith('loss')}
@@ -309,7 +308,7 @@ class _Logging(_Watching):
             if row: self.run.log(dict(kind=kind, **where, **row))
 
     def _after_step(self, step, epoch=None):
-        "Update the number of completed steps to `step`, and record if a recording is due"
+        "Set the number of completed steps, and record if a recording is due"
         self.spacing.begin()
         self.step_number = step
         if epoch is not None: self.epoch = epoch
@@ -403,7 +402,7 @@ class _Loop(_Logging):
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa61
 class _Callback(_Loop):
-    "The events of transformers' `Trainer`"
+    "Handlers for the events of transformers' `Trainer`"
     def on_train_begin(self, args:'TrainingArguments', state:'TrainerState', control:'TrainerControl',
                        model:torch.nn.Module|None=None, **kwargs) -> None:
         "Check that the `Trainer` trains the watched model, and that the model is complete"
@@ -427,7 +426,7 @@ class _Callback(_Loop):
 
     def on_log(self, args:'TrainingArguments', state:'TrainerState', control:'TrainerControl', logs:dict|None=None,
                **kwargs) -> None:
-        "Write the losses and scores in `logs`"
+        "Write the losses, scores and other numbers in the `logs`"
         if not self._is_active: return
         numbers = {k: float(x) for k, x in (logs or {}).items() if isinstance(x, (int, float)) and k != 'epoch'}
         scores = scores_in(numbers, 'eval_')
@@ -451,7 +450,7 @@ def _lightning_callback():
                       'watcher.step(loss=loss) after each optimiser step')
 
 class Watcher(_Callback):
-    "A recorded training run (see `watch`); a callback for `Trainer`, with `step` for a plain loop"
+    "A recorded training run (see `watch`): a callback for `Trainer`, with a `step` method for plain loops"
     def lightning(self) -> object:
         "Return a callback for Lightning's `Trainer`"
         watcher = self
@@ -466,21 +465,22 @@ class Watcher(_Callback):
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa81
 def _default_saliency(model, saliency):
-    """Return `saliency`; if it is None and the model has no padding token, which integrated gradients need as their
-    baseline, return 'gradient_norm'"""
+    """Return `saliency`, or 'gradient_norm' if it is None and the model has no padding token
+
+    Integrated gradients need a padding token as their baseline."""
     if saliency is not None: return saliency
     has_padding = getattr(getattr(model, 'config', None), 'pad_token_id', 0) is not None
     return None if has_padding else 'gradient_norm'
 
 def _check_of_pairs(saliency):
-    "Raise an error if the attribution `saliency` reads attention, which a bi-encoder computes in two passes"
+    "Raise an error if `saliency` is computed from the attention of one pass; a bi-encoder runs two passes"
     of_attention = saliency and attribution_named(saliency).function.__module__.endswith('.attention_rows')
     fault = (f'watch: saliency={saliency!r} is computed from the attention of one pass, but a bi-encoder reads the '
              "sentences of a pair in two; use another attribution, such as 'integrated_gradients'")
     check_faults(fault if of_attention else '')
 
 def _check_steps(steps):
-    "Raise an error unless `steps` is None, a positive integer or a list of steps"
+    "Raise an error unless the argument `steps` is None, a positive integer or a list of steps"
     def is_step(x): return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
     if steps is None or is_step(steps) and steps >= 1: return
     if isinstance(steps, (list, tuple, range, set)) and steps and all(is_step(x) and x >= 0 for x in steps): return
@@ -488,12 +488,11 @@ def _check_steps(steps):
                      f'cost), got {steps!r:.80}')
 
 def _classes_of(model, task) -> list:
-    "Return the names of the classes of `model`, or their numbers if they have no names"
+    "Return the names of the model's classes, or their numbers if they have no names"
     if not task.has_classes: return [*task.classes]
     return class_names(model) or [str(i) for i in range(model.config.num_labels)]
 
 def _watched_config(model, feed, classes, settings) -> dict:
-    "Return the config of a watched run"
     hardware, described = hardware_of(device_of(model)), getattr(model, 'stack', model)
     return dict(method=dict(name=_Watched().name, args={}), model=model_facts(described), task=feed.task.name,
                 best_metric=dict(name='loss', greater_is_better=False), seed=settings['seed'],
@@ -501,7 +500,7 @@ def _watched_config(model, feed, classes, settings) -> dict:
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa82
 def _opened_run(run_dir, config) -> tuple: # (Run, `Held`)
-    "Create the run in the new folder `run_dir`, and lock it"
+    "Create the run in a new folder, and lock the folder"
     path = Path(run_dir) if run_dir is not None else Path('runs')/f'watched-{time.strftime("%Y%m%d-%H%M%S")}'
     try: run = Run.create(path, config)
     except FileExistsError:
@@ -549,7 +548,7 @@ def watch(
     log_every:PositiveInt=10, # number of steps over which the losses of a plain loop are averaged
     seed:Seed=0, # seed for masking tokens in the probes of masked language models
 ) -> Watcher:
-    """Record the training of `model` by any trainer as a run, without changing the training
+    """Record the training of a `model` by any trainer as a run, without changing the training
 
     Pass the result to `callbacks=` of a Trainer, or call its `step(loss=loss)` after each step of your own loop and
     `finish()` at the end. `Explorer(watcher)` shows the training live."""

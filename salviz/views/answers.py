@@ -21,7 +21,7 @@ from .base import View, arrays_of, as_list, cut_name, fixed, infos_of, number_wo
 # %% ../../nbs/10_views/10_answers.ipynb #va05
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AnswerHeatMap(View):
-    "An image with the weight of its pixels for generated tokens, and the text before each token"
+    "Heat maps of an image, one for each chosen generated token, with the weights of the text before that token"
     image:np.ndarray      # float [height, width, 3], from 0 to 1
     maps:np.ndarray       # [chosen, height, width] density; 1: all weight, spread evenly over the image
     names:tuple           # a heading for each chosen token
@@ -67,7 +67,7 @@ _method_words = dict(attention='mean attention over layers and heads', rollout='
                      gradient_x_attention='gradient x attention')
 
 def _chosen_maps(snapshot, index, tokens, through_tower, size):
-    "Return the density of each pixel for the chosen `tokens`, [chosen, height, width], for an image of `size`"
+    "Return the density maps of the chosen `tokens` [chosen, height, width] at the resolution of the image"
     name, answer = 'answer_heat_map', snapshot.info['answer']
     if through_tower:
         patches, = arrays_of(snapshot, name, 'answer_patches')
@@ -78,16 +78,16 @@ def _chosen_maps(snapshot, index, tokens, through_tower, size):
     return pixel_map(layout, values)*size[0]*size[1]
 
 def _outline(mark, size) -> np.ndarray: # [points, 2]
-    "Return the corners of a box, or the points of an outline, as fractions of an image of `size`"
+    "Return the corners of a box or the points of an outline as fractions of the image size"
     if len(mark) == 4: mark = [mark[k] for k in (0, 1, 0, 3, 2, 3, 2, 1)]
     return np.reshape(mark, (-1, 2))/size
 
 def _percent_inside(measure, values, mask) -> str:
-    "Return `measure` of the map `values` as a percentage; a map of zeros cannot be measured"
+    "Return the metric `measure` of a map as a percentage, or 'undefined (the map is 0)' for a map of zeros"
     return f'{measure(values, mask):.0%}' if values.any() else 'undefined (the map is 0)'
 
 def _inside_words(marks, maps, letters) -> str:
-    "Describe the energy inside the `marks` and the pointing game score of each map, for a caption"
+    "Describe the marked regions for a caption: size, and the energy inside and pointing game score of each map"
     check_faults('' if all(map(is_mark, marks)) else 'marks must be boxes (top, left, bottom, right) or outlines '
                  f'(y, x, y, x, ...) in pixels, got {marks!r:.80}', 'answer_heat_map: ')
     mask = rationale_mask(marks, *maps[0].shape)
@@ -102,7 +102,7 @@ def _inside(answer) -> np.ndarray: # [image tokens]
     return inside_fractions(explained_layout(answer['layout'], size))
 
 def _outside(answer) -> str: # such as ', padding'
-    "Name what has a weight but no pixels, for a caption: padding and the output for the whole image"
+    "List the inputs that have a weight but no pixels, for a caption: padding and the output for the whole image"
     has_padding = (_inside(answer) < 1 - 1e-6).any()
     return ', padding'*bool(has_padding) + ', the output for the whole image'*bool(answer.get('special', 0))
 
@@ -118,7 +118,7 @@ def answer_heat_map(
     # drawn, and the caption says how much of each map is inside
     marks:Sequence|None=None,
 ) -> AnswerHeatMap:
-    "For each of several generated tokens, return the weights of the pixels and of the text before the token"
+    "Return heat maps of the image and the weights of the preceding text for several generated tokens"
     name = 'answer_heat_map'
     answer, = infos_of(snapshot, name, 'answer')
     image, weights = arrays_of(snapshot, name, 'answer_image', 'answer_weights')

@@ -49,7 +49,7 @@ class View:
 axes_meaning = 'A row is a query, a column the key that it attends to.'
 
 def as_list(x) -> list:
-    "Convert a list, tuple, range or array to a list; put a text, a number or a snapshot into a list of one item"
+    "Convert an iterable to a list; wrap a string, a snapshot or a value that is not iterable in a list"
     if isinstance(x, str) or hasattr(x, 'arrays') or not isinstance(x, Iterable): return [x]
     return list(x)
 
@@ -58,7 +58,7 @@ def counted(n:int, noun:str) -> str:
     return f'{n} {noun}' + 's'*(n != 1)
 
 def range_words(numbers) -> str:
-    "Return the lowest and the highest of `numbers`, such as '3 to 5', or the number if all are equal"
+    "Return the range of `numbers` as text, such as '3 to 5', or the number itself if all are equal"
     low, high = min(numbers), max(numbers)
     if low == high: return str(low)
     return f'{low} to {high}'
@@ -80,7 +80,7 @@ def was_trained(snapshot) -> bool:
     return bool(snapshot.step or snapshot.info.get('method') or snapshot.info.get('methods'))
 
 def title_of(snapshot, *more):
-    """Return a title with the methods, step and probe of `snapshot`, followed by the texts in `more`
+    """Return a title with the methods, step and probe of `snapshot`, followed by any further texts
 
     The step is omitted if the model was not trained."""
     step = [f'step {snapshot.step}']*was_trained(snapshot)
@@ -88,11 +88,11 @@ def title_of(snapshot, *more):
 
 # %% ../../nbs/10_views/00_base.ipynb #006c
 def which_snapshot(snapshot) -> str:
-    "Return the name of `snapshot` for error messages"
+    "Describe `snapshot` by its step and probe, for error messages"
     return f'the snapshot of step {snapshot.step}, probe {snapshot.probe}'
 
 def methods_of(snapshot) -> dict: # {name: arguments}
-    "Return {name: arguments} for the methods of `snapshot`"
+    "Return the methods of `snapshot` as a dictionary {name: arguments}"
     info = snapshot.info
     if info.get('methods'): return info['methods']
     if info.get('method'): return {info['method']: info.get('args') or {}}
@@ -104,7 +104,7 @@ def arrays_of(
     view:str, # name of the view, for errors
     *names,   # required evidence
 ) -> list: # of arrays
-    """Return the arrays of `snapshot` called `names`; raise a ValueError if any of them is missing
+    """Return read-only copies of the named arrays of `snapshot`; raise a ValueError if any are missing
 
     The error lists the available arrays."""
     missing = [name for name in names if snapshot.arrays.get(name) is None]
@@ -120,7 +120,7 @@ def infos_of(
     view:str, # name of the view, for errors
     *names,   # required keys of `snapshot.info`
 ) -> list:
-    """Return the entries of `snapshot.info` called `names`; raise a ValueError if any of them is missing
+    """Return the named entries of `snapshot.info`; raise a ValueError if any are missing
 
     The error lists the available entries."""
     missing = [name for name in names if snapshot.info.get(name) is None]
@@ -146,7 +146,7 @@ def check_names(
     count:int,
     items:str='sentences', # kind of the named items, for errors
 ):
-    "Raise a ValueError unless `names` has one name for each of `count` items"
+    "Raise a ValueError if `names` is not None and its length is not `count`"
     if names is not None and len(names) != count:
         raise ValueError(f'{view}: names must contain one name for each of {count} {items}, got {len(names)}')
 
@@ -156,7 +156,7 @@ def picked(
     existing,
     requested,    # one item or several; None: all
 ) -> list:
-    "Return the `requested` items in order; raise a ValueError for items that do not exist"
+    "Return the requested items as a list; raise a ValueError if there are none or if an item does not exist"
     if requested is None: return list(existing)
     requested = as_list(requested)
     wrong = [x for x in requested if x not in existing]
@@ -180,7 +180,7 @@ def _evidence_of(
     name:str,   # name of evidence, such as 'method_saliency'
     method:str, # name of the method that recorded it
 ) -> str: # the array's name in `snapshot`
-    "Return the name under which `snapshot` stores the array `name` of `method`"
+    "Return the key of a method's array in `snapshot`: '`name` (`method`)' if it exists, otherwise `name`"
     full_name = f'{name} ({method})'
     if full_name in snapshot.arrays: return full_name
     return name
@@ -192,7 +192,7 @@ def _patch_names(rows, columns, first):
     return (*before, *(f'{r}, {c}' for r in range(rows) for c in range(columns)))
 
 def _words_about(snapshot):
-    "Return labels and special flags of the tokens of `snapshot`, or of the patches of an image"
+    "Return the labels and special-token flags of the tokens of `snapshot`, or of the patches of its image"
     grid = snapshot.info.get('patches')
     if grid is None: return dict(labels=tuple(snapshot.labels), is_special=fixed(snapshot.is_special))
     names = _patch_names(**grid)
@@ -206,10 +206,10 @@ def not_finite(**arrays):
 
 # %% ../../nbs/10_views/00_base.ipynb #019
 def layer_row(snapshot, view, name, layer, default=0):
-    """Return the row index of `layer` in the array called `name`, and the layer's number
+    """Return the row index of a layer in one of the snapshot's arrays, and the layer's number
 
-    `layer` is a layer of the model; negative numbers count from the last recorded layer, and None selects row
-    `default`."""
+    `layer` is a layer of the model; negative numbers count from the last recorded layer. None selects the layer at
+    the index `default`."""
     observed = snapshot.layers[name]
     if layer is None: layer = observed[default]
     is_number = isinstance(layer, Integral)
@@ -221,7 +221,7 @@ def layer_row(snapshot, view, name, layer, default=0):
 
 # %% ../../nbs/10_views/00_base.ipynb #019b
 def _check_heads(view, heads, count):
-    "Raise a ValueError for numbers in `heads` that are not between 0 and `count` - 1"
+    "Raise a ValueError if one of `heads` is not an integer from 0 to `count` - 1"
     for head in heads:
         if not isinstance(head, Integral) or not 0 <= head < count:
             raise ValueError(f'{view}: head={head!r:.80} does not exist; available: 0 to {count - 1}')
@@ -234,7 +234,7 @@ def _check_ordinary(view, is_special, purpose):
 # %% ../../nbs/10_views/00_base.ipynb #022
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AttentionBesideSaliency(View):
-    "Attention of the pooled row, saliency and target token by token; special tokens are NaN"
+    "Attention, saliency and attention target of each token, with NaN for special tokens"
     attention:np.ndarray            # [n] sums to 1
     attention_name:str              # description of the row
     saliency:np.ndarray             # [n] signed, absolute values sum to 1
@@ -276,7 +276,7 @@ def _row_name(snapshot, row_words):
     return f'attention (row {snapshot.labels[pooled]})'
 
 def _listed(name, numbers):
-    "Return `name` and `numbers`, such as 'head 3' or 'heads 1, 3'"
+    "Return the numbers after their name, such as 'head 3' or 'heads 1, 3'"
     return name + 's'*(len(numbers) > 1) + f' {", ".join(map(str, numbers))}'
 
 # %% ../../nbs/10_views/00_base.ipynb #024s
@@ -313,7 +313,7 @@ def _compared_row(
 
 # %% ../../nbs/10_views/00_base.ipynb #024sb
 def _layer_words(was_chosen, of='') -> str:
-    "Return a note that the last layer is shown, or '' if the layer was not chosen by default"
+    "Return a note that the last layer is shown, or '' if the layer was set explicitly"
     which = f'that {of}'*bool(of) or 'recorded one'
     return f' Layer shown: the last {which}.'*bool(was_chosen)
 
@@ -322,7 +322,7 @@ def attention_beside_saliency(
     snapshot:Snapshot,
     layer:int|None=None, # None: the last recorded layer that SalLM regularises, or else the last recorded layer
 ) -> AttentionBesideSaliency:
-    "Return the attention of the pooled row with saliency and, for SalLM, the target"
+    "Return the attention and the saliency of each token and, for SalLM, the attention target"
     name = 'attention_beside_saliency'
     of_method = _evidence_of(snapshot, 'method_saliency', 'SalLM')
     evidence, saliency_name, teacher = of_method, "saliency (the method's)", None
@@ -392,7 +392,7 @@ def explanation_beside_rationale(
     # 'explanation' (the trained one), 'saliency' or 'attention'; None: 'explanation' if recorded, else 'saliency'
     of:Literal['explanation', 'saliency', 'attention']|None=None,
 ) -> ExplanationBesideRationale:
-    "Return the trained explanation, the saliency or the attention, together with the rationale of the data"
+    "Return the trained explanation, the saliency or the attention, together with the annotated rationale"
     name = 'explanation_beside_rationale'
     if of is None: of = next((k for k in ('explanation', 'saliency') if k in snapshot.arrays), 'saliency')
     check_choice('of', of, ('explanation', 'saliency', 'attention'))
@@ -423,7 +423,7 @@ def explanation_beside_rationale(
 
 # %% ../../nbs/10_views/00_base.ipynb #027
 def _set_words(snapshot, probabilities):
-    "Describe labels and predictions in multi-label classification: every class above 0.5 is predicted"
+    "Describe labels and predictions in multi-label classification: all classes above 0.5 count as predicted"
     right, most = snapshot.info.get('right_classes'), int(np.argmax(probabilities))
     names = [_class_name(snapshot, i) for i in range(len(probabilities))]
     predicted = [f'{names[i]} ({p:.2f})' for i, p in enumerate(probabilities) if p > .5]
@@ -472,7 +472,7 @@ def _sources(
 
 # %% ../../nbs/10_views/00_base.ipynb #038b
 def _joined(pieces, length):
-    "Join `pieces` into words of `length` pieces each, separated by spaces"
+    "Concatenate the pieces of each word, and join the words with spaces"
     return ' '.join(''.join(pieces[i:i + length]).strip() for i in range(0, len(pieces), length))
 
 def _word_units(snapshot) -> tuple: # (units, their labels, int [units])
@@ -512,7 +512,7 @@ class _Answered(View):
 
 # %% ../../nbs/10_views/00_base.ipynb #040s
 def _answers(snapshot) -> dict:
-    "Return the classes, labels and predictions of `snapshot` for a view"
+    "Return the classes, labels and predictions of `snapshot`, and their divergence, as arguments of a view"
     before, after = (fixed(snapshot.arrays.get(name)) for name in ('probabilities', 'masked_probabilities'))
     is_finite = all(p is not None and np.isfinite(p).all() for p in (before, after))
     names, several = _class_names(snapshot), facts_of(snapshot.info).several
@@ -611,9 +611,9 @@ def masked_sentence(snapshot:Snapshot) -> MaskedSentence:
 
 # %% ../../nbs/10_views/00_base.ipynb #045
 def robust_limit(values, quantile):
-    """Return the `quantile` of the magnitudes of finite `values`, or a positive number if the quantile is 0
+    """Return a quantile of the magnitudes of all finite `values`, for use as the limit of a colour scale
 
-    This number is the largest magnitude, or 1 if there are no values other than 0."""
+    If it is 0, return the largest magnitude instead, or 1 if no finite value differs from 0."""
     if values is None: return 1.
     finite = np.abs(values[np.isfinite(values)])
     if not finite.size or not finite.any(): return 1.
@@ -641,14 +641,14 @@ def _draw_words(snapshot):
 def row_boxes(
     region:np.ndarray, # bool [rows, columns]
 ) -> list: # of (row, first column, column after the last)
-    "Return a box for each run of adjacent cells in a row of `region`"
+    "Return a box for each run of adjacent True cells in each row of `region`"
     return [(y, *span) for y, row in enumerate(region) for span in spans_of(row)]
 
 # %% ../../nbs/10_views/00_base.ipynb #050b
 def outline(
     region:np.ndarray, # bool [rows, columns]
 ) -> np.ndarray: # [segments, 2 ends, (x, y)]; a cell's centre is (column, row), its borders lie .5 away
-    "Return the borders around connected cells of `region`"
+    "Return the outline of the True cells in `region` as line segments"
     region = np.asarray(region, dtype=bool)
     flat = np.pad(region, ((1, 0), (0, 0))) ^ np.pad(region, ((0, 1), (0, 0)))
     upright = np.pad(region, ((0, 0), (1, 0))) ^ np.pad(region, ((0, 0), (0, 1)))
@@ -674,10 +674,10 @@ def blocked_keys(
     snapshot,
     layer:int, # layer of the model
 ) -> np.ndarray: # bool [query, key]
-    """Return a mask of the positions that no head of `layer` can attend to
+    """Return a mask of the query-key positions where no head of the layer can attend
 
     These are positions behind a causal mask or outside an attention window. The mask is all False if the attention
-    of `layer` was not recorded."""
+    of the layer was not recorded."""
     n, observed = len(snapshot.labels), snapshot.layers.get('attention', [])
     if layer not in observed: return np.zeros((n, n), dtype=bool)
     return (snapshot.arrays['attention'][observed.index(layer)] == 0).all(0)
@@ -699,12 +699,12 @@ def word_tokens(snapshot) -> np.ndarray: # bool [n]
 
 # %% ../../nbs/10_views/00_base.ipynb #058b
 def between_words(A, words=None) -> np.ndarray: # [words, words]
-    "Return the rows and columns `words` (None: all) of the map `A` [query, key], without copying if all are selected"
+    "Return the map `A` [query, key] restricted to the tokens in the mask `words`, or `A` itself if all are chosen"
     if words is None or words.all(): return A
     return A[words][:, words]
 
 def word_fractions(snapshot, layers) -> np.ndarray: # [layers, heads]
-    "Return the fraction of the attention of words that lies on words, or 1 in layers without recorded attention"
+    "Return each head's fraction of attention from words that goes to words; 1 where no attention was recorded"
     observed, words = snapshot.layers.get('attention', []), word_tokens(snapshot)
     fractions = np.ones((len(layers), next(x.shape[1] for x in snapshot.arrays.values() if x.ndim == 4)))
     for i, layer in enumerate(layers):
@@ -721,14 +721,14 @@ def word_fractions(snapshot, layers) -> np.ndarray: # [layers, heads]
 def best_head(fractions, *scores) -> tuple: # row and head
     """Return the head with the largest score among those whose fraction is at least `_least_on_words`
 
-    `fractions` and each of `scores` are [layers, heads]. The first of `scores` that is not 0 in all eligible heads
-    decides; if there is none, return the head with the largest fraction."""
+    `fractions` and every array in `scores` have the shape [layers, heads]. The first array with a non-zero score for
+    an eligible head decides; if there is no such array, return the head with the largest fraction."""
     eligible = fractions >= _least_on_words
     score = next((s for score in scores if (s := score*eligible).any()), fractions)
     return tuple(int(i) for i in np.unravel_index(np.argmax(score), score.shape))
 
 def chosen_by(fractions, rule:str) -> str:
-    "Describe how `best_head` chose, given the `fractions` of attention on words and the `rule` for ranking heads"
+    "Describe the choice of `best_head`, given the `fractions` of attention on words and the ranking `rule`"
     if (fractions >= _least_on_words).any():
         return f'{rule}, of the heads that send at least two thirds of the attention of words to words'
     return 'the largest fraction of the attention of words on words, since it is below two thirds in every head'
@@ -739,7 +739,7 @@ def telling_head(
     words=None,      # bool [n]: rows and columns to include; None: all
     fractions=None,  # attention on words [layers, heads], see `word_fractions`; None: all heads are eligible
 ) -> tuple: # row and head
-    """Return the eligible head with the largest median row sum of magnitudes
+    """Return the eligible head whose row sums of magnitudes have the largest median
 
     If all medians are 0, return the head with the largest total."""
     if fractions is None: fractions = 1.
@@ -759,7 +759,7 @@ def tied_candidates(
     values,     # [query, key]: attributions from which the region was computed
     p=None,     # fraction of a row that may be dropped; None: unknown
 ) -> np.ndarray: # bool [query]
-    "Return the rows where, because of ties, all keys or more than a fraction `p` of the keys are candidates"
+    "Return a mask of the rows in which ties make all allowed keys or more than a fraction `p` of them candidates"
     count, n = (np.asarray(cells).sum(-1) for cells in (candidates, allowed))
     more = np.zeros(len(count), dtype=bool)
     if p is not None: more = count > n - retained_count(n, p)
@@ -824,9 +824,9 @@ def discard_region(
 
 # %% ../../nbs/10_views/00_base.ipynb #060s
 def _under_regions(snapshot, view, observed):
-    """Return the maps on which the regions of the `observed` layers are drawn
+    """Return the maps to draw under the regions of the `observed` layers, with a name and a note on the regions
 
-    Returns the maps [L, H, query, key], their name, and a note on the regions."""
+    The maps are [L, H, query, key]."""
     kind = (methods_of(snapshot).get('ADDrop') or {}).get('attribution', 'gradient')
     if kind != 'random' and 'attention_attribution' in snapshot.arrays:
         maps, = arrays_of(snapshot, view, 'attention_attribution')
@@ -842,7 +842,7 @@ def pattern_name(
     labels,            # readable tokens
     grid=None,         # for an image: dict(rows, columns, first), the position of the patches among the tokens
 ) -> str:
-    "Return the name of the pattern `target`: next, prev, first, the tokens it points at, or a pattern of patches"
+    "Return the name of a pattern: next, prev, first, the tokens it points at, a patch pattern or 'custom pattern'"
     if grid is not None:
         names = (name for name in patch_pattern_names(grid['first'])
                  if np.allclose(target, patch_pattern(name, **grid), atol=.01))
@@ -857,7 +857,7 @@ def pattern_name(
 
 # %% ../../nbs/10_views/00_base.ipynb #066
 def custom_patterns(snapshot) -> dict: # {(layer, head): name}
-    "Return {(layer, head): name of the pattern} for heads that are guided towards a custom pattern"
+    "Map each (layer, head) that is guided towards a custom pattern to the name of this pattern"
     args = methods_of(snapshot).get('AttentionGuidance') or {}
     custom, patterns = args.get('custom') or {}, args.get('patterns') or {}
     layers = snapshot.layers.get('pattern_target', [])
@@ -888,13 +888,13 @@ class GuidedHeads(View):
 
 # %% ../../nbs/10_views/00_base.ipynb #068b
 def _one_head_each(names, guided):
-    "Return the first guided head for each pattern; `names` has one pattern name per head"
+    "Return the first guided head of each pattern, given the pattern names of all heads"
     first = {names[h]: h for h in reversed(np.flatnonzero(guided).tolist())}
     return sorted(first.values())
 
 # %% ../../nbs/10_views/00_base.ipynb #068c
 def _closest_layer(snapshot):
-    "Return the layer whose guided heads have the smallest mean squared residual, or None if no head is guided"
+    "Return the layer whose guided heads have the smallest mean squared residual, or None if it cannot be computed"
     if any(snapshot.arrays.get(name) is None for name in ('attention', 'pattern_target', 'guided')): return None
     attention, target, guided = (fixed(snapshot.arrays[name]) for name in ('attention', 'pattern_target', 'guided'))
     observed, distances = snapshot.layers['attention'], {}
@@ -907,7 +907,6 @@ def _closest_layer(snapshot):
 
 # %% ../../nbs/10_views/00_base.ipynb #069
 def _check_guided(view, snapshot, guided, advice=''):
-    "Raise a ValueError if no head of `snapshot` is guided"
     if not guided: raise ValueError(f'{view}: no head is guided in {which_snapshot(snapshot)}{advice}')
 
 def guided_heads(
@@ -962,7 +961,7 @@ class PatternShares(View):
 def _guiding_patterns(snapshot):
     """Return the patterns of the guided heads of `snapshot` as {name: (matrix, mask)}
 
-    The matrix is [n, n]; the mask [layers of the attention, heads] marks the heads guided towards the pattern."""
+    The matrix is [n, n]; the mask [layers with attention, heads] marks the heads guided towards the pattern."""
     target, guided = arrays_of(snapshot, 'pattern_shares', 'pattern_target', 'guided')
     custom, observed, found = custom_patterns(snapshot), snapshot.layers['attention'], {}
     grid = snapshot.info.get('patches')
@@ -1023,27 +1022,27 @@ class SignalView(_Answered):
 
 # %% ../../nbs/10_views/00_base.ipynb #076b
 def _lowest(args):
-    "Describe the masked features, from the arguments of saliency guided training"
+    "Describe which features saliency guided training masks, given its arguments"
     sized = args.get('ranking') == 'magnitude'
     if args.get('unit') == 'patch': return 'the patches with the lowest sum' + ' of absolute values'*sized
     if sized: return 'the values closest to zero'
     return 'the lowest values'
 
 def _scored(args):
-    "Describe which score of a class saliency guided training explains, or return '' for the logit"
+    "Return 'the log-probability of ' if saliency guided training explains it, or '' if it explains the logit"
     if args.get('score') == 'log_probability': return 'the log-probability of '
     return ''
 
 # %% ../../nbs/10_views/00_base.ipynb #076c
 def _as_shown(x, span):
-    "Convert an image `x` [channels, height, width] to [height, width, 1 or 3], with `span` mapped to 0 to 1"
+    "Convert an image [channels, height, width] to [height, width, 1 or 3] and scale the range `span` to [0, 1]"
     x = (x.transpose(1, 2, 0) - span[0])/max(span[1] - span[0], 1e-12)
     if x.shape[-1] not in (1, 3): x = x.mean(-1, keepdims=True)
     return fixed(np.clip(x, 0, 1))
 
 # %% ../../nbs/10_views/00_base.ipynb #077
 def _signal_parts(snapshot, x, masked):
-    "Return input and masked copy for display, their value range, and notes on what was changed"
+    "Return the input and its masked copy for display, their value range, and notes on what was changed"
     finite, span, notes = x[np.isfinite(x)], (0., 1.), []
     if finite.size: span = float(finite.min()), float(finite.max())
     if snapshot.info['modality'] == 'series': return fixed(x), fixed(masked), span, notes
@@ -1056,14 +1055,14 @@ def _signal_parts(snapshot, x, masked):
 
 # %% ../../nbs/10_views/00_base.ipynb #077b
 def shown_image(snapshot, view:str) -> tuple: # ([height, width, 1 or 3] from 0 to 1, notes)
-    "Return the image of `snapshot` for display; `view` is the name for errors"
+    "Return the image of `snapshot` for display, and notes on what was changed"
     x, = arrays_of(snapshot, view, 'input')
     check_choice(f"{view}: snapshot.info['modality']", snapshot.info.get('modality'), ('image',))
     image, _, _, notes = _signal_parts(snapshot, x, None)
     return image, notes
 
 def _optional(snapshot, name):
-    "Return the array called `name`, or None if it was not recorded"
+    "Return a named array of `snapshot`, or None if it was not recorded"
     return fixed(snapshot.arrays.get(name))
 
 # %% ../../nbs/10_views/00_base.ipynb #078
@@ -1110,7 +1109,7 @@ def signal_view(snapshot:Snapshot) -> SignalView:
 # %% ../../nbs/10_views/00_base.ipynb #083
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SaliencyDistribution(View):
-    "Histograms of saliency, each sample scaled to -1 to 1, at two steps"
+    "Histograms of saliency for two sets of samples, each sample scaled to [-1, 1]"
     edges:np.ndarray    # [bins + 1]
     fractions:np.ndarray # [2, bins] fraction of the cells in each bin
     near_zero:tuple     # fraction of the cells within `near` of zero, before and after
@@ -1131,12 +1130,11 @@ def _scaled_saliency(snapshot):
 
 # %% ../../nbs/10_views/00_base.ipynb #083c
 def _fraction_near_zero(values, near) -> float: # NaN without values
-    "Return the fraction of `values` whose magnitude is at most `near`"
     if not len(values): return np.nan
     return float(np.mean(np.abs(values) <= near))
 
 def _side_names(snapshots) -> tuple: # of strings
-    "Name two snapshots by those of method, seed and step that differ, or else 'first' and 'second'"
+    "Name two snapshots by the methods, seed and step in which they differ, or 'first' and 'second' if none differ"
     parts = [(' + '.join(method_title(s)) or 'no method', f'seed {s.info.get("seed")}', f'step {s.step}')
              for s in snapshots]
     differs = [len(set(column)) > 1 for column in zip(*parts)]
@@ -1189,7 +1187,7 @@ def answer_view(
     fits,  # function from a snapshot to a bool, such as lambda s: s.info.get('task') == 'own'
     needs, # description of the required evidence
 ): # decorator of a function from a snapshot to a `View`
-    """Return a decorator that registers a view for the predictions of snapshots that satisfy `fits`
+    """Return a decorator that registers a view for the predictions of snapshots that satisfy the condition `fits`
 
     Views that are registered later take precedence."""
     def add(make):
@@ -1260,7 +1258,7 @@ def _keys(snapshot): return ', '.join(sorted(snapshot.info)) or 'nothing'
 # %% ../../nbs/10_views/00_base.ipynb #090
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TranslationView(View):
-    "Target and teacher-forced predictions with the encoder's map of the source; `labels` belong to the source"
+    "Target and teacher-forced predictions with the attention of the encoder; `labels` are the source tokens"
     target:tuple            # [m] tokens
     predicted:tuple         # [m] prediction at each position, given the target tokens before it
     probability:np.ndarray  # [m] probability of the target token; NaN where unknown
@@ -1396,7 +1394,7 @@ def _form(axes):
     return 'table', min(len(axes), 2)
 
 def _evidence_axes(snapshot, name):
-    "Return the names of the axes of any array of `snapshot`"
+    "Return the axis names of one of the snapshot's arrays"
     custom = custom_evidence(snapshot)
     if name in custom: return custom[name]
     x, layered = snapshot.arrays[name], name in snapshot.layers
@@ -1404,7 +1402,7 @@ def _evidence_axes(snapshot, name):
 
 # %% ../../nbs/10_views/00_base.ipynb #64c63a54s
 def _chosen_evidence(snapshot, name, axes, drawn, layer, head):
-    "Return the part of the array `name` that is displayed, and {axis: number} for the chosen layer and head"
+    "Return the displayed part of an array, and the chosen layer and head as {axis: number}"
     x, requested, chosen = snapshot.arrays[name], dict(layer=layer, head=head), {}
     leading, fault = axes[:len(axes) - drawn], ''
     unused = [axis for axis, number in requested.items() if number is not None and axis not in leading]
@@ -1501,7 +1499,7 @@ def method_view(
     needs,            # description of the required evidence
     is_specific=True, # does this view take precedence over the views of predictions?
 ): # decorator of a function from a snapshot to a `View`
-    """Return a decorator that registers a view for the snapshots of a method that satisfy `fits`
+    """Return a decorator that registers a view for those snapshots of a method that satisfy the condition `fits`
 
     Views that are registered later take precedence."""
     def add(make):
@@ -1561,7 +1559,7 @@ def telling_snapshot(
     run,         # a `Run`
     probe:int=0,
 ):
-    """Return the last snapshot of `probe` at which the run's method was active
+    """Return the last snapshot of a probe that was recorded while the run's method was active
 
     Snapshots with saliency take precedence. If the method was never active, return the last snapshot."""
     without = None

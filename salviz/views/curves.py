@@ -33,7 +33,7 @@ from .base import View, as_list, counted, fixed, range_words, which_snapshot
 # %% ../../nbs/10_views/01_curves.ipynb #006
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Chart(View):
-    "Base class of views of numbers, without tokens"
+    "Base class of views that show numbers rather than tokens"
     frame:pd.DataFrame # all numbers that are drawn, one per row
 
 # %% ../../nbs/10_views/01_curves.ipynb #006b
@@ -59,7 +59,7 @@ def _line_style(i:int) -> tuple: # (colour, dashes, mark)
     return colours[i % 7], _dashes[i % 4], _marks[i % 6]
 
 def styles_of(names) -> list:
-    "Return a style for each of `names`; the baseline 'random' is grey, dotted and without markers"
+    "Return a line style for each name; the baseline 'random' is grey, dotted and without markers"
     others = [name for name in names if name != 'random']
     styles = dict(zip(others, map(_line_style, range(len(others))))) | {'random': ('#707070', _dashes[2], None)}
     return [styles[name] for name in names]
@@ -80,9 +80,9 @@ _ends = {(0, np.inf): 'loss task entropy kl seconds steps perplexity mse nll',
 _ends = {word: ends for ends, words in _ends.items() for word in words.split()}
 
 def ends_of(measure:str) -> tuple: # (lowest, highest)
-    """Return the bounds of the values of `measure`, inferred from its name
+    """Return the bounds of a metric's values, inferred from its name
 
-    Differences, gaps and unknown measures have infinite bounds."""
+    Differences, gaps and unknown metrics have infinite bounds."""
     words = re.split(r'[\W_]+', str(measure).lower())
     if {'gap', 'difference'} & {*words}: return -np.inf, np.inf
     return next((_ends[word] for word in reversed(words) if word in _ends), (-np.inf, np.inf))
@@ -93,7 +93,7 @@ def spread(
     band='deviation', # one of `bands`
     ends=(-np.inf, np.inf), # lowest and highest possible value, see `ends_of`; bands are clipped to them
 ) -> dict: # value, deviation, low, high: arrays […]; n: int. With one run, deviation, low and high are NaN
-    "Return the mean of `values` over runs, with its band"
+    "Return the mean of `values` over runs, with the standard deviation, a band and the number of runs"
     check_choice('band', band, bands)
     values = np.asarray(values, dtype=float)
     mean, n, none = values.mean(0), len(values), np.full(values.shape[1:], np.nan)
@@ -114,7 +114,7 @@ def spread(
 def _common_grid(
     lines:list, # lists of points (x, y) with increasing x
 ) -> tuple: # (x [points], y [lines, points], did all lines have the same x?)
-    "Interpolate `lines` to a common x; return (None, None, False) if their ranges do not overlap"
+    "Interpolate `lines` at common x values; return (None, None, False) if their ranges do not overlap"
     first = lines[0][0]
     if all(len(x) == len(first) and (x == first).all() for x, _ in lines):
         return first, np.array([y for _, y in lines]), True
@@ -129,14 +129,14 @@ def _running_mean(
     y,          # [rows]
     window:int, # odd number of rows, fewer at the ends
 ) -> np.ndarray:
-    "Return the moving average of `y` over `window` rows"
+    "Return the centred moving average of `y`, with shorter windows at the ends"
     half, sums = window//2, np.r_[0., np.cumsum(y)]
     start, end = (np.clip(np.arange(len(y)) + offset, 0, len(y)) for offset in (-half, half + 1))
     return (sums[end] - sums[start])/(end - start)
 
 # %% ../../nbs/10_views/01_curves.ipynb #019b
 def _window(smooth, rows):
-    "Return the window of the moving average: `smooth`, or by default about a twentieth of the `rows` (1 for few rows)"
+    "Return the window of the moving average: `smooth`, or by default about a twentieth of the rows (at least 1)"
     if smooth is None: return 2*(rows//40) + 1
     if isinstance(smooth, bool) or not isinstance(smooth, int) or smooth < 1 or smooth % 2 == 0:
         raise ValueError(f'smooth must be an odd number of rows (1: as logged) or None, got {smooth!r}')
@@ -158,9 +158,9 @@ def _line(name, runs, x, band, ends):
 
 # %% ../../nbs/10_views/01_curves.ipynb #022b
 def _lines(groups, x, band, ends=(-np.inf, np.inf)):
-    """Summarise the lines in `groups` {name: {run: (x, y)}}
+    """Summarise each group of runs {name: {run: (x, y)}} as a line
 
-    Returns their data frame, notes, and a description of lines and bands."""
+    Return the data frame of all lines, notes, and a description of the lines and bands."""
     lines = [_line(name, runs, x, band, ends) for name, runs in groups.items()]
     sizes = {name: len(runs) for name, runs in groups.items()}
     notes = [note for _, in_words in lines for note in in_words]
@@ -176,13 +176,13 @@ def _lines(groups, x, band, ends=(-np.inf, np.inf)):
 
 # %% ../../nbs/10_views/01_curves.ipynb #022c
 def _single_runs(groups, x):
-    "Return a data frame with all single runs of the lines in `groups` {name: {run: (x, y)}}"
+    "Return the points of every run in `groups` {name: {run: (x, y)}} as one data frame"
     return pd.concat([pd.DataFrame({'name': name, 'run': str(run), x: a, 'value': b}) for name, runs in groups.items()
                       for run, (a, b) in runs.items()], ignore_index=True)
 
 # %% ../../nbs/10_views/01_curves.ipynb #025
 def _trained(run):
-    "Return the config of a run as text, without its seed and its recording settings"
+    "Return a run's method, model, data and settings as JSON text, without the seed and the recording settings"
     c = run.config
     ignored = 'seed', 'probes', 'snapshots', 'saliency', 'saliency_snapshots', 'keep'
     settings = {k: v for k, v in (c.get('settings') or {}).items() if k not in ignored}
@@ -200,9 +200,9 @@ def _method_of(run):
 
 # %% ../../nbs/10_views/01_curves.ipynb #025c
 def _names(groups):
-    """Name each list of runs in `groups` by its method
+    """Name each list of runs in `groups` after its method
 
-    Lists with the same method are distinguished by their arguments, or else by the folder of their first run."""
+    Lists with the same method are distinguished by their arguments or, failing that, by the folder of the first run."""
     methods = [_method_of(g[0]) for g in groups]
     names = []
     for i, (title, args) in enumerate(methods):
@@ -218,7 +218,7 @@ def _opened(run):
     return open_run(run)
 
 def _run_faults(named, runs) -> Iterator[str]:
-    "Yield a description of each fault in the groups `named` {name: [Run]} of `runs`"
+    "Yield a message if a group has no runs, and one for each group that contains a run or a seed twice"
     if not named or not all(named.values()):
         yield f'runs must be a Run, a list of them or {{name: [runs]}}, with at least one run per name, got {runs!r}'
     for name, group in named.items():
@@ -231,7 +231,7 @@ def _named_runs(
     runs,     # a `Run` or its folder, a list of them, or {name: one of these}
     view:str, # name of the view, for errors
 ) -> dict: # {name: [Run]}
-    "Group `runs` by line; runs in a list that differ only in their seed form one line"
+    "Group `runs` into the lines of a chart; listed runs that differ only in their seed form one line"
     def opened(source):
         if not isinstance(source, (list, tuple)): source = [source]
         return [_opened(r) for r in source]
@@ -247,14 +247,14 @@ def _named_runs(
 _no_numbers = {'step', 'epoch', 'seconds', 'examples'}
 
 def _columns(rows):
-    "Return the names of the numbers in `rows`, without the prefix that `Trainer` adds"
+    "Return the names of the logged numbers in `rows`, without the prefix that `Trainer` adds"
     names = [k.removeprefix('eval_') for r in rows for k, v in r.items() if isinstance(v, Real)
              and not isinstance(v, bool)]
     return [k for k in dict.fromkeys(names) if k not in _no_numbers]
 
 # %% ../../nbs/10_views/01_curves.ipynb #034b
 def _row_values(run, what, split, x):
-    """Return the values of a logged number in `run` with their steps or epochs, and the count of non-finite values
+    """Return the steps or epochs of a logged number, its finite values, and the count of non-finite values
 
     The last row of each step is used."""
     rows = {r['step']: r for r in dict(train=run.train_rows, validation=run.eval_rows)[split] if x in r
@@ -281,9 +281,9 @@ def _split_of(groups, what, split):
 
 # %% ../../nbs/10_views/01_curves.ipynb #035
 def _gathered(groups, values, what, x):
-    """Return {name: {run: (x, y)}} for the runs with values, and notes on the runs and values that are left out
+    """Return the curves of all runs as {name: {run: (x, y)}}, and notes on the runs and values that are left out
 
-    `values(run)` returns (x, y, number of non-finite values)."""
+    The function `values(run)` returns (x, y, number of non-finite values)."""
     found, notes = {}, []
     for name, group in groups.items():
         got = {f'{r.path.name} (seed {r.config.get("seed", "?")})': values(r) for r in group}
@@ -330,9 +330,10 @@ def _about_runs(groups):
 
 # %% ../../nbs/10_views/01_curves.ipynb #036
 def _common_loss(groups, split=None) -> str: # 'task' or 'loss'
-    """Return the loss for comparing runs {name: [runs]}
+    """Return the name of the loss by which runs {name: [runs]} are compared
 
-    This is the task loss if methods add other terms, because these terms have different units and weights."""
+    This is the task loss if the methods differ and all runs log it, because the terms that methods add have
+    different units and weights."""
     runs = [r for g in groups.values() for r in g]
     several = len({json.dumps(_method_of(r), sort_keys=True, default=str) for r in runs}) > 1
     if several and split != 'validation' and all('task' in _columns(r.train_rows) for r in runs): return 'task'
@@ -349,7 +350,7 @@ def loss_curves(
     smooth:int=None, # odd number of rows to average; None: about a twentieth of the rows. Only for training rows
     band:Band|None='deviation', # 'deviation' or 'sd', 'interval' or 'ci', 'range', None: no band; see `bands`
 ) -> Curves:
-    "Return the curves of a logged number over the steps of `runs`, with a band over seeds"
+    "Return the curves of a logged number over the steps or epochs of `runs`, with a band over seeds"
     check_choice('loss_curves: x', x, ('step', 'epoch'))
     groups = _named_runs(runs, 'loss_curves')
     chosen = what is None
@@ -377,13 +378,13 @@ def loss_curves(
 
 # %% ../../nbs/10_views/01_curves.ipynb #042
 def _part_of(snapshot, name):
-    "Return the array called `name`, or the tokens, of `snapshot`; raise a `KeyError` if there are none"
+    "Return a named array of `snapshot`, or its tokens; raise a `KeyError` if missing or empty"
     parts = {**snapshot.arrays, 'tokens': snapshot.tokens}
     if name not in parts or not len(parts[name]): raise KeyError(f'{which_snapshot(snapshot)} has no {name}')
     return parts[name]
 
 def _rows_of_words(snapshot):
-    "Return the attention of ordinary tokens [layers, heads, queries, keys]"
+    "Return the attention from ordinary tokens [layers, heads, queries, keys]"
     attention = _part_of(snapshot, 'attention')
     _part_of(snapshot, 'tokens')
     return np.asarray(attention, dtype=float)[:, :, ~np.asarray(snapshot.is_special)]
@@ -409,7 +410,7 @@ _snapshot_numbers = dict( # name: (function of a snapshot, label with unit)
 
 # %% ../../nbs/10_views/01_curves.ipynb #044
 def _over_steps(run, fn, view):
-    "Return steps, means of `fn` over the examples of each step, and the number of non-finite values"
+    "Return the steps, the mean of `fn` over the examples at each step, and the number of non-finite values"
     means, lost = {}, 0
     for step in run.steps:
         snapshots = run.snapshots(step=step)
@@ -430,7 +431,7 @@ def number_over_steps(
     label:str|None=None, # axis label with unit; None: the name of the number or of the function
     band:Band|None='deviation', # 'deviation' or 'sd', 'interval' or 'ci', 'range', None: no band; see `bands`
 ) -> Curves:
-    "Return curves of a number per snapshot over steps: mean over examples, then over seeds with a band"
+    "Return curves of a snapshot statistic over steps, averaged over examples and then over seeds, with a band"
     if not callable(number) and number not in _snapshot_numbers:
         raise ValueError('number_over_steps: number must be a function of a snapshot or one of '
                          f'{", ".join(_snapshot_numbers)}, got {number!r}')
@@ -453,7 +454,7 @@ def number_over_steps(
 
 # %% ../../nbs/10_views/01_curves.ipynb #048
 def _frame_faults(frame, columns) -> Iterator[str]:
-    "Yield a message for each reason why `frame` is not a data frame with `columns`"
+    "Yield a message for each reason why `frame` is not a non-empty data frame with the required columns"
     if not isinstance(frame, pd.DataFrame):
         yield (f'expected the results of a study or a pandas DataFrame with the columns {", ".join(columns)}, got '
                f'{type(frame).__name__}')
@@ -468,7 +469,7 @@ def frame_with(
     keys:Sequence, # required columns, which may be index levels
     *more:str,     # further required columns
 ) -> pd.DataFrame:
-    "Return `frame` with required index levels as columns; raise a ValueError if columns are missing"
+    "Return a frame whose required index levels are columns; raise a ValueError if columns or rows are missing"
     frame = _of_frame(frame)
     if isinstance(frame, pd.DataFrame) and set(keys) - set(frame.columns) and set(frame.index.names) & set(keys):
         frame = frame.reset_index()
@@ -481,7 +482,7 @@ def checked_frame(
     keys:list, # required columns
     value:str, # numeric column
 ) -> pd.DataFrame:
-    "Return `frame` with required index levels as columns; raise a ValueError if it has no rows of numbers"
+    "Return the result of `frame_with`; raise a ValueError if the values are not numeric"
     frame = frame_with(frame, view, keys, value)
     if frame[value].dtype.kind not in 'iufb':
         raise ValueError(f'{view}: column {value!r} must be numeric, got {frame[value].dtype}')
@@ -511,7 +512,7 @@ def by_seed(
 
 # %% ../../nbs/10_views/01_curves.ipynb #051
 def _fraction_curves(frame, view, value, label, title, better, band, subject):
-    "Return the curves of `value` over the fraction of inputs that are removed or kept, one line per method"
+    "Return the curves of one column over the fraction of inputs that are removed or kept, one line per method"
     rows, notes = by_seed(frame, view, ['method', 'share'], value)
     if (rows.share < 0).any() or (rows.share > 1).any():
         raise ValueError(f'{view}: share must be between 0 and 1, got '
@@ -541,7 +542,7 @@ def about(frame) -> str: # '' or a space and the sentence
     return ''
 
 def _label_of(frame, column) -> str:
-    "Return the label of `column` in `frame.attrs['labels']`, or else its name"
+    "Return a column's label from `frame.attrs['labels']`, or else the readable name of the column"
     labels = getattr(_of_frame(frame), 'attrs', {}).get('labels', {})
     return labels.get(column) or plain_series_name(column)
 
@@ -554,7 +555,7 @@ def _frame_methods(frame):
 
 # %% ../../nbs/10_views/01_curves.ipynb #051b
 def _by_training(frame, training, value): # (frame, styles)
-    "Combine training and method into one column, and return a line style for each pair"
+    "Combine the columns of training and method, and return the frame and a line style for each pair"
     checked = checked_frame(frame, 'accuracy_drop_curves', ['method', 'share', training], value)
     pairs = list(dict.fromkeys(zip(checked[training], checked['method'])))
     trainings, methods = map(list, map(dict.fromkeys, zip(*pairs)))
@@ -568,7 +569,7 @@ def _by_training(frame, training, value): # (frame, styles)
 
 # %% ../../nbs/10_views/01_curves.ipynb #051bb
 def _random_words(frame):
-    "Describe the dotted lines, which show random removal, if there are any"
+    "Return a caption note on the dotted lines of random removal, or '' if there are none"
     has_random = any(m.endswith(', random') for m in frame['method'])
     return '; dotted: the same fraction removed at random'*has_random
 
@@ -635,10 +636,10 @@ class Grid(Chart):
 
 # %% ../../nbs/10_views/01_curves.ipynb #055b
 def _gridded(rows, y, x, value, upwards=False):
-    """Average the column `value` of `rows` over seeds and arrange it as a grid
+    """Average a column over seeds and arrange the means as a grid
 
-    Return the frame of means, the levels of `y` (lowest at the bottom if `upwards`) and of `x`, and means and
-    deviations [levels of y, levels of x]."""
+    Return the frame of means, the levels of `y` (lowest at the bottom if `upwards`) and of `x`, and the means and
+    deviations [levels of `y`, levels of `x`]."""
     keys = [column for column in rows if column in (x, y)]
     means = rows.groupby(keys, sort=False)[value].agg(value='mean', deviation='std', n='size').reset_index()
     xs, ys = _levels(means[x]), _levels(means[y])
@@ -650,7 +651,7 @@ def _gridded(rows, y, x, value, upwards=False):
 
 # %% ../../nbs/10_views/01_curves.ipynb #055s
 def _marked(values, which):
-    "Return a mask of the lowest or the highest values, as `which` states, and whether all values tie"
+    "Return a mask of the best values, either the lowest or the highest, and whether all values are equal"
     ends = dict(lowest=np.nanmin(values), highest=np.nanmax(values))
     best = np.isclose(values, ends.get(which, ends['highest']), rtol=1e-12, atol=0)
     return best, best.sum() > 1 and bool((best | np.isnan(values)).all())
@@ -667,9 +668,9 @@ def _label(x):
 
 # %% ../../nbs/10_views/01_curves.ipynb #055sb
 def _with_settings(frame, settings, value):
-    """Return the rows of `frame` with values for `settings`, and a note about the other rows
+    """Return the rows of `frame` in which all `settings` have values, and a note about the rows left out
 
-    Other rows are, for example, those of the baseline in a nested grid."""
+    Rows left out are, for example, those of the baseline in a nested grid. If no row is complete, return all rows."""
     checked = checked_frame(frame, 'sensitivity_grid', settings, value)
     is_complete = checked[settings].notna().all(axis=1)
     if is_complete.all() or not is_complete.any(): return checked, []
@@ -689,7 +690,7 @@ def sensitivity_grid(
     # 'higher' or 'lower'; None: inferred from the name, see `better_of`, or else no cell is marked
     better:str|dict|None=None,
 ) -> Grid:
-    "Return a grid of `value` over two settings: mean over seeds with deviation, the best cell marked"
+    "Return a grid of the mean and deviation of `value` over seeds for two settings, with the best cell marked"
     frame, without = _with_settings(frame, [x, y], value)
     rows, notes = by_seed(frame, 'sensitivity_grid', [x, y], value)
     notes = [*without, *notes]
@@ -733,7 +734,7 @@ def head_map(
     label:str|None=None, # label of the colour bar, with unit
     best:str|None=None,  # frame the 'highest' or 'lowest' head; None: none
 ) -> Grid:
-    "Return a grid with a number for each head, layers x heads"
+    "Return a grid of layers x heads with one number per head"
     table = _of_frame(frame)
     if isinstance(table, pd.DataFrame) and value not in table.columns:
         numbers = [str(c) for c in table.columns if table[c].dtype.kind in 'iuf'
@@ -782,9 +783,9 @@ def _spans_two_decades(values, whiskers) -> bool:
     return bool(high >= 100*low)
 
 def _samples(frame, view, by, value, log, whiskers):
-    """Prepare the values to draw
+    """Return the values to draw, the numbers of omitted zeros, whether the axis is logarithmic, and notes
 
-    Returns {name: values}, {name: number of omitted zeros}, whether the axis is logarithmic, and notes."""
+    The values and the numbers of zeros are dictionaries with one item per level."""
     frame = checked_frame(frame, view, [by], value)
     values, notes = frame[value].to_numpy(dtype=float), []
     if not (finite := np.isfinite(values)).all():
@@ -817,7 +818,7 @@ def gradient_boxes(
     log:bool|None=None, # logarithmic axis? None: if values are non-negative and the whiskers span two decades
     label:str|None=None,              # axis label, with unit
 ) -> Boxes:
-    "Return the distribution of `value` for each level of a column as boxes"
+    "Return a box plot of a column's values for each level of another column"
     if len(whiskers) != 2 or not 0 <= whiskers[0] <= 25 or not 75 <= whiskers[1] <= 100:
         raise ValueError('gradient_boxes: whiskers must be two percentiles, at most 25 and at least 75, '
                          f'got {whiskers!r}')
@@ -848,7 +849,7 @@ def _gradient_histogram(
     log=None,         # as in `gradient_boxes`
     label=None,       # axis label, with unit
 ) -> Curves:
-    "Return the distribution of `value` for each level of a column as lines over common bins"
+    "Return a histogram of a column's values for each level of another column, as lines over common bins"
     if not isinstance(bins, int) or not 2 <= bins <= 500:
         raise ValueError(f'gradient_histogram: bins must be between 2 and 500, got {bins!r}')
     samples, _, log, notes = _samples(frame, 'gradient_histogram', by, value, log, (5, 95))

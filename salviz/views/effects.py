@@ -24,10 +24,10 @@ _rules = ('better', 'no harm')
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Forest(Chart):
-    """Effects, one per row
+    """Forest plot with one effect per row
 
-    `frame` has the columns name, title, group, word, rule, mean, low, high, smallest, detectable, in units of the
-    axis."""
+    `frame` has the columns name, title, group, word, rule, mean, low, high, smallest and detectable. The numbers are
+    in units of the axis."""
     names:tuple    # names of the rows, in order
     groups:tuple   # headings of groups, in order; ('',): no headings
     scaled:bool    # is each effect divided by its smallest effect of interest?
@@ -36,19 +36,19 @@ class Forest(Chart):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-6b
 def _numbers(frame, column, otherwise=np.nan):
-    "Convert `column` of `frame` to floats, or return an array filled with `otherwise` if there is no such column"
+    "Convert a column of `frame` to floats; if it is missing, return an array filled with a default value"
     if column not in frame: return np.full(len(frame), otherwise)
     values = pd.to_numeric(frame[column], errors='coerce').to_numpy(float)
     return np.where(np.isfinite(values), values, np.nan)
 
 def _texts(frame, column):
-    "Convert `column` of `frame` to a list of strings, with '' for missing values"
+    "Convert a column of `frame` to a list of strings, with '' for missing values or a missing column"
     if column not in frame: return ['']*len(frame)
     return frame[column].astype(object).where(frame[column].notna(), '').map(str).tolist()
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-6c
 def _effect_rows(frame):
-    "Return the rows of `frame` in the columns of a `Forest`, before scaling"
+    "Convert `frame` to the columns of a `Forest`, before scaling"
     table = frame_with(frame, 'forest', _needed)
     out = pd.DataFrame({k: _texts(table, k) for k in ('name', 'title', 'group', 'word', 'rule')})
     out['rule'], out['word'] = out['rule'].replace('', 'better'), out['word'].map(renamed_verdict)
@@ -65,7 +65,7 @@ def _reaches(rows):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-8b
 def _axis_ends(rows, limit, marks):
-    "Return the ends of the axis for `rows`, including `marks`"
+    "Return the ends of the axis: ±`limit` if set, otherwise wide enough for `marks` and all but very long rows"
     reach = _reaches(rows)
     if limit is not None: return -float(limit), float(limit)
     longest, usual = reach.max(1), 1.
@@ -78,9 +78,9 @@ def _axis_ends(rows, limit, marks):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-9
 def _scaled_rows(rows):
-    """Divide each row by its smallest effect of interest
+    """Divide the numbers in each row by the smallest effect of interest in this row
 
-    Returns the result and a note on rows without a smallest effect of interest."""
+    Return the scaled rows and a note on rows without a smallest effect of interest, whose numbers become NaN."""
     without = ~(rows['smallest'] > 0)
     columns = ['mean', 'low', 'high', 'detectable']
     out = rows.copy()
@@ -161,7 +161,7 @@ class Pairs(Chart):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-15b
 def _spread_rows(frame, view, keys, value, band, deviation):
-    "Return one row per combination of `keys`, with mean, low, high and n of `value`, and notes"
+    "Return the mean, band and count of a column for each combination of `keys`, one row each, and notes"
     if deviation is None:
         rows, notes = by_seed(frame, view, keys, value)
         means = []
@@ -186,7 +186,7 @@ def _band_words(frame, means, band, deviation):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-15sc
 def _joined(frame, columns):
-    "Return the names of rows: the values of `columns`, with methods replaced by their titles"
+    "Return a name for each row: its values in `columns`, with methods replaced by their titles"
     def words(row): return ', '.join(plain_series_name(methods_words(str(value))) for value in row)
     return [words(row) for row in frame[columns].itertuples(index=False)]
 
@@ -202,7 +202,7 @@ def pairs(
     slopes:bool=False,                                          # lines between two axes? False: dots on one axis
     label:str=None,                                             # axis label, with unit
 ) -> Pairs:
-    "Return `value` for two methods as pairs, one pair per row"
+    "Return the values of a metric for two methods as pairs, one pair per row"
     keys = as_list(rows)
     rows_of_both = frame_with(frame, 'pairs', [*keys, between], value)
     existing = list(dict.fromkeys(rows_of_both[between]))
@@ -252,7 +252,7 @@ def bars(
     deviation:str=None, # column of published deviations, for a frame without seeds
     label:str=None,                                            # axis label, with unit
 ) -> EffectBars:
-    "Return `value` as groups of bars from zero, with intervals"
+    "Return the values of a metric as groups of bars that start at zero, with intervals"
     keys = as_list(rows)
     checked = frame_with(frame, 'bars', [*keys, by], value)
     means, notes = _spread_rows(checked, 'bars', [*keys, by], value, band, deviation)

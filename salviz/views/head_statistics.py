@@ -47,7 +47,7 @@ _number_labels = dict( # {number: label with unit}
     largest_logit='largest attention logit (score before the softmax)')
 
 def _word_rows(snapshot):
-    "Return the attention of words [layers, heads, queries, keys], their positions, and a mask of attended keys"
+    "Return the attention of words [layers, heads, words, keys], the word positions, and a mask of attended keys"
     if 'attention' not in snapshot.arrays or not len(snapshot.tokens):
         raise ValueError(f'head_statistics: {which_snapshot(snapshot)} has no attention between tokens')
     at = np.flatnonzero(~np.asarray(snapshot.is_special))
@@ -99,7 +99,7 @@ def head_marks(
 
 # %% ../../nbs/10_views/07_head_statistics.ipynb #hs31
 def _one_run(source):
-    "Open and return the run `source`; raise an error for several runs"
+    "Return the run, opening it if necessary; raise an error for several runs"
     one = source[0] if isinstance(source, (list, tuple)) and len(source) == 1 else source
     if isinstance(one, (str, PathLike)): return open_run(one)
     if isinstance(one, Run): return one
@@ -107,7 +107,7 @@ def _one_run(source):
     raise ValueError(f'head_statistics: run must be one Run or its folder, got {got}')
 
 def _at_step(run, step):
-    "Return the snapshots of `run` at `step` that contain attention; raise an error if there are none"
+    "Return the run's snapshots at one step that contain attention; raise an error if there are none"
     found = [s for s in run.snapshots(step=step) if 'attention' in s.arrays and len(s.tokens)]
     if not found: raise ValueError(f'head_statistics: {run.path.name} has no attention between tokens at step {step}')
     return found
@@ -159,7 +159,7 @@ def batch_heads(
 def batch_reason(
     run:Run,
 ) -> str: # '' if it is unknown
-    "Return the reason why `run` has no statistics of training batches"
+    "Return the reason why a run has no statistics of training batches"
     return next((r['reason'] for r in run.metrics if r.get('kind') == 'heads' and r.get('reason')), '')
 
 def _heads_of(run, examples) -> list: # of `HeadsAtStep`, at least one
@@ -176,14 +176,14 @@ def head_frame(
     run:'Run|str|PathLike', # a `Run`, its folder, or the name of a bundled run
     examples:Literal['probes', 'batches']='probes', # probe examples, or rows of the training batches (`watch`)
 ) -> pd.DataFrame: # columns step, layer, head, those of `head_numbers`, and mark
-    "Return the statistics of every head at every recorded step of `run`, averaged over the examples"
+    "Return the statistics of every head at every recorded step of a run, averaged over the examples"
     check_choice('head_statistics: examples', examples, ('probes', 'batches'))
     return pd.concat([one.frame() for one in _heads_of(_one_run(run), examples)], ignore_index=True)
 
 # %% ../../nbs/10_views/07_head_statistics.ipynb #hs32
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HeadStatistics(Grid):
-    "A statistic of each head over the recorded steps; `best` marks heads that are dead or collapsed at a step"
+    "A statistic of each head over the recorded steps; dead and collapsed heads are marked in the mask `best`"
     number:str     # the number that is shown
     entries:tuple  # legend entries ('chosen', text)
 
@@ -193,7 +193,7 @@ _nouns = dict(probes=('probe example', 'probe examples'), # {examples: singular 
 def _rule(many, examples='probes') -> str:
     """Describe the rule by which heads are marked
 
-    `many` is the number of examples that are long enough for the rule."""
+    The argument `many` is the number of examples that are long enough for the rule."""
     one, several = _nouns[examples]
     if not many: return f'No head is marked: no {one} is long enough (at least {fewest_words} words).'
     those = f'the {one}' if many == 1 else f'all {several}' if examples == 'batches' else f'all {many} {several}'
@@ -210,7 +210,7 @@ def _marked_words(frame) -> list: # of 'head 3.1 dead'
 
 # %% ../../nbs/10_views/07_head_statistics.ipynb #hs32c
 def _grid_of(run, frame, number, last) -> HeadStatistics:
-    "Return the view of `frame` (step, layer, head, value, mark); `last` contains the statistics of the last step"
+    "Build the view from a frame (step, layer, head, value, mark) and the statistics of the last step"
     many, texts = last.long_texts, len(run.probes) if last.examples == 'probes' else last.texts
     values, marks = (frame.pivot(index=['layer', 'head'], columns='step', values=x) for x in ('value', 'mark'))
     rows = [f'{layer}.{head} {mark}'.rstrip() for (layer, head), mark in marks.iloc[:, -1].items()]

@@ -27,7 +27,7 @@ _axes_of_letters = dict(L='layer', H='head', q='query', k='key', n='token', C='c
 _token_axes = 'token', 'query', 'key'
 
 def _axes(snapshot, name) -> tuple:
-    "Return the names of the axes of the array called `name` of `snapshot`, except axes that always have size 1"
+    "Return the axis names of a recorded array, except axes that always have size 1"
     modality = snapshot.info.get('modality', 'text')
     letters = (shapes | signal_shapes.get(modality, {})).get(plain_name(name))
     if letters is None:
@@ -36,18 +36,18 @@ def _axes(snapshot, name) -> tuple:
     return tuple(_axes_of_letters[letter] for letter in letters.replace('nn', 'qk') if letter != '1')
 
 def _without_unit_axes(snapshot, name, axes):
-    "Return the array called `name` with one dimension for each of `axes`, as float32"
+    "Return a recorded array as float32, with one dimension for each name in `axes`"
     x = np.asarray(snapshot.arrays[name], dtype=np.float32)
     return x.reshape(x.shape[:len(axes)])
 
 # %% ../../nbs/10_views/08_labelled_arrays.ipynb #la21
 def _selected(run, steps, probe) -> dict: # {(step, probe): Snapshot}
-    "Return the snapshots of `run` at `steps` for `probe`, where None selects all steps or all probes"
+    "Return the run's snapshots at the chosen steps and for the chosen probe, where None selects all"
     wanted = None if steps is None else {run.snapshot(step, 0 if probe is None else probe).step for step in steps}
     return {(s.step, s.probe): s for s in run.snapshots(probe=probe) if wanted is None or s.step in wanted}
 
 def _padded(snapshots, name, steps, probes, layers) -> tuple: # (axes, float32 array)
-    "Combine the arrays called `name` of all `snapshots` into one array [step, probe, ...], padded with NaN"
+    "Combine the arrays of one name from all snapshots into an array [step, probe, ...], padded with NaN"
     present = {at: s for at, s in snapshots.items() if name in s.arrays}
     axes = _axes(next(iter(present.values())), name)
     arrays = {at: _without_unit_axes(s, name, axes) for at, s in present.items()}
@@ -69,7 +69,7 @@ def _same_sizes(
     variables,
     longest, # number of tokens of the longest example
 ) -> tuple: # ({name: (axes, array)}, {axis: size})
-    "Pad all `variables` with NaN, so that each axis has the same size in all of them"
+    "Pad the `variables` with NaN so that an axis has the same size in every variable"
     sizes = {}
     for axes, x in variables.values():
         for axis, size in zip(axes, x.shape):
@@ -97,7 +97,7 @@ def _token_labels(snapshots, probes, size) -> np.ndarray: # of str, [probes, siz
     return np.array([[*first[probe], *['']*(size - len(first[probe]))] for probe in probes], dtype=str)
 
 def _coordinates(snapshots, steps, probes, layers, sizes) -> dict: # {name: (axes, values)}
-    "Return the coordinates of the axes with `sizes` {axis: size}"
+    "Return the coordinates of all axes, given their `sizes` {axis: size}"
     epochs = {s.step: s.epoch for s in snapshots.values()}
     texts = {s.probe: ' | '.join(s.texts) for s in snapshots.values()}
     classes = next((s.classes for s in snapshots.values() if s.classes), [])
@@ -120,7 +120,7 @@ def _of_one_probe(axes, values) -> tuple: # (axes, values)
     return axes[:at] + axes[at + 1:], np.take(np.asarray(values), 0, axis=at)
 
 def _batch_numbers(run, steps, layers) -> dict: # {name: (axes, array)}
-    "Return the head statistics of training batches at `steps`, with NaN for missing values; {} if there are none"
+    "Return the head statistics of training batches at the chosen steps, padded with NaN; {} if there are none"
     at_steps = [one for one in batch_heads(run) if one.step in steps]
     layers = layers or sorted({layer for one in at_steps for layer in one.layers})
     variables = {}
@@ -139,9 +139,9 @@ def labelled_arrays(
     layers:Sequence[int]|None=None, # layers of the model; None: all recorded ones
     arrays:Names|None=None,         # names of recorded arrays; None: all
 ) -> dict: # the arguments `data_vars`, `coords` and `attrs` of `xarray.Dataset`
-    """Return the recorded arrays and losses of `run`, padded with NaN, with the names of their axes and coordinates
+    """Return the recorded arrays and losses of `run`, padded with NaN, with axis names and coordinates
 
-    If all arrays are chosen, the head statistics of training batches are included, such as `batch_entropy`."""
+    If all arrays are chosen, the result includes head statistics of training batches, such as `batch_entropy`."""
     snapshots = _selected(run, steps, probe)
     recorded = list(dict.fromkeys(name for s in snapshots.values() for name in s.arrays))
     names = recorded if arrays is None else [arrays] if isinstance(arrays, str) else list(arrays)

@@ -71,7 +71,7 @@ def _item_name(snapshot):
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-6sb
 def _trainings(snapshots, names):
-    "Name the training run of each of `snapshots` by its methods, with seed and step if needed to tell the runs apart"
+    "Name the training run of each snapshot: `names` if set, otherwise its methods, with seed and step if ambiguous"
     if names is not None: return [re.sub(r',? ?probe \d+$', '', str(name)) or 'no method' for name in names]
     base = [methods_words(' + '.join(methods_of(s))) or 'no method' for s in snapshots]
     for key, word in ((lambda s: s.info.get('seed'), 'seed'), (lambda s: s.step, 'step')):
@@ -103,7 +103,7 @@ def _of_snapshots(snapshots, names):
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-7b
 def _as_image(x):
-    "Convert an image [height, width] or with a channel axis of 1 or 3 to [height, width, 1 or 3], from 0 to 1"
+    "Convert an image, [height, width] or with 1 or 3 channels, to [height, width, 1 or 3] with values in [0, 1]"
     x = np.asarray(x, dtype=float)
     if x.ndim == 2: x = x[..., None]
     elif x.ndim == 3 and x.shape[0] in (1, 3) and x.shape[-1] not in (1, 3): x = x.transpose(1, 2, 0)
@@ -120,7 +120,7 @@ def _as_input(x, modality):
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-7sb
 def _of_arrays(source, inputs, modality, names):
-    "Collect the contents of a grid from {training: {method: maps}}, in the form that `_of_snapshots` returns"
+    "Collect the contents of a grid from {training: {method: maps}} in the format of `_of_snapshots`"
     if not all(isinstance(by, dict) and by for by in source.values()) or inputs is None:
         raise ValueError('saliency_grid: expected {training: {saliency method: [a map for each input]}} and inputs= '
                          '(images, series or lists of words)')
@@ -157,7 +157,7 @@ def _page_of(items, columns, modality, page):
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-9c
 def _normalised_map(m):
-    "Return the map `m` divided by its largest magnitude, if that is not 0"
+    "Divide the map `m` by its largest magnitude unless this magnitude is 0"
     if not np.isfinite(m).any(): return m
     return m/(float(np.nanmax(np.abs(m))) or 1.)
 
@@ -255,7 +255,7 @@ def _grid_view(kind, items, maps, wrong, settings):
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #7c6bf268
 def _inputs_view(kind, items):
-    "Return a `SaliencyGrid` that shows only the inputs `items` {item: (name, input)}, without maps"
+    "Return a `SaliencyGrid` that shows only the inputs in `items` {item: (name, input)}, without maps"
     one, several, _ = modalities[kind]
     count, words = len(items), ()
     title = f'{count} {several}' if count > 1 else f'1 {one}'

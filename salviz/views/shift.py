@@ -18,7 +18,7 @@ from .curves import Chart, about, frame_with, plain_series_name
 # %% ../../nbs/10_views/09_shift.ipynb #vs-005
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DomainShift(Chart):
-    "Two metrics of methods: `frame` has the columns name, x, x_low, x_high, y, y_low, y_high, seeds"
+    "Two metrics for each method: `frame` has the columns name, x, x_low, x_high, y, y_low, y_high, seeds"
     x_label:str
     y_label:str
 

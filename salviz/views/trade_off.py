@@ -86,7 +86,7 @@ def trade_off(
 
 # %% ../../nbs/10_views/03_trade_off.ipynb #vt09b
 def _points(front, measures):
-    "Return the points of `front` for the metrics `measures`, as the frame of a `TradeOff`"
+    "Return the points of a front for two metrics as the data frame of a `TradeOff`"
     out = pd.DataFrame(dict(name=[value_words(v) for v in front.values], value=front.values))
     for axis, m in zip('xy', measures):
         for end in ('', '_low', '_high'): out[f'{axis}{end}'] = front.frame[f'{m}{end}']
@@ -94,7 +94,7 @@ def _points(front, measures):
 
 # %% ../../nbs/10_views/03_trade_off.ipynb #vt09bb
 def _view_of(front, measures, shown):
-    "Return the `TradeOff` of `front` for the metrics `measures`"
+    "Build the `TradeOff` view of a front for two metrics"
     frame, ways = _points(front, measures), [front.better[m] for m in measures]
     worse = tuple(dict(higher=-1, lower=1)[way] for way in ways)
     on = frame[frame['standing'] == 'front'].sort_values(['x', 'y'], ascending=[True, worse[0] == worse[1]])

@@ -708,7 +708,8 @@ def test_columns_of_words_and_tags_can_be_numbers(tmp_path):
     ('EU O\n#cat X\n', 'line 2 begins with #'), ('EU O\n# sent_id = 2\nLima B-LOC\n', 'line 2 begins with #'),
     ('New York B-LOC\nis O\n', r'line 2 has 2 columns, line 1 has 3'),
     ('1 O\n2 O\n\n1 B-N\n', 'the first column contains only word numbers'),
-    ('1-2\tdu\tO\n', 'each line is a range of words or an empty node'), ('# id 1\n\n', 'has no line with a word and its tag'), ('EU\xa0O\n', 'line 1 must be a word and its tag'),
+    ('1-2\tdu\tO\n', 'each line is a range of words or an empty node'),
+    ('# id 1\n\n', 'has no line with a word and its tag'), ('EU\xa0O\n', 'line 1 must be a word and its tag'),
     (numbered.replace('1\tIn', '1-2\tInLima\tB-LOC\n1\tIn'), 'line 4 has a tag for a range of words'),
     (''.join(f'bc/cctv 0 {i} w{i} {tag}\n' for i, tag in enumerate('ABCABCABCA')),
      "column 0 is 'bc/cctv' on every line")])
