@@ -41,7 +41,7 @@ def lazy_attributes(module, home):
     return load
 
 def lazy_names(package, **more):
-    "Return a `__getattr__` for `package` that imports public names of its modules and the names in `more`"
+    "Return a `__getattr__` for `package` that imports public names of its modules and the names in the dict `more`"
     within = package.removeprefix('salviz.')
     home = {name: module for name, module in _home.items() if module.startswith(f'{within}.')}
     return lazy_attributes(package, home | {name: f'{within}.{module}' for name, module in more.items()})
@@ -50,7 +50,7 @@ from salviz.core.docstrings import documented # noqa: E402, their package calls 
 from salviz.core.model_access import provide_model_access # noqa: E402
 
 def _model_source(*args):
-    "Return a `ModelSource`, so that the explorer can run models without importing the packages that compute"
+    "Return a `ModelSource`, so that the explorer can run models without importing the analysis package"
     from salviz.analysis.model_source import ModelSource
     return ModelSource(*args)
 

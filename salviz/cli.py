@@ -69,7 +69,7 @@ def _whole(
     least,       # the smallest allowed number
     wanted=None, # description for the error
 ):
-    "Return a parser for whole numbers from `least` upwards"
+    "Return a parser for whole numbers with the lower bound `least`"
     wanted = wanted or f'a whole number of at least {least}'
     def read(word):
         if not re.fullmatch(r'[+-]?\d{1,15}', word) or int(word) < least:
@@ -167,7 +167,7 @@ def _run_runs(a):
 
 # %% ../nbs/13_cli/02_cli.ipynb #012
 def _one(items):
-    "Return `items`, or the item itself if there is only one"
+    "Return the list `items`, or its only item if it has exactly one"
     if items and len(items) == 1: return items[0]
     return items
 
@@ -409,7 +409,7 @@ def _course_word(a):
     return what, paths
 
 def _course_faults(what, paths, wrong, a) -> Iterator[str]:
-    "Yield the errors in the command line of `salviz course`; `wrong` lists options that the form does not accept"
+    "Yield the errors in the command line of `salviz course`; the list `wrong` contains options that do not apply"
     if wrong and what != 'course': yield f' {what}: --{wrong[0]} is not an option of this command'
     if wrong: yield f': --{wrong[0]} is an option of `salviz course grade`' + ' and `class`'*(wrong[0] == 'out')
     if what == 'course' and len(paths) != 1:
@@ -465,7 +465,7 @@ def _figure_tree(module) -> ast.Module:
     return ast.parse(files('salviz.figures').joinpath(f'{module}.py').read_text('utf-8'))
 
 def _assigned(tree, name) -> ast.expr:
-    "Return the expression that the module `tree` assigns to `name`"
+    "Return the expression that the syntax `tree` of a module assigns to the variable `name`"
     return next(o.value for o in tree.body if isinstance(o, ast.Assign) and ast.unparse(o.targets[0]) == name)
 
 def _registered_kinds(tree) -> Iterator[tuple[str, str]]:

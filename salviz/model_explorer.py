@@ -48,7 +48,7 @@ def _check_text_args(model, tokenizer, image_args):
 
 # %% ../nbs/12_explorer/14_model_explorer.ipynb #3f597319
 def _explored_answer(model, processor, image, audio, prompt, generate, not_used, kwargs) -> Explorer:
-    "Return the explorer of an answer about `image` or `audio`; the values in `not_used` must be None"
+    "Return the explorer of an answer about an `image` or `audio`; the values in `not_used` must be None"
     from salviz.analysis.answers import answer_snapshot, explain_answer
     from salviz.analysis.transcripts import explain_transcript
     from salviz.models.encoder_inputs import reads_with_encoder

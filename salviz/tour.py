@@ -99,7 +99,7 @@ def _table_text(table) -> str:
 
 # %% ../nbs/13_cli/00_tour.ipynb #017
 def _guided_last(snapshot):
-    "Return a view of the guided heads of the last layer; pre-trained heads of the first layer change slowly"
+    "Return a view of the guided heads of the last layer, because those of the first layer change slowly"
     return guided_heads(snapshot, layer=snapshot.layers['pattern_target'][-1])
 
 _pictures = {'sallm': attention_beside_saliency, 'saliency-guided': masked_sentence, 'ad-drop': discard_region,

@@ -70,7 +70,7 @@ def through_tower(
     order,                 # position in the tower of each patch of a crop
     of_special=0.,         # [special tokens]: weights of the outputs before the patches
 ) -> torch.Tensor: # [patches]
-    "Return the weights of patches at the input of the tower, given the `weights` at its output"
+    "Return the weights of patches at the input of the vision tower, given the `weights` at its output"
     crops, places = len(maps[0]), torch.as_tensor(order)
     special = maps[0].shape[-1] - len(places)
     v = weights.new_zeros(crops, maps[0].shape[-1])
@@ -213,7 +213,6 @@ class _Pass:
         self.logits, self._language = logits.float(), [language[l] for l in language]
 
     def maps(self) -> tuple: # (maps of the language model, maps of the vision tower), float32 on the CPU
-        "Return the attention of the language model and the vision tower"
         return tuple([A.detach().float().cpu() for A in maps] for maps in (self._language, self._tower))
 
     def gradients(self, score) -> tuple: # as `maps`
@@ -225,7 +224,9 @@ class _Pass:
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an26
 def _weights_of(method, read, ids, start, is_image, layout, merge, order) -> tuple:
-    "Return the weights of tokens [generated, n] and of patches [generated, patches] (None without maps of the tower)"
+    """Return the weights of tokens [generated, n] and of patches [generated, patches]
+
+    If the attention of the vision tower was not observed, the weights of patches are None."""
     (language, tower), rows, patches = read.maps(), [], []
     for at in range(start, len(ids)):
         gradients = None, None

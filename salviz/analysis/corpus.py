@@ -78,7 +78,7 @@ def _row_mean(
     x,      # [batch, heads, query]
     counts, # bool [batch, query]
 ) -> torch.Tensor: # float64 [batch, heads] on the CPU; NaN for an example without counted rows
-    "Return the mean of `x` over the query rows in the mask `counts`"
+    "Return the mean of `x` over the query rows selected by the mask `counts`"
     counts = counts[:, None, :]
     total = torch.where(counts, x, 0.).sum(-1).cpu().double()
     return total / torch.where(counts.sum(-1) > 0, counts.sum(-1), torch.nan).cpu()
@@ -90,7 +90,9 @@ def _cell_fraction(
     allowed, # bool [batch, query, key]
     rows,    # bool [batch, query]
 ) -> torch.Tensor: # [batch, heads]
-    "Return the fraction of attention on the keys in `cells`, averaged over the rows that may attend to any of them"
+    """Return the fraction of attention on the keys selected by the mask `cells`
+
+    It is averaged over the selected `rows` that may attend to at least one of these keys."""
     cells = cells & allowed
     return _row_mean(torch.einsum('bhqk,bqk->bhq', A, cells.to(A)), rows & cells.any(-1))
 

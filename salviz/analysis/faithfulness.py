@@ -278,7 +278,7 @@ def _whole(run, ranks):
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #024d
 def _counted(run, ranks, counts, only):
-    """Return the probabilities [batch, bins, classes] after removing the top units (`only=True`: all other units)
+    """Return the probabilities [batch, bins, classes] after removing the top units or, if `only` is True, all others
 
     The array `counts` [batch, bins] contains the number of top units. Identical inputs are run only once."""
     which = np.stack([np.repeat(np.arange(len(counts)), counts.shape[1]), counts.reshape(-1)], 1)
@@ -398,7 +398,7 @@ def values_by_method(
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036c
 class Measured(dict):
-    "Dictionary of measured arrays per method; its attribute `about` describes the model and the data for captions"
+    "Dictionary of measured arrays per method, with an attribute `about` that describes model and data for captions"
     about = ''
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036r
@@ -536,7 +536,7 @@ def replace_top(
 ) -> torch.Tensor: # like `x`
     """Replace the most salient fraction of each example's pixels (all channels) or cells with a background value
 
-    Of equally salient positions, the earlier is replaced first."""
+    Among equally salient positions, earlier positions are replaced first."""
     _check_fractions('fraction', [fraction])
     saliency = np.asarray(saliency, dtype=np.float64).reshape(len(x), -1)
     shape = x.shape[1:]

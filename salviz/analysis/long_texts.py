@@ -154,7 +154,7 @@ class _Pooled(_Chunks):
         left, right, # bounds of the keys
         pools,       # one or both of 'maximum' and 'sum'
     ) -> list: # {pool: [cells, keys]} for each entry of `rows`
-        "Pool the rows of a head"
+        "Pool the attention rows of a head into cells, for each entry of `rows`"
         device, keys = self.calls[layer].query.device, right - left
         found = [{pool: torch.zeros(len(b) - 1, keys, device=device) for pool in pools} for b in rows]
         for start, stop in self._chunks(min(b[0] for b in rows), max(b[-1] for b in rows)):
@@ -202,7 +202,7 @@ class _Statistics(_Pooled):
 
 # %% ../../nbs/09_analysis/11_long_texts.ipynb #lt012
 def _levels(maxima, sums, cell, bounds) -> Overview: # maxima and sums: float32 [heads, side, side]
-    "Return the `Overview` whose finest level has these `maxima` and `sums`, with all coarser levels"
+    "Build an `Overview` with all its levels from the `maxima` and `sums` of the finest level"
     levels, finest = [], bounds
     while not levels or levels[-1][1].shape[-1] > 16:
         if levels:

@@ -98,7 +98,7 @@ def _token(tokenizer, target, count):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #014d
 def _written(tokenizer, ids) -> list:
-    "Convert token ids to readable text, or to the tokenizer's form where the text is empty or not unique"
+    "Convert token ids to text, or to the tokenizer's form where the text is empty, unprintable or not unique"
     names, raw = [tokenizer.decode([i]).strip() for i in ids], [str(t) for t in tokenizer.convert_ids_to_tokens(ids)]
     seen = Counter(names)
     for i, name in enumerate(names):
@@ -210,7 +210,7 @@ def _class_names(
     most=8,       # maximum number of tokens of a language model; fewer for each of several texts, but at least 3
     classes=None, # names of the classes; None: those in the model's config
 ) -> tuple: # (names [C], their indices among the logits)
-    "Return the names and indices of the classes that the head of `model` can predict"
+    "Return the names and indices of the model's classes or, for a language model, of the most probable tokens"
     logits = [a.logits for a in answers if a.logits is not None]
     if not logits: return [], []
     if head_of(model) in ('sequence', 'token', 'image'):
@@ -247,10 +247,10 @@ def _baseline_token(model, tokenizer):
 _most_steps, _fewest_steps, _tokens_of_most = 20, 6, 512
 
 def _path_steps(saliency, tokens:int, steps=None) -> int:
-    """Return the number of steps of integrated gradients: `steps`, or by default a number that depends on the length
+    """Return the number of steps of integrated gradients, which by default depends on the length
 
-    The default is 20 for up to 512 tokens; it then decreases with the square of the length to a minimum of 6. For
-    other saliency methods, it is always 20."""
+    The argument `steps` overrides the default, which is 20 for up to 512 tokens and then decreases with the square
+    of the length to a minimum of 6. For other saliency methods, the default is always 20."""
     if steps is not None: return steps
     if saliency != 'integrated_gradients': return _most_steps
     return min(_most_steps, max(_fewest_steps, round(_most_steps * (_tokens_of_most / tokens)**2)))
@@ -412,7 +412,7 @@ def _extended(snapshot, arrays, layers, notes, wanted) -> Snapshot:
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0322
 @dataclass
 class Capture:
-    "Results of the forward passes over some texts or images, and the computations that are still `requested`"
+    "Results of the forward passes over texts or images, and the computations still to be performed (`requested`)"
     model:object       # model whose attention was observed
     snapshots:list     # one per text or image
     questions:list     # inputs, score and start of the continuation for each; None: nothing is explained
@@ -436,7 +436,7 @@ def _half_note(maps) -> str:
 def _snapshot(number, read, attention, reply, probabilities, names, model, notes, **more) -> Snapshot:
     """Create the snapshot of one forward pass
 
-    The dictionary `read` contains fields of a `Snapshot`, and `more` contains entries of its `info`."""
+    The fields of the snapshot are in the dictionary `read`, and further entries of its `info` are in `more`."""
     info = dict(args={}, seed=0, drawn_step=0, example_id=number, model=model, explains=reply.explains,
                 notes=notes + reply.notes, **more)
     if reply.token_predictions: info |= dict(task='question_answering', token_predictions=reply.token_predictions)
@@ -523,7 +523,7 @@ def _saliency_of_each(
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #b5bec609
 def _applied(model, tokenizer, inputs, text, intervention) -> AppliedIntervention:
-    "Apply an `intervention`, or None for no change, to the `inputs` of one text"
+    "Apply an `intervention` to the `inputs` of one text; None leaves the inputs unchanged"
     if not intervention: return AppliedIntervention(inputs, {}, np.arange(len(text.tokens)))
     facts = {name: torch.as_tensor(np.asarray(getattr(text, name)))[None] for name in ('word_ids', 'is_special')}
     return apply_intervention(model, inputs | facts, intervention, tokenizer)
@@ -548,7 +548,7 @@ def cut_note(
     longest:int, # number of tokens that are used
     others=', or use explore_long for a map with pan and zoom', # other ways to use the whole text
 ) -> str: # '' if the whole text is used
-    "Describe how many tokens of `text` are cut off, and how to avoid it"
+    "Describe how many tokens of `text` remain after truncation, and how to avoid the truncation"
     count = len(tokenizer(*text, truncation=False, verbose=False)['input_ids'])
     if count <= longest: return ''
     limit, cut = input_limit(model, tokenizer), f'The text was cut to {longest:,} of {count:,} tokens'

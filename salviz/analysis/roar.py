@@ -61,7 +61,7 @@ class RemovedData:
         return self._cache[name, split]
 
     def __call__(self, share, saliency) -> DatasetDict:
-        "Return all splits with the top fraction (`share`) of each example's inputs, ranked by `saliency`, replaced"
+        "Replace the top fraction (`share`) of each example's inputs, ranked by `saliency`, and return all splits"
         check_choice('saliency', saliency, list(self.methods))
         return DatasetDict({split: _replaced(part, self.saliency(saliency, split), share, self.background)
                             for split, part in self.data.items()})

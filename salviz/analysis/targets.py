@@ -54,12 +54,14 @@ _sallm_settings = ('saliency target target_positions steps top_fraction binarise
                    'layers heads per_head rows').split()
 
 def _uniform_kl(target, counts) -> torch.Tensor: # float64 [batch]
-    "Return the KL divergence of uniform attention from `target` [batch, tokens] over tokens in the mask `counts`"
+    """Return the KL divergence of uniform attention from `target` [batch, tokens]
+
+    Uniform attention covers the tokens selected by the mask `counts`."""
     t = torch.where(counts, target.double(), 0.)
     return torch.xlogy(t, t).sum(-1) + counts.sum(-1).clamp(min=1).double().log() * t.sum(-1)
 
 def _mass(attention, target, counts) -> torch.Tensor: # float64 [batch]
-    "Return the fraction of `attention` on the tokens marked by `target`, out of the tokens in the mask `counts`"
+    "Return the fraction of `attention` on tokens with a positive `target`, among the tokens selected by `counts`"
     a = torch.where(counts, attention.double(), 0.)
     return torch.where(target > 0, a, 0.).sum(-1)/a.sum(-1)
 

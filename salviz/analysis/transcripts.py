@@ -74,7 +74,9 @@ def _whisper_prompt(model, values, start) -> list:
     return ids + [without_times]*(without_times is not None)
 
 def _prompt_ids(model, processor, values, prompt) -> list:
-    "Return the decoder's start token followed by the tokens of `prompt` (by default, for Whisper, `_whisper_prompt`)"
+    """Return the decoder's start token, followed by the tokens of `prompt`
+
+    For Whisper, the default prompt is `_whisper_prompt`."""
     start = model.config.decoder_start_token_id
     if start is None: start = model.generation_config.decoder_start_token_id
     if not prompt and model.main_input_name == 'input_features': return [start, *_whisper_prompt(model, values, start)]

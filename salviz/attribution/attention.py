@@ -134,7 +134,7 @@ def attention_attribution(
     # ({layer: attribution [batch, heads, query, key]},
     # {layer: allowed positions, bool [batch, 1 or heads, query, key]})
 ) -> tuple:
-    "Attribute the score `target` to each attention position; positions that are not allowed get 0"
+    "Attribute the score of the `target` to each attention position; positions that are not allowed get 0"
     check_choice('method', method, [*_attentions])
     check_choice('pseudo_label', pseudo_label, [*pseudo_labels])
     inputs = model_inputs(inputs, model)

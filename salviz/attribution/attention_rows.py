@@ -21,7 +21,7 @@ from ..models.patches import patch_grid
 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #052
 def _chosen_heads(maps, heads):
-    "Select the `heads` (None: all, an int or a list) of `maps` [..., heads, query, key]"
+    "Select `heads` (an int or a list; None for all) from `maps` [..., heads, query, key]"
     if heads is None: return maps
     chosen, count = heads, maps.shape[-3]
     if np.ndim(heads) == 0: chosen = [heads]

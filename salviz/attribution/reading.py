@@ -68,7 +68,7 @@ def shape_or_value(target) -> str:
     return repr(target)
 
 def check_target(target, count:int):
-    "Raise an error unless `target` is 'predicted', a function or one class for each of the `count` examples"
+    "Raise an error unless `target` is 'predicted', a function or an int64 tensor with one class per example"
     if callable(target): return
     if isinstance(target, torch.Tensor) and target.shape == (count,) and target.dtype == torch.int64: return
     if isinstance(target, str) and target == 'predicted': return
@@ -92,7 +92,7 @@ def target_scores(
     rows:torch.Tensor, # int64 [rows]: index of each row's example in the batch
     score='logit',     # score of a class, see `_class_scores`
 ) -> torch.Tensor: # [rows]
-    "Return the score of each row: the logit (or log-probability) of its class, or the result of the function `target`"
+    "Return the score of each row: the logit (or log-probability) of its class, or the result of a target function"
     if callable(target):
         score = target(outputs, rows)
         if isinstance(score, torch.Tensor) and score.shape == rows.shape: return score
@@ -340,7 +340,7 @@ class _ReadExamples:
         return [x[real] for x, real in zip(self.x, self.real)]
 
     def at_once(self, count):
-        "Split the copies 0 to `count` - 1 into groups that go through the model together, each with all examples"
+        "Split the copies 0 to `count` - 1 into groups; the copies of all examples in a group share one forward pass"
         places = most_places(self.targets, self.rows)
         rows = self.batch_size or rows_at_once(self.model, row_tokens(self.model, self.inputs), places)
         groups = -(-count // max(1, rows // len(self)))

@@ -58,7 +58,7 @@ class Attribution:
         return attributions.get(self.name) is self
 
     def copies_of(self, options:dict) -> int|Callable[[int], int]: # a function of the number of tokens of a text
-        "Return the number of copies of each example in a pass with `options`, or a function that computes this number"
+        "Return the number of copies of each example in a pass, given the `options`, or a function that computes it"
         if isinstance(self.copies, str): return {**self.options, **options}[self.copies]
         return self.copies
 
@@ -111,7 +111,7 @@ def registered_attributions(
 
 # %% ../../nbs/04_attribution/00_registry.ipynb #008d
 def _is_of_captum(method) -> bool:
-    "Return whether `method` is the name of a Captum attribution or a Captum object"
+    "Return whether `method` is a Captum object or the name of a Captum attribution"
     if isinstance(method, str): return method.startswith('captum.')
     return any(c.__module__.startswith('captum.') for c in type(method).__mro__)
 

@@ -80,7 +80,7 @@ def _warn_about_sum(reading, gradient, x, kind):
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #030bb
 def _at_the_input(kind:str): # a key of `_reductions`
-    "Return the attribution that applies the reduction `kind` to the gradient at the input"
+    "Return an attribution function that applies the reduction named `kind` to the gradient at the input"
     def by_gradient(reading):
         gradient = reading.gradients(reading.x[None])[:, 0]
         if reading.is_text: _warn_about_sum(reading, gradient, reading.x, kind)
@@ -173,7 +173,7 @@ def read_in_packs(
     scores_here=None, # [questions, batch]: scores at the input, if known
     is_checked=True, # whether to compute the expected sum of the values as well
 ) -> tuple: # (values [questions, batch, ...], their expected sum or None)
-    "Compute an attribution for every example in packs of similar length; the model's weights must be frozen"
+    "Compute an attribution for all examples, grouped by length into passes; the model's weights must be frozen"
     inputs, copies = model_inputs(batch, model), chosen.copies_of(options)
     each, here = questions, None
     if callable(questions): each = [questions]
@@ -330,7 +330,7 @@ def _per_row(x, like):
     return x.reshape(*x.shape, *[1] * (like.dim() - 1))
 
 def _sample_groups(reading, samples:int) -> list: # of lists
-    "Split the sample numbers 0 to `samples` - 1 into groups that go through the model together"
+    "Split the sample numbers 0 to `samples` - 1 into groups of samples that share a forward pass"
     check_counts(samples=samples)
     return [group.tolist() for group in reading.at_once(samples)]
 
@@ -367,8 +367,8 @@ def checked_baselines(reading, baselines) -> torch.Tensor: # [K, ...], each broa
 def background(reading, sample:int, choices=None) -> torch.Tensor: # shape of the input
     """Return a random baseline for each example
 
-    It is one of `choices` [K, ...]. If that is None, it consists of random tokens (texts) or of noise with the
-    example's mean and standard deviation."""
+    The baseline is drawn from the array `choices` [K, ...]. Without `choices`, it consists of random tokens (texts)
+    or of noise with the example's mean and standard deviation."""
     x = reading.x
     if choices is not None: return choices[(_one_each(reading, sample, 3) * len(choices)).long()].expand_as(x)
     if reading.is_text:

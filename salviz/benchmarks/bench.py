@@ -307,7 +307,7 @@ def _settled_rounds(
     tries=3,   # maximum number of attempts
     say=print, # function that receives messages
 ) -> dict: # rounds {name: seconds}, again: A/A ratio of every attempt, steady: bool
-    """Repeat `timed_rounds` until the A/A ratio, between two identical steps, is steady, at most `tries` times
+    """Repeat `timed_rounds`, up to `tries` times, until the A/A ratio of two identical steps is steady
 
     Return the attempt with the ratio closest to 1."""
     attempts = []
@@ -341,7 +341,7 @@ def _one_thread():
 # %% ../../nbs/13_cli/01_bench.ipynb #030e
 @contextlib.contextmanager
 def _prepared_steps(names, shape, tokens, dropout=0., device='cpu', precision='fp32'):
-    "Yield the steps of the rows in `names` for texts of a given length, with one thread in the `with` block"
+    "Yield steps for the rows in `names` and texts of a given length; use one torch thread in the `with` block"
     with tempfile.TemporaryDirectory() as folder, _one_thread():
         model, tokenizer = model_shapes[shape](dropout)
         yield _steps_of(names, model, tokenizer, bench_data(tokenizer, tokens), tokens, folder, device, precision)
@@ -391,7 +391,7 @@ def _in_status(text:str, name:str) -> float:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #037b
 class Peak:
-    "Peak memory since the last `reset`; `how` describes what is measured"
+    "A meter of the peak memory since the last `reset`; its attribute `how` describes what is measured"
     def __init__(self, device='cpu', proc='/proc/self'):
         self.proc, self.how = Path(proc), 'memory that torch allocated on the GPU'
         self.cuda = device == 'cuda'
@@ -515,7 +515,7 @@ def _train_step(model, optimizer, batch):
     return loss
 
 def _measure_watching(steps=12, probes=4, device='cpu', say=print) -> dict:
-    "Measure the cost of `watch` by alternating training steps with and without it"
+    "Measure the cost of the function `watch` by alternating training steps with and without it"
     say(f'watch: {steps} steps with and without it, {probes} probe examples')
     clock = clock_of(device)
     part = subset(load_text('movie-sentences'), steps * _batch_size, validation_size=16, test_size=16)
@@ -566,7 +566,7 @@ class RowStep:
     def set_up(self): return contextlib.nullcontext(self)
 
 def row_steps(tokens:int, device='cpu', layers=1, **how) -> dict: # {name: RowStep}
-    "Return steps without ('plain') and with ('row') a loss on one attention row, and a step for each item of `how`"
+    "Return a 'plain' step, a 'row' step with a loss on one attention row, and a step for each item of `how`"
     with forked_random(0):
         config = BertConfig(num_hidden_layers=layers, max_position_embeddings=tokens, attention_probs_dropout_prob=0.)
         model = BertForSequenceClassification(config).to(device).train()
@@ -609,7 +609,7 @@ def _padded_tokens(lengths, order, size=_batch_size) -> int:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #047b
 def _measure_buckets(say=print) -> dict:
-    "Count the padded tokens of an epoch of the bundled sentences, bucketed by length and shuffled"
+    "Count the tokens of an epoch of the bundled sentences, including padding, in bucketed and in shuffled batches"
     say('batches by length')
     tokenizer, texts = load_classifier('minilm')[1], list(load_text('movie-sentences')['train']['text'])
     lengths = [len(ids) for ids in tokenizer(texts)['input_ids']]
@@ -630,7 +630,6 @@ def _region_agreement(model, batch, p=.3) -> float:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #050b
 def _measure_region(shape='minilm', tokens=64, device='cpu', say=print) -> dict:
-    "Measure `_region_agreement` on one batch"
     say('discard region of attributions in bf16')
     with _prepared_steps(['plain'], shape, tokens, device=device) as steps:
         return dict(tokens=tokens, kept=_region_agreement(steps['plain'].trainer.model, steps['plain'].batch))
@@ -812,8 +811,8 @@ def _report(results:dict) -> str:
 def free_folder(out=None, force=False, names=('bench.json', 'bench.md')) -> Path:
     """Return the folder to write results to
 
-    Return `out` if it contains no earlier results or `force` is set; without `out`, return the first free folder
-    among runs/bench, runs/bench-2, ..."""
+    If a folder `out` is given, return it, or raise an error if it contains earlier results and `force` is not set.
+    Otherwise, return the first free folder among runs/bench, runs/bench-2, ..."""
     if out is None:
         numbered = (Path(f'runs/bench-{i}') for i in itertools.count(2))
         return next(p for p in itertools.chain([Path('runs/bench')], numbered) if not p.exists())
@@ -858,7 +857,8 @@ def check_bench(tokens, rounds, device, shape, dropout):
 def _settings_of(tokens, dropout, device) -> list: # of dicts (tokens, dropout, precision)
     """Return the settings of the tables that `bench` measures
 
-    Each length is measured without attention dropout (on a GPU also in bf16), the middle length also with `dropout`."""
+    Each length is measured without attention dropout, in fp32 and also in bf16 on a GPU that supports it. The middle
+    length is also measured with attention dropout if `dropout` is positive."""
     tokens = sorted(set(tokens))
     settings = [dict(tokens=n, dropout=0., precision='fp32') for n in tokens]
     if device == 'cuda' and has_bf16(device): settings += [dict(m, precision='bf16') for m in settings]

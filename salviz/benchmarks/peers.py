@@ -117,7 +117,7 @@ def _training(model, tokenizer, tokens=64, size=16, device='cpu'):
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe08b
 def _browser():
-    "Return functions that launch Chromium (None if it is missing) and start Playwright, or None without Playwright"
+    "Return functions that launch Chromium (or None) and start Playwright; return None if Playwright is missing"
     try: from playwright.sync_api import sync_playwright
     except ImportError: return None
     from shutil import which
@@ -148,7 +148,7 @@ def _seconds_to_paint(
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe08bc
 def _looking(snapshot, folder) -> dict: # {library: (path, selector)}
-    "Write a page that shows `snapshot` with each library; return the path and a CSS selector for each page"
+    "Write pages that show `snapshot` with salviz and bertviz; return the path and a CSS selector of each page"
     from salviz.explorer.bertviz import bertviz_view
     from salviz.explorer.page import page
     folder = Path(folder)

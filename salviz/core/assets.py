@@ -88,7 +88,7 @@ _assets |= {
 def members(
     names=None, # one or several names of assets or groups, or 'all'; None = the assets without a group
 ) -> list: # of names of assets
-    "Expand the asset and group names in `names` to a list of assets; raise a `ValueError` for an unknown name"
+    "Expand the asset and group names in `names` to a list of asset names; raise a `ValueError` for unknown names"
     groups = {}
     for name, described in _assets.items(): groups.setdefault(described.group, []).append(name)
     if names is None: return groups['']

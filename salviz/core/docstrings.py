@@ -26,7 +26,7 @@ def _comment_rows(source) -> tuple: # ({row: comment}, the rows with nothing els
 
 # %% ../../nbs/01_core/08_docstrings.ipynb #006b
 def _commented(source, nodes) -> dict:
-    "Return {name: comment} for the `nodes` {name: syntax tree} with a comment next to or above them in `source`"
+    "Return the comment in `source` next to or above each node as {name: comment}; skip nodes without a comment"
     (comments, alone), joined = _comment_rows(source), {}
     for name, node in nodes.items():
         above = node.lineno
@@ -37,7 +37,9 @@ def _commented(source, nodes) -> dict:
 
 # %% ../../nbs/01_core/08_docstrings.ipynb #006c
 def _parameters(tree) -> dict: # {name: syntax tree}
-    "Return the parameters of a function or the fields of a class; 'return' marks the return value"
+    """Return a class's fields, or a function's parameters between the first and last lines of its signature
+
+    The key 'return' marks the return value."""
     if isinstance(tree, ast.ClassDef):
         return {line.target.id: line for line in tree.body if isinstance(line, ast.AnnAssign)}
     a = tree.args

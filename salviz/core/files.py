@@ -66,7 +66,7 @@ def read_lines(path) -> list: # of str
 
 # %% ../../nbs/01_core/01_files.ipynb #009
 def _fields(path, text):
-    "Return (number of the row's first line, fields) for each non-blank row of a CSV file"
+    "Return the non-blank rows of a CSV file as pairs (number of the row's first line, fields)"
     reader, rows, line = csv.reader(io.StringIO(text, newline=''), strict=True), [], 1
     limit = csv.field_size_limit(len(text) + 1) # fields may be longer than the csv module's default limit
     try:

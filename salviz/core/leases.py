@@ -84,7 +84,7 @@ class _LeaseFile:
         return max(now - then for now, then in zip(_clocks(), self._renewed))
 
     def _renew(self):
-        "Update the file's modification time if its content is unchanged and no other process has taken over the lease"
+        "Renew the lease by updating the modification time of its file; set `lost` if the lease is no longer held"
         began = _clocks()
         try:
             if self.file.read_bytes() != self._written: self.lost = True

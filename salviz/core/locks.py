@@ -32,7 +32,7 @@ def process_start(pid) -> str:
 
 # %% ../../nbs/01_core/13_locks.ipynb #lk06b
 def has_ended(who:dict): # None: unknown on this machine
-    "Return whether the process in the dict `who` has ended, or None if this is unknown on this machine"
+    "Return whether a recorded process has ended, or None if this machine cannot determine it"
     ours, theirs = (start.rpartition(':')[0] for start in (process_start(os.getpid()), who['started']))
     if not ours or (platform.node(), ours) != (who['host'], theirs): return None
     return process_start(who['process']) != who['started']

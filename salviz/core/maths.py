@@ -369,7 +369,7 @@ def spans_of(
 def pack_bits(
     x, # bool, any shape
 ):
-    "Pack `x` into (uint8 array, shape): eight positions per byte, highest bit first, in row-major order"
+    "Return the packed bits of `x` (uint8, highest bit first, in row-major order) and the shape of `x`"
     x = np.asarray(x)
     if x.dtype != bool: raise ValueError(f'only Boolean arrays can be packed into bits, got {x.dtype}')
     return np.packbits(x.ravel()), x.shape
@@ -396,7 +396,7 @@ def _mixed(x):
 
 # %% ../../nbs/01_core/06_maths.ipynb #071b
 def _keyed(example_id, shape, seed, step, stream, convert, dtype):
-    "Apply the function `convert` to the 32 random bits of each position and return an array of `dtype`"
+    "Apply `convert` to the 32 random bits of each position and return the results as an array of type `dtype`"
     golden, key = np.uint32(0x9e3779b9), np.zeros(1, np.uint32)
     for part in (seed, step, stream, example_id):
         part = np.atleast_1d(np.asarray(part, dtype=np.int64) & 0xffffffff).astype(np.uint32)

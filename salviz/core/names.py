@@ -67,7 +67,9 @@ def _seed_words(groups:dict) -> str: # {name: [seeds]}
 
 # %% ../../nbs/01_core/03_names.ipynb #009c
 def runs_words(groups:dict) -> str: # '' or a sentence
-    "Name the model, data and seeds of the runs in `groups` {name: [runs]}: 'MiniLM-L6, movie sentences; seeds 0, 1.'"
+    """Name the models, data and seeds of all runs in `groups`: 'MiniLM-L6, movie sentences; seeds 0, 1.'
+
+    `groups` is a dict {name: list of runs}."""
     configs = [r.config for runs in groups.values() for r in runs]
     def part(key):
         return [entry if isinstance(entry, dict) else dict(name=entry) for c in configs if (entry := c.get(key))]

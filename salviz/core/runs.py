@@ -323,7 +323,7 @@ class _RunReading(_RunSnapshots):
         step:int=-1, # a recorded step, or -1 for the last step of this probe, -2 for the step before, …
         probe:int=0, # number of the probe
     ) -> Snapshot:
-        "Return the snapshot of `probe` at `step`"
+        "Return the snapshot of one probe example at one recorded step"
         if step >= 0 and probe >= 0 and self._is_sound(path := self.path/snapshot_file(step, probe)):
             return self._load(path)
         paths, wrong = self._scan()
@@ -447,7 +447,7 @@ class _RunScores(_RunCheckpoints):
         self,
         split:str='validation', # one of `splits`
     ) -> dict: # {name: number} for each of `measures`, NaN where unknown
-        "Return the scores of the best checkpoint on `split`; runs recorded by earlier versions have only three splits"
+        "Return the best checkpoint's scores on one split; runs recorded by earlier versions have only three splits"
         check_choice('split', split, self.splits)
         names, summary = self.measures, self.summary
         if split == 'validation': rows = [r for r in self.eval_rows if r['step'] == self.best_step]
@@ -515,7 +515,7 @@ def _damaged_arrays(run, contents=False) -> list:
 
 # %% ../../nbs/01_core/15_runs.ipynb #080d
 def _damaged_values(run) -> list:
-    "Return the damage to the state and summary of the run, and subfolders that are not folders"
+    "Return the damage to the state, the summary and the subfolders of the run"
     out = []
     for name in ('state.json', 'summary.json'):
         try: run._values(name)
@@ -529,12 +529,14 @@ class _RunDamage(_RunScores):
     "Methods that find damaged files of a run"
     @property
     def damaged(self) -> list:
-        "The damaged files of the run as `Damage(file, reason)`; all other files are readable. `check` is more thorough"
+        """The damaged files of the run as `Damage(file, reason)`; all other files are readable
+
+        The method `check` is more thorough."""
         rows = self._parsed()[1] or _lost_rows(self)
         return [*rows, *self._scan()[1], *_damaged_values(self), *_damaged_arrays(self), *_damaged_checkpoints(self)]
 
     def check(self) -> list: # of `Damage`
-        "Read every byte of the run and of nested runs; return all damage, even if `damaged` does not list it"
+        "Return all damage to the run and to nested runs, after reading every byte of their files"
         for path in self._scan()[0].values():
             try: self._load(path)
             except (FileNotFoundError, ValueError): pass # from now on, `_scan` lists it as damaged
@@ -550,7 +552,9 @@ class _RunDamage(_RunScores):
 
 # %% ../../nbs/01_core/15_runs.ipynb #083
 def _split_rows(data:bytes, after_step):
-    "Split a metrics file into (lines up to `after_step`, later lines and scores); drop an incomplete last line"
+    """Split a metrics file into its rows up to `after_step` and its later rows, which include all score rows
+
+    An incomplete last line is dropped."""
     earlier, later = [], []
     for line in data.split(b'\n')[:-1]:
         line += b'\n'
@@ -562,7 +566,7 @@ def _split_rows(data:bytes, after_step):
 class _RunResuming(_RunDamage):
     "Methods that move the part of a run that a resumed run replaces"
     def _sweep(self):
-        "Remove the temporary files left behind by a killed process"
+        "Remove the temporary files and partly deleted checkpoints left behind by a killed process"
         for p in [*self.path.glob('.*.tmp'), *self.path.glob('*/.*.tmp')]: p.unlink(missing_ok=True)
         for p in self.path.glob('checkpoints/.removed-*'): shutil.rmtree(p, ignore_errors=True)
 
@@ -579,7 +583,10 @@ class _RunResuming(_RunDamage):
         self,
         after_step:int, # the step from which the run will resume; -1: move everything
     ) -> Path|None: # the new folder in superseded/, or None if there was nothing to move
-        "Move the summary, and snapshots, rows and checkpoints later than `after_step`, to a new folder"
+        """Move the part of the run after `after_step` to a new folder in superseded/
+
+        This part consists of later snapshots, rows and checkpoints, all score rows, incomplete checkpoints and the
+        summary. The config and state of the run are copied to the new folder."""
         check_lease(self.path)
         with self._writing:
             self._sweep()
@@ -782,7 +789,7 @@ def open_run(
 def _shown(run): return [k for k in run.measures if k != 'loss' or k == run.best_metric[0]]
 
 def _table_splits(run):
-    "Return the splits validation and test, and any further splits for which `run` has scores"
+    "Return the splits validation and test, and any further splits that have scores"
     _, *names = run.splits
     return [split for i, split in enumerate(names) if i < 2 or not all(map(math.isnan, run.scores(split).values()))]
 

@@ -253,7 +253,7 @@ def encode_snapshot(
     s:Snapshot,
     exact=False, # True: keep the precision of all numbers; False: use float16 where it is enough, see `_shrink`
 ) -> bytes:
-    "Encode `s` as a safetensors file"
+    "Encode the snapshot `s` as a safetensors file"
     stored, how = {}, {}
     for k, x in s.arrays.items():
         stored[k], how[k] = (_plain_memory(x), {}) if exact and x.dtype.kind in 'iuf' else _shrink(k, x)
@@ -367,7 +367,7 @@ def _decode_arrays(data):
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #sn14
 def snapshot_file(step:int, probe:int) -> str: # relative to the folder of a run
-    "Return the name of the file that stores the snapshot of `probe` at `step`"
+    "Return the path of a snapshot's file within the folder of a run"
     return f'snapshots/step-{step:08d}.probe-{probe:03d}.safetensors'
 
 def snapshot_numbers(name:str): # (step, probe); None if `name` is not the name of a snapshot

@@ -34,7 +34,7 @@ _fixed_kinds |= dict.fromkeys('\u0e33\u0eb3', 'm') | dict.fromkeys('\u17d2\u1039
 # %% ../../nbs/01_core/07_text.ipynb #006b
 @lru_cache(maxsize=None)
 def _kind(c):
-    "Return the kind of the character `c` as one letter; `_word` is matched against these letters"
+    "Return a one-letter category for the character `c`; the regular expression `_word` matches these letters"
     if c in _fixed_kinds: return _fixed_kinds[c]
     category = unicodedata.category(c)
     if category[0] in 'LN':
@@ -58,8 +58,10 @@ _word = re.compile(f"{_unit}(?:(?:[zj]+|['-])?{_unit})*"   # don't, mother-in-la
 def find_words(
     text:str,
 ) -> list: # [(start, end)] in characters, in order
-    """Return the words of `text`: runs of letters and digits, single symbols, and, in scripts without spaces,
-    single characters (ideographs, kana; Thai, Lao, Khmer and Burmese letters with their marks)"""
+    """Return the spans of the words in `text`
+
+    A word is a run of letters and digits, or a single symbol. In scripts without spaces, each character is a word:
+    an ideograph, kana, or a Thai, Lao, Khmer or Burmese letter with its marks."""
     return [m.span() for m in _word.finditer(''.join(map(_kind, text)))]
 
 # %% ../../nbs/01_core/07_text.ipynb #016
@@ -250,7 +252,7 @@ def _encoding_fault(tokenizer, is_pair, max_length) -> str: # '' if there is non
     return f'max_length must be greater than the number of special tokens, {specials}, got {max_length}'
 
 def _encode(tokenizer, firsts, seconds, max_length):
-    """Encode the texts `firsts`, paired with `seconds` unless it is None, and truncate them to `max_length` tokens
+    """Encode texts, or text pairs unless `seconds` is None, and truncate them to `max_length` tokens
 
     Return the encodings, the number of tokens cut from each encoding, and the encodings before truncation."""
     check_faults(_encoding_fault(tokenizer, seconds is not None, max_length))

@@ -80,7 +80,7 @@ def read_json(
 def _csv_cell(
     x, # value of a table cell
 ):
-    "Return `x`; make text printable, and put an apostrophe in front of text that looks like a formula"
+    "Make a text cell printable, with an apostrophe before it if it looks like a formula; return other values as is"
     if not isinstance(x, str): return x
     text = printable(x)
     if text.lstrip()[:1] in ('=', '+', '-', '@', '|', '%', '＝', '＋', '－', '＠'): return f"'{text}"

@@ -111,7 +111,7 @@ def _evaluated(annotation, module_names:dict):
 
 # %% ../../nbs/01_core/05_validation.ipynb #a05b
 def _parts(hint):
-    "Return (origin, arguments) of `hint`; a class without arguments is its own origin"
+    "Return the origin and the arguments of the type `hint`; a class without arguments is its own origin"
     origin = typing.get_origin(hint)
     return (typing.Union if origin is types.UnionType else origin or hint), typing.get_args(hint)
 
@@ -216,8 +216,8 @@ def _words(hint) -> str:
 def shown(x, most=60) -> str:
     """Describe `x` in an error message
 
-    Strings, numbers, paths and short collections are shown by their value, cut to `most` characters, other objects
-    by their type."""
+    Strings, numbers, paths and short collections are shown by their value, truncated to the length `most`. Other
+    objects are shown by their type."""
     is_value = x is None or isinstance(x, (str, bytes, Real, os.PathLike))
     is_short = isinstance(x, (list, tuple, dict, set)) and len(x) < 10
     if not is_value and not is_short: return f'a {type(x).__name__}'
@@ -257,7 +257,7 @@ def warn_caller(
     message:str,
     category:type[Warning]=UserWarning,
 ):
-    "Issue a warning that points to the line of code outside of libraries from which salviz was called"
+    "Issue a warning that points to the line of user code from which salviz was called"
     frame, level = sys._getframe(1), 2
     while frame and _is_library_code(frame): frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level if frame else 2)
@@ -292,7 +292,9 @@ def renamed_arguments(
 def _call_text(who, arguments:dict): return f'{who}({", ".join(f"{name}={shown(x)}" for name, x in arguments.items())})'
 
 def _with_groups(who, groups:dict, kwargs:dict) -> dict:
-    "Return `kwargs` with the fields of the classes in `groups` {argument: class} replaced by objects of these classes"
+    """Replace the fields of dataclasses in `kwargs` with one object per dataclass, and return the new arguments
+
+    `groups` is a dict {argument: dataclass}."""
     for name, kind in groups.items():
         old = {f.name: kwargs[f.name] for f in fields(kind) if f.name in kwargs}
         if not old: continue
@@ -349,7 +351,7 @@ def check_arguments(
 # %% ../../nbs/01_core/05_validation.ipynb #009e
 @lru_cache(maxsize=None)
 def validated(function:_Function) -> _Function:
-    "Wrap `function` with checks of its arguments against their annotations"
+    "Decorate a function so that its arguments are checked against their annotations"
     who, signature, _ = _checks_of(function)
     @wraps(function)
     def checked(*args, **kwargs):
@@ -386,7 +388,7 @@ def _readable(annotation, module_names):
 
 # %% ../../nbs/01_core/05_validation.ipynb #fca6aa99
 def readable_signature(function:Callable) -> inspect.Signature:
-    "Return the signature of `function` with readable types, which keep their ranges for `validated`"
+    "Return the signature of `function` with readable types; the decorator `validated` can still check their ranges"
     signature, module_names = inspect.signature(function), inspect.unwrap(function).__globals__
     parameters = [p.replace(annotation=_readable(p.annotation, module_names)) for p in signature.parameters.values()]
     return signature.replace(parameters=parameters,

@@ -115,7 +115,7 @@ def beyond_latin(text:str) -> list: # of characters
 def _with_minus(text): return text.replace('-', '−') if float(text) else text.removeprefix('-')
 
 def number_words(x, digits=2, otherwise='undefined') -> str:
-    "Format `x` with a fixed number of decimals (`digits`); the text for NaN and infinity is `otherwise`"
+    "Format `x` with a fixed number of decimals; return the text `otherwise` for NaN and infinity"
     if math.isfinite(x): return _with_minus(f'{x:.{digits}f}')
     return otherwise
 

@@ -1,4 +1,4 @@
-"Provide predictions, reveals, word marking and exercises for lessons, with their runs; torch is not required"
+"Provide predictions, reveals, word marking, exercises and example runs for lessons, without requiring torch"
 from salviz import lazy_names
 
 _modules = {

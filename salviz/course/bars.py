@@ -13,7 +13,7 @@ from ..core.validation import check_choice
 
 # %% ../../nbs/14_course/02_bars.ipynb #br06
 class Bars:
-    "A horizontal bar chart of means with intervals; a dashed line marks the mean of `reference`"
+    "A horizontal bar chart of means with intervals; a dashed line can mark the mean of a reference"
     def __init__(self,
         values,         # {name: (mean, low, high)}, or {name: number} without intervals
         what,           # the quantity and its unit, such as 'comprehensiveness'

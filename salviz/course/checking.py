@@ -190,7 +190,7 @@ def _in_time(
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-22
 def _error_message(error, answer, name):
-    "Return the message for an `error` that occurred while the student's function `answer` was checked"
+    "Return the message for an `error` raised while the student's function was checked"
     if isinstance(error, NotImplementedError): return f'`{name}` is not written yet.'
     if isinstance(error, _Unfit): return str(error)
     file = getattr(getattr(answer, '__code__', None), 'co_filename', None)
@@ -263,7 +263,6 @@ def _owner(case): return 'the right one is' if case.whose == 'example' else f"{c
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-27
 def _wrong_shape(exercise, case, value):
-    "Return the message for an answer of the wrong shape"
     return (f'`{exercise.name}` returns {_shape(value)}; it must return {_shape(case.truth)}. {exercise.asks}')
 
 def _place(case):
@@ -273,7 +272,7 @@ def _place(case):
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-27b
 def _try(exercise, answer, cases) -> CheckResult:
-    "Call the student's function `answer` on `cases` until a result is wrong, and return the verdict"
+    "Call the student's function on each of the `cases` until a result is wrong, and return the verdict"
     verdict = CheckResult(exercise)
     for case in cases:
         args = copy.deepcopy(case.args)
@@ -472,7 +471,7 @@ def framed(
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-34c
 def _verdict_html(verdict:CheckResult) -> str:
-    "Return the `verdict` as HTML without style sheet or script"
+    "Return the `verdict` as HTML without style sheets or scripts"
     body = '' if verdict.case is None else _drawn(verdict.case, verdict.value)
     title = f'{verdict.exercise.name}: {"right" if verdict.passed else "not yet"}'
     last = f'{_place(verdict.case)}:' if verdict.passed else ''

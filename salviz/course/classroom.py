@@ -46,7 +46,7 @@ _answer_code = re.compile(r'SVA1\.[\w-]+\.[0-9a-f]{8}', re.ASCII)
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl06b
 def _in_text(text, source):
-    "Return (source, reader function, input) for each code of marks or answers in the string `text`"
+    "Find the codes of marks and answers in a string, and return (source, reader function, input) for each code"
     if text.lstrip('\ufeff \t\r\n').startswith('{'): return []
     codes = [(read_code, code) for code in codes_in(text)]
     codes += [(_read_answers, code) for code in _answer_code.findall(text)]
@@ -103,7 +103,7 @@ def _read_handed(
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl09
 def _twins(sheets, of):
-    "Return the sheets without duplicates, and the duplicates as (counted sheet, excluded sheet, reason) tuples"
+    "Return the mark sheets without duplicates, and each duplicate as (counted sheet, excluded sheet, reason)"
     unique, doubled = {}, []
     for sheet in sheets:
         name = folded(sheet.nickname)
@@ -465,7 +465,7 @@ def _explained_words(
     sentences=None, # see `mark_set`
     explanations=('attention', 'integrated_gradients', 'gradient_norm'), # names of attributions
 ) -> dict: # {name: for each sentence an array of magnitudes, one per word}
-    "Explain the predicted label with each method, and return the magnitudes for each word"
+    "Explain the predicted labels with each method, and return the attribution magnitude of each word"
     from salviz.attribution.explanations import explain_data
     texts = list(mark_set(sentences).texts)
     settings = dict(tokenizer=tokenizer, words='sum', progress=False)

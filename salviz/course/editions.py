@@ -138,7 +138,9 @@ def called(
     notebook, # a source
     *names,   # names of functions
 ):
-    "Yield (function name, string arguments, cell) for each call to one of the named functions"
+    """Yield (function name, string arguments, cell) for each call to one of the named functions
+
+    The last positional argument of a `Reveal` call without keyword arguments is excluded."""
     for cell in notebook.cells:
         if cell.cell_type != 'code' or not any(f'{name}(' in cell_text(cell) for name in names): continue
         try: tree = ast.parse(cell_text(cell))

@@ -104,7 +104,7 @@ _measured = {
 
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-12b
 def _predict_of(sentence):
-    "Return a function that looks up the prediction for the words of a sentence, with or without one of them"
+    "Return a function that looks up the prediction for the whole sentence or for the sentence without one word"
     whole, without, without_all = _measured[sentence]
     words = sentence.split()
     def rest(x): return tuple(w for w in words if w != x)

@@ -111,7 +111,7 @@ def _source_tree():
 
 # %% ../../nbs/14_course/13_handout.ipynb #ho-09cb
 def _fits(tag, environment):
-    "Return whether a wheel with this platform tag fits the system that the markers `environment` describe"
+    "Return whether a wheel with this platform tag fits the system described by the markers in `environment`"
     sys_platform = environment['sys_platform']
     system = next((name for name, markers in _systems.items() if markers['sys_platform'] == sys_platform), sys_platform)
     machine = environment['platform_machine'].lower()

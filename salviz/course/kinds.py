@@ -145,7 +145,9 @@ def slope(
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd14
 def _wholes(values, below, most=None):
-    "Return whether `values` is a list of distinct non-negative integers below a limit"
+    """Return whether `values` is a list of distinct non-negative integers below a limit
+
+    If `most` is set, the list must also have from 1 to `most` items."""
     if not isinstance(values, (list, tuple)) or not all(_whole(v, below) for v in values): return False
     return len(set(values)) == len(values) and (most is None or 1 <= len(values) <= most)
 
@@ -223,7 +225,8 @@ def _interval(name, x):
 def _order_truth(truth, items, **_):
     """Return the interval of true values for each item
 
-    If `truth` is an order, the interval of an item starts and ends at its rank, counted from the last item."""
+    If `truth` gives only the order of the items, the interval of each item starts and ends at its rank, counted from
+    the last item."""
     if isinstance(truth, dict):
         if set(truth) != set(items):
             raise ValueError(f'truth must contain a number or (low, high) for each of {", ".join(map(repr, items))}, '

@@ -130,7 +130,7 @@ def checked_sheet(
     marks,      # flags of each sentence, or None
     source='',
 ) -> MarkSheet:
-    "Return the sheet of a student; raise a ValueError if it is not valid"
+    "Return the mark sheet of a student; raise a ValueError if it is not valid"
     name, count, problem = '', _quoted(marks), ''
     if isinstance(nickname, str): name = _clean_nickname(nickname)
     if isinstance(marks, (list, tuple)): count = f'{len(marks)} sentences'
@@ -293,5 +293,5 @@ class Marks(CourseWidget):
         return path
 
     def page_html(self) -> str:
-        "Return an HTML fragment for a page, which works without a kernel"
+        "Return an HTML fragment that works in a page without a kernel"
         return fragment(self.described())

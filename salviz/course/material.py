@@ -44,7 +44,7 @@ def _sentences(): return json.loads(shipped('sentences.json').read_text(encoding
 def course_sentences(
     part='mark', # 'mark' for the 20 sentences to mark, 'held' for 40 that are never used for training
 ) -> list: # of {'id': …, 'text': …, 'label': 0 (negative) or 1 (positive)}
-    "Return the sentences of the course to mark, or those held out from training"
+    "Return the course sentences for marking, or those held out from training"
     check_choice('course_sentences: part', part, ('mark', 'held'))
     return [dict(sentence) for sentence in _sentences()[part]]
 

@@ -33,7 +33,7 @@ from ..explorer.quantisation import json_text
 
 # %% ../../nbs/14_course/12_pages.ipynb #pg-06
 def _as_operator(symbol):
-    """Return a matched symbol, as <mo> if it is an operator or a bracket
+    """Return a matched symbol as MathML, in an <mo> element if it is an operator or a bracket
 
     The set-minus sign becomes a backslash."""
     sign = chr(int(symbol[1], 16))

@@ -204,7 +204,7 @@ class _Session:
         session.tell_of(self._changed)
 
     def add(self, predict):
-        "Register the prediction `predict` and restore its answer from this session or from the answer file"
+        "Register a prediction and restore its answer from this session or from the answer file"
         self.predictions[predict.name] = predict
         predict.observe(self._tell, 'answer')
         for entry in (session.entries.get(predict.name), self.on_file.get(predict.name)):
@@ -213,7 +213,7 @@ class _Session:
         self._tell()
 
     def take_up(self, predict, entry) -> bool:
-        "Copy valid answers from `entry` to the open prediction `predict`; return whether any were copied"
+        "Copy valid answers from `entry` to a prediction if it is still open; return whether any were copied"
         if not isinstance(entry, dict) or entry.get('id') != predict.id or predict.answer['state'] != 'open':
             return False
         try: checked = session.checked_entry(predict.query, entry, predict.id)
@@ -222,7 +222,7 @@ class _Session:
         return checked['state'] != 'open'
 
     def of_class(self, predict):
-        "Return the class's valid answers to the prediction `predict`, or None if there are none"
+        "Return the class's valid answers to a prediction, or None if the class has no answers to this question"
         of_class = self.classmates.get(predict.name)
         if not of_class or (of_class['id'], of_class['kind']) != (predict.id, predict.query.kind): return None
         fitting = dict(first=[], second=[], confidence=[])

@@ -70,7 +70,7 @@ def _marks_as_saliency(
     texts, marks, # for each text flags of its words
     tokenizer,
 ): # function(model, batch, classes) -> [batch, tokens], for `SalLM`
-    "Return a function that returns `marks` as the saliency of `texts`"
+    "Return a saliency function that returns `marks` for the `texts`, and NaN for other texts"
     import torch
     from salviz.core.text import align_batch
     from salviz.data.columns import token_values
@@ -257,7 +257,6 @@ _explanations_compared = ('attention', 'rollout', 'gradient_norm', 'input_x_grad
                          'occlusion')
 
 def _comprehensiveness(model, texts, tokenizer, seed=0) -> dict: # {explanation: one number per text}
-    "Return the comprehensiveness of each explanation for each text"
     from salviz.analysis.faithfulness import faithfulness_data
     measured = faithfulness_data(model, texts, list(_explanations_compared), tokenizer, flips=False, seed=seed)
     return {name: x['aopc_comprehensiveness'].tolist() for name, x in measured.items()}
@@ -342,7 +341,7 @@ def make_course(
     folder, # new folder
     seeds=(0, 1, 2), # seeds of the classifiers; the runs come from the first
 ):
-    "Train and measure everything in the course; write the runs as NAME.tar.xz, sentences.json and tables.json"
+    "Train and measure everything in the course; write NAME.tar.xz for each run, sentences.json and tables.json"
     from salviz.recipes import pack_example_run
     folder = Path(folder).resolve()
     if folder.exists(): raise FileExistsError(f'make_course: {folder} already exists; choose another folder')

@@ -83,7 +83,9 @@ def checked_entry(
     entry,       # entry from a page or a file
     id='',       # id of the question
 ) -> dict:
-    "Validate an entry and return it as `commit`, `discuss` and `reveal` do; raise a ValueError if it is not valid"
+    """Validate an entry and return it in the format of `commit`, `discuss` and `reveal`
+
+    Raise a ValueError if the entry is not valid."""
     if not isinstance(entry, dict) or entry.get('state') not in states or entry.get('kind') != query.kind:
         raise ValueError(f'an entry must have the kind {query.kind!r} and one of the states {", ".join(states)}; '
                          f'got {shown(entry)}')
@@ -155,7 +157,7 @@ entries = {}    # entries of this session, by name
 _listeners = [] # called with the name of a changed entry
 
 def tell_of(listener) -> None:
-    "Call a function with the name of every entry that changes from now on"
+    "Register a function to call with the name of each entry that is stored from now on"
     _listeners.append(listener)
 
 def store(name:str, entry:dict) -> None:
@@ -249,7 +251,8 @@ def _check_file(content, name, kind):
 def _sound(content, problem_of, name, left_out):
     """Return the valid entries of a file
 
-    A message about damaged entries is appended to the list `left_out`; if it is None, a ValueError is raised."""
+    A message about damaged entries is appended to the list `left_out`. Without this list, a ValueError is raised
+    instead."""
     problem = ''
     if not isinstance(content, dict): problem = f'must contain entries by name, got {shown(content)}'
     elif len(content) > _most_entries: problem = f'has {len(content)} entries, more than {_most_entries}'

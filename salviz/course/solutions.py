@@ -29,7 +29,7 @@ def occlusion(predict, words):
 
 # %% ../../nbs/14_course/09_solutions.ipynb #so-11
 def token_f1(chosen, marked):
-    "Return the F1 of two sets of words, given as flags"
+    "Return the F1 of two sets of words, each a Boolean array"
     both = (chosen & marked).sum()
     if both: return 2*both / (chosen.sum() + marked.sum())
     return 0.
@@ -48,7 +48,7 @@ def disagreements(values):
 
 # %% ../../nbs/14_course/09_solutions.ipynb #so-14
 def saliency_target(saliency, is_special, top_share):
-    "Return equal weights on the fraction `top_share` of tokens with the highest `saliency`, and 0 elsewhere"
+    "Return equal weights on the fraction `top_share` of ordinary tokens with the highest `saliency`, else 0"
     places = np.flatnonzero(~is_special)
     k = max(1, math.ceil(top_share*len(places) - 1e-6))
     highest = places[np.argsort(-saliency[places], kind='stable')[:k]]
@@ -73,7 +73,7 @@ def marks_target(votes, word_ids):
 
 # %% ../../nbs/14_course/09_solutions.ipynb #so-20
 def lowest_words(saliency, word_ids, share):
-    "Return flags of the fraction `share` of words with the lowest `saliency`"
+    "Return a mask of the words with the lowest `saliency`; `share` is the fraction of words to select"
     is_word = word_ids >= 0
     of_words = np.bincount(word_ids[is_word], saliency[is_word])
     low = np.zeros(len(of_words), bool)
@@ -81,7 +81,7 @@ def lowest_words(saliency, word_ids, share):
     return low
 
 def replacement(words, low):
-    "Return `words` with each `low` word replaced by the kept word before it"
+    "Return `words` with each `low` word replaced by the kept word before it, or else by the first"
     kept = [i for i in range(len(words)) if not low[i]]
     def nearest(i): return max((j for j in kept if j <= i), default=kept[0])
     return [words[nearest(i)] for i in range(len(words))]

@@ -161,7 +161,7 @@ def with_columns(
     where,         # name of the split, for errors
     align=None,    # function of (texts, pairs) -> `TokenText`s; None if the examples are not texts
 ):
-    "Return `encoded` with the additional columns of `part` (the raw split), aligned with the tokens if necessary"
+    "Add the additional columns of the raw split `part` to the `encoded` split, aligned with tokens if necessary"
     names, part = [name for name in kinds if name in part.column_names], part.with_format(None)
     along = [name for name in names if kinds[name][0] in ('rationale', 'words')]
     aligned = {name: [] for name in along}

@@ -36,7 +36,7 @@ def _merged(
 _readings = 'any', 'majority', 'share'
 
 def _word_fractions(text, pieces, fractions):
-    "Return for each word of `text` the largest of the `fractions` of overlapping `pieces`, or 0"
+    "Return, for each word of `text`, the largest of the `fractions` of the `pieces` that overlap it, or 0"
     of_characters = np.zeros(len(text))
     for (start, end), fraction in zip(pieces, fractions): of_characters[start:end] = fraction
     return [float(of_characters[start:end].max()) for start, end in find_words(text)]
@@ -267,14 +267,15 @@ def _combined(texts, people, annotators):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #486bde3c
 def _majority(classes):
-    "Return the class that makes up more than half of `classes`, or None"
+    "Return the class that makes up more than half of the `classes`, or None"
     label, count = Counter(classes).most_common(1)[0]
     return label if count > len(classes)/2 else None
 
 def _of_people(texts, people, classes, annotators):
-    """Return an example with the majority class of `classes` and the combined rationale of several annotators
+    """Return an example with the majority class and the combined rationale of several annotators
 
-    Return None if there is no majority. If `people`, the list of their spans, is empty, the rationale is None."""
+    Return None if no class has a majority. The rationale is None if `people` (a list of spans per annotator) is
+    empty."""
     if not classes: raise ValueError('no field contains a class; pass the name of the field with label=')
     label, rationale = _majority(classes), None
     if label is None: return None
@@ -287,7 +288,9 @@ def _only(x):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #08c55a74
 def _regions(result, texts, names, span_labels) -> tuple: # (spans [segment, start, end], {name of the choice: class})
-    "Return the spans and choices in the `result` of one Label Studio annotation of the text fields in `names`"
+    """Return the spans and choices in the `result` of one Label Studio annotation
+
+    Unless `span_labels` is None, spans without one of these labels are omitted. `names` contains the text fields."""
     spans, choices = [], {}
     for item in result:
         value = item.get('value') or {}
@@ -375,7 +378,7 @@ def _export_of(rows, text) -> tuple: # (rows, function that makes their reader, 
 
 # %% ../../nbs/02_data/02_rationales.ipynb #023
 def _in_the_form(example, annotators):
-    "Return `example`; if `annotators` is 'share', convert its spans (of one annotator) to fractions per word"
+    "Return an `example`; if `annotators` is 'share', its spans (of one annotator) become fractions per word"
     rationale = example and example['rationale']
     if annotators == 'share' and rationale is not None and all(isinstance(mark, list) for mark in rationale):
         texts = [example[side] for side in ('text', 'text_pair') if side in example]

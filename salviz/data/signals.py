@@ -497,7 +497,7 @@ def _samples(rng, n, layout, process, steps, features, mu, noise, sampling):
 
 # %% ../../nbs/02_data/01_signals.ipynb #056
 def _layout(layout, positional):
-    "Return `layout` as a `Layout`, and the names of its classes"
+    "Return a `Layout` for `layout` (a name or a `Layout`) and `positional`, and the names of its classes"
     if isinstance(layout, str):
         if layout not in _layouts:
             raise ValueError(f'layout must be one of {", ".join(_layouts)}, or a Layout, got {layout!r}')
@@ -576,7 +576,7 @@ class SignalCollator:
 
     The batch contains pixel_values [B, C, H, W] or values [B, T, F], and labels and example_id [B]."""
     def __call__(self, rows:list) -> dict:
-        "Return `rows` as tensors, with `informative` [B, T, F] if the rows have it"
+        "Return `rows` as tensors, including the mask `informative` [B, T, F] if the rows have it"
         types = dict(pixel_values=torch.float32, values=torch.float32, labels=torch.long, example_id=torch.long,
                      informative=torch.bool)
         def column(name): return np.stack([row[name] for row in rows])

@@ -162,7 +162,7 @@ other_splits = dict(dev='validation', valid='validation', val='validation', eval
 
 # %% ../../nbs/02_data/00_texts.ipynb #020
 def refuse_rows(bad, split, what):
-    "Raise a `ValueError` if the list `bad` of row numbers is not empty; the message begins with `what`"
+    "Raise a `ValueError` that begins with the description `what` if `bad` lists any row numbers"
     if len(bad):
         raise ValueError(f'{what} in {len(bad)} row{"s" * (len(bad) > 1)} of {split} (first: row {bad[0]}, '
                          'counted from 0)')
@@ -180,7 +180,7 @@ def _visible(name) -> str:
 def check_column(table, name, split, argument):
     """Raise a `ValueError` unless exactly one column of `table` is called `name`
 
-    `argument` is the name of the user's argument, for the error message."""
+    The error message begins with `argument`, the name of the user's argument."""
     columns = _column_names(table)
     count = sum(isinstance(name, str) and c == name for c in columns)
     if count == 1: return
@@ -204,7 +204,7 @@ def _missing(x):
 
 # %% ../../nbs/02_data/00_texts.ipynb #020d
 def _good_texts(texts, where, column='the text'):
-    """Return `texts`; raise a `ValueError` that names the split and the column if one of them is unusable
+    """Check `texts` and return them; raise a `ValueError` that names the split and the column of an unusable text
 
     Every text must be a non-blank string without unpaired surrogates."""
     are_good = {*map(type, texts)} <= {str} and all(map(str.strip, texts)) and not any(map(_half.search, texts))
@@ -290,7 +290,7 @@ def _plain(x):
 def _plain_labels(table, name, split, **reading):
     """Return the labels in the column called `name`; raise a `ValueError` for missing or invalid labels
 
-    `reading` contains arguments of `written_labels`."""
+    The keyword arguments `reading` are passed to `written_labels`."""
     values = _label_values(table, name, split, **reading)
     odd = [i for i, x in enumerate(values) if isinstance(x, (bytes, dict, set))]
     if odd: refuse_rows(odd, split, f'the label is neither a name nor a number (type {type(values[odd[0]]).__name__})')
@@ -300,7 +300,9 @@ def _plain_labels(table, name, split, **reading):
 
 # %% ../../nbs/02_data/00_texts.ipynb #023c
 def _names_problem(names, wanted, stored, labels) -> str:
-    "Describe the problem with the class `names` from `wanted`, `stored` or `labels`; '' if there is none"
+    """Describe the problem with the class `names`; return '' if there is none
+
+    The names come from the user (`wanted`), the data (`stored`) or the `labels`."""
     if wanted is None and stored is None and any(isinstance(x, float) for x in labels):
         return "the labels are numbers with fractions, which cannot be classes; omit task, or pass task='regression'"
     if wanted is None and (problem := _alike_problem(names)): return problem
@@ -311,7 +313,7 @@ def _names_problem(names, wanted, stored, labels) -> str:
     return ''
 
 def _class_names(train, feature, wanted):
-    "Return the class names: `wanted` (from the user), those stored in `feature`, or the labels found in `train`"
+    "Return the class names: the user's (`wanted`), those stored in `feature`, or the labels found in `train`"
     stored = getattr(feature, 'names', None)
     names, labels = stored, {*train}
     if wanted is not None: names = [str(x) for x in wanted]
@@ -607,7 +609,7 @@ def _source_name(source):
 
 # %% ../../nbs/02_data/00_texts.ipynb #045
 def _dataset(columns, types, source, called=None):
-    "Return a Dataset of `columns` with their `types`; if `called` is None, name it after its `source`"
+    "Return a Dataset of `columns` with their `types`, named `called` or, if this is None, after its `source`"
     features = Features({name: types[name] for name in columns})
     if called is not None and not (isinstance(called, str) and called.strip()):
         raise ValueError('name must be the name of the data for captions, such as "film reviews", or None; '
@@ -1071,7 +1073,7 @@ def _beyond_json(x):
                     'remove the column, or convert it to text')
 
 def _undecoded(part, name):
-    "Return `part` with undecoded files in the column called `name` if the column contains images, audio or video"
+    "Return the split `part`, without decoding of the column `name` if it contains images, audio or video"
     decoded = getattr(part.features[name], 'decode', None)
     if decoded: return part.cast_column(name, replace(part.features[name], decode=False))
     return part

@@ -95,7 +95,7 @@ def vector_replies(
     sources:list,  # one `ModelAccess` per run
     question:dict, # {id, run, texts: a list of one text or a text pair, choice, layer, head, length}
 ): # generator of (content of a message, its buffers)
-    "Yield an answer of one part: the tokens and a frame with the vectors of one head, or an `error`"
+    "Yield a one-part answer: the tokens and a frame with the vectors of one head, or an `error`"
     names = 'texts', 'choice', 'layer', 'head', 'length'
     source, arguments = sources[question['run']], [question[name] for name in names]
     try:

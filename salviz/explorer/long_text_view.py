@@ -43,7 +43,8 @@ def unit_bounds(
 ) -> dict: # {'tokens', 'words', 'sentences': int [units + 1]}
     """Return the positions where tokens, words and sentences start, with the length of the text at the end
 
-    Words or sentences are left out if their bounds are unknown, or if their number is 1 or the number of tokens."""
+    Words or sentences are left out if their bounds are unknown, if there is only one, or if there are as many as
+    tokens."""
     n, bounds = len(text.labels), dict(words=text.words, sentences=np.array([0] + [s['stop'] for s in sentences]))
     return dict(tokens=np.arange(n + 1)) | {k: b for k, b in bounds.items() if b is not None and 1 < len(b) - 1 < n}
 
@@ -54,7 +55,7 @@ def overview_codes(x:np.ndarray) -> np.ndarray: # uint8, shape of `x`
     return np.where(x > 0, np.rint(254*np.cbrt(x)).clip(1, 254), 0).astype(np.uint8)
 
 def packed_overview(overview, head:int) -> list: # of bytes, one entry for each level, the finest level first
-    "Return the codes of one head of an `Overview` as bytes per level: first the maxima, then the means"
+    "Return the codes of one head of an `Overview`: for each level, the bytes of the maxima and then of the means"
     return [b''.join(overview_codes(x[head]).tobytes() for x in pair) for pair in zip(overview.maxima, overview.means)]
 
 # %% ../../nbs/12_explorer/17_long_text_view.ipynb #lt012

@@ -34,7 +34,7 @@ def chosen(
 ) -> tuple: # (probes, steps) to read from this run
     """Return the examples and steps to read from a run
 
-    For a run to compare with, requested numbers that it does not contain are dropped. If none remain, all are read."""
+    Requested numbers that a comparison run does not contain are dropped. If none remain, all are read."""
     if first: return probes, steps
     def common(have, wanted):
         if wanted is None: return None

@@ -105,7 +105,7 @@ _page_magic = b'SVP1'
 
 # %% ../../nbs/12_explorer/03_page_compression.ipynb #035b
 def _write_page(frames, plans):
-    "Return the bytes of a page with `frames` that are written according to `plans`"
+    "Write `frames` according to `plans`, and return the bytes of the page"
     directory, streams = [], []
     for frame, plan in zip(frames, plans):
         blocks = {name: (spec, None if codes is None else codes.tobytes()) for name, (spec, codes, *_) in plan.items()}

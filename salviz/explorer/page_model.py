@@ -56,7 +56,8 @@ def model_bytes(
 ) -> bytes:
     """Pack a prepared model into the file that weights.js reads
 
-    If the model `base` has the same layout, the file contains the difference from its weights."""
+    If `base` is a model with the same layout, the file contains the differences from its weights. A tokenizer equal
+    to that of `base` is omitted."""
     arrays, payload = _payload(model)
     header = dict(model.header, template=_template(model, name), arrays=arrays)
     if base is not None:

@@ -80,7 +80,7 @@ def _level_code(
 
 # %% ../../nbs/12_explorer/01_quantisation.ipynb #cd062b
 def _level_value(code, scale) -> np.ndarray: # float32
-    "Decode bytes [..., query, key] from `_level_code` with the `scale` [...] of each map, with NaN for byte 0"
+    "Decode the bytes of `_level_code` with the `scale` of each map; byte 0 becomes NaN"
     t = np.arange(-128, 128)/127
     values = np.where(np.arange(256) == 0, np.nan, t*abs(t))
     return (values[np.asarray(code, np.uint8)]*np.asarray(scale)[..., None, None]).astype(np.float32)
@@ -130,7 +130,7 @@ def order_code(
 
 # %% ../../nbs/12_explorer/01_quantisation.ipynb #cd068b
 def order_value(rest, codes) -> np.ndarray: # uint8 [..., n]
-    "Decode ranks from `codes` and from `rest`, the result of `order_code`"
+    "Decode ranks from the result of `order_code` (`rest`) and the same `codes`"
     shape, n = np.shape(rest), np.shape(rest)[-1]
     rest, c = np.reshape(rest, (-1, n)), np.reshape(codes, (-1, n))
     higher, has_equal = np.divmod(rest.astype(np.int16) - 1, 2)

@@ -32,7 +32,7 @@ from ..views.trade_off import trade_off
 def _run_of_snapshots(snapshots):
     """Wrap a list of `Snapshot` objects in an object with the attributes of a `Run`
 
-    Its method `put` adds or replaces a snapshot."""
+    The object's `put` method adds or replaces a snapshot."""
     if not snapshots: got = 'an empty list'
     else: got = next((f'{type(o).__name__!r}' for o in snapshots if not isinstance(o, Snapshot)), None)
     check_faults(got, 'a run must be a Run, its path, or a list of at least one Snapshot, got ')
@@ -284,7 +284,7 @@ class HeadRows:
         return bool(complete) and complete[-1] < step
 
     def forget(self, step):
-        "Discard the row of `step`, so that `more()` recomputes it in its next call"
+        "Discard the row of the given `step`, so that the next call of `more` recomputes it"
         self._rows.pop(step, None)
 
     def _row_of(self, step, probes): # a row, None without attention between tokens

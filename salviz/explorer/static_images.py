@@ -54,7 +54,8 @@ class Selection:
         """Return the selected snapshot, or one at which the method was active
 
         If the method was not active at the selected step, return the newest recorded snapshot of the example with an
-        active method. Only the last snapshots (`most`) are searched. If none is found, return the selected snapshot."""
+        active method. The argument `most` limits the number of recorded steps that are searched, starting from the
+        last. If none is found, return the selected snapshot."""
         def tells(snapshot): return {'attention_attribution', 'guided'} & set(snapshot.arrays)
         if self.run is None or tells(self.snapshot): return self.snapshot
         steps = [step for step, probe in self.run.recorded if probe == self.snapshot.probe][:-most - 1:-1]
@@ -166,7 +167,7 @@ def _compare_part(selection, width) -> _Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #022
 def _sentence_part(selection, width) -> _Part:
-    """Return the part that shows the answer to some tasks or, for others, the sentence with coloured tokens
+    """Return the part that shows the model's answer or, for tasks without such a view, the coloured sentence
 
     Colours show saliency. Without saliency, they show the attention of the pooled row, or the mean over the rows of
     ordinary tokens if no row is pooled."""

@@ -14,13 +14,13 @@ import numpy as np
 
 # %% ../../nbs/12_explorer/05_transfer.ipynb #289bb8a3
 def in_marimo():
-    "Return the module marimo if this process runs a marimo notebook, else None"
+    "Return the `marimo` module if this process runs a marimo notebook, else None"
     marimo = sys.modules.get('marimo')
     return marimo if marimo and marimo.running_in_notebook() else None
 
 # %% ../../nbs/12_explorer/05_transfer.ipynb #006
 class ThrottledWorker:
-    "A worker that calls a function in a separate thread at a limited rate, combining the requests in between"
+    "A worker that calls a function in a separate thread at a limited rate and merges requests between calls"
     def __init__(self, act, rate=10):
         self.act, self.gap, self.error = act, 1/rate, None
         self._turn, self._due, self._last, self._thread = threading.Condition(), None, -np.inf, None
@@ -62,7 +62,7 @@ class ThrottledWorker:
             except Exception as e: self.error = e
 
     def flush(self, timeout=30.):
-        "Wait until all requested calls have finished; re-raise the exception if `act` raised one"
+        "Wait until all requested calls have finished; re-raise an exception that the function raised"
         with self._turn: done = self._turn.wait_for(lambda: self._due is None and not self._is_acting, timeout)
         if not done: raise TimeoutError(f'the requested calls did not finish within {timeout:g} seconds')
         if self.error is not None: error, self.error = self.error, None; raise error
@@ -72,7 +72,7 @@ def _evenly_spaced(
     steps,  # sorted
     k:int,  # maximum number of steps to keep
 ) -> list:
-    "Return at most `k` of `steps`: the first, the last and evenly spaced steps between them"
+    "Return at most `k` of the `steps`: the first, the last and evenly spaced steps between them"
     if k >= len(steps): return list(steps)
     if k > 0: return [steps[i] for i in np.unique(np.linspace(len(steps) - 1, 0, k).round().astype(int))]
     return []
@@ -97,7 +97,7 @@ class TransferPlan:
         return places
 
     def add(self, key, size):
-        "Add the frame `key` with its `size` in bytes to the plan, and drop frames if the plan exceeds its limits"
+        "Add a frame and its `size` in bytes to the plan, and drop frames if the plan exceeds its limits"
         if key not in self.sizes: self.planned.add(key)
         self.sizes[key] = size
         self._fit()

@@ -72,7 +72,8 @@ class _Inbox(_DescribedRuns):
     def _notice(self, run:int, item):
         """Queue the new `item` if it is a snapshot, and schedule a delivery
 
-        The training thread calls this method for every new snapshot or row of metrics."""
+        The training thread calls this method for every new snapshot or row of metrics. Snapshots of examples or
+        steps that the explorer does not show are ignored."""
         if isinstance(item, Snapshot):
             if any(c is not None and x not in c for c, x in zip(self._chosen, (item.probe, item.step))): return
             with self._lock:
@@ -213,7 +214,7 @@ class _Delivery(_Rows):
             state[f'slot_{slot}'] = b''
 
     def _deliver(self, seconds=.1, send=True):
-        "Plan, pack and send one round"
+        "Prepare one round of data and send it, or only store it if `send` is False"
         self._take()
         state = {}
         self._drop(state)
@@ -314,7 +315,7 @@ class ExplorerView(_Delivery, _ModelQueries, anywidget.AnyWidget):
         if self._wanted() or self._with_heads: self._sender.call()
 
     def get_state(self, key=None, drop_defaults=False):
-        "Return the state of the traits and of the sent data"
+        "Return the values of the traits and of the sent data, or only those named in `key`"
         if isinstance(key, str): keys = [key]
         else: keys = key
         with self._lock:

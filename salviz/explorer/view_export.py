@@ -31,7 +31,7 @@ def _has_map(s, name, place):
 
 # %% ../../nbs/12_explorer/13_view_export.ipynb #006b
 def _regions_in(selection) -> list: # [(name of the overlay, name of the evidence)]
-    "Return the regions that were recorded for the head in view, or an empty list if the view shows a mean over heads"
+    "Return the regions recorded for the head in view, or an empty list if no single head is in view"
     names = dict(candidates='discard_candidates', discarded='discarded')
     if selection.entry['kind'] != 'head': return []
     layers, layer = selection.snapshot.layers, selection.entry.get('layer')

@@ -169,7 +169,7 @@ def _opened(run):
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #050
 def _same(sentence, m, probe):
-    "Return True if `sentence` is the example with the number `probe` in the run that `m` describes"
+    "Return True if `sentence` is example number `probe` of the run that `m` describes"
     return any(one['id'] == probe and same_probe(one) == same_probe(sentence) for one in m['probes'])
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #050b
@@ -237,7 +237,7 @@ def _watch(
     background, # the running computation of `explore`
     offer,      # text shown next to the progress bar
 ):
-    "Wait for a background computation, with a progress bar after one second"
+    "Wait for a background computation, and show a progress bar after one second"
     from tqdm import tqdm
     with tqdm(total=background.total, unit=background.unit, delay=1, leave=False, dynamic_ncols=True) as bar:
         bar.set_postfix_str(offer, refresh=False)
@@ -452,7 +452,7 @@ class _Export(_TrainingEnd):
         return state | dict(run=at, probe=selection.snapshot.probe, step=selection.snapshot.step, entry=selection.entry)
 
     def _show_state(self, state):
-        "Apply `state` to this explorer and to open browsers"
+        "Apply a view state to this explorer and to open browsers, and redraw the image"
         self._send_state({k: v for k, v in _checked_state(state).items() if k not in _passing})
         self.refresh()
 
@@ -637,7 +637,7 @@ class _Intervening(_WithMarks):
         intervention:Intervention|None=None, # change of the model's attention or input; None: end the experiment
         saliency:str='input_x_gradient',     # attribution, one of those in the panel
     ) -> 'tuple[Snapshot, Snapshot]': # the selected sentence: first without, then with the intervention
-        """Run the model on the selected sentence with and without `intervention`, and show both in the panel 'own'
+        """Run the model on the selected sentence with and without `intervention`; show both results in panel 'own'
 
         A run needs a saved checkpoint, or a model in `Explorer(run, model=(model, tokenizer))`.
 

@@ -44,7 +44,7 @@ def _names_in(view) -> list:
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #b1d830ea
 def _found(name, existing):
-    "Return the spelling of `name` in the list of `existing` names (for example, a method's title), or None"
+    "Return the form of `name` that occurs in the list `existing`, such as a method's title, or None"
     spellings = name, methods_words(str(name)), plain_series_name(name)
     return next((spelling for spelling in spellings if spelling in existing), None)
 
@@ -228,7 +228,7 @@ def limited(
     view,
     limits, # (lowest, highest) of the axis of values, or {'x' or 'y': (lowest, highest)}
 ) -> tuple: # (view, {axis: limits})
-    "Return `view` with the given axis or colour limits and a note on values beyond them, and {axis: limits}"
+    "Return `view` with the given limits and a note on values beyond them, and a dict of the axis limits"
     if isinstance(view, Grid): return _limited_grid(view, limits), {}
     if isinstance(view, MapPanels): return _limited_maps(view, limits), {}
     if not isinstance(limits, Mapping): limits = {_value_axis(view): limits}
@@ -299,7 +299,7 @@ def arranged(
     view,
     names:Mapping|None=None, order:Sequence|None=None, colours=None, limits=None,
 ) -> tuple: # (view, {name: colour}, {axis: limits})
-    "Apply `names`, `order` and `limits` to `view`; return it with the colours and axis limits to draw it with"
+    "Apply `names`, `order` and `limits` to `view`; return the view, the colours by name and the axis limits"
     of_names, ends = {}, {}
     if colours is not None: of_names = _chosen_colours(view, colours)
     if order is not None: view = ordered(view, order)
@@ -316,7 +316,7 @@ _colour_words = {r'\borange\b': 'the upper end of the scale', r'\bblue\b': 'the 
                  r'\bdarker is larger\b': 'see the colour bar'}
 
 def with_other_colours(view, maps):
-    "Return `view`; if `maps` is not empty, its caption names the ends of the scale instead of colours"
+    "Return `view`; if `maps` is not empty, its caption describes the ends of the colour scale without colour names"
     if not maps: return view
     caption = view.caption
     for pattern, words in _colour_words.items(): caption = re.sub(pattern, words, caption)

@@ -204,7 +204,8 @@ def _cell_texts(
 ) -> tuple:
     """Format the numbers for cells that are `cell_width` points wide, with as many decimals as fit
 
-    Numbers have up to 3 decimals in a `whole` grid, and up to 2 decimals and no leading zero in a map of many heads."""
+    If `whole`, numbers have up to 3 decimals; otherwise, they have up to 2 decimals and no leading zero. If any
+    magnitude is 100 or more, they have no decimals."""
     top = np.nanmax(np.abs(values))
     ways = (2, 6), (2, 5), (1, 6), (1, 5)
     if whole: ways = (3, 6), (2, 6), (1, 6)
@@ -437,7 +438,8 @@ def _column(size, head, means, deviations, stars, best):
     """Lay out a table column; `size` is the font size in points
 
     Return a dict with the `lines` of the heading, the `means`, the text after each mean (`tails`) and the `best`
-    cells. It also contains the widths of the means (`left`), of the `numbers`, and of the column (`width`)."""
+    cells. It also contains three widths: `left` of the means, `numbers` of the means with their tails, and `width`
+    of the column."""
     tails = [' '.join(filter(None, ['± ' + d if d else None, s])) for d, s in zip(deviations, stars)]
     left = max(text_width(m or '–', size, weight_of(b)) for m, b in zip(means, best))
     right = max((text_width(t, size) + 3 for t in tails if t), default=0)

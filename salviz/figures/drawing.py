@@ -227,7 +227,7 @@ def _map_faults(cmap):
 def chosen_maps(
     cmap, # name of a colour map, a colour map, or a list of them; None: those of the library
 ) -> dict: # {'sequential' or 'signed': colour map}
-    "Return the colour maps for a `Look`: {'sequential' or 'signed': colour map}"
+    "Return the colour maps for a `Look` as a dict {'sequential' or 'signed': colour map}"
     if cmap is None: return {}
     names = list(cmap) if isinstance(cmap, (list, tuple)) else [cmap]
     for fault in _map_faults(names): raise ValueError(f'figure: {fault}')
@@ -446,7 +446,7 @@ _cut_texts = ContextVar('cut', default=None) # {shortened text: text} inside `cu
 # %% ../../nbs/11_figures/00_drawing.ipynb #021s
 @contextmanager
 def cut_texts():
-    "Collect the strings that are shortened by `fitted` in a `with` block, as {shortened text: text}"
+    "Collect the strings that the function `fitted` shortens in a `with` block, as {shortened text: text}"
     token = _cut_texts.set({})
     try: yield _cut_texts.get()
     finally: _cut_texts.reset(token)
@@ -464,7 +464,9 @@ def wrapped(text, width, size, weight='normal', unit=r'\S+\s*'):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #021sc
 def in_lines(text, width, size, most=2, weight='normal'):
-    "Break `text` into lines up to `width` points wide, and shorten the last line if there are more than `most`"
+    """Break `text` into lines up to `width` points wide
+
+    The maximum number of lines is `most`; the last line is shortened if necessary."""
     lines = wrapped(text, width, size, weight)
     if len(lines) <= most: return lines
     return [*lines[:most - 1], fitted(' '.join(lines[most - 1:]), width, size, weight)]
@@ -570,7 +572,7 @@ def thinned_note(ticks):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #030
 class Picture(Figure):
-    """A matplotlib figure that a notebook shows without pyplot, with its fonts, caption and citations"""
+    "A matplotlib figure that stores its fonts, caption and citations, and that notebooks show without pyplot"
     families, scale = (_font,), 1.   # fonts of its texts; factor by which all sizes are enlarged
     settings = None                  # settings of matplotlib with which it was drawn, see `user_settings`
     # caption; sentences that it leaves out; lines on how it was made; BibTeX entries
@@ -663,7 +665,7 @@ class Sheet:
         self.width, self.body = full, height
 
     def put(self, fig, top, whole, left, page):
-        "Place the sheet on `fig`, `top` and `left` points from its edges, and write the heading and notes"
+        "Place the sheet at (`left`, `top`) on `fig`, in points from the top left corner; write the heading and notes"
         self.fig, self.left, self.top, self.whole, self.page = fig, left, top + self.head, whole, page
         y = self.margin - self.head
         for text, size, weight, colour in self.lines:
@@ -874,7 +876,7 @@ def beyond(values, limit):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #042
 def flow(widths, space, gap):
-    "Arrange boxes with the given `widths` in lines of `space` points; return the line and left edge of each box"
+    "Arrange boxes of the given `widths` in lines that are `space` points wide; return each box's line and left edge"
     places, line, x = [], 0, 0.
     for w in widths:
         if x and x + w > space: line, x = line + 1, 0.
@@ -1194,7 +1196,7 @@ class Kind(namedtuple('Kind', 'name about needs make takes cites lists further a
 
     @property
     def options(self) -> list:
-        "Names of the options: the arguments of `make` except its source, probe and steps, and further options"
+        "Names of the options: those in `further` and the arguments of `make`, except its source, probe and steps"
         names = list(inspect.signature(self.make).parameters)[2 if self.takes == 'pair' else 1:]
         names += [*self.further, *['about']*self.is_of_table]
         return [name for name in dict.fromkeys(names) if name not in ('kwargs', 'probe', 'steps', *drawing_options)]

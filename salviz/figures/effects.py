@@ -150,7 +150,7 @@ def _stacked_claim(row, full):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-8c
 def _write_effect(write, y, row, lines, columns, full):
-    "Write the claim, the numbers and the verdict of a row with its axis at `y`"
+    "Write the claim, the verdict and, in a wide figure, the numbers of a row with its axis at `y`"
     words, right = columns[2], full - Sheet.margin
     if lines:
         for k, line in enumerate(lines): write(Sheet.margin, y + 8*k - 4*(len(lines) - 1), line, fontsize=6.5)

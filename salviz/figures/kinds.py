@@ -206,7 +206,7 @@ Content = namedtuple('Content', 'views seen runs kind distinctions about', defau
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #025b
 def _places(content) -> list: # of lines
-    "Return a line that identifies each panel, including its layer and head if the view has them"
+    "Return one line per panel that identifies it, including its layer and head if the view has them"
     def place_of(view):
         place = {k: getattr(view, k, None) for k in ('layer', 'head')}
         return ', '.join(f'{k} {x}' for k, x in place.items() if x is not None)
@@ -306,7 +306,7 @@ def _prefixed(views, distinctions):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028c
 def _holding(error, seen):
-    "Return `error`; if it reports missing evidence, add the recorded steps that have the evidence"
+    "If `error` reports missing evidence, add the recorded steps that have this evidence; return the error"
     m = re.match(r'(.*the snapshot of step (\d+), probe (\d+) (?:holds|has|contains) no ([^;]+);[^.]*)\. ', str(error))
     if not m: return error
     sources = [one.run for one in seen if one.run and [one.snapshot.step, one.snapshot.probe] == [int(m[2]), int(m[3])]]
@@ -656,7 +656,7 @@ def _content_to_draw(source, kind, step, probe, options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #3030f0ed
 def _settings_for(call, drawing, style, ax, interactive): # (settings, call, drawing)
-    "Return the matplotlib settings for a figure; move their font size to `call` and their font to `drawing`"
+    "Return the matplotlib settings; move their font size to the dict `call` and their font to the dict `drawing`"
     venue, _ = _venue_of(6.75 if call['width'] is None else call['width'])
     settings = {}
     if venue is None or style is not None: settings = user_settings(style)
@@ -674,7 +674,7 @@ def _arguments_of(call, drawing, options, choices, settings, caption) -> dict:
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #c9dc4fb0
 def _drawn_figure(source, kind, call, choices, ax, caption, style, interactive, options):
-    "Draw a figure with the arguments of `figure`"
+    "Draw and return a figure from the arguments of the function `figure`"
     stated_drawing = {k: options.pop(k) for k in drawing_options if k in options}
     settings, call, drawing = _settings_for(call, stated_drawing, style, ax, interactive)
     content, opened, source, kind, probe, options, differ = _content_to_draw(source, kind, call['step'], call['probe'],

@@ -203,7 +203,7 @@ def _map_panels(view, width):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #020
 def _tiled(maps):
-    "Tile `maps` [layers, heads, cells, cells] into one image with NaN gaps; also return the cells per map and gap"
+    "Tile `maps` [layers, heads, cells, cells] into an image with NaN gaps; return it and the map pitch in cells"
     step = maps.shape[-1] + max(1, maps.shape[-1]//10)
     tiles = np.full((*maps.shape[:2], step, step), np.nan)
     tiles[..., :maps.shape[-2], :maps.shape[-1]] = maps
@@ -399,7 +399,7 @@ def _mixed(view, colours, grey_fraction=.4):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #pch2b
 def _draw_patches(sheet, view, i, x, y, wide, high):
-    "Draw the image of `view` (`i` = 0) or its map `i - 1` at (`x`, `y`), with the grid of its patches"
+    "Draw the image of `view` if `i` is 0, else map `i - 1`, at (`x`, `y`), with the grid of its patches"
     rows, columns = view.maps.shape[1:]
     ax, placement = sheet.axes(x, y, wide, high), dict(extent=(0, columns, rows, 0), aspect='auto')
     if i == 0: ax.imshow(np.broadcast_to(view.image, (*view.image.shape[:2], 3)), **placement)

@@ -36,7 +36,7 @@ def _run_in(folder):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-6b
 def _found_run(facts, folder, folders):
-    "Find the run described by `facts`, from a figure's metadata: by its identity, or else by its name"
+    "Find the run that a figure's metadata (`facts`) describes, by its ID or else by its name"
     near = []
     if facts.get('path'): near = [folder/facts['path']]
     example = []
@@ -56,7 +56,7 @@ def _not_found(what, facts):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-6sb
 def _found_study(facts, folder, folders):
-    "Find the study described by `facts`, from a figure's metadata: by its identity, or else by its name"
+    "Find the study that a figure's metadata (`facts`) describes, by its ID or else by its name"
     near = []
     if facts.get('path'): near = [folder/facts['path']]
     paths = [path for path in near if (path/'study.json').is_file()]
@@ -81,7 +81,7 @@ def _table_of(x):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-7b
 class _Finder:
-    "A finder for runs and studies in `folder`, which contains the figure's file, or below `folders`; caches runs"
+    "A finder for a figure's runs and studies, in the `folder` of its file or below `folders`; it caches the runs"
     def __init__(self, folder, folders): self.folder, self.folders, self.runs = folder, folders, {}
 
     def run(self, facts):

@@ -72,7 +72,7 @@ def _panel(sheet, view, i, k, box):
 
 # %% ../../nbs/11_figures/09_saliency_grid.ipynb #fg-6s
 def _rows_of(view):
-    "Return, for each row of panels, the index of its item, its name, whether the input is shown, and its maps"
+    "Return, for each row of panels, the index and name of its item, whether to show the input, and its map indices"
     if view.rows == 'inputs' or not view.columns:
         return [(i, name, True, list(range(len(view.columns)))) for i, name in enumerate(view.items)]
     trainings, methods = (list(dict.fromkeys(names)) for names in zip(*view.columns))
@@ -149,7 +149,7 @@ def _line_boxes(words, space, size):
 
 # %% ../../nbs/11_figures/09_saliency_grid.ipynb #fg-7b
 def _lines(view, width):
-    "Draw a line of coloured words for each training run and method, below the name of each sentence"
+    "Draw the name of each sentence and, below it, a line of coloured words for each training run and method"
     full, size, box = width*72, 7, 11
     with_method = width >= 5 or len({method for _, method in view.columns}) > 1
     names = [fitted(f'{training}, {method}' if with_method else training, .34*full, 6)

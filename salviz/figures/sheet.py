@@ -118,7 +118,7 @@ def _written(values, limit, write=signed_number, missing=''):
     return [missing if np.isnan(v) else write(v/10.**exponent) for v in values]
 
 def _columns(view, numbers, space, size):
-    "Return the words of `view`, the widths of the columns with `numbers` below them, and their positions"
+    "Return the words of `view`, and the widths and positions of columns that fit each word and its number"
     words = [fitted(label, space/3, size) for label in view.labels]
     widths = [max(text_width(w, size), text_width(v, 5.5)) + 5 for w, v in zip(words, numbers)]
     return words, widths, flow(widths, space, 3)
@@ -538,7 +538,7 @@ def _signal_legend(view, count, pitch):
 def _signal_view(view, width, dense=False):
     """Draw the panels, and below them the predictions for the input and the masked copy
 
-    If `dense`, use the minimum height."""
+    If `dense`, save height: arrange the panels of a long series in rows, and show at most two classes."""
     panels, space = _panels(view), width*72 - 20
     is_long = view.modality == 'series' and view.saliency.shape[0] > 1.5*view.saliency.shape[1]
     if is_long and not dense: height, draw_panels, pitch = _series_layout(view, panels, width)
@@ -939,7 +939,7 @@ def _on_one_scale(views):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #051sb
 def _headed(views, heading, titles):
-    "Return `views` with the selected parts of their headings, custom `titles` if any, and letters if several"
+    "Apply `heading` and custom `titles` to the headings of `views`, and add letters if there are several views"
     if titles is not None:
         if isinstance(titles, str): titles = [titles]
         else: titles = list(titles)
@@ -982,7 +982,7 @@ def _left_to_the_caption(drawn, views):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #053s
 def _laid_out(shown, views, width, columns, heading, most_height):
-    """Lay out the panels in `shown` at a given `width` (inches) and `most_height` (points), before enlarging
+    """Lay out the panels in `shown`, before they are enlarged, for a page of `width` inches by `most_height` points
 
     Return their sheets and bodies, the number of panels per row, and the notes for the caption and for the author."""
     across = _side_by_side(shown, columns, width)

@@ -54,7 +54,7 @@ def _run_numbers(run:Run) -> dict: # {step: {name: number}}, sorted
 
 # %% ../../nbs/11_figures/13_trackers.ipynb #tr21
 def _kinds_of(snapshot) -> list: # of names of figures
-    "Return the kinds of figures that show `snapshot`"
+    "Return the kinds of figures that can be drawn from the arrays of `snapshot`"
     kinds = dict(head_grid=_has_maps(snapshot), coloured_sentences='saliency' in snapshot.arrays,
                  signal='saliency_map' in snapshot.arrays)
     return [kind for kind, is_shown in kinds.items() if is_shown]
@@ -154,7 +154,7 @@ def export_run(
     picture_steps:Sequence[int]|None=None, # recorded steps with pictures; None: all; (): no pictures
     probes:Sequence[int]|None=None,        # probe examples with pictures; None: all
 ) -> Path: # the folder that was written
-    "Export the losses, scores, head statistics and pictures of maps of `run` to local files of a tracker"
+    "Export the losses, scores, head statistics and pictures of `run` to local files of a tracker"
     drawn = run.steps if picture_steps is None else [run.snapshot(step).step for step in picture_steps]
     numbers = _run_numbers(run)
     tracker = _trackers[to](folder or run.path.with_name(f'{run.path.name}-{to}'), run)

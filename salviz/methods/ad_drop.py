@@ -126,7 +126,7 @@ class ADDropVariant(Variant):
 
     @classmethod
     def preset(cls, name:str, arguments:dict) -> dict:
-        "Return those options of the preset `name` that apply to the attribution and the target"
+        "Return those options of the preset called `name` that apply to the attribution and the target"
         attribution, target = arguments.get('attribution', 'gradient'), arguments.get('target', 'pseudo')
         return {k: x for k, x in cls.presets[name].items()
                 if attribution in _read_by[k][0] and not (k == 'pseudo_label' and target == 'gold')}
@@ -338,7 +338,7 @@ def drop_uniform(
     seed:int, step:int,
     layer:int,    # number of the layer; any other integer gives independent random numbers
 ) -> torch.Tensor: # float32 [batch, heads, query, key] in [0, 1)
-    """Return the random numbers that decide, for every example in `batch`, which positions to drop in `layer`
+    """Return the random numbers that determine which positions of a layer to drop in every example of `batch`
 
     Positions are counted from the example's first real token."""
     return keyed_uniform(batch['example_id'], (heads, *_query_and_key(batch)), seed, step, stream=layer)
@@ -378,7 +378,7 @@ def _sight(
     device=None,
     causal=None, # whether attention is causal; None: determined by `_looks_back`
 ) -> torch.Tensor: # bool [n, n]
-    "Return the attention mask of a layer of `model` for a text of `n` tokens without padding"
+    "Return a layer's attention mask for a text of `n` tokens without padding"
     stack = check_part(model)[1]
     config, window = stack.config, getattr(stack.config, 'sliding_window', None)
     if causal is None: causal = _looks_back(stack)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/05_methods/10_attention_dropout.ipynb #at-007
 class _Dropping(Method):
-    "Base class that draws the positions to drop for all three methods"
+    "Base class of `DropKey`, `AttentionDropout` and `DropHead` that draws the positions to drop"
     supported_tasks = ('classification', 'multi_label_classification', 'regression', 'token_classification',
                        'question_answering', 'masked_lm', 'replaced_token_detection', 'causal_lm')
     unsupported_tasks = dict(seq2seq='It is limited to models with one stack of self-attention',
@@ -36,7 +36,7 @@ class _Dropping(Method):
         check_layers(model, self.layers)
 
     def _draws(self, model, batch, progress, shape, rates=None) -> dict: # {layer: bool [batch, *shape]}
-        "Draw the positions to drop in each layer, with the probabilities in `rates` or, without them, with `p`"
+        "Draw the positions to drop in each layer, with the probabilities in `rates` (default: `p`)"
         return {l: keyed_below(batch['example_id'], shape, rates[l] if rates else self.p, progress.seed,
                                progress.step, self.stream + l) for l in check_layers(model, self.layers)}
 
@@ -110,7 +110,7 @@ class DropHead(_Dropping):
         self.p, self.layers = p, layers
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return a plan that drops randomly drawn heads, or none where all heads of a layer would be dropped"
+        "Return a plan that drops randomly drawn heads; if all heads of a layer are drawn, none of them is dropped"
         drop = self._draws(model, batch, progress, (head_count(model),))
         drop = {l: x & ~x.all(1, keepdim=True) for l, x in drop.items()}
         left = {l: _remaining(x, model) for l, x in drop.items()}

@@ -102,7 +102,7 @@ def comparable_alpha(
     choices:Sequence[float]=_choices,
     task_fraction:float=.1, # desired ratio of the weighted guidance loss to the task loss
 ) -> float:
-    """Return the weight from `choices` for which the weighted `guidance` is closest to `task_fraction` · `task_loss`
+    """Return the weight in `choices` whose product with `guidance` is closest to `task_fraction` · `task_loss`
 
     The distance is measured on a logarithmic scale."""
     if not (0 < task_loss < math.inf and 0 < guidance < math.inf):
@@ -154,7 +154,9 @@ def _of_patterns(
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #043b
 def _counting(batch, target) -> tuple: # (bool [batch, tokens], bool [batch, tokens])
-    "Return two masks: real tokens, and queries that count (all real tokens of a text, or patches with a target)"
+    """Return masks of the real tokens and of the queries that enter the loss
+
+    These queries are all real tokens of a text, or the patches of an image that have a target."""
     if 'attention_mask' in batch: return (batch['attention_mask'].bool(),) * 2
     queries = (target > 0).any(-1)
     return torch.ones_like(queries), queries
@@ -201,7 +203,7 @@ def _check_heads(
     custom=(),   # names of custom patterns
     grid=None,   # `PatchGrid` of a model that reads images; None: texts
 ) -> dict: # {pattern: list of heads}
-    "Return `heads`; raise an error unless all patterns and heads exist and every head has only one pattern"
+    "Check that all patterns and heads exist and that no head has two patterns; return the `heads` as lists"
     owner = {}
     for name, numbers in heads.items():
         where = f'AttentionGuidance: patterns[{name!r}]'
@@ -296,7 +298,7 @@ def by_name(
     patterns,    # a table {layer: {head: pattern}} or {(layer, head): pattern}, or a form of `assign_heads`
     custom=None, # {name: pattern}
 ) -> tuple: # (patterns, custom)
-    "Convert `patterns` to a form that `assign_heads` accepts; return it with all custom patterns by name"
+    "Return `patterns` in a form that `assign_heads` accepts, and the custom patterns as {name: pattern}"
     if not isinstance(custom, (dict, type(None))):
         raise ValueError(f'AttentionGuidance: custom must be a dict {{name: pattern}}, got {shown(custom)}')
     custom = dict(custom or {})
@@ -328,7 +330,7 @@ class _Weighting(_Guiding):
 
     def choose_alpha(self, model:torch.nn.Module, *batches,
                      over_processes:Callable[..., object]=lambda sums: sums) -> float:
-        """Return the weight that `comparable_alpha` chooses, based on all examples of `batches`
+        """Return the weight that `comparable_alpha` chooses, based on all examples in `batches`
 
         `over_processes` sums a tensor over all processes."""
         losses = self._first_losses(model, batches, over_processes)
@@ -387,7 +389,7 @@ def _written_out(
 class _CheckingTexts(_Weighting):
     "Base class of `AttentionGuidance` with the checks for texts"
     def _first_with(self, name, ids, examples) -> int:
-        "Return the index of the first example that contains a token of the pattern `name`; raise an error if none does"
+        "Return the index of the first example that contains a token in `ids`; raise an error if none does"
         wanted = set(ids.tolist())
         at = next((i for i, tokens in enumerate(examples) if not wanted.isdisjoint(tokens)), None)
         tokens = ', '.join(self._tokenizer.convert_ids_to_tokens(sorted(wanted)))
@@ -453,8 +455,8 @@ class AttentionGuidanceVariant(Variant):
     With 'paper', the loss is reduced as in the authors' code, because the published weights only make sense with
     this reduction. The authors' code still differs from 'released' in four ways. Its patterns have rows and columns
     for padding. It treats each delimiter as a separate pattern, which you can write as 'delim:TOKEN' in `patterns`.
-    It gives a sentence without the token of a pattern a target of zeros. It pools the pre-training loss over the
-    batch."""
+    If a sentence does not contain the token of a pattern, its target consists of zeros. The code pools the
+    pre-training loss over the batch."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(
         boundary='zero', multiple='indicator', schedule='constant-then-linear', after_dropout=True))
     limits:ClassVar[dict] = dict(

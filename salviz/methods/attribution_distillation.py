@@ -92,6 +92,6 @@ class ADKD(Distillation):
         return plan
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
-        "Return the terms of `Distillation` with the weights of AD-KD"
+        "Return the terms of `Distillation`; the distillation loss has the weight `alpha` and no factor τ²"
         terms = super().terms(outputs, maps, plan, batch, progress)
         return {**terms, 'distillation': Term(terms['distillation'].loss/self.temperature**2, self.alpha)}

@@ -85,7 +85,7 @@ class Plan:
         return {k: v() if callable(v) else v for k, v in self.evidence.items()}
 
     def shown_axes(self) -> dict:
-        "Return the axes of the evidence by the same names as in the result of `shown`"
+        "Return the axes of the evidence under the same names as in the result of `shown`"
         return dict(self.axes)
 
 # %% ../../nbs/05_methods/00_base.ipynb #013
@@ -143,7 +143,7 @@ def _choices(annotation) -> tuple: # () unless it consists of `Literal` and, opt
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-01d
 def _fault_of(name:str, x, annotation=None, limit:Limit|None=None) -> str: # '' if there is none
-    "Return an error message if the value `x` is not allowed for the argument `name`, else an empty string"
+    "Return an error message if `x` is not an allowed value of the argument called `name`, else an empty string"
     if limit is not None: return '' if limit.fits(x) else f'{name} must be {limit.words}, got {x!r}'
     if annotation is bool: return '' if isinstance(x, bool) else f'{name} must be True or False, got {x!r}'
     choices = _choices(annotation)
@@ -163,7 +163,7 @@ class Variant:
 
     @classmethod
     def preset(cls, name:str, arguments:dict) -> dict:
-        "Return the options that the preset `name` sets for a method with these `arguments`"
+        "Return the options that the preset called `name` sets for a method with these `arguments`"
         return cls.presets[name]
 
     @classmethod
@@ -276,12 +276,12 @@ class _WithOptions:
         return {**required, **dict.fromkeys(_renamed(cls), False)}
 
     def as_variant(self, variant:Variant|str) -> Variant:
-        "Return `variant` as a variant object, and store its name if it is a preset"
+        "Return a `Variant` object for `variant`, and store the name if `variant` is the name of a preset"
         self._preset = variant if isinstance(variant, str) else None
         return self._kind.of(variant, vars(self), self.name)
 
     def arguments(self) -> dict:
-        "Return the arguments of a call that constructs an equal method"
+        "Return the constructor arguments that create an equal method"
         values = {name: getattr(self, name) for name in self._parameters()}
         if vars(self).get('_preset'): return {**values, 'variant': self._preset}
         return values
@@ -409,13 +409,13 @@ class FineTuning(Method):
 
 # %% ../../nbs/05_methods/00_base.ipynb #039
 def check_method_choice(method:Method, name:str, choices):
-    "Raise an error unless the argument `name` of the `method` is one of the `choices`"
+    "Raise an error unless the method's argument called `name` has one of the values in `choices`"
     x = getattr(method, name)
     method.require(isinstance(x, (str, bool, int, type(None))) and x in choices,
                    f'{name} must be one of {", ".join(map(repr, choices))}, got {getattr(method, name)!r}')
 
 def check_weight(method:Method, name='weight'):
-    "Raise an error unless the weight `name` of the `method` is a finite non-negative number"
+    "Raise an error unless the method's weight called `name` is a finite non-negative number"
     fault = _fault_of(name, getattr(method, name), limit=is_weight)
     method.require(not fault, fault)
 

@@ -57,7 +57,7 @@ def logit_loss(
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-015
 def _direction(x, counts): # ([batch, n] with largest magnitude 1, bool [batch]: True unless all values are 0)
-    """Set values outside `counts` to 0, and divide each example by its largest magnitude
+    """Set values to 0 where `counts` is False, and divide each example by its largest magnitude
 
     Also return a mask of the examples that are not all 0. Without the division, the squares of very small values
     would underflow."""
@@ -83,7 +83,7 @@ def explanation_loss(
 class _Opening(Method):
     "Base class of `Distillation` that loads the teacher once"
     def _open(self, task:str) -> tuple: # (model, tokenizer or None)
-        "Return the teacher and its tokenizer, and load them from a run, checkpoint or model name if necessary"
+        "Return the teacher and its tokenizer, loading them from a run, checkpoint or model name if necessary"
         teacher = self.teacher
         if isinstance(teacher, torch.nn.Module): return unwrapped(teacher), None
         if not isinstance(teacher, Run):
@@ -180,7 +180,7 @@ class _Explaining(_Observing):
 
     def compared(self, explained:torch.Tensor, explanation:torch.Tensor,
                  counts:torch.Tensor) -> torch.Tensor: # [batch]
-        "Return the loss between the explanations of student and teacher, over the values that count"
+        "Return the loss between the explanations of student and teacher for the values that `counts` selects"
         return explanation_loss(explained, explanation, counts)
 
     def teach(

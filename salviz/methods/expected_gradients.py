@@ -84,7 +84,7 @@ class ExpectedGradients(Method):
         self.prior, self.weight, self.references = prior, weight, references
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return a plan with the references for the expected gradients in `terms`"
+        "Return a plan with the references from which the method `terms` computes expected gradients"
         draws = drawn_references(batch['example_id'], self.references, progress.seed, progress.step)
         return Plan(targets=dict(model=model, references=draws), axes=dict(explanation=('token',)))
 

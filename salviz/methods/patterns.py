@@ -40,7 +40,7 @@ def columns(
     occurs:torch.Tensor, # bool [batch, tokens]: keys of the pattern
     multiple='uniform',  # if there are m such keys: 'uniform' (1/m on each) or 'indicator' (1 on each)
 ) -> torch.Tensor: # [batch, tokens, tokens]; all zero for an example without such a key
-    "Return the pattern in which every `real` query attends to the real keys selected by the mask `occurs`"
+    "Return the pattern in which every `real` query attends to the real keys in the `occurs` mask"
     occurs = occurs & real
     target = (real[:, :, None] & occurs[:, None, :]).to(torch.get_default_dtype())
     if multiple == 'indicator': return target
@@ -148,7 +148,7 @@ _why_not_on_images = dict(
     first='it selects the column of [CLS], but this model has no token before its patches')
 
 def _patterns_of(grid=None) -> tuple:
-    "Return the names of the patterns for texts, or for images with patches on `grid`"
+    "Return the names of the patterns for texts, or of those for images if a `grid` of patches is passed"
     if grid is None: return named
     return patch_pattern_names(grid.first)
 
@@ -165,7 +165,7 @@ def check_pattern(
     grid=None, # `PatchGrid` of a model that reads images
     where='pattern ', # prefix of the name in errors
 ):
-    "Raise an error unless `name` is a pattern for images with patches on `grid`, or for texts if `grid` is None"
+    "Raise an error unless `name` is a pattern for images with this `grid`, or for texts if `grid` is None"
     if name in _patterns_of(grid) or grid is None and is_one_delimiter(name): return
     reason, kind = why_not(name, grid), 'texts' if grid is None else 'images'
     available = ', '.join([*_patterns_of(grid), *(['delim:TOKEN'] if grid is None else [])])

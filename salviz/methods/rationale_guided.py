@@ -115,7 +115,7 @@ def retained_alone(
     keep:torch.Tensor, # bool [batch, n]
     pad:int,           # id of the pad token
 ) -> dict: # with the same names
-    "Remove all tokens of `inputs` that the mask `keep` does not select, and close the gaps"
+    "Remove all tokens that are not in the `keep` mask from the model `inputs`, and close the gaps"
     order = (~keep).long().argsort(dim=1, stable=True)
     is_retained = keep.gather(1, order)
     def moved(name, x):
@@ -133,7 +133,8 @@ def as_many_of_the_rest(
 ) -> list: # of bool [batch, n]
     """Draw random samples of unmarked tokens, each as large as the set of marked tokens
 
-    The number of samples is `times`. If there are fewer unmarked tokens, each sample contains all of them."""
+    The parameter `times` sets the number of samples. If there are fewer unmarked than marked tokens, each sample
+    contains all unmarked tokens."""
     rest, draws = counts & ~is_marked, []
     for k in range(times):
         u = keyed_uniform(example_id, (is_marked.shape[1],), seed, step, _rest_stream + k)
@@ -194,7 +195,7 @@ def explaining_attention(
     rows='pooled',  # 'pooled': the row that the head reads; 'first'; 'mean' or 'all' rows
     heads=None, per_head=False, # see `_attention_sets`
 ) -> tuple: # (values [batch, sets, key], bool [batch, sets, key]: values that count)
-    "Return the attention of `model` as explanations for `batch`"
+    "Return the attention that explains the examples in `batch`, and a mask of the values that count"
     real, layers = batch['attention_mask'].bool(), check_layers(model, layers)
     row, each = explaining_row(model, batch, rows), rows == 'all'
     if rollout:
@@ -255,7 +256,7 @@ nodes_at_once = 5 # maximum number of nodes of integrated gradients whose graphs
 
 @contextmanager
 def twice_differentiable(model):
-    "Make gradients of `model` differentiable within a block: use eval mode, and attention without fused kernels"
+    "Make gradients of `model` differentiable in a block: use eval mode, full precision and no fused attention"
     # fused kernels have no second derivative
     with undisturbed(model), full_precision(model), sdpa_kernel(SDPBackend.MATH), torch.enable_grad(): yield
 
@@ -352,7 +353,7 @@ class _Marked(Method):
         return plan
 
     def _copies(self, plan, model, batch, marks, counts, progress) -> Plan:
-        "Add a pass over shortened texts to `plan`: the rationale alone, and samples of as many other tokens"
+        "Add to `plan` a pass over shortened texts: the rationale alone, and equally large samples of other tokens"
         is_marked = counts & (marks >= .5)
         texts = [is_marked, *as_many_of_the_rest(is_marked, counts, batch['example_id'], self.variant.negatives,
                                                  progress.seed, progress.step)]
@@ -367,7 +368,7 @@ class _Marked(Method):
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-055
 def _shown(values, counts):
-    "Average `values` over sets to shape [batch, n], with 0 for tokens that do not count in any set"
+    "Return the mean of `values` over the sets [batch, n], with 0 for tokens that do not count in any set"
     total = counts.sum(1)
     return torch.where(counts, values, 0.).sum(1) / total.clamp(min=1)
 
@@ -376,7 +377,7 @@ class _Comparing(_Marked):
     "Base class of `RationaleGuided` that compares explanations with rationales"
     def explained(self, maps:'Maps',
                   plan:Plan, batch:dict) -> tuple: # (values [batch, sets, n], counts of the same shape)
-        "Return the explanations that are compared with rationales"
+        "Return the explanations to compare with rationales, and a mask of the values that count"
         model, counts = plan.targets['rationale'], self.counted(batch)
         if not self.of_attention:
             labels = batch['labels'] if self.target == 'gold' else 'predicted'
@@ -512,7 +513,7 @@ class RationaleGuidedVariant(Variant):
 
     @classmethod
     def preset(cls, name:str, arguments:dict) -> dict:
-        "Return those options of the preset `name` that apply to the explanation"
+        "Return those options of the preset called `name` that apply to the explanation"
         options = cls.presets[name]
         explanation = arguments.get('explanation', 'attention')
         if isinstance(explanation, str) and explanation in ('attention', 'rollout'): return options

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def rationale_sides(
     batch:dict, # tokens, with `rationale` [batch, n] if the data has rationales
 ) -> tuple: # (bool [batch, n], bool [batch, n])
-    "Return masks of the words inside and outside the rationale; an example without a rationale has neither"
+    "Return masks of the words inside and outside the rationale, both empty for an example without a rationale"
     words = batch['attention_mask'].bool() & (batch['word_ids'] >= 0)
     if 'rationale' not in batch: return torch.zeros_like(words), torch.zeros_like(words)
     words = words & batch['has_rationale'][:, None]
@@ -57,7 +57,7 @@ class _OnRationales(Method):
         self.require(has, "requires rationales in the column 'rationale' of the training data; see load_rationales")
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return a plan with masks of the tokens inside and outside the rationale, for the separate pass in `terms`"
+        "Return a plan with masks of the words inside and outside the rationale, which the method `terms` uses"
         inside, outside = rationale_sides(batch)
         return Plan(targets=dict(model=model, inside=inside, outside=outside),
                     evidence=dict(rationale_target=inside.float()),

@@ -89,7 +89,7 @@ class DRE(Method):
         self.domain, self.weight, self.sparsity, self.mix, self.alpha = domain, weight, sparsity, mix, alpha
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return a plan that pairs each example with a partner, so that `terms` can mix their embeddings"
+        "Return a plan that pairs each example with a partner, so that the method `terms` can mix their embeddings"
         domains = batch[self.domain] if self.domain else [None]*len(batch['labels'])
         draws = drawn_partners(batch['example_id'], batch['labels'], domains, self.alpha, progress.seed, progress.step)
         return Plan(targets=dict(model=model, partners=draws), axes=dict(explanation=('token',)))

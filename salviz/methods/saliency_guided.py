@@ -209,7 +209,9 @@ def consistency_loss_per_class(
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #clm2
 def _maskable_words(batch:dict) -> torch.Tensor: # int64 [batch, tokens], -1 where nothing may be masked
-    "Return the `word_ids` of `batch` for causal language models, without the words of answers (second segments)"
+    """Return the `word_ids` in `batch`, with -1 for the words of answers (second segments)
+
+    Only causal language models need this."""
     return batch['word_ids'].masked_fill(batch['segments'] == 1, -1)
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #sgv-1
@@ -337,8 +339,8 @@ class _Explaining(_Masking):
     def saliency_for(self, model:torch.nn.Module, batch:dict) -> str:
         """Return the name of the saliency that ranks the features of `model`'s inputs
 
-        The name is `saliency` if that is set, else the name recorded in a resumed run, else the default for `model` and
-        its first `batch`."""
+        The name is the argument `saliency` if it is set, else the name recorded in a resumed run, else the default
+        for `model` and its first `batch`."""
         if self.saliency or self.recorded: return self.saliency or self.recorded
         if type(model) not in self.chosen: self.chosen[type(model)] = default_saliency(model, batch)
         return self.chosen[type(model)]

@@ -117,7 +117,7 @@ def agreement_loss(
     loss='kl',              # one of `_agreement_losses`
     padded_to=60,           # 'released' only, see `_released_loss`
 ) -> torch.Tensor: # [batch]; 0 where the target is all zero
-    "Return the loss between `attention` and `target`: over the tokens that count, or as in the released code"
+    "Return the loss between `attention` and `target`, either over the tokens that count or as in the released code"
     dtype = torch.promote_types(attention.dtype, torch.float32) # half precision is too coarse for a logarithm
     attention, target = attention.to(dtype), target.to(dtype)
     if loss == 'released':
@@ -529,7 +529,7 @@ class _Unlabelled(Method):
         except ValueError as e: self.require(False, f'unlabelled: {e}')
 
     def _require_positions(self, longest:int, what:str):
-        "Raise an error if `padded_to` or `target_positions` is used but below `longest`, the longest text in tokens"
+        "Raise an error if `padded_to` or `target_positions` is used but less than `longest`, the longest text length"
         used = dict(padded_to=self.variant.loss == 'released', target_positions=self.variant.target == 'all_released')
         for name in (k for k, is_used in used.items() if is_used):
             n = getattr(self.variant, name)
@@ -650,9 +650,9 @@ class _Questioning(_Agreeing):
                     vocabulary=vocabulary)
 
     def _require_same_question(self, tokenizer, answered, run):
-        """Raise an error if `answered`, the recorded settings of the explanations in `run`, does not match this method
+        """Raise an error if the recorded settings of the explanations in `run` do not match this method
 
-        Unknown settings (None) are accepted."""
+        `answered` is a dict with these settings. If it is None, the settings are unknown and nothing is checked."""
         if answered is None: return
         question = self._question(tokenizer)
         if answered.get('target') == 'all_released': answered = {'target_positions': 'real', **answered} # before 0.2
@@ -1122,7 +1122,7 @@ class SalLM(_Checking):
     def arguments(self) -> dict: return {**super().arguments(), 'explanations': self.source}
 
     def completed(self, args:dict) -> dict:
-        "Return `args` with current names and defaults; loss='released' without `padded_to` is the loss of version 0.1"
+        "Return `args` with current names and defaults; the released loss of version 0.1 was not normalised"
         if args.get('loss') == 'released' and 'padded_to' not in args:
             args = {**args, 'loss': 'released, not normalised'}
         return super().completed(recorded_settings('SalLM', args))

@@ -36,7 +36,6 @@ _signs = dict(magnitude=np.abs, positive=lambda x: np.clip(x, 0, None), signed=l
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #007b
 def _check_how(sign, top_fraction):
-    "Raise a `ValueError` if `sign` or `top_fraction` is invalid"
     check_choice('sign', sign, _signs)
     check_fraction('top_fraction', top_fraction, whole=True)
 
@@ -76,7 +75,7 @@ def _query_rows(
     snapshot,
     rows='auto', # 'pooled', 'ordinary' (all tokens that are not special), or 'auto': the pooled row if it is recorded
 ) -> np.ndarray: # int [rows]
-    "Return the query rows that represent a map of `snapshot`"
+    "Return the query rows that represent a map of the `snapshot`"
     check_choice('rows', rows, ('auto', 'pooled', 'ordinary'))
     row = pooled_row_of(snapshot)
     if row is None and rows == 'pooled':
@@ -89,7 +88,7 @@ def _query_rows(
 _levels = ('head', 'layer', 'mean')
 
 def _array(snapshot, name):
-    "Return the array called `name` of `snapshot`; raise an error unless it has one number per token"
+    "Return the snapshot's array called `name`; raise an error unless it has one number per token"
     if name not in snapshot.arrays:
         raise KeyError(f'this snapshot has no {name}; available: {", ".join(snapshot.arrays) or "nothing"}')
     x = snapshot.arrays[name]
@@ -100,9 +99,10 @@ def _array(snapshot, name):
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #021b
 def _maps_of(snapshot, name, level):
-    """Return the layers and heads of the maps at `level`, the maps [m, n, n], and a mask [m, n, n] of attended keys
+    """Return the layers and heads of the maps at the given `level`, the maps, and a mask of attended keys
 
-    The mask contains the keys that at least one head of the layer attends to."""
+    The maps and the mask have the shape [m, n, n]. A key counts as attended if at least one head of the layer
+    attends to it; for the level 'mean', at least one head of any layer."""
     x = _array(snapshot, name)
     seen, layers, heads, n = (x != 0).any(1), snapshot.layers[name], x.shape[1], x.shape[-1]
     if level == 'head':
@@ -151,7 +151,7 @@ def agreement_table(
 ) -> pd.DataFrame: # layer, head, spearman, kl, top_overlap[, kendall], entropy, normalised_entropy
     """Return the agreement of each head's attention with saliency, and the entropy of the attention
 
-    The agreement is computed over the ordinary tokens of `snapshot`."""
+    The agreement is computed over the ordinary tokens of the `snapshot`."""
     counts, at = ~np.asarray(snapshot.is_special, bool), _query_rows(snapshot, rows)
     def rows_of(level):
         index, maps, seen = _maps_of(snapshot, 'attention', level)
@@ -337,7 +337,7 @@ def pattern_distance(
     pattern,   # [query, key], or broadcastable to `attention`; None if the sentence has no such pattern
     real=None, # bool [n]: tokens that are not padding; None: all
 ) -> dict: # {'squared', 'mean_squared', 'share'}, each float64 [...]
-    """Return two distances of each head's `attention` from `pattern`, and the fraction of attention on the pattern
+    """Return two distances of each head's `attention` from a `pattern`, and the fraction of attention on it
 
     All values are NaN if `pattern` is None."""
     A = np.asarray(attention, dtype=np.float64)

@@ -123,8 +123,8 @@ def tost(
 ) -> float: # NaN without an interval
     """Test whether a mean difference lies within the `margin`, and return the p-value
 
-    The null hypothesis is that the difference is at least the margin in either direction. With `sides=1`, it is that
-    the values are worse by at least the margin."""
+    The null hypothesis is that the difference is at least the margin in either direction. With `sides=1`, the null
+    hypothesis is that the values are worse by at least the margin."""
     problem = ''
     if sides not in (1, 2): problem = f'sides must be 1 (no harm) or 2 (equivalence), got {sides!r}'
     if not (isinstance(margin, Real) and 0 < margin < math.inf):

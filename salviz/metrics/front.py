@@ -78,13 +78,12 @@ def knee_row(
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr013
 def _renamed(name, old, new):
-    "Return `name` with the word `old` replaced by `new`; '' if `name` does not contain `old`"
+    "Replace the word `old` in a `name` with the word `new`; return '' if the name does not contain `old`"
     words = name.split('_')
     if old not in words: return ''
     return '_'.join(new if word == old else word for word in words)
 
 def _check_measures(frame, measures):
-    "Raise a `ValueError` if `frame` lacks one of the metrics listed in `measures`"
     have = [c for c in frame.columns if c not in id_columns(frame)]
     for m in measures:
         if m not in have: raise ValueError(f'front: unknown metric {m!r}; available: {", ".join(have) or "none"}')
@@ -111,9 +110,9 @@ def _directions(measures, better):
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr013sb
 def _setting_problem(frame, names, setting, method) -> str:
-    """Explain why `frame` does not determine a front for `method`, or return '' if it does
+    """Explain why the table `frame` does not determine a front for the `method`, or return '' if it does
 
-    `frame` contains the rows with a value of `setting`, and `names` lists the settings of the study."""
+    The table contains the rows with a value of the `setting`. The list `names` contains the settings of the study."""
     if setting not in names: return f'the study has no setting {setting!r}; available: {", ".join(names) or "none"}'
     wrong = [x for x in frame[setting] if isinstance(x, (bool, str)) or not np.isfinite(x)]
     if wrong: return f'{setting} must be numbers, got {wrong[0]!r}'
@@ -126,7 +125,7 @@ def _setting_problem(frame, names, setting, method) -> str:
     return ''
 
 def _of_setting(frame, setting, method):
-    "Return the rows of one method that have a value of `setting`, and the name of the method"
+    "Return the rows of one method that have a value of the `setting`, and the name of the method"
     names = [c for c in id_columns(frame) if c not in ('method', 'seed', 'run')]
     # without a column 'run', `id_columns` takes a numeric setting for a metric
     if 'run' not in frame and setting in frame: names.append(setting)
@@ -248,7 +247,9 @@ def _reference_needed(measures) -> str:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr021b
 def _check_arguments(measures, better, reference, confidence, have=()): # {measure: 'higher' or 'lower'}
-    "Check the arguments without reading the runs, and return the better directions; `have` lists the available metrics"
+    """Check the arguments without reading the runs, and return the better direction of each metric
+
+    The list `have` contains the available metrics."""
     check_fraction('front: confidence', confidence)
     check_faults(_choice_problem(measures, have), 'front: ')
     better = _directions(measures, {k: v for k, v in better.items() if k in measures})
@@ -290,7 +291,7 @@ def front_of(
     confidence:float=.95,                # confidence level of the intervals over seeds
     better:dict|None=None,               # {metric: 'higher' or 'lower'} where the name is ambiguous
 ) -> Front:
-    "Compute the Pareto front of the metrics `x` and `y` over the values of `setting`"
+    "Compute the Pareto front of the metrics `x` and `y` over the values of a `setting`"
     is_study, frame, folder, better = hasattr(results, 'results'), results, None, dict(better or {})
     if is_study:
         frame, folder, better = results.results(), results.folder, {**results.manifest['better'], **better}

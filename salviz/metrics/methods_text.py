@@ -34,7 +34,7 @@ class Written(str):
     def write(self,
         path, # .md or .tex; the entries are written to a .bib file with the same name
     ):
-        "Write the text to the file `path`, and the entries that it cites to a .bib file"
+        "Write the text to a file, and any entries that it cites to a .bib file; return the path of the text"
         path = Path(path)
         write_whole(path, for_file(self.rstrip('\n') + '\n').encode())
         entries = for_file('\n\n'.join(self.citations) + '\n')
@@ -85,7 +85,7 @@ class _Library:
     def __init__(self): self.entries = {}
 
     def of(self, *facts):
-        "Return a citation of the papers behind `facts`, such as a model or a method, and collect their BibTeX entries"
+        "Return a citation for the given models, methods or other `facts`, and collect the BibTeX entries"
         entries = citations_of_facts(facts)
         self.entries |= {k: x for k, x in entries.items() if k not in self.entries}
         return _Cite(entries)
@@ -240,7 +240,7 @@ _reported_packages = 'python salviz torch transformers numpy'.split()
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-15b
 def _hardware_parts(configs):
-    "Describe the hardware that the runs have recorded"
+    "Describe the hardware that was recorded for the runs"
     machines = []
     for hardware in _all(configs, 'hardware'):
         if not isinstance(hardware, dict): continue
@@ -270,7 +270,7 @@ def _version_parts(configs):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-15d
 def _minutes_parts(runs):
-    "Describe the training time of the runs that have recorded it"
+    "Describe the training time of the runs for which it was recorded"
     recorded = [run.summary.get('train_seconds') for run in runs]
     seconds = [x for x in recorded if isinstance(x, (int, float)) and math.isfinite(x)]
     if not seconds: return []
@@ -321,7 +321,7 @@ def _by_method(pairs) -> dict: # {name of a method: configs of its runs}
     return by_method
 
 def _with_runs_named(x, seed, trials):
-    """Return the config `x`, with words instead of paths of runs with the same seed, such as a teacher's path
+    """Replace paths of runs with the same seed, such as a teacher's path, with descriptions in the config `x`
 
     `trials` is {(folder of the study, 'runs', name of a run): trial}."""
     if isinstance(x, dict): return {k: _with_runs_named(part, seed, trials) for k, part in x.items()}
@@ -428,7 +428,7 @@ def _result_rows(source, runs):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-23
 def _fenced(entry):
-    "Put a BibTeX entry into a code block, whose fence is longer than any backticks in the entry"
+    "Put a BibTeX entry into a code block whose fence is longer than any run of backticks in the entry"
     fence = '`'*max(3, 1 + max(map(len, re.findall('`+', entry)), default=0))
     return f'{fence}bibtex\n{entry}\n{fence}'
 

@@ -53,7 +53,7 @@ def check_flags(name, x, advice=''):
     if not is_flag.all(): raise ValueError(f'{name} must be flags, 0 or 1, got {x[~is_flag][0]}{advice}')
 
 def check_fraction(name, x, whole=False):
-    "Raise a `ValueError` unless `x` is between 0 and 1, or equal to 1 if `whole` is set"
+    "Raise a `ValueError` unless `x` is above 0 and below 1, or at most 1 if `whole` is set"
     ends = {True: 'above 0 and at most 1', False: 'between 0 and 1, such as .95'}[whole]
     is_inside = isinstance(x, Real) and (0 < x < 1 or whole and x == 1)
     if not is_inside: raise ValueError(f'{name} must be {ends}, got {x!r}')
@@ -122,7 +122,7 @@ def _labelled(labels, predictions) -> list: # of (labels, predictions), int arra
 
 # %% ../../nbs/08_metrics/00_scores.ipynb #013b
 def _fraction_true(flags) -> float:
-    "Return the fraction of true `flags`, or NaN if `flags` is empty"
+    "Return the fraction of true `flags`, or NaN for an empty list"
     if len(flags): return float(np.mean(flags))
     return math.nan
 

@@ -81,7 +81,7 @@ def is_measure(
     return name in _of_run or any(len(name) > len(split) + 1 and name.startswith(f'{split}_') for split in first)
 
 def _split_and_score(run, name) -> tuple: # ('', '') if `name` is not a metric of this form
-    "Split the `name` of a metric of `run` into the data split and the score; both may contain '_'"
+    "Split the `name` of a metric of a `run` into the data split and the score; both may contain '_'"
     parts = ((split, name.removeprefix(f'{split}_')) for split in ('gap', *run.splits) if name.startswith(f'{split}_'))
     def exists(split, score): return score in run.measures or split != 'gap' and is_derived(score)
     return next(((split, score) for split, score in parts if exists(split, score)), ('', ''))
@@ -125,7 +125,7 @@ def better_of(name:str):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #015
 def names_of_runs(runs) -> list:
-    "Return the names of the methods, data and models of `runs` from their configs, for citations"
+    "Return the names of the methods, data and models in the configs of `runs`, for use in citations"
     def name(x):
         if isinstance(x, dict): return x.get('name')
         return x
@@ -210,7 +210,8 @@ def paired_t(
 def _resampled_means(d, resamples, seed):
     """Return means of samples drawn from `d` with replacement
 
-    For up to 6 elements, all possible samples are used. For more, `resamples` random samples are drawn."""
+    For up to 6 elements, all possible samples are used. For more elements, the samples are random, and their number
+    is `resamples`."""
     n = len(d)
     if n <= 6: return d[np.indices((n,)*n).reshape(n, -1)].mean(0)
     rng, at_once = np.random.default_rng(seed), max(1, 1_000_000 // n)
@@ -382,7 +383,7 @@ _tests = dict(t=paired_t, bootstrap=paired_bootstrap)
 _fewest_pairs = dict(t=4, bootstrap=20) # minimum number of pairs for a mark
 
 def _baseline_of(row, base, rows):
-    "Return the baseline row to compare `row` with, or None if `row` is a baseline or has none"
+    "Return the baseline of a table `row`, or None if the row is itself a baseline or has none"
     has_base = [base in values for values in zip(*rows)]
     if not any(has_base):
         raise ValueError(f'compare_to must be a row of the table: {", ".join(dict.fromkeys(str(r[0]) for r in rows))}; '
@@ -587,7 +588,7 @@ def _row_title(table, name, x):
     return table.title(x).replace('_', ' ') + dict(higher=' ↑', lower=' ↓').get(table.better.get(x), '')
 
 def _with_changes(rows, base):
-    "Return `rows` ({row: {column: [Cell]}}) without the baseline, and print the baseline's mean before each mean"
+    "Put the baseline's mean before each mean, as in '2.99 → 7.74'; return the `rows` without the baseline"
     out = {}
     for row, cells in rows.items():
         other = _baseline_of(row, base, list(rows))
@@ -600,7 +601,6 @@ def _with_changes(rows, base):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #051
 def _printed(c, bold='**{}**', none='–', deviation=' ± {}', mark='{}'):
-    "Format the `Cell` `c`"
     mean = c.mean or none
     if c.best: mean = bold.format(c.mean)
     return mean + deviation.format(c.std)*bool(c.std) + mark.format(c.mark)*bool(c.mark)
@@ -641,7 +641,7 @@ _smaller = dict(small='4pt', footnotesize='3pt', scriptsize='2.5pt') # half the 
 _points = dict(small=9.1, footnotesize=8.35, scriptsize=7.75)
 
 def _ems(text, bold=False):
-    "Return the approximate printed width of `text` in ems; capitals and symbols are wide, full stops, i and l narrow"
+    "Estimate the printed width of `text` in ems, using one width each for wide, narrow and other characters"
     def width(c):
         if c.isupper() or c in '±↑↓%−': return .75
         if c in "iljt.,;:'() ": return .28
@@ -822,7 +822,7 @@ def _mark_best(table, by_group=False):
         if len(here) > 1: _mark_among(table, here, columns[here[0]], table.better.get(measures[here[0]]))
 
 def _mark_among(table, here, column, way):
-    "Mark the means among the given rows that are printed like the best one, unless all of them are"
+    "Mark the means in the given rows that look like the best mean when printed, unless all means do"
     if way is None: return
     means = table.frame['mean'].iloc[here]
     top = (max if way == 'higher' else min)(means)
@@ -878,9 +878,9 @@ def _score_problem(frame, columns, measure, ways) -> str:
     return ''
 
 def _with_score(frame, columns, measure, better):
-    """Add a column 'score' with the metric that `measure` names for each value of the setting along the columns
+    """Add a column 'score' with the metric assigned to each value of the setting along the columns
 
-    Return the frame and the better direction of the score."""
+    The dict `measure` is {value of the setting: metric}. Return the frame and the better direction of the score."""
     ways = {m: (better or {}).get(m, better_of(m)) for m in measure.values()}
     check_faults(_score_problem(frame, columns, measure, ways))
     _check_names('measure', measure.values(), _measures_in(frame))
@@ -969,7 +969,7 @@ def _with_metrics_as_rows(frame, rows, measure, better):
     return frame, 'score', {m: (better or {}).get(m, better_of(m)) for m in measures}
 
 def _measure_of_each_column(frame, columns, measure, better, titles):
-    """Create a column 'score' if `measure` names one metric per value of the setting along the columns
+    """Create a column 'score' if `measure` is a dict with one metric per value of the setting along the columns
 
     Returns the frame, the metric to show, the better directions and the titles."""
     if not isinstance(measure, dict): return frame, measure, better, titles

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #r007
 def state_of(path) -> str:
-    """Return the state of the run in the folder `path`: 'missing', 'finished', 'interrupted' or 'broken'
+    """Return the state of the run at `path`: 'missing', 'finished', 'interrupted' or 'broken'
 
     An interrupted run can be resumed."""
     if not path.exists(): return 'missing'
@@ -61,7 +61,7 @@ class _StudyFolder:
 
     @classmethod
     def open(cls, folder:str|PathLike) -> Self:
-        "Open the study in `folder` to read its results, without model, data or PyTorch; the study cannot be run"
+        "Open the study in a `folder` to read its results without model, data or PyTorch; the study cannot be run"
         self = cls.__new__(cls)
         self.folder, self.manifest = Path(folder), read_study(Path(folder))
         return self
@@ -228,9 +228,9 @@ class _MeasuredStudy(_DescribedStudy):
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #b02
 def _means(frame, settings, by, report):
-    """Return statistics of two metrics for the settings with the most runs, and the number of all settings
+    """Return statistics of two metrics for the settings with the most runs, and the total number of settings
 
-    The statistics of `by` and `report` are [(setting, {metric: result of `over_seeds`})]."""
+    The statistics are [(setting, {metric: result of `over_seeds`})], for the metrics `by` and `report`."""
     groups, cells = [((), frame)], []
     if settings: groups = frame.groupby(settings, dropna=False, sort=False)
     for values, group in groups:

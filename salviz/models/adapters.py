@@ -148,7 +148,7 @@ def write_adapter(adapted, folder):
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa18b
 def read_adapter(adapted, folder, who='train'):
-    "Load the weights in `folder` into the adapter of `adapted`"
+    "Load the adapter weights in `folder` into the peft model `adapted`; raise a `ValueError` if they do not fit"
     current, weights = _adapter_weights(adapted), load_file(Path(folder)/adapter_file)
     if {k: x.shape for k, x in current.items()} != {k: x.shape for k, x in weights.items()}:
         raise ValueError(f'{who}: the adapter in {folder} differs from the model\'s in the names or shapes of its '

@@ -140,9 +140,9 @@ def _rows_at(
 class _Rows:
     "Base class of `Maps` with the methods that return captured query rows"
     def _matching(self, layer, at):
-        """Return which captured rows of `layer` the queries in `at` correspond to, as a mask [batch, queries, rows]
+        """Return a mask [batch, queries, rows] that is True where a query in the tensor `at` matches a captured row
 
-        On a CPU, raise a `KeyError` if a query was not captured."""
+        On a CPU, raise a `KeyError` if a query of `layer` was not captured."""
         captured, at = self._row_maps[layer][0], at[:, None] if at.dim() == 1 else at
         matching = at[..., None] == captured[:, None]
         if at.device.type == 'cpu' and not matching.any(-1).all():
@@ -330,7 +330,7 @@ class AttentionEdit:
         return torch.where(fixed.isnan(), A, fixed)
 
     def contributing(self, A):
-        "Return `A` with the weights of the heads in `off` set to 0"
+        "Return the weights `A`, set to 0 in the heads that the mask `off` selects"
         if self.off is None: return A
         return A.masked_fill(self.off[:, None, None], 0)
 
@@ -462,7 +462,7 @@ def _capture_rows(maps, layer, call):
     maps._row_maps[layer] = at, A, keep.expand(len(A), -1, len(at[0]), k)
 
 def _store_rows(maps, layer, A, keep):
-    "Store the requested rows of the whole map `A`, and of the mask `keep` of attended keys (None: all keys)"
+    "Store the requested rows of `A` (a whole map) and of `keep` (a mask of the attended keys; None: all keys)"
     at, heads = maps._rows[layer].to(A.device).expand(len(A), -1), maps._heads
     at = torch.where(at < 0, at + A.shape[2], at)
     if keep is None: keep = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=A.device)
@@ -527,7 +527,7 @@ def _disentangled(stack) -> list:
 
 # %% ../../nbs/03_models/01_attention.ipynb #058
 class _Tap:
-    "Hooks that observe attention modules outside the registry for `maps`; they do nothing if `maps` is None"
+    "Hooks that apply `maps` to attention modules outside the registry; they do nothing if `maps` is None"
     def __init__(self, maps=None): self.maps, self.layer = maps, None # layer: the observed layer that is running
     def __reduce__(self): return _Tap, ()
 
@@ -566,7 +566,7 @@ class _Tap:
 def _observed_class(cls, name):
     """Return a subclass of the config class `cls` whose instances replace a config while its model is observed
 
-    The argument `name` is their attention implementation."""
+    The `_attn_implementation` of these instances is always `name`."""
     return type(cls.__name__, (cls,), dict(
         __slots__=('_plain', '_maps'), __init__=cls.__init__, __module__=cls.__module__,
         __new__=lambda observed, *args, **settings: cls(*args, **settings), # transformers also creates default configs
@@ -596,12 +596,12 @@ _entering = threading.Lock()
 
 class _AlreadyObserved(RuntimeError): pass
 
-class _EditedMaps(Maps): "The `Maps` of `edited`; the model can also be observed inside the block of `edited`"
+class _EditedMaps(Maps): "Maps that apply the changes of an `edited` block, inside which the model can also be observed"
 
 # %% ../../nbs/03_models/01_attention.ipynb #066b
 @contextmanager
 def _switched(stack, maps, part=None, name='salviz'):
-    "Replace the configs of `stack` inside the block and restore them afterwards"
+    "Inside the block, replace the configs of `stack` and register hooks to apply `maps`; undo this afterwards"
     cross = cross_modules(stack) if part in ('decoder', 'cross') else set()
     others = ({m for m in stack.modules() if eager_attention_of(type(m)) and (m in cross) != (part == 'cross')} if cross
               else set())
@@ -724,7 +724,7 @@ def _alike(ours, theirs) -> bool:
 # %% ../../nbs/03_models/01_attention.ipynb #tr07b
 def _extra(module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None, position_bias=None,
            **kwargs):
-    "Describe how the attention of `module` differs from a softmax of masked scores; None if it does not"
+    "Describe how the attention of `module` differs from a softmax of masked scores; return None if it does not"
     if attention_mask is not None and attention_mask.dtype != torch.bool:
         return 'it adds numbers to its scores through its own mask'
     if any(x is not None for name, x in kwargs.items() if name.endswith('indices')):
@@ -801,7 +801,7 @@ def _first_line(e): return f'{type(e).__name__}: {str(e).strip().partition(chr(1
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr10b
 def _tried(stack) -> tuple: # (its attention calls, the reason why it cannot be observed or None)
-    "Try to observe `stack`; return its attention calls and the reason why it cannot be observed, or None"
+    "Try to observe `stack`; return its attention calls, and the reason why it cannot be observed (None if it can)"
     trial = _Trial(stack)
     if stack.device.type == 'meta': return [], 'its weights are on the meta device'
     with _without_trace(stack):
@@ -902,7 +902,7 @@ def _reason(model, part):
 
 # %% ../../nbs/03_models/01_attention.ipynb #tr15
 def check_observable(model, part=None):
-    """Return the module of `model` that `observe` works on
+    """Return the module of `model` that the `observe` context manager works on
 
     If the requested `part` cannot be observed, raise a `ValueError` with the class of the model, the reason and a
     remedy."""
@@ -1054,7 +1054,7 @@ def edited(
     model:nn.Module,                # transformers model with one stack of self-attention, or a module around one
     edits:dict[int, AttentionEdit], # {layer: edit}; the layers are numbered from 0
 ) -> Iterator[None]:
-    "Change the attention of `model` in forward passes inside the block; `observe` captures the changed maps"
+    "Change the attention of `model` in forward passes inside the block; maps captured by `observe` are changed too"
     parts, problem = attention_parts(model), ''
     if None not in parts: problem = f'{_named(model, None)} has several attention parts ({", ".join(parts)})'
     elif _disentangled(parts[None]): problem = f'{_named(model, None)} computes attention outside the registry'
@@ -1291,7 +1291,7 @@ def cached_layers(
     inputs:dict,
     part=None,   # part of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
 ):
-    "Start forward passes inside the block at a later layer, and yield a function that selects this layer"
+    "Cache the layer outputs of one pass; yield a function that sets the layer at which passes in the block start"
     _check_eval_mode(model, 'cached_layers')
     part, stack = check_part(model, part)
     encoder, below = _encoder_below(model, part)

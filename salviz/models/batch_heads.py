@@ -89,7 +89,7 @@ def first_rows(
     rows:int=4,           # number of texts
     max_length:int=128,   # number of tokens of each text
 ) -> dict: # {name: tensor [rows, tokens]}, with `attention_mask`
-    "Return the first texts of a batch, each cut to its first tokens, with padding on the right only"
+    "Return the first texts of a batch, truncated to `max_length` tokens and padded only on the right"
     ids = inputs['input_ids'][:rows]
     mask = inputs.get('attention_mask')
     mask = torch.ones_like(ids) if mask is None else mask[:rows].to(ids.device)

@@ -37,7 +37,7 @@ def _characters(tokenizer, texts):
 
 # %% ../../nbs/03_models/06_corruption.ipynb #006b
 def _check_size(vocab_size, least, characters):
-    "Raise a `ValueError` if `vocab_size` is less than `least`, the number of special tokens and `characters`"
+    "Raise a `ValueError` if `vocab_size` is below `least`, the number of special tokens and characters (or bytes)"
     if vocab_size >= least: return
     raise ValueError(f'vocab_size must be at least {least}, the number of special tokens and {characters}, '
                      f'got {vocab_size}')

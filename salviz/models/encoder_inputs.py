@@ -46,7 +46,7 @@ def _after_resizing(reader, height, width) -> tuple: # (height, width) in pixels
     return rows, columns
 
 def _whole_crop(reader, height, width, shape, block) -> Crop:
-    "Return the image crop in an encoder input of size `shape`, with one output per `block` × `block` pixels"
+    "Return the crop of an image that the encoder reads, with one output per `block` × `block` pixels"
     (down, across), (rows, columns) = _after_resizing(reader, height, width), shape
     up, side = height/down, width/across
     def start(size, target): return (size - target)//2 if size >= target else -((target - size)//2)

@@ -45,7 +45,7 @@ def cut_hidden(
     cut:dict,
     drop=None, scale=None, # attention in the same passes, see `observe`
 ):
-    "Set the output of feed-forward networks to 0 at the positions in `cut` when `model` runs inside the block"
+    "Inside the block, set the feed-forward outputs of `model` to 0 at the positions that the dict `cut` selects"
     layers = check_layers(model, list(cut)) if cut else ()
     reading = [l for l in layers if callable(cut[l])]
     with ExitStack() as stack:

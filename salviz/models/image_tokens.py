@@ -90,7 +90,7 @@ def _grid(model, inputs, patch, merge) -> tuple: # (rows, columns)
 # %% ../../nbs/03_models/14_image_tokens.ipynb #it13
 @_family('internvl', merge=lambda config: round(1/config.downsample_ratio))
 def _internvl_crops(model, processor, height, width, inputs):
-    "Return the crops of InternVL: tiles with the aspect ratio that is closest to that of the image"
+    "Return the crops of InternVL: the tiles of the grid whose aspect ratio is closest to that of the image"
     how, tiles = processor.image_processor, inputs['pixel_values']
     columns = rows = 1
     if len(tiles) > 1:
@@ -116,7 +116,7 @@ _reasons = {'blip-2': _queries, 'instructblip': _queries, 'idefics2': _queries, 
             'mllama': _cross}
 
 def _family_of(model, name) -> _Family:
-    "Return the family of `model`; if it is not supported, raise a `ValueError` that begins with `name`"
+    "Return the family of `model`; if it is not supported, raise a `ValueError` whose message begins with `name`"
     model = unwrapped(model)
     kind = getattr(getattr(model, 'config', None), 'model_type', '')
     family, why = _families.get(kind), ''
@@ -143,7 +143,7 @@ def image_layout(
     image:np.ndarray,             # [height, width, 3]
     inputs:dict,                  # result of the processor for this image and a prompt, as tensors
 ) -> ImageLayout:
-    "Return the pixels of `image` that each image token covers"
+    "Return the pixels that each image token covers in the given `image`"
     family, (height, width) = _family_of(model, 'image_layout'), image.shape[:2]
     layout = ImageLayout(height, width, tuple(family.crops(unwrapped(model), processor, height, width, inputs)))
     count, name = int(image_positions(model, inputs['input_ids'][0]).sum()), type(unwrapped(model)).__name__

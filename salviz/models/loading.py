@@ -65,7 +65,7 @@ def undisturbed(
 ):
     """Set the mode of `model` and clear its gradients; restore them and the random generators after the block
 
-    The global random generators are not touched if the model is a twin and `seed` is None."""
+    The global random generators are not touched if the model was returned by `twin` and `seed` is None."""
     modes = [(m, m.training) for m in model.modules()]
     grads = [(p, p.grad, p.requires_grad) for p in model.parameters()]
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)] if training else []
@@ -178,7 +178,9 @@ def pooled_rows(
 _kinds_by_row = frozenset('bert camembert distilbert electra roberta vit xlm-roberta'.split())
 
 def _is_changed(module, is_whole=False) -> bool:
-    "Return whether other code added a hook or a `forward` to `module`; pre-hooks are ignored if `is_whole`"
+    """Return whether other code added a hook or a `forward` method to `module`
+
+    Forward pre-hooks are ignored if `is_whole`."""
     kinds = ['_forward_hooks', '_backward_hooks', '_backward_pre_hooks'] + ['_forward_pre_hooks'] * (not is_whole)
     added = [*(f for kind in kinds for f in getattr(module, kind).values()),
              *(vars(module).get(k) for k in ('forward', '_original_forward'))] # the latter is set by accelerate
@@ -213,7 +215,9 @@ def _first_row(module, args):
 
 # %% ../../nbs/03_models/03_loading.ipynb #row2d
 def _rows_of(layer, parts) -> list: # hooks
-    "Register hooks that pass only the first row to the linear `parts` of `layer` and all rows to dropout"
+    """Register hooks that pass only the first row to the linear `parts` of `layer`
+
+    Dropout receives one copy of this row per token, so that it draws as many random numbers as for all rows."""
     n = None
     def note(layer, args):
         nonlocal n
@@ -426,7 +430,7 @@ def new_head_note(model) -> str: # '' if the head was trained or its state is un
 
 # %% ../../nbs/03_models/03_loading.ipynb #041
 def _names_of_head(name, config, head, wanted, classes=None) -> dict:
-    "Return config settings with the class names of a trained head; {} if the head or `wanted` has no class names"
+    "Return a trained head's class names as config settings; {} if the head or the `wanted` settings lack names"
     head_names = list(classes or map(str, (config.id2label or {}).values()))
     is_trained = head.is_in(' '.join(config.architectures or ())) and wanted.get('num_labels') == len(head_names)
     if not is_trained or are_numbers(head_names) or 'id2label' not in wanted: return {}

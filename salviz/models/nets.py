@@ -129,8 +129,8 @@ class ResNet18(SmallNet):
 class _Recurrence(nn.Module):
     """An LSTM layer that maps [batch, steps, features] to states [batch, steps, hidden]
 
-    With `cell='modules'`, it is built from modules instead of a fused kernel, for series of limited length
-    (`steps`)."""
+    With `cell='modules'`, it is built from modules instead of a fused kernel and accepts series of at most `steps`
+    steps."""
     def __init__(self, features, hidden, steps=None, cell='fused'):
         super().__init__()
         check_choice('cell', cell, ('fused', 'modules')) # DeepLIFT needs modules
@@ -278,7 +278,9 @@ class TCN(SmallNet):
 
 # %% ../../nbs/03_models/04_nets.ipynb #033
 def _eager_attention_forward(module, query, key, value, attention_mask, scaling, dropout=0., **kwargs):
-    "Compute attention without a fused kernel: output [batch, query, heads, size], weights [batch, heads, query, key]"
+    """Compute attention without a fused kernel
+
+    Return the output [batch, query, heads, size] and the weights [batch, heads, query, key]."""
     scores = torch.matmul(query, key.transpose(2, 3))*scaling
     if attention_mask is not None: scores = scores + attention_mask
     A = nn.functional.dropout(module.softmax(scores), p=dropout, training=module.training)
@@ -410,8 +412,9 @@ class TextLSTM(SmallNet):
         if self.config.pad_token_id is not None: self.embeddings.weight[self.config.pad_token_id] = 0.
 
     def forward(self, input_ids=None, attention_mask=None, token_type_ids=None, inputs_embeds=None, labels=None):
-        """Return the logits [batch, classes] of `input_ids` [batch, n] or `inputs_embeds` [batch, n, size];
-        `attention_mask` is 0 at padding"""
+        """Return an output with the logits of `input_ids` [batch, n] or `inputs_embeds` [batch, n, size]
+
+        The logits have the shape [batch, classes]. The `attention_mask` is 0 at padding."""
         # token_type_ids, which BERT's tokenizers return, are ignored
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError('TextLSTM takes either input_ids or inputs_embeds; pass exactly one of them')

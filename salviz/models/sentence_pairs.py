@@ -25,7 +25,7 @@ def sentence_positions(
     real:torch.Tensor,   # bool [pairs, tokens]: tokens that are not padding
     second:torch.Tensor, # bool [pairs, tokens]: tokens of the second sentence
 ) -> tuple: # (int64 [2 * pairs, n], bool [2 * pairs, n]: entries that are not padding)
-    "Return the positions of each sentence's tokens in the row of its pair, and a mask of the positions without padding"
+    "Return the positions of each sentence's tokens in the row of its pair, and a mask that is False at padding"
     belongs = torch.cat([real & ~second, real & second])
     longest = int(belongs.sum(1).max())
     at = (~belongs).long().argsort(dim=1, stable=True)[:, :longest]
@@ -180,7 +180,7 @@ def check_preprocessing(
     texts:list,   # of str
     aligned:list, # of `TokenText`, one for each text
 ):
-    "Raise an error if `encoder` reads tokens other than those in `aligned`; truncated texts are not compared"
+    "Raise an error if `encoder` does not read the tokens of the `aligned` texts; truncated texts are not compared"
     for text, tokens in zip(texts, aligned):
         features = encoder.preprocess([text])
         read = features['input_ids'][0][features['attention_mask'][0].bool()]

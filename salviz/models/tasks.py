@@ -98,7 +98,7 @@ class Task(Facts):
         The collator pads lists and leaves other labels unchanged."""
 
     def label_collator(self, model):
-        "Return the `labels` argument of `Collator`: `batch_labels` for the number of classes of `model`"
+        "Return the function to pass to `Collator` as `labels`: `batch_labels` with the number of classes of `model`"
         return partial(self.batch_labels, classes=model.config.num_labels)
 
     def read_by_metrics(self, outputs, batch) -> torch.Tensor:
@@ -122,7 +122,7 @@ class Task(Facts):
         real,                   # bool [tokens]: True for tokens that are not padding, None without tokens
         names,                  # function: class or token ids -> their names
     ) -> tuple: # ({name: array}, {name: entry of `info`})
-        "Return the model's answer for example `j` in the form that a snapshot records"
+        "Return the outputs for example `j` as the arrays and `info` entries that a snapshot records"
         return {('' if k == 'main' else f'{k}_') + 'probabilities': self.probabilities(v)[j].cpu().numpy()
                 for k, v in outputs.items()}, {}
 
@@ -395,7 +395,7 @@ def head_of(model) -> str: # 'sequence', 'causal', 'masked', 'token', 'span', 'i
 
 # %% ../../nbs/03_models/02_tasks.ipynb #029b
 def task_of(model) -> str:
-    """Return the name of the task that the head of `model` is for, a key of `tasks`
+    """Return the name of the task (a key of `tasks`) that the head of `model` is for
 
     If the head fits no task, raise a `ValueError` that lists the supported tasks."""
     model = unwrapped(model)

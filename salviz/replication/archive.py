@@ -74,7 +74,7 @@ def verdicts_of(
 
 # %% ../../nbs/15_replication/14_archive.ipynb #1e23396f
 def _of_budget(file, budget) -> str:
-    """Return the lines of a file that belong to a budget: its rows and registries, and all machines
+    """Return the lines of a file that belong to a budget: its rows and registries, and all machine entries
 
     For 'tuned', add the rows and registries of the tuning runs and all entries of other kinds."""
     budgets = {budget, 'tuning'} if budget == 'tuned' else {budget}

@@ -308,7 +308,7 @@ _prior = dict(tasks=('movie',), layers=2, rows=(192, 96, 400), epochs=5, learnin
                 rows=('full',)*3, epochs=8, learning_rate=2e-5, max_length=128))
 def prior(folder, after, seeds, tasks, rows, epochs, learning_rate, layers, arms=None, load=_sentence_pools,
           base='minilm', max_length=32, batch_size=16, model=None, data=None):
-    "Return the study that drops high, low, random or no attributions in the first layer"
+    "Return the study that compares strategies for dropping attention in the first layer, see `_prior_methods`"
     return _study(folder, model or _transformer_for(load, data, base, layers), _drawn(load, rows, data),
                   _chosen(_prior_methods(), arms), seeds, dict(task=list(tasks)), {**_losses, **_curves}, epochs=epochs,
                   batch_size=batch_size, learning_rate=learning_rate, max_length=max_length)

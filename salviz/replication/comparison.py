@@ -79,7 +79,7 @@ def _run_seconds(study, method, steps, rows, before) -> float:
     return max(short - 2*step, 0.) + step*(steps + rows/(3*batch))
 
 def _unusable(methods, points) -> dict: # {method: reason}
-    "Return the methods that cannot be created with their first search point, and why (such as a missing teacher)"
+    "Return the methods that cannot be created with their first search point, and the reason for each of them"
     out = {}
     for name, spec in methods.items():
         allowed = arguments_of(spec)
@@ -191,7 +191,7 @@ class _Sentences(_Ranked):
                 'and trained again with other seeds.')
 
     def _evaluation_notes(self) -> dict: # {method: sentence}
-        "Return the `Method.evaluation_note` of each method that has one"
+        "Return the `Method.evaluation_note` of each method that has one and was not left out"
         kinds = method_kinds()
         notes = {name: getattr(kinds.get(name), 'evaluation_note', '') for name in self.methods}
         notes |= {name: tuned['note'] for name, tuned in self.tuning.items() if 'note' in tuned}
@@ -447,7 +447,9 @@ def _comparison(work, plan, tuning, final) -> MethodComparison:
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-029
 def _save_unless_shorter(comparison, file, say):
-    "Save a comparison unless the existing file has more rows, as after an extension that stopped at its budget"
+    """Save a comparison unless the existing file has more rows
+
+    The file has more rows if an extension of the comparison stopped at its budget."""
     rows = len(MethodComparison.open(file).rows) if file.is_file() else 0
     if len(comparison.rows) >= rows: comparison.save(file)
     else:

@@ -54,7 +54,7 @@ _splits = (.7, .1, .2)
 def _rated_sentences(
     sign=True, # only sentences with clear ratings, labelled by their sign; False: all sentences
 ):
-    """Return the packaged movie sentences or, if `sign` is set, only the clearly rated ones with classes
+    """Return the packaged movie sentences or, if `sign` is set, only the clearly rated ones with binary labels
 
     The splits are those of pre-training, so test sentences remain unseen."""
     from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
@@ -363,7 +363,9 @@ def _new_classifier(labels, tokenizer, seed, layers, heads, hidden):
 
 # %% ../../nbs/15_replication/05_language.ipynb #lang-34c
 def _large_glue_pools(task):
-    "Return a GLUE task from the Hub, with its validation split as test split and 5 % of train for validation"
+    """Return a GLUE task from the Hub
+
+    Its validation split becomes the test split, and 5 % of its training rows become the validation split."""
     from datasets import DatasetDict
     from salviz.data.texts import load_text
     first, second = dict(sst2=('sentence', None), qnli=('question', 'sentence'),

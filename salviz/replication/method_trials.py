@@ -168,7 +168,7 @@ class PointStudy(_RoundsOfPoints):
         return time.time() >= self.ends or super()._is_over(cell)
 
     def _report(self, busy):
-        "Warn about failed trials and trials running in other processes, unless the deadline has passed"
+        "Warn about failed and busy trials, unless the deadline has passed or all trials have failed"
         if time.time() < self.ends and any('error' not in self._record(c.name) for c in self.cells):
             super()._report(busy)
 

@@ -713,7 +713,9 @@ def _reached(gate, rows, effect) -> set: # of (task, pair)
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-26b
 def _below(gate, rows):
-    "Check how far the loss of the better condition is below that of a constant prediction; return None if unknown"
+    """Check how far the loss of the better condition is below that of a constant prediction
+
+    Return None if the gate has no limit for this budget."""
     budget = rows.budget.iloc[0] if 'budget' in rows and len(rows) else 'small'
     if isinstance(gate.below, dict) and budget not in gate.below: return None
     reached, words = [], _constant_words(gate.study)
@@ -743,7 +745,9 @@ def gated(
     effect:Effect,
     rows:pd.DataFrame,
 ) -> tuple: # (differences that count, number of dropped pairs, checks as `salviz.replication.verdicts.GateCheck`)
-    "Return the differences that pass an effect's gates on pairs, the number dropped, and the checks of gates on means"
+    """Apply the gates of an effect to its paired differences
+
+    Return the differences of the pairs that pass, the number of dropped pairs, and the checks of gates on means."""
     d, dropped = differences(effect, rows), 0
     for gate in effect.gates:
         if not gate.each: continue

@@ -1180,7 +1180,9 @@ def write_report(
     to=None,     # folder of the report; None: `folder`
     budget=None, # budget of the report; None: the only one in `rows`
 ) -> Path: # path of the page
-    "Write report.html, effects.csv, rows.csv, verdicts.tex and forest.pdf, and return the path of the page"
+    """Write report.html, effects.csv, rows.csv, verdicts.tex and forest.pdf, and return the path of the page
+
+    The figure forest.pdf is written only if at least one primary effect has an interval."""
     frame = rows if isinstance(rows, pd.DataFrame) else read_rows(rows, budget)
     budgets = list(dict.fromkeys(frame.budget)) if len(frame) else ['small']
     if budget is None and len(budgets) > 1:

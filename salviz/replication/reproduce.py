@@ -97,7 +97,7 @@ def list_claims(
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-10
 class _Worker:
-    "A worker that trains all trials without a recorded result, for the studies listed in `names`"
+    "A worker that trains all trials without recorded results in the studies listed in `names`"
     def __init__(self, folder, budget, names, file):
         self.folder, self.budget, self.names, self.file = Path(folder), budget, names, file
         self.studies, self.failed = {}, set()
@@ -129,7 +129,7 @@ class _Worker:
         return study.run_cell(cell, ended=lambda: write_row(self.file, *row_of(study, cell, name, self.budget)))
 
     def once(self) -> bool:
-        "Try each trial once; return whether another process is still training a trial"
+        "Run each trial that has no result and has not failed; return whether another process is training a trial"
         busy = False
         for name in self.names:
             for cell in self.study(name).cells:

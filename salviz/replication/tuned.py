@@ -171,7 +171,9 @@ def tested_pairs(
     rows:pd.DataFrame, # rows of the tuned budget
     seeds:int,         # number of seeds, starting with `first_seed`
 ) -> tuple: # (pairs as for `verdict`, gate, names of tasks that are left out)
-    "Return the pairs to test at an interim look, failed checks if no pair passes them, and the tasks left out"
+    """Return the pairs to test at one look, without the tasks in which a condition did not learn
+
+    If no pairs would be left, return all pairs and the failed checks."""
     rows = bare(rows)[rows.seed < first_seed + seeds]
     pairs = differences(effect, rows)
     left_out, failed = _gates(effect, rows)

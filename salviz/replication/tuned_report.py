@@ -125,7 +125,7 @@ def _not_run(name, first) -> str:
     return f'Not run yet with tuned settings; verdict of the first report, with one setting: {first[name]}'
 
 def _answers_to(names, findings, first=None) -> list: # of dicts for the template
-    "Return one answer per effect to a question; effects without runs cite the verdict of the first report"
+    "Return each effect's answer to a question; for effects without runs, cite the verdict of the first report"
     out = []
     for name in names:
         f = findings[name]
@@ -173,7 +173,7 @@ def _expected(findings, first, rows) -> list: # of dicts for the template
             for paper, e in expectations.items()]
 
 def _not_learned(study, rows) -> list: # of sentences
-    "Describe the conditions of a study that did not beat a constant prediction in these runs, by domain"
+    "Describe, for each domain, the conditions of a study that did not beat a constant prediction in these runs"
     out, runs = [], rows[rows.study == study]
     by = 'task' if 'task' in runs and runs.task.notna().any() else 'study'
     for (condition, task), part in runs.groupby(['method', by]):
@@ -357,7 +357,9 @@ def write_tuned_report(
     to,   # folder
     file, # file of rows
 ) -> Path: # path of the page
-    "Write report.html, effects.csv, rows.csv, choices.csv and forest.pdf, and return the path of the page"
+    """Write report.html, effects.csv, rows.csv, choices.csv and forest.pdf, and return the path of the page
+
+    The figure forest.pdf is written only if at least one primary effect has an interval."""
     to, findings = Path(to), find_tuned(file)
     to.mkdir(parents=True, exist_ok=True)
     texts = {'report.html': tuned_report_html(file, findings), 'effects.csv': csv_text(effects_frame(findings)),

@@ -435,7 +435,9 @@ class TunedTrials:
         return frozen(self.file)[name, condition]['settings']
 
     def train(self, name:str, condition:str, options:dict, seed:int, settings:dict, tuning:bool=False) -> str:
-        "Train one trial and write its row; return 'finished', 'failed' or 'busy' (another process trains it)"
+        """Train one trial and write its row; return 'finished', 'failed' or 'busy' (another process trains it)
+
+        If the condition has a teacher whose run is not finished, train the teacher first."""
         if self.studies[name].conditions[condition].teacher:
             teachers, cell, path = self._teacher(name, condition, seed, tuning)
             if not ((path/'summary.json').is_file() and Run(path).finished):

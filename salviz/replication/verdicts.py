@@ -90,7 +90,7 @@ def gain_check(
 
 # %% ../../nbs/15_replication/00_verdicts.ipynb #ve-9b
 def _failed(gate) -> list: # of phrases
-    "Describe the unmet conditions of `gate`, which is None, a truth value, a `GateCheck` or a list of them"
+    "Describe the unmet conditions of `gate`, which is None, a truth value, a `GateCheck` or a list of checks"
     if gate is None or gate is True: return []
     if gate is False: return ['the gate']
     gates = [gate] if isinstance(gate, GateCheck) else list(gate)
@@ -100,7 +100,7 @@ def _failed(gate) -> list: # of phrases
 
 # %% ../../nbs/15_replication/00_verdicts.ipynb #ve-9c
 def _untestable(gate, pairs, dropped) -> tuple: # (verdict, reason)
-    "Return the verdict and the reason if the interval must not be interpreted; ('', '') if it may be"
+    "Return the verdict and the reason if the interval must not be interpreted, or ('', '') if it may be"
     planned = pairs + dropped
     if planned < _fewest:
         return 'no verdict', f'{planned} pair{"s"*(planned != 1)}; a verdict needs at least {_fewest}'

@@ -125,13 +125,13 @@ def _data_of(table, file, settings):
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds014
 def _with_runs(kind, run_of, **arguments):
-    "Replace references to runs in `arguments` by these runs, then create a method of class `kind`"
+    "Replace references to runs in `arguments` with the runs, then create a method of the class `kind`"
     runs = {k: run_of(x['run_of']) for k, x in arguments.items() if isinstance(x, dict)}
     return kind.from_args({**arguments, **runs})
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds014b
 def _method_of(name, table, file, settings=()):
-    "Return a method, its class, or a `Recipe` if the method builds on the run of another method"
+    "Return a method, its class if no arguments are given, or a `Recipe` if it builds on the run of another method"
     from salviz.methods.base import method_classes
     where, kinds = f'{file}: methods.{name}', method_classes()
     if isinstance(table, str): table = dict(kind=table)

@@ -97,7 +97,7 @@ def _unpacked(archive, place) -> str:
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg05-2c
 def _came_to(run) -> int: # -1 without a run
-    "Return the step of the last checkpoint in the folder `run`; 0 without checkpoints, -1 without a usable run"
+    "Return the step of the last checkpoint of a run; 0 without checkpoints, -1 without a usable run"
     if state_of(run) in ('finished', 'interrupted'): return max(Run(run).checkpoints, default=0)
     return -1
 
@@ -161,7 +161,7 @@ def _set_up(threads, devices):
     torch.set_num_threads(threads)
 
 def _elsewhere(study, folder, begun):
-    "Set up `study` in an empty folder with the partially trained run from the archive `begun`"
+    "Set up `study` in an empty folder with the partially trained run from an archive"
     study.folder = Path(folder)
     write_whole(study.folder/'study.json', sealed(study.manifest, indent=2).encode())
     with _incoming(study.folder, begun) as (place, name): _put(place, study.folder, name)

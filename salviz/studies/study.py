@@ -111,7 +111,7 @@ def _measure_code(measure) -> str:
 
 # %% ../../nbs/07_studies/03_study.ipynb #013d
 def _measure_version(measure, run) -> str:
-    "Return a hash of `_measure_code` and the time at which `run` ended"
+    "Return a hash of `_measure_code` and the end time of the run"
     return _version(_measure_code(measure), run)
 
 def _version(code, run):
@@ -302,7 +302,7 @@ def _new(values, others): return [x for x in values if x not in others]
 def _shown_values(settings) -> dict: return {k: [*map(shown_value, values)] for k, values in settings.items()}
 
 def _extended_only(old, new) -> dict:
-    "Return a copy of the design `new` without the methods, seeds and values that `old` lacks"
+    "Return a copy of the new design without the methods, seeds and values that the old design lacks"
     settings = {k: _common(v, old['settings'].get(k, v)) for k, v in new['settings'].items()}
     return dict(new, methods={k: v for k, v in new['methods'].items() if k in old['methods']},
                 seeds=_common(new['seeds'], old['seeds']), settings=settings)
@@ -353,7 +353,7 @@ class _Design(_TrialParts):
 class _StoredDesign(_Design):
     "A design that is compared with the design stored in the folder of the study"
     def _common_design(self, old, new) -> dict:
-        "Return a copy of the design `new` without the additions to `old` that an extension may make"
+        "Return a copy of the new design without the additions to the old design that an extension may make"
         return _extended_only(old, new)
 
     def _agree(self, extend):
@@ -381,11 +381,13 @@ class _StoredDesign(_Design):
 
 # %% ../../nbs/07_studies/03_study.ipynb #gr002
 class _GrowingStudy(_StoredDesign):
-    "A study whose settings can be extended by further values"
+    "A study whose settings can be extended with further values"
     _shared:list # names of the settings that all trials take
 
     def _take_in(self, grown):
-        "Create the trials; the values in `grown` {setting: values} follow the values passed to the constructor"
+        """Create the trials; added values follow the values passed to the constructor
+
+        `grown` is a dict {setting: added values}."""
         self.settings = {k: [*v, *_new(grown.get(k, ()), v)] for k, v in self.settings.items()}
         self.cells = study_cells(self.methods, self.seeds, self.settings, self._shared)
 
@@ -489,7 +491,7 @@ class _MeasuredTrials(_TrainedTrials):
     _codes:dict # {measure: result of `_measure_code`}
 
     def is_current(self, measure:str, known:dict, run:Run) -> bool:
-        """Return whether the stored result (`known`) for `run` comes from the current version of `measure`
+        """Return whether a stored result (`known`) comes from this `run` and the current version of `measure`
 
         Every result is current in a study that was only opened from its folder."""
         return not self.live or known['version'] == _version(self._codes[measure], run)
@@ -498,7 +500,7 @@ class _MeasuredTrials(_TrainedTrials):
         write_whole(self.folder/'cells'/f'{name}.json', sealed(record, indent=2).encode())
 
     def _measure(self, cell, run, pair, again=()):
-        """Compute missing and outdated measures of `run`, and recompute the measures named in `again`
+        """Compute the missing, outdated and explicitly requested (`again`) measures of a run
 
         `pair` is (model, tokenizer) if they are loaded, else None."""
         results = self._record(cell.name).get('measures', {})
@@ -545,7 +547,7 @@ class _Checkpoints(_MeasuredTrials):
         return has_checkpoints and self._is_done(cell) and all(map(self._is_done, self._builders(cell)))
 
     def _thin_out_spent(self, cells):
-        "Delete all checkpoints of the trials in `cells` that are no longer needed"
+        "Delete all checkpoints of each trial in `cells` whose checkpoints are no longer needed"
         for cell in filter(self._is_spent, cells):
             from salviz.models.checkpoints import thin_out
             # if another process holds a trial, that process deletes its checkpoints

@@ -70,7 +70,7 @@ class RationalePlausibility:
     def __call__(self, model:'nn.Module', tokenizer:'PreTrainedTokenizerBase', data:DatasetDict,
         run:Run|None=None, # run of a study, whose max_length is used
     ) -> dict: # {SPLIT_token_f1, SPLIT_auprc: number}
-        "Return the scores of `model` on each split"
+        "Return the model's scores on each split"
         scores, length = {}, None if run is None else run.config['settings'].get('max_length')
         for split in self.splits:
             existing = [k for k, d in data.items() if 'rationale' in d.column_names]
@@ -107,7 +107,7 @@ def _on_scale(values, scale) -> list:
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td012b
 def _faults_of_study(study, setting) -> Iterator[str]:
-    "Yield the reasons why the runs of `study` cannot form a front over `setting`"
+    "Yield the reasons why the runs of a study cannot form a front over one setting"
     if not study.live:
         yield ('study must be a Study with its model, data and methods, because pareto trains further runs; for a '
                'study from Study.open, use front_of')
@@ -137,7 +137,7 @@ def _check_directions(study, measures, options):
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td012d
 def _even(values, start, scale) -> list:
-    "Return evenly spaced values to add, or an empty list if `values` already contains enough values (`start`)"
+    "Return evenly spaced values to add, or an empty list if at least `start` values exist on this scale"
     spread = sorted(_on_scale(values, scale))
     if len(spread) >= start: return []
     return [v for v in even_values(spread[0], spread[-1], start, scale) if v not in values]
@@ -190,7 +190,7 @@ def pareto(
     scale:Literal['log', 'linear']='log', # scale of the setting
     **options,                      # reference, confidence, better: see `front_of`
 ) -> Front:
-    "Train `study` at evenly spaced values of `setting`, then fill gaps in the front of `x` and `y`; return the front"
+    "Train a study at evenly spaced setting values, fill gaps in the front of `x` and `y`, and return the front"
     _pymoo() # raise at once if pymoo is missing, not after hours of training
     check_allowed('pareto: no option', options, ('reference', 'confidence', 'better'))
     check_faults(_faults(study, (x, y), setting, start, budget, scale), 'pareto: ')

@@ -29,7 +29,9 @@ class _Recording(TrainerCallback):
         self._reported = now
 
     def record(self, state, force=False):
-        "Record the probe examples if the step is in `record_steps` or `force` is set, unless they are already recorded"
+        """Record the probe examples if the step is in `record_steps` or `force` is set
+
+        A step that is already recorded is recorded again only if `force` is set and its snapshots lack saliency."""
         step = state.global_step
         if self.recorder is None or not (force or step in self.record_steps): return
         run = self.recorder.run

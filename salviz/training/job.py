@@ -172,7 +172,7 @@ def _begins_with(model) -> dict:
 
 # %% ../../nbs/06_training/04_job.ipynb #039c
 def model_facts(model) -> dict:
-    "Describe a model for the config of a run: name, class, layers, heads and adapter"
+    "Describe a model for the config of a run: name, class, layers, heads, initial weights and adapter"
     facts, model = adapter_facts(model) if is_adapted(model) else {}, unwrapped(model)
     return {'name': model_name(model), 'class': type(model).__name__, **_size(model), **_begins_with(model), **facts}
 

@@ -62,7 +62,7 @@ class Pace:
 
 # %% ../../nbs/06_training/09_live.ipynb #013
 def _todo(job:Job):
-    "Return a function that takes a step and returns the remaining tasks after this step, {kind: number}"
+    "Return a function that takes a step and returns the number of tasks of each kind that remain after that step"
     epochs, per_epoch, total = job.settings.epochs, job.steps_per_epoch, job.total_steps
     recorded = record_steps(job.settings.snapshots, total)
     validation, scored = len(job.encoded['validation']), sum(map(len, scored_splits(job.encoded).values()))

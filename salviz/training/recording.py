@@ -66,7 +66,7 @@ def _logits_of(maps, j, real) -> tuple: # ([layers, heads], layers)
     return np.stack([x.amax(-1).float().numpy() for x in found.values()]), list(found)
 
 def _check_evidence(method, name, x, size:int):
-    "Raise an error if a method's evidence cannot be stored under its name or does not fit the batch size"
+    "Raise an error if a method's evidence has a name, type or shape that cannot be stored"
     def require(ok, message): method.require(ok, f'the evidence {name!r} {message}')
     require(isinstance(name, str) and name and name != '__metadata__', 'must have a non-empty string as its name')
     try: name.encode()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/06_training/01_settings.ipynb #s007
 def shown_value(x):
-    "Return numbers, strings and None unchanged, and other values by name, for tables and files"
+    "Convert `x` for tables and files: return numbers, strings and None unchanged, and the names of other values"
     if x is None or isinstance(x, (bool, int, float, str)): return x
     return getattr(x, '__qualname__', None) or str(x)
 

@@ -279,8 +279,10 @@ def prior_experiment(
     run_dir=None,                # folder for the runs, one per strategy; None: delete them
     **settings,                  # further arguments of `train`: epochs, batch_size, learning_rate, seed, ...
 ) -> pd.DataFrame: # columns strategy, epoch, split ('train' or 'validation'), loss
-    """Fine-tune while dropping no, random, high or low attributions (section 2.2 of the AD-DROP paper), and return
-    the loss of each epoch"""
+    """Fine-tune with each strategy for dropping attention, and return the loss of each epoch
+
+    The strategies drop no positions, random positions, or those with high or low attribution (section 2.2 of the
+    AD-DROP paper)."""
     methods, rows = {s: prior_method(s, rate, p, layers, form) for s in strategies}, []
     settings = dict(dict(probes=1, snapshots=0, keep=1, progress=False), **settings)
     with tempfile.TemporaryDirectory() as temporary:

@@ -213,7 +213,7 @@ class _BatchHeads:
         self.is_missing = False # whether a row has already reported that no training pass was seen
 
     def _missing(self, step:int) -> dict: # {} before the first step
-        "Return a row that reports that no training pass was seen; {} before the first step and after the first report"
+        "Return a row reporting that no training pass was seen, or {} before the first step and after the first report"
         if not step or self.is_missing: return {}
         self.is_missing = True
         return dict(kind='heads', examples='batches', reason='no training pass was seen, for example because the model '
@@ -240,7 +240,7 @@ class _BatchHeads:
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa41
 class _Watched(FineTuning):
-    "A placeholder method for training runs that `watch` records"
+    "A placeholder method for training runs that are recorded by `watch`"
     @property
     def name(self): return 'watched training'
 
@@ -320,7 +320,7 @@ class _Logging(_Watching):
             if self.spacing.is_due(step): self._record()
 
     def _end(self, state, **summary):
-        "Change to the final `state`, write the summary and release the folder"
+        "Change to the final `state`, write the summary or the error, and release the folder"
         self.state = state
         if self._batch_heads: self._batch_heads.end()
         try:
@@ -383,7 +383,9 @@ class _Loop(_Logging):
         self._after_step(self.step_number + 1, epoch)
 
     def finish(self) -> 'Run|None':
-        "Record the last step if necessary, finish the run and return it; None in all processes except the first"
+        """Record the last step if necessary, finish the run and return it
+
+        Return None in all processes except the first."""
         if self._is_active:
             with self._safely():
                 if self.spacing.at < self.step_number: self._record()
@@ -465,7 +467,7 @@ class Watcher(_Callback):
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa81
 def _default_saliency(model, saliency):
-    """Return `saliency`, or 'gradient_norm' if it is None and the model has no padding token
+    """Return the argument `saliency`, or 'gradient_norm' if it is None and the model has no padding token
 
     Integrated gradients need a padding token as their baseline."""
     if saliency is not None: return saliency

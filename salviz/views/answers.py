@@ -83,7 +83,7 @@ def _outline(mark, size) -> np.ndarray: # [points, 2]
     return np.reshape(mark, (-1, 2))/size
 
 def _percent_inside(measure, values, mask) -> str:
-    "Return the metric `measure` of a map as a percentage, or 'undefined (the map is 0)' for a map of zeros"
+    "Return a map's score under `measure` as a percentage, or 'undefined (the map is 0)' for a map of zeros"
     return f'{measure(values, mask):.0%}' if values.any() else 'undefined (the map is 0)'
 
 def _inside_words(marks, maps, letters) -> str:

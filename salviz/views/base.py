@@ -54,7 +54,7 @@ def as_list(x) -> list:
     return list(x)
 
 def counted(n:int, noun:str) -> str:
-    "Return `n` and `noun`, in the plural unless `n` is 1, such as '3 heads'"
+    "Return `n` followed by the noun, in the plural unless `n` is 1, such as '3 heads'"
     return f'{n} {noun}' + 's'*(n != 1)
 
 def range_words(numbers) -> str:
@@ -80,7 +80,7 @@ def was_trained(snapshot) -> bool:
     return bool(snapshot.step or snapshot.info.get('method') or snapshot.info.get('methods'))
 
 def title_of(snapshot, *more):
-    """Return a title with the methods, step and probe of `snapshot`, followed by any further texts
+    """Return a title with the methods, step and probe of `snapshot`, followed by the strings in `more`
 
     The step is omitted if the model was not trained."""
     step = [f'step {snapshot.step}']*was_trained(snapshot)
@@ -284,7 +284,7 @@ def _compared_row(
     snapshot, maps, layer,
     # ([n], description of the row, description of the heads, a sentence about the regularisation by SalLM)
 ) -> tuple:
-    "Return the attention row of `layer` that is compared with saliency, and texts that describe this row"
+    "Return the attention row of `layer` that is compared with saliency, along with strings that describe it"
     layers, heads, rows = _regularised_by_sallm(snapshot)
     if layer not in layers: heads, rows = None, 'pooled'
     which = 'mean over heads'
@@ -699,12 +699,12 @@ def word_tokens(snapshot) -> np.ndarray: # bool [n]
 
 # %% ../../nbs/10_views/00_base.ipynb #058b
 def between_words(A, words=None) -> np.ndarray: # [words, words]
-    "Return the map `A` [query, key] restricted to the tokens in the mask `words`, or `A` itself if all are chosen"
+    "Return the rows and columns of the map `A` [query, key] for which the mask `words` is True; None selects all"
     if words is None or words.all(): return A
     return A[words][:, words]
 
 def word_fractions(snapshot, layers) -> np.ndarray: # [layers, heads]
-    "Return each head's fraction of attention from words that goes to words; 1 where no attention was recorded"
+    "Return the fraction of each head's attention from words that goes to words; 1 where no attention was recorded"
     observed, words = snapshot.layers.get('attention', []), word_tokens(snapshot)
     fractions = np.ones((len(layers), next(x.shape[1] for x in snapshot.arrays.values() if x.ndim == 4)))
     for i, layer in enumerate(layers):
@@ -719,10 +719,11 @@ def word_fractions(snapshot, layers) -> np.ndarray: # [layers, heads]
 
 # %% ../../nbs/10_views/00_base.ipynb #058s
 def best_head(fractions, *scores) -> tuple: # row and head
-    """Return the head with the largest score among those whose fraction is at least `_least_on_words`
+    """Return the row and head with the largest score among heads whose fraction is at least `_least_on_words`
 
-    `fractions` and every array in `scores` have the shape [layers, heads]. The first array with a non-zero score for
-    an eligible head decides; if there is no such array, return the head with the largest fraction."""
+    `fractions` contains each head's attention on words (see `word_fractions`). Like every array in `scores`, it has
+    the shape [layers, heads]. The first array with a non-zero score for an eligible head decides; if no array has
+    one, return the head with the largest fraction."""
     eligible = fractions >= _least_on_words
     score = next((s for score in scores if (s := score*eligible).any()), fractions)
     return tuple(int(i) for i in np.unravel_index(np.argmax(score), score.shape))
@@ -759,7 +760,7 @@ def tied_candidates(
     values,     # [query, key]: attributions from which the region was computed
     p=None,     # fraction of a row that may be dropped; None: unknown
 ) -> np.ndarray: # bool [query]
-    "Return a mask of the rows in which ties make all allowed keys or more than a fraction `p` of them candidates"
+    "Return a mask of the rows in which ties turn all allowed keys, or more than a fraction `p`, into candidates"
     count, n = (np.asarray(cells).sum(-1) for cells in (candidates, allowed))
     more = np.zeros(len(count), dtype=bool)
     if p is not None: more = count > n - retained_count(n, p)
@@ -1029,7 +1030,7 @@ def _lowest(args):
     return 'the lowest values'
 
 def _scored(args):
-    "Return 'the log-probability of ' if saliency guided training explains it, or '' if it explains the logit"
+    "Return 'the log-probability of ' if this is the score that saliency guided training explains, otherwise ''"
     if args.get('score') == 'log_probability': return 'the log-probability of '
     return ''
 
@@ -1187,7 +1188,7 @@ def answer_view(
     fits,  # function from a snapshot to a bool, such as lambda s: s.info.get('task') == 'own'
     needs, # description of the required evidence
 ): # decorator of a function from a snapshot to a `View`
-    """Return a decorator that registers a view for the predictions of snapshots that satisfy the condition `fits`
+    """Return a decorator that registers a view for the predictions of snapshots for which `fits(snapshot)` is True
 
     Views that are registered later take precedence."""
     def add(make):
@@ -1499,7 +1500,7 @@ def method_view(
     needs,            # description of the required evidence
     is_specific=True, # does this view take precedence over the views of predictions?
 ): # decorator of a function from a snapshot to a `View`
-    """Return a decorator that registers a view for those snapshots of a method that satisfy the condition `fits`
+    """Return a decorator that registers a view for those snapshots of a method for which `fits(snapshot)` is True
 
     Views that are registered later take precedence."""
     def add(make):

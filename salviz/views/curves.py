@@ -55,7 +55,6 @@ _dashes = ((), (5, 1.7), (1.2, 1.5), (6, 1.6, 1.2, 1.6)) # lengths of dashes and
 _marks = ('circle', 'square', 'triangle', 'diamond', 'cross', 'star')
 
 def _line_style(i:int) -> tuple: # (colour, dashes, mark)
-    "Return the style of the `i`-th line"
     return colours[i % 7], _dashes[i % 4], _marks[i % 6]
 
 def styles_of(names) -> list:
@@ -136,7 +135,9 @@ def _running_mean(
 
 # %% ../../nbs/10_views/01_curves.ipynb #019b
 def _window(smooth, rows):
-    "Return the window of the moving average: `smooth`, or by default about a twentieth of the rows (at least 1)"
+    """Return the moving-average window: the argument `smooth` or, if it is None, about a twentieth of the rows
+
+    The default window has at least one row."""
     if smooth is None: return 2*(rows//40) + 1
     if isinstance(smooth, bool) or not isinstance(smooth, int) or smooth < 1 or smooth % 2 == 0:
         raise ValueError(f'smooth must be an odd number of rows (1: as logged) or None, got {smooth!r}')
@@ -231,7 +232,7 @@ def _named_runs(
     runs,     # a `Run` or its folder, a list of them, or {name: one of these}
     view:str, # name of the view, for errors
 ) -> dict: # {name: [Run]}
-    "Group `runs` into the lines of a chart; listed runs that differ only in their seed form one line"
+    "Group `runs` into the lines of a chart, putting listed runs that differ only in their seed into one line"
     def opened(source):
         if not isinstance(source, (list, tuple)): source = [source]
         return [_opened(r) for r in source]
@@ -532,7 +533,7 @@ def _fraction_curves(frame, view, value, label, title, better, band, subject):
 
 # %% ../../nbs/10_views/01_curves.ipynb #051b1
 def plain_series_name(name):
-    "Return `name` with spaces for underscores; Captum's names, such as captum.Lime(n_samples=20), stay unchanged"
+    "Replace underscores in `name` with spaces, except in Captum's names, such as captum.Lime(n_samples=20)"
     return str(name) if str(name).startswith('captum.') else str(name).replace('_', ' ')
 
 def about(frame) -> str: # '' or a space and the sentence
@@ -581,7 +582,7 @@ def accuracy_drop_curves(
     training:str=None, # column with the training method of each model; one colour for each
     by:str='method', # column with one line per level: 'method', or the way in which inputs are removed
 ) -> Curves:
-    "Return accuracy over the fraction of the most important inputs that was replaced, one line per method"
+    "Return curves of accuracy against the fraction of the most important inputs replaced, with one line per method"
     name, origin = plain_series_name(value), frame
     if by != 'method':
         frame = frame_with(frame, 'accuracy_drop_curves', [by]).drop(columns='method', errors='ignore')
@@ -690,7 +691,7 @@ def sensitivity_grid(
     # 'higher' or 'lower'; None: inferred from the name, see `better_of`, or else no cell is marked
     better:str|dict|None=None,
 ) -> Grid:
-    "Return a grid of the mean and deviation of `value` over seeds for two settings, with the best cell marked"
+    "Return a grid over two settings with a column's mean and deviation over seeds, and with the best cell marked"
     frame, without = _with_settings(frame, [x, y], value)
     rows, notes = by_seed(frame, 'sensitivity_grid', [x, y], value)
     notes = [*without, *notes]

@@ -79,7 +79,7 @@ def _counts(snapshot) -> bool: return enough_words(snapshot.is_special)
 def _marked(
     sinks, one_word, # smallest fraction over examples, [layers, heads]; None if no example is long enough
 ) -> np.ndarray: # of '', 'collapsed' and 'dead', [layers, heads]; None if no example is long enough
-    "Mark each head as 'dead', 'collapsed' or '' by its attention to `sinks` and to `one_word`"
+    "Classify each head as 'dead', 'collapsed' or '' by its fractions of attention on sinks and on one word"
     if sinks is None: return None
     dead, collapsed = (np.asarray(x, dtype=float) >= mark_threshold for x in (sinks, one_word))
     return np.where(dead, 'dead', np.where(collapsed, 'collapsed', ''))

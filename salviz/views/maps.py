@@ -63,7 +63,10 @@ def _units_of(
 
 # %% ../../nbs/10_views/02_maps.ipynb #008c
 def _on_units(values, units, how='map'):
-    "Pool token values into units: a 'map' [..., n, n], boolean 'cells' [..., n, n] or a 'row' [..., n] (summed)"
+    """Pool token values into the words or tokens of `units`
+
+    `how` is 'map' for values [..., n, n], 'cells' for a boolean map of the same shape, or 'row' for values [..., n],
+    which are summed."""
     if how == 'row': return pool_words(values, units.ids)[..., units.shown]
     pooled = pool_map(np.asarray(values, dtype=float), units.ids)[..., units.shown, :][..., units.shown]
     if how == 'cells': return pooled > 0
@@ -137,7 +140,7 @@ def telling_entry(
 _map_names = dict(attention='attention', attribution='attention_attribution', target='pattern_target')
 
 def _evidence(view, what):
-    "Check the argument `what` and return the name of the array that it selects"
+    "Return the name of the array for a kind of map (`what`); raise a `ValueError` for an unknown kind"
     check_choice(f'{view}: what', what, _map_names)
     return _map_names[what]
 
@@ -258,7 +261,7 @@ def attention_limit(values):
 
 # %% ../../nbs/10_views/02_maps.ipynb #016c
 def same_scale(views):
-    "Return map views with a common colour scale for each kind and unit, which ends at the largest limit"
+    "Return map views in which panels of the same kind and unit share a colour scale up to their largest limit"
     views = list(views)
     largest = {}
     for v in views:
@@ -437,7 +440,7 @@ def _tied_rows(values) -> np.ndarray: # bool [...]
     return (counts.sum(-1) > 1) & (highest == lowest)
 
 def _row_fractions(values, counts):
-    "Divide `values` [..., n] by their sum over the positions in the mask `counts`, with NaN at other positions"
+    "Divide `values` [..., n] by their sum over the positions selected by the mask `counts`, with NaN elsewhere"
     counted = np.where(counts, values, 0.)
     total = np.nansum(counted, -1, keepdims=True)
     return np.where(counts, np.divide(counted, total, out=np.zeros_like(counted), where=total > 0), np.nan)
@@ -796,7 +799,7 @@ class ColouredSentences(View):
 
 # %% ../../nbs/10_views/02_maps.ipynb #048b
 def _check_shape(name, values, texts, unit):
-    "Raise a ValueError unless the array `values` has one number per text"
+    "Raise a `ValueError` if the array of `values` does not contain one number per text"
     if values.shape != (len(texts),):
         raise ValueError(f'coloured_sentences: {name} must have one number for each of {len(texts)} {unit}, got shape '
                          f'{list(values.shape)}')

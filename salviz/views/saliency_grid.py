@@ -71,7 +71,9 @@ def _item_name(snapshot):
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-6sb
 def _trainings(snapshots, names):
-    "Name the training run of each snapshot: `names` if set, otherwise its methods, with seed and step if ambiguous"
+    """Name the training run of each snapshot from `names` or, without `names`, from its methods
+
+    If several snapshots would get the same name, the seed and the step are added where they differ."""
     if names is not None: return [re.sub(r',? ?probe \d+$', '', str(name)) or 'no method' for name in names]
     base = [methods_words(' + '.join(methods_of(s))) or 'no method' for s in snapshots]
     for key, word in ((lambda s: s.info.get('seed'), 'seed'), (lambda s: s.step, 'step')):
@@ -86,7 +88,7 @@ def _trainings(snapshots, names):
 def _of_snapshots(snapshots, names):
     """Collect the contents of a grid from `snapshots`
 
-    Returns the modality, the items {item: (name, input)}, the columns {(training, method): {item: map}}, and the
+    Return the modality, the items {item: (name, input)}, the columns {(training, method): {item: map}}, and the
     (item, column) pairs with wrong predictions."""
     inputs, items, columns, wrong = [_input_of(s) for s in snapshots], {}, {}, set()
     if len(kinds := list(dict.fromkeys(kind for kind, _, _ in inputs))) > 1:
@@ -165,7 +167,7 @@ def _normalised_map(m):
 def _scaled(columns, items, scale, magnitude):
     """Scale the maps for display
 
-    Returns {column: {item: map}}, the end of the scale, and whether there are negative values."""
+    Return {column: {item: map}}, the end of the scale, and whether there are negative values."""
     def drawn(m):
         if m is None: return None
         if magnitude: m = np.abs(m)

@@ -42,7 +42,7 @@ def domain_shift(
     confidence:Probability=.95, # confidence level of the intervals over seeds
     title:str='In and out of domain', # title of the figure
 ) -> DomainShift:
-    "Return points that show a metric out of domain against a metric in domain, with intervals over seeds"
+    "Return points that plot an out-of-domain metric against an in-domain metric, with intervals over seeds"
     points = _points(frame_with(frame, 'domain_shift', ('method',), x, y), x, y, confidence)
     finite = points[['x', 'y']].notna().all(axis=1)
     points, missing = points[finite].reset_index(drop=True), points['name'][~finite]
