@@ -101,7 +101,7 @@ def aligned_texts(
     return align_batch(tokenizer, texts, pairs, longest_input(model, tokenizer))
 
 def words_of(model, inputs, tokenizer=None) -> list: # of lists of str; None if `inputs` are not texts
-    "Return the words of each text in `inputs`; the arguments are those of `aligned_texts`"
+    "Return the words of each text in `inputs`; see `aligned_texts` for the arguments"
     texts = aligned_texts(model, inputs, tokenizer)
     return texts and [text.words for text in texts]
 

@@ -146,7 +146,7 @@ def _llama_classifier(
     rank=8,      # rank of the adapters in the projections of queries and values
     **sizes,     # settings of `LlamaConfig` that replace those of a model with half a billion parameters
 ) -> LlamaForSequenceClassification:
-    "Return a Llama classifier with random weights, whose LoRA adapters and head are trained"
+    "Return a Llama classifier with random weights, of which only the LoRA adapters and the head are trainable"
     from peft import LoraConfig, get_peft_model # slow to import, and optional
     config = LlamaConfig(**{**_llama_sizes, **sizes}, vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id,
                          num_labels=2, attention_dropout=dropout)

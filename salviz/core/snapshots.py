@@ -293,7 +293,7 @@ def read_header(
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #038b1
 def _format_fault(meta) -> str: # '' if there is none
-    "Return the reason why `meta` is not the header entry of a snapshot"
+    "Return the reason why `meta` is not a valid snapshot header"
     if not isinstance(meta, dict): return 'is a safetensors file, but not a salviz snapshot'
     if meta.get('format') != 1: return f'has format {meta.get("format")!r}; this version of salviz reads format 1'
     missing = [k for k in (*_fields, 'stored', 'checksum') if k not in meta]

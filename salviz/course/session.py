@@ -195,7 +195,7 @@ def _lesson_of(names) -> str:
 _nickname = re.compile(r'[A-Za-z0-9][A-Za-z0-9_-]{0,23}')
 
 def _check_nickname(nickname) -> str:
-    "Return the nickname if it is valid in a file name; otherwise raise a ValueError"
+    "Return `nickname`; raise a `ValueError` unless it consists of 1 to 24 letters, digits, `-` and `_`"
     if not isinstance(nickname, str) or not _nickname.fullmatch(nickname):
         raise ValueError(f'nickname must be 1 to 24 letters (a to z), digits, - and _, got {shown(nickname)}')
     return nickname

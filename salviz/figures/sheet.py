@@ -484,9 +484,7 @@ _short = {'ranking saliency': 'ranking', 'masked copy X̃': 'copy X̃'}
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #030b
 def _square_layout(view, panels, width, dense=False):
-    """Lay out the panels of an image or series in rows; return the height, a drawing function and the cell size
-
-    If `dense`, use a single row when each panel gets at least 40 points, and a minimum height for a long series."""
+    "Lay out the panels of an image or series in rows; return the height, a drawing function and the cell size"
     rows, columns = _cells(view)
     left, foot, gap = 30, 50, 14
     if view.modality == 'image': left, foot = 10, 34

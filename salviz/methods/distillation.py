@@ -236,7 +236,7 @@ class _Caching(_Explaining):
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-037
 class _Distilling(_Caching):
-    "Base class of `Distillation` that compares teacher and student in a step"
+    "Base class of `Distillation` that compares the student with the teacher in each training step"
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
         "Return a plan that compares the model with the teacher's answers for `batch`"
         teacher, explains = self.loaded(model)[0], self.weight > 0 or not model.training

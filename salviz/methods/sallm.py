@@ -270,7 +270,10 @@ def query_rows(
     model,
     batch:dict, # batch, with labels if `model` makes a prediction at every token
 ) -> torch.Tensor: # int64 [batch]
-    "Return the query row that predicts the class or score, the tag of a random word, or the first answer token"
+    """Return the query row of each example that is compared with the explanation
+
+    It is the row that predicts the class or score of the text, the tag of a random word, or the first token of the
+    answer."""
     task = tasks[task_of(model)]
     if not task.per_token: return pooled_rows(model, batch)
     has_label = batch['labels'] != -100

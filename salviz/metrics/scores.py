@@ -97,7 +97,7 @@ def regression_metrics(
     labels,      # float [examples]
     predictions, # float [examples]
 ) -> dict: # {'pearson', 'spearman', 'mse'}; correlations are NaN if labels or predictions are constant
-    "Return the correlations and the mean squared error of `predictions`"
+    "Return the Pearson and Spearman correlations of `predictions` with `labels`, and the mean squared error"
     a, b = np.asarray(labels, dtype=np.float64), np.asarray(predictions, dtype=np.float64)
     check_shapes('scores of the same number of examples', 1, labels=a, predictions=b)
     check_lengths(1, labels=a, predictions=b)

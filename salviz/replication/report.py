@@ -237,7 +237,7 @@ def _lane(name, marks, kind='', is_heading=False): # a row of a drawing
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-11c
 def _axis_lane(axis, digits=3):
-    "Return a lane with ticks and their numbers, with enough digits to distinguish them"
+    "Return a lane with ticks and tick labels, which have enough digits to distinguish the ticks"
     while digits < 9 and len({digits_of(t, digits) for t in axis.ticks}) < len(axis.ticks): digits += 1
     marks = []
     for t in axis.ticks:
@@ -579,7 +579,9 @@ def _curves(
     findings, # findings of one claim
     rows,
 ) -> Markup:
-    "Draw the mean loss curves of a claim's conditions, one panel per task; return '' if there are no curves"
+    """Draw the mean loss curves of all conditions of a claim's study, one panel per task, depth or learning rate
+
+    The result is empty if there are no curves."""
     out = {}
     for effect in (f.effect for f in findings):
         runs = rows[rows.study == effect.terms[0].study].dropna(axis=1, how='all')

@@ -372,7 +372,7 @@ def choice_of(
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-38
 def frozen(file) -> dict: # {(study, condition): choice}
-    "Return the choices in a file of rows: for each condition, the first one in the file"
+    "Return the choices stored in a file of rows; if a condition of a study has several, the first one counts"
     out = {}
     for entry in file_entries(Path(file)):
         if entry['kind'] == 'choice': out.setdefault((entry['study'], entry['condition']), entry)

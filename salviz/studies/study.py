@@ -480,7 +480,9 @@ def _on_device(run, untrained):
     return model.to('cuda' if torch.cuda.is_available() else 'cpu'), tokenizer
 
 def _called(f, offered, seed):
-    "Call `f` with the `offered` arguments that it takes; return the result and restore the model and random states"
+    """Call `f` with those of the `offered` arguments that it accepts, and return its result
+
+    The call changes neither random states nor the mode and gradients of the model."""
     from salviz.models.loading import forked_random, undisturbed
     with undisturbed(offered['model'], seed=seed) if 'model' in offered else forked_random(seed):
         return f(**_arguments_for(f, offered))

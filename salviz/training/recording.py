@@ -121,7 +121,7 @@ def check_saliency(model, feed, probes, settings):
 
 # %% ../../nbs/06_training/03_recording.ipynb #012a
 class _ProbePasses:
-    "Passes of the model over a batch of probe examples"
+    "Base class of `Recorder` that runs the model on a batch of probe examples"
     def __init__(self, run, probe_set, texts, feed, method, classes, batch_size=8, steps=20,
         # name of an attribution; None: integrated gradients for text, else the gradient; False: no saliency
         saliency=None,
@@ -181,7 +181,7 @@ class _ProbePasses:
 
 # %% ../../nbs/06_training/03_recording.ipynb #015o
 class _Observations(_ProbePasses):
-    "All observations on a batch of probe examples"
+    "Base class of `Recorder` that computes the observations for a batch of probe examples"
     def observations(self, model, batch, progress, with_saliency=True) -> dict:
         """Run the model on a `batch` and return all observations as a dict
 
@@ -224,7 +224,7 @@ class _Observations(_ProbePasses):
 
 # %% ../../nbs/06_training/03_recording.ipynb #020
 class _SnapshotParts(_Observations):
-    "The parts of a snapshot, extracted from a batch"
+    "Base class of `Recorder` that extracts the parts of a snapshot from the observations"
     def _answer(self, j, real, seen) -> tuple: # (arrays, entries of `info`)
         "Return the model's prediction for example `j`"
         def names(ids): return [self.classes[i] for i in ids] if self.classes else readable(self.feed.tokenizer, ids)

@@ -31,8 +31,8 @@ def plain(x):
     if isinstance(x, dict): return {str(k): plain(v) for k, v in x.items()}
     if isinstance(x, (list, tuple)): return [plain(v) for v in x]
     if isinstance(x, Run): return str(x.path)
-    if hasattr(x, 'detach') and hasattr(x, 'tolist'): return x.tolist()
-    return shown_value(x) # a tensor
+    if hasattr(x, 'detach') and hasattr(x, 'tolist'): return x.tolist() # a tensor
+    return shown_value(x)
 
 # %% ../../nbs/06_training/01_settings.ipynb #s009
 def _is_count(x): return type(x) is int and x >= 1

@@ -343,7 +343,7 @@ class _Logging(_Watching):
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa51
 def _detached(name, x):
-    "Return the number `x` without its graph; raise an error unless it is a single number"
+    "Return the number `x`, detached if it is a tensor with one element; raise a `ValueError` for anything else"
     if isinstance(x, torch.Tensor) and x.numel() == 1: return x.detach()
     if isinstance(x, (int, float, np.number)) and not isinstance(x, bool): return float(x)
     got = f'a tensor of shape {list(x.shape)}' if isinstance(x, torch.Tensor) else f'{x!r:.60}'

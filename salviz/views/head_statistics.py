@@ -175,7 +175,7 @@ def _heads_of(run, examples) -> list: # of `HeadsAtStep`, at least one
 def head_frame(
     run:'Run|str|PathLike', # a `Run`, its folder, or the name of a bundled run
     examples:Literal['probes', 'batches']='probes', # probe examples, or rows of the training batches (`watch`)
-) -> pd.DataFrame: # columns step, layer, head, those of `head_numbers`, and mark
+) -> pd.DataFrame: # columns step, layer, head, those of `_head_numbers`, and mark
     "Return the statistics of every head at every recorded step of a run, averaged over the examples"
     check_choice('head_statistics: examples', examples, ('probes', 'batches'))
     return pd.concat([one.frame() for one in _heads_of(_one_run(run), examples)], ignore_index=True)
