@@ -118,7 +118,8 @@ class AnswerExplanation:
         check_choice('method', method, tuple(self.weights))
         count = len(self.answer)
         check_faults('' if -count <= token < count else
-                     f'token must be from 0 to {count - 1} (or negative, from the end), got {token}')
+                     f'token must be an integer from 0 to {count - 1}, or from -{count} to -1 to count from the end, '
+                     f'got {token}')
         return self.weights[method][token]
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an18
@@ -153,7 +154,9 @@ def answer_map(
     Unless `through_tower` is True, the weights of all pixels sum to `image_fraction`."""
     row = explanation.row(token, method)
     if not through_tower: return pixel_map(explanation.layout, row[explanation.is_image])
-    missing = '' if explanation.patch_weights else 'the vision tower could not be observed. ' + explanation.notes[-1]
+    missing = ''
+    if not explanation.patch_weights:
+        missing = 'the vision tower could not be observed; pass through_tower=False. ' + explanation.notes[-1]
     check_faults(missing, 'answer_map: ')
     return pixel_map(explanation.patches, explanation.patch_weights[method][token])
 

@@ -100,10 +100,10 @@ def antecedent_sentences(
     The antecedent is equally often the first, second and third noun phrase."""
     problem = ''
     if type(n) is not int or n < 1 or not kinds or n % (3*len(kinds)):
-        problem = (f'n must be a multiple of {3*len(kinds)} (three antecedent positions '
+        problem = (f'n must be a positive multiple of {3*len(kinds)} (three antecedent positions '
                    f'for each type of mention), got {n!r}')
     if isinstance(kinds, str) or not kinds or not {*kinds} <= {*_mention_kinds}:
-        problem = f'kinds must be a non-empty list of {", ".join(map(repr, _mention_kinds))}, got {kinds!r}'
+        problem = f'kinds must be a non-empty list of names ({", ".join(map(repr, _mention_kinds))}), got {kinds!r}'
     check_faults(problem)
     rng, seen, rows = np.random.default_rng(seed), set(), []
     turns = {(k, place): cycle(product(_names if k == 'proper' else _nouns, _mention_kinds[k])) for k in kinds
@@ -130,12 +130,13 @@ def _data_problem(data) -> str:
     for i, row in enumerate(data):
         spans = [row['mention'], *row['antecedent'], *row['candidates']]
         if any(len(s) != 2 or not 0 <= s[0] < s[1] <= len(row['text']) for s in spans):
-            return f'row {i}: a span exceeds the text, which has {len(row["text"])} characters'
+            return (f'row {i}: a span is empty or exceeds the text, which has {len(row["text"])} characters; '
+                    'each span must be (start, end) with start < end')
         if not row['antecedent'] or any(s not in row['candidates'] for s in row['antecedent']):
-            return (f'row {i}: the antecedent must be among the candidates, got {row["antecedent"]} and '
-                    f'{row["candidates"]}')
+            return (f'row {i}: the antecedent must be among the candidates; got the antecedent '
+                    f'{row["antecedent"]} and the candidates {row["candidates"]}')
         if any(s[0] < row['mention'][1] and row['mention'][0] < s[1] for s in row['candidates']):
-            return f'row {i}: the mention {row["mention"]} overlaps a candidate'
+            return f'row {i}: the mention {row["mention"]} overlaps a candidate; remove this candidate'
     return ''
 
 def _check_antecedents(data, candidates='words'):
@@ -244,7 +245,7 @@ def _looked(model, tokenizer, data, layers, batch_size, progress):
     if cut:
         raise ValueError(f'{len(cut)} sentence{"s are" if len(cut) > 1 else " is"} longer than {longest} tokens '
                          f'(first: row {cut[0]}); '
-                         'shorten these sentences, because truncation may remove the antecedent')
+                         f'shorten {"them" if len(cut) > 1 else "it"}, because truncation may remove the antecedent')
     for batch in batches(model, encoded, collate, batch_size, 'antecedents', progress):
         with undisturbed(model), torch.no_grad(), observe(model, list(layers)) as maps:
             model(**model_inputs(batch, model))
@@ -269,7 +270,8 @@ def antecedent_accuracy(
     check_observable(model)
     if data is None: data = antecedent_sentences()
     _check_antecedents(data, candidates)
-    if len(data) < 2: raise ValueError('data must have at least two sentences, one for each half')
+    if len(data) < 2:
+        raise ValueError('data must have at least two sentences, one for each of the two random halves; got 1')
     layers, heads = check_layers(model, layers), head_count(model)
     scores, parts = np.full((len(data), len(layers), heads), np.nan), []
     for i, (weights, roles, directions) in _looked(model, tokenizer, data, layers, batch_size, progress):

@@ -142,7 +142,8 @@ def _saliency(model, batch, saliency, target, steps) -> np.ndarray: # [batch, 1,
         values = torch.as_tensor(values)
         shape = list(values.shape)
     if shape != list(batch['input_ids'].shape):
-        raise ValueError(f'saliency must be one number per token {list(batch["input_ids"].shape)}, got {shape}')
+        raise ValueError(f'saliency must contain one number per token, with shape {list(batch["input_ids"].shape)}, '
+                         f'got {shape}')
     return values.detach().cpu().double().numpy()[:, None]
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #023
@@ -216,8 +217,8 @@ def head_table(
     check_observable(model)
     names, problem = registered_attributions(), ''
     if isinstance(saliency, str) and not callable(target) and head_task(model) is None:
-        problem = (f'{type(model).__name__} has no head with a score to explain; pass saliency=None, or '
-                   'target=function of (outputs, rows)')
+        problem = (f'{type(model).__name__} has no head with a score to explain; pass saliency=None, or a '
+                   'function of (outputs, rows) as target')
     if is_attribution(saliency): saliency = attribution_name(saliency)
     elif saliency is not None and not callable(saliency):
         problem = (f'saliency must be one of {", ".join(map(repr, names))}, an attribution of Captum such as '

@@ -94,7 +94,7 @@ def _unit_ranks(
     ranks, units = torch.full(batch['input_ids'].shape, -1), []
     for i, v in enumerate(_one_by_one(values, len(ranks))):
         positions = counts[i].nonzero().squeeze(1).cpu().numpy()
-        if not len(positions): raise ValueError(f'example {i} has no {unit} to remove; leave it out')
+        if not len(positions): raise ValueError(f'example {i} has no {unit} to remove; omit this example')
         words = positions
         if unit == 'word': words = batch['word_ids'][i].cpu().numpy()[positions]
         v, unit_of = _unit_values(v, real[i].cpu().numpy(), positions, words, unit, i)
@@ -112,7 +112,7 @@ def _check_fractions(name, fractions, zero=True):
     x = np.asarray(fractions, dtype=np.float64)
     is_inside = (0 < x) & (x <= 1) | zero & (x == 0)
     if x.ndim != 1 or not x.size or not is_inside.all():
-        ends = {True: 'between 0 and 1', False: 'above 0 and up to 1'}[zero]
+        ends = {True: 'between 0 and 1', False: 'above 0 and at most 1'}[zero]
         raise ValueError(f'{name} must be {ends}, got {x.tolist()}')
 
 def _fraction_counts(
@@ -173,8 +173,8 @@ def _fill(model, replacement, mask_token_id, mean):
     if replacement == 'mask':
         whole = isinstance(mask_token_id, (int, np.integer)) and not isinstance(mask_token_id, bool)
         if not whole or not 0 <= mask_token_id < size:
-            raise ValueError(f'mask_token_id must be one of the {size} tokens of the model (0 to {size - 1}), got '
-                             f'{mask_token_id!r}')
+            raise ValueError(f'mask_token_id must be one of the token ids of the model (0 to {size - 1}), '
+                             f'got {mask_token_id!r}')
         return int(mask_token_id), None
     if mean is None: mean = _mean_embedding(model)
     mean = torch.as_tensor(mean)
@@ -254,7 +254,7 @@ def _of_one_class(model, target):
     number = isinstance(target, (int, np.integer)) and not isinstance(target, bool)
     if not (name or number or isinstance(target, torch.Tensor) and target.dtype == torch.int64):
         problem = (" measures the probability of one class for each example: target must be 'predicted', 'gold', a "
-                   f'class, or an int64 tensor with a class for each, got {target!r:.80}')
+                   f'class, or an int64 tensor with one class per example, got {target!r:.80}')
     if is_multi_label(model) and name and target == 'gold':
         problem = (": target='gold' needs one class per example, but a multi-label model has several; pass a class, or "
                    "use 'predicted' (the most probable one)")
@@ -477,8 +477,9 @@ def _means(measured, names):
     gone = sorted({int(i) for f in measured.values() for n in names for i in np.argwhere(np.isnan(f[n]))[:, 0]})
     if gone:
         rows = ', '.join(map(str, gone[:10])) + ', …'*(len(gone) > 10)
-        warn_caller(f'{len(gone)} of {len(next(iter(measured.values()))["target"])} examples are excluded from the '
-                    f'means because removal would leave an empty text (rows {rows}); to include them, use '
+        warn_caller(f'{len(gone)} of {len(next(iter(measured.values()))["target"])} examples '
+                    f'{"are" if len(gone) > 1 else "is"} excluded from the means because removal would leave an empty '
+                    f'text (row{"s"*(len(gone) > 1)} {rows}); to include all examples, use '
                     "replacement='mask' or 'mean_embedding'")
     def mean(x):
         finite = ~np.isnan(x)

@@ -256,7 +256,8 @@ class LongAttention(_Statistics):
         "Compute a tile of a map; if each cell is a single token, the tile equals eager attention up to rounding"
         cells = cell_bounds(self._bounds(bounds), cell)
         outside = min(row, column) < 0 or max(row, column)*side >= len(cells) - 1
-        check_faults(f'tile: the tile ({row}, {column}) is outside of {len(cells) - 1} cells' if outside else '')
+        check_faults(f'tile: row and column must be from 0 to {(len(cells) - 2)//side}, got {row} and {column}'
+                     if outside else '')
         return self.block(layer, head, *(cells[k*side:(k + 1)*side + 1] for k in (row, column)), pool)
 
     def row(self,
@@ -334,7 +335,7 @@ def explained_text(
     part = attention_parts(whole).get('encoder', whole)
     longest = _longest(part, tokenizer, text, max_length)
     aligned = align(tokenizer, text, max_length=longest)
-    check_faults('' if len(aligned) else 'explore_long: the text has no tokens')
+    check_faults('' if len(aligned) else 'explore_long: the text has no tokens; pass at least one word')
     if generate is not None: return _first_pass(whole, tokenizer, aligned, generate, longest)
     stack = attention_stack(part)
     with undisturbed(stack):
@@ -349,7 +350,7 @@ def _title(model, tokens): return f'{tokens:,} tokens in {type(model).__name__}'
 def _appended(call, new) -> AttentionCall: # of all queries
     "Append the attention call of the next token to that of the preceding tokens"
     check_faults('' if new.bias is None else 'explore_long: a model that adds position biases to its scores cannot '
-                 'continue a text; leave out generate=')
+                 'continue a text; omit generate=')
     n, missing = call.query.shape[2], call.key.shape[2] + 1 - new.key.shape[2]
     query, key = (torch.cat([getattr(call, x), getattr(new, x)[:, :, -1:]], 2) for x in ('query', 'key'))
     device = query.device

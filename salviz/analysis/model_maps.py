@@ -321,7 +321,8 @@ def _attribution(model, inputs, score, start) -> tuple:
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #031
 def _not_a_model(model) -> str:
-    return f'model must be a transformers model, got {type(model).__name__}; pass the model inside it'
+    return (f'model must be a transformers model, got {type(model).__name__}; if this object contains such a model, '
+            'pass that model')
 
 def _check_model(model, tokenizer, saliency):
     "Return the part of `model` that is explained; raise an error if the model, tokenizer or method is not supported"
@@ -343,7 +344,7 @@ def _each(value, count, name, kind='text'):
     if not isinstance(value, (list, tuple)): return [value]*count
     if len(value) != count:
         raise ValueError(f'{name} must be one value for all {kind}s, or a list of {count} values, one per {kind}, '
-                         f'got {len(value)} values')
+                         f'got {len(value)}')
     return list(value)
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #031c
@@ -468,7 +469,8 @@ def _continuations(
     whole = isinstance(generate, int) and not isinstance(generate, bool) and generate > 0
     problem = ''
     if not whole and not isinstance(generate, dict):
-        problem = f'pass the number of tokens to generate, or a dict of arguments for model.generate, got {generate!r}'
+        problem = ('pass the number of tokens to generate (a positive integer), or a dict of arguments for '
+                   f'model.generate, got {generate!r}')
     if head_of(model) != 'causal':
         problem = f'{type(model).__name__} cannot generate text; use a causal language model'
     check_faults(problem, 'generate: ')
@@ -713,7 +715,8 @@ def _columns_of(images) -> tuple: # (images, their labels or None, names of the 
         return [x for x, *_ in parts], labels, None
     if not isinstance(images, dict): return images, None, None
     if 'pixel_values' not in images:
-        raise ValueError(f'images must contain pixel_values, got a dictionary of {", ".join(map(str, images))}; pass '
+        raise ValueError('images must contain pixel_values, got a dictionary with the keys '
+                         f'{", ".join(map(str, images))}; pass '
                          "one split of a data set, such as data['test']")
     labels = images.get('label', images.get('labels'))
     return images['pixel_values'], labels, None
@@ -819,7 +822,7 @@ def capture_images(whole, images, labels, classes, target, saliency, steps, attr
     x, data_labels, of_data = _read_images(model, images)
     check_patches(model, x.shape[1:])
     if head_of(model) != 'image' and (labels is not None or classes is not None):
-        raise ValueError(f'{type(model).__name__} has no classes; leave labels and classes out')
+        raise ValueError(f'{type(model).__name__} has no classes; omit labels= and classes=')
     names = _classes_of(model, classes, of_data)
     labels, about = _labels_of(model, len(x), labels, names, data_labels, of_data)
     kind, device = next(model.parameters()).dtype, device_of(model)

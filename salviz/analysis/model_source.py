@@ -14,7 +14,7 @@ from ..core.validation import check_choice, check_faults
 _usual, _quick = 'integrated_gradients', 'input_x_gradient'
 _no_weights = ('This needs a model, and this run has no saved weights. Pass one: '
                "Explorer(run, model=(model, tokenizer)).")
-_only_maps = ('These attention maps were passed as arrays, so there is no model to run. Pass it with them: '
+_only_maps = ('These attention maps were passed as arrays, so there is no model to run. Pass the maps and a model: '
               'Explorer(attention, tokens, model=(model, tokenizer)).')
 _from_packaged = (" For the initial model of this run, before training: "
                   "Explorer(run, model=load_classifier('movie-minilm')).")

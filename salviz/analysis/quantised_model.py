@@ -71,17 +71,20 @@ def _activation(config) -> str:
 def _model_faults(model, tokenizer): # generator of str
     "Yield each reason why the engine cannot run the model"
     config, name = model.config, type(model).__name__
-    if config.model_type not in _layouts: yield f'{name} is not among the supported kinds: {", ".join(_layouts)}'
-    elif not name.endswith('ForSequenceClassification'): yield f'{name} is not a classifier of texts'
-    if config.num_labels < 2: yield f'{name} is a regression'
+    if config.model_type not in _layouts:
+        yield f'{name} has the unsupported model type {config.model_type!r}; supported: {", ".join(_layouts)}'
+    elif not name.endswith('ForSequenceClassification'): yield f'{name} is not a text classifier'
+    if config.num_labels < 2: yield f'{name} is a regression model'
     if config.problem_type == 'multi_label_classification': yield f'{name} predicts several labels'
     if hasattr(model, 'peft_config'): yield f'{name} has adapters; merge them with merge_and_unload()'
-    if _activation(config) not in _activations: yield f'the activation is {_activation(config)!r}'
-    if getattr(config, 'position_embedding_type', 'absolute') != 'absolute': yield 'its positions are relative'
+    if _activation(config) not in _activations:
+        yield f'{name} has the unsupported activation {_activation(config)!r}; supported: {", ".join(_activations)}'
+    if getattr(config, 'position_embedding_type', 'absolute') != 'absolute':
+        yield f'{name} has relative position embeddings, which are not supported'
     scales = getattr(config, 'scale_attn_by_inverse_layer_idx', False), not getattr(config, 'scale_attn_weights', True)
-    if any(scales): yield 'its attention is scaled by layer, or not at all'
+    if any(scales): yield f'{name} scales its attention scores by layer or not at all, which is not supported'
     kind = json.loads(tokenizer.backend_tokenizer.to_str())['model']['type']
-    if kind not in ('WordPiece', 'BPE'): yield f'its tokenizer is of the kind {kind}; supported: WordPiece, BPE'
+    if kind not in ('WordPiece', 'BPE'): yield f'{name} has a {kind} tokenizer; supported: WordPiece, BPE'
 
 def check_page_model(model, tokenizer):
     "Raise a `ValueError` if the engine cannot run the model; the message gives the first reason"

@@ -32,7 +32,7 @@ def _marked_words(model, data, tokenizer, rationales) -> list: # of bool [words]
     "Return a mask of the words that the rationale of each text marks, up to the last word that the model reads"
     texts, problem = aligned_texts(model, data, tokenizer), ''
     if rationales is None and 'rationale' in getattr(data, 'column_names', ()): rationales = list(data['rationale'])
-    if rationales is None: problem = 'rationales= is missing, and data has no column rationale'
+    if rationales is None: problem = "rationales= is missing, and data has no column 'rationale'"
     elif texts is None: problem = 'data must contain texts: a list, or a split that is not encoded'
     elif len(rationales) != len(texts):
         problem = f'rationales must have one entry for each of the {len(texts)} texts, got {len(rationales)}'
@@ -67,7 +67,7 @@ def plausibility_table(
     if model is None and not isinstance(methods, dict):
         problem = 'methods must be {name: one array per example}; to use attributions by name, pass model= and data='
     elif model is None and not methods: problem = 'methods must have at least one entry'
-    elif model is None and rationales is None: problem = 'pass rationales=, with flags for each example'
+    elif model is None and rationales is None: problem = 'rationales= is missing; pass a list of flags for each example'
     elif (model is None) != (data is None): problem = 'pass model= and data= together'
     check_faults(problem, 'plausibility_table: ')
     about = ''

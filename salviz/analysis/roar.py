@@ -73,7 +73,8 @@ def roar_table(
 ) -> pd.DataFrame: # saliency, share, seeds, the metric, random, difference: means over seeds
     "Compare a metric after retraining with its value for a random ranking; the difference is random minus method"
     lacking = [k for k in ('saliency', 'share', 'seed', measure) if k not in results.columns]
-    if lacking: raise ValueError(f'results have no columns {", ".join(lacking)}; '
+    if lacking: raise ValueError(f'results must have the columns saliency, share, seed and {measure}; '
+                                 f'missing: {", ".join(lacking)}; '
                                  'pass Study.results() of a study with RemovedData as its data')
     keys = [k for k in ('method', 'share', 'seed') if k in results.columns]
     rows = results[[*keys, 'saliency', measure]].dropna()

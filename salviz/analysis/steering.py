@@ -50,7 +50,7 @@ def steer(
     everything = list(range(head_count(model)))
     if heads is None: heads = dict.fromkeys(check_layers(model), everything)
     wrong = [h for chosen in heads.values() for h in chosen if h not in everything]
-    fault = f'the model has the heads 0 to {len(everything) - 1}, got {wrong}' if wrong else ''
+    fault = f'heads must be from 0 to {len(everything) - 1}, got {wrong}' if wrong else ''
     if not alpha > 0: fault = f'alpha must be above 0, got {alpha}'
     check_faults(fault, 'steer: ')
     with observe(model, [], scale={l: _factor(marked, list(chosen), alpha) for l, chosen in heads.items()}): yield
@@ -110,7 +110,7 @@ class Steering(FineTuning):
         "Raise an error if a split that is scored has no rationales"
         super().check(model, tokenizer, data, epochs)
         without = [name for name, part in data.items() if name != 'train' and 'rationale' not in part.column_names]
-        self.require(not without, f'requires rationales in every split that is scored; {", ".join(without)} has none')
+        self.require(not without, f'requires rationales in every split that is scored; missing in {", ".join(without)}')
 
     def evaluation(self, model:torch.nn.Module, batch:dict) -> AbstractContextManager:
         "Return a context that steers attention to the rationale of each example"

@@ -42,7 +42,7 @@ def _teacher(teacher, model, tokenizer):
     problem = ''
     if facts[0] != facts[1]:
         problem = (f' was trained for {facts[0][0]} with {facts[0][1]} outputs, but the model for {facts[1][0]} with '
-                   f'{facts[1][1]}; use a teacher of the same task')
+                   f'{facts[1][1]}; use a teacher with the same task and number of outputs')
     elif why := class_mismatch(explainer, model): problem = f': {why}'
     if sizes[0] != sizes[1] or is_other:
         problem = ' has a different vocabulary from the model; use a teacher that was trained with the same tokenizer'

@@ -88,8 +88,10 @@ class AppliedIntervention:
 def _batch_faults(intervention, batch, tokenizer): # generator of str
     "Yield the reasons why an intervention cannot be applied to a batch"
     names = {name for _, name in intervention.maps}
-    if 'input_ids' not in batch: yield 'an intervention changes the tokens of a text; this model reads no texts'; return
-    if len(batch['input_ids']) != 1: yield f'apply it to one example at a time, got {len(batch["input_ids"])}'
+    if 'input_ids' not in batch:
+        yield 'an intervention changes the tokens of a text, but this model reads no text'
+        return
+    if len(batch['input_ids']) != 1: yield f'the batch must contain one example, got {len(batch["input_ids"])}'
     needed = {'word_ids': intervention.mask_fraction, 'is_special': names & {'delim', 'saliency'}}
     for key, is_needed in needed.items():
         if is_needed and key not in batch:

@@ -53,16 +53,16 @@ def _path_fault(nodes, steps, pseudo_label, method:str, target) -> str: # '' if 
     "Return the reason why `nodes` or `pseudo_label` does not apply to this `method` and `target`"
     is_path = method == 'integrated_gradients'
     if is_path and isinstance(nodes, int) and isinstance(steps, int) and nodes > steps > 0:
-        return f'nodes must be at most steps={steps}, whose sum they represent, got {nodes}'
+        return f'nodes must be None (every step) or an integer from 1 to steps={steps}, got {nodes}'
     if nodes is not None and not is_path:
-        return f"nodes={nodes!r} is for method='integrated_gradients', got {method!r}; omit it"
+        return f"nodes={nodes!r} only applies to method='integrated_gradients', got {method!r}; omit nodes"
     if pseudo_label == 'fixed': return ''
     if not is_path:
-        return ("pseudo_label='each_step' is for method='integrated_gradients', which has a path with steps, "
-                f'got {method!r}; omit it')
+        return ("pseudo_label='each_step' only applies to method='integrated_gradients', which has a path with steps, "
+                f'got {method!r}; omit pseudo_label')
     if isinstance(target, str): return ''
-    return ("pseudo_label='each_step' is for target='predicted'; labels that you pass are fixed, "
-            'and a function is called at every step anyway; omit it')
+    return ("pseudo_label='each_step' only applies to target='predicted'; labels that you pass are fixed, "
+            'and a function is called at every step anyway; omit pseudo_label')
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #054
 def _cast_to(dtype, inputs:dict):

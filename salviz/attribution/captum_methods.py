@@ -171,8 +171,8 @@ def _layer_of(score, layer):
     else: found = layer
     if found is None and layer is None: fault = 'has no convolution; pass layer=NAME'
     elif found is not score.entry and not any(m is found for m in named.values()):
-        of = ' of its encoder' if has_encoder_and_decoder(score.model) else ''
-        fault = f'has no layer {layer!r}{of}; layers are {", ".join([n for n in whole if n][:8])}, …'
+        of = ' in its encoder' if has_encoder_and_decoder(score.model) else ''
+        fault = f'has no layer {layer!r}{of}; its layers include {", ".join([n for n in whole if n][:8])}, …'
     if fault: raise ValueError(f'{type(score.model).__name__} {fault}')
     if reading.is_text and found is source_stack(score.model).get_input_embeddings(): return score.entry
     return found
@@ -186,7 +186,7 @@ def _of_tokens(score, values, is_repeated) -> torch.Tensor: # [rows, n]
         tokens = int(real.sum())
     if values.dim() < 2 or values.shape[1] != tokens:
         raise ValueError(f'the output of the layer has shape {list(values.shape)}, '
-                         f'but no axis for the {tokens} tokens')
+                         f'but no axis for the {tokens} tokens; choose another layer')
     values = values.flatten(2) if values.dim() > 2 else values[..., None]
     if is_repeated: return values[..., 0]
     return values.sum(-1)
@@ -200,7 +200,8 @@ def _of_pixels(score, values, is_repeated) -> torch.Tensor: # [rows, height, wid
         cells = values[..., 0] if is_repeated else values.sum(-1)
         if cells.shape[1] == first + rows*columns: grid = cells[:, first:].unflatten(1, (rows, columns))
     if grid is None:
-        raise ValueError(f'the output of the layer has shape {list(values.shape)}, but no axes for pixels or patches')
+        raise ValueError(f'the output of the layer has shape {list(values.shape)}, '
+                         'but no axes for pixels or patches; choose another layer')
     pixels = nn.functional.interpolate(grid[:, None], (height, width))[:, 0]
     return pixels * grid[0].numel() / (height * width * channels)
 
@@ -291,7 +292,7 @@ def _kind_fault(name) -> str: # '' if there is none
     "Return the reason why the Captum class with this name is not supported"
     if name in _supported: return ''
     if name in _unsupported: return f'captum.{name} {_unsupported[name]}'
-    return f'captum has no attribution {name!r}; supported are {", ".join(_supported)}'
+    return f'captum has no attribution {name!r}; supported: {", ".join(_supported)}'
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #042
 def _name_of(instance) -> str:
@@ -330,7 +331,8 @@ class _Recipe:
         if not fault and is_tunnel:
             self.inner = _Recipe(inner)
             if self.inner.facts.is_random or _draws_baselines(self.inner.kind):
-                fault = f'captum.NoiseTunnel does not support {self.inner.name}, which draws random numbers itself'
+                fault = (f'captum.NoiseTunnel does not support {self.inner.name}, which draws random numbers itself; '
+                         'choose another attribution')
         if fault: raise ValueError(fault)
         self.kind = type(source) if instance else _class_named(self.name)
         if instance: self.model, self.changed = _model_of(source), _settings_of(source)
@@ -432,7 +434,8 @@ def _cells(recipe, score, values) -> torch.Tensor: # [rows, n], [rows, height, w
 def _option_fault(recipe, score, x, options) -> str: # '' if there is none
     "Return the reason why `options` are invalid or why there are too many features"
     if recipe.name == 'NeuronConductance' and options['neuron_selector'] is None:
-        return 'pass neuron_selector=, the position of the neuron in the output of layer, such as (0, 3)'
+        return ('captum.NeuronConductance requires the position of a neuron in the output of the layer; '
+                'pass neuron_selector=, such as (0, 3)')
     if recipe.name != 'ShapleyValues': return ''
     count = int(_features(score.reading, x, options['window']).max()) + 1
     if count <= _most_features: return ''
@@ -517,7 +520,7 @@ class CaptumAttribution(_CaptumProperties):
         changed, defaults = recipe.changed | options, recipe.defaults()
         if recipe.facts.is_random: defaults |= dict(seed=None)
         if unknown := [k for k in changed if k not in defaults]:
-            raise ValueError(f'captum.{recipe.name} has no option {", ".join(unknown)}; available: '
+            raise ValueError(f'captum.{recipe.name} has no option {" or ".join(unknown)}; available: '
                              f'{", ".join(defaults) or "none"}')
         inner = recipe.inner or recipe
         super().__init__(f'captum.{recipe.label(changed)}', self._attribute, inner.facts.cite, inner.facts.says,

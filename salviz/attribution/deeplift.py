@@ -125,7 +125,7 @@ def _refuse(why):
 def _recurrent(x, states, weights, has_biases, layers, dropout, training, bidirectional, batch_first):
     "Compute a one-layer LSTM step by step"
     if not isinstance(states, (tuple, list)) or layers > 1 or bidirectional or not batch_first or len(weights) > 4:
-        _refuse('supports only LSTMs with one layer, one direction and batch_first, without packed sequences and '
+        _refuse('supports only LSTMs with one layer, one direction and batch_first=True, and no packed sequences or '
                 'projections')
     (h, c), hidden, biases = (s[0] for s in states), [], weights[2:] if has_biases else (None, None)
     for t in range(x.shape[1]):
@@ -237,7 +237,7 @@ def _lifted_by_captum(reading, start) -> tuple:
         multipliers = torch.stack(list(map(multipliers_of, range(len(reading.targets))))).detach()
     gain = torch.subtract(*reading.scores(torch.stack([reading.x, start])).unbind(1))
     _refuse_incomplete(reading.model, multipliers * (reading.x - start), gain, "Captum's contributions",
-                      "they do only if every non-linearity is a supported module that is used once; "
+                      "they add up only if every non-linearity is a supported module that is used once; "
                       "omit rules='captum'")
     return multipliers, gain
 

@@ -105,7 +105,7 @@ def _settled_options(method, options:dict) -> dict:
     settled, fault = {**defaults, **options}, ''
     is_sampled = method != 'deep_shap' or settled['baselines'] is None # otherwise all baselines are used
     if unknown := [k for k in options if k not in defaults]:
-        fault = f'{method} has no option {", ".join(unknown)}; available: {", ".join(defaults) or "none"}'
+        fault = f'{method} has no option {" or ".join(unknown)}; available: {", ".join(defaults) or "none"}'
     elif not is_sampled and 'samples' in options:
         fault = 'deep_shap: samples= applies only without baselines=; omit one of them'
     check_faults(fault)

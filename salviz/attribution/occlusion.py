@@ -25,7 +25,7 @@ def _without(reading, place:int) -> dict:
 def _removed(reading) -> torch.Tensor: # [targets, rows, n]
     "Return the drop in each score when each token is removed"
     fault = ''
-    if (reading.real.sum(1) < 2).any(): fault = "needs at least two tokens in every text; use 'baseline'"
+    if (reading.real.sum(1) < 2).any(): fault = "needs at least two tokens in every text; use replacement='baseline'"
     if has_encoder_and_decoder(reading.model) and target_start(reading.model) is None:
         fault = (f'would remove the end token that the head of {type(reading.model).__name__} uses; '
                  "use 'baseline', 'zeros' or the id of a token")

@@ -137,7 +137,7 @@ def _index_of(model, task, x, tokenizer) -> tuple: # (index or None, fault)
     at = names.get(x, x) if isinstance(x, str) else x
     if whole(at) and 0 <= at < size: return int(at), ''
     if task.scores_classes: return None, f'there is no class {x!r}; the classes are {", ".join(names)}'
-    return None, f'{x!r} must be the id of a token, or its text if tokenizer= is passed'
+    return None, f'{x!r} must be the id of a token (0 to {size - 1}), or its text if tokenizer= is passed'
 
 def contrast_pair(
     model,
@@ -147,7 +147,7 @@ def contrast_pair(
     "Replace the names in a contrastive target (P, Q) by indices; return any other target unchanged"
     if not isinstance(target, tuple): return target
     task, fault, pair = tasks.get(head_task(model)), '', ()
-    if len(target) != 2: fault = f'a tuple must be (P, Q), got {len(target)} entries'
+    if len(target) != 2: fault = f'a tuple must have the form (P, Q), got {len(target)} entries'
     elif task is None or not (task.scores_classes or task.causal):
         fault = f'{type(model).__name__} has neither classes nor next tokens to contrast'
     else:
@@ -181,7 +181,7 @@ def _score_fault(model, name, batch, target) -> str: # '' if there is none
     if name is None: return f'{type(model).__name__} has no head with a score to explain;'
     needs_labels = _is(target, 'gold') or tasks[name].teacher_forced and _is(target, 'predicted')
     if not needs_labels or 'labels' in batch: return ''
-    return f'target={target!r} of {name} needs labels, but this data has none; add them, or'
+    return f'target={target!r} for {name} needs labels, but this data has none; add them, or'
 
 def score_target(
     model,
@@ -243,14 +243,14 @@ def target_rows(
                    f'example (here {count}) or a function of (outputs, rows), got {shape_or_value(target)}')
         if gold:
             problem = ("target='gold' needs one class per example in the batch's labels (int64 [batch]), "
-                       "but there are none: pass a class, or use 'predicted'")
+                       "but the batch has no such labels; pass a class, or use 'predicted'")
         raise ValueError(problem)
     least, most = chosen.min().item(), chosen.max().item()
     problem = (f'target must be a class of this model, from 0 to {classes - 1}, '
                f'got {most if most >= classes else least}')
     if gold and most >= classes:
-        problem = (f"target='gold': the labels go up to {most}, but the model has the {classes} classes 0 to "
-                   f'{classes - 1}: the data has more classes than the head; load the model with '
+        problem = (f"target='gold': the labels go up to {most}, but the model only has the classes 0 to "
+                   f'{classes - 1}, so the data has more classes than the head; load the model with '
                    f'num_labels={most + 1} or more')
     if least < 0 or most >= classes: raise ValueError(problem)
     if rows is None: return chosen

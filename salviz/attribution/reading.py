@@ -97,14 +97,14 @@ def target_scores(
         score = target(outputs, rows)
         if isinstance(score, torch.Tensor) and score.shape == rows.shape: return score
         got = type(score).__name__
-        if isinstance(score, torch.Tensor): got = list(score.shape)
-        raise ValueError(f'target must return one score for each of {len(rows)} rows, got {got}')
+        if isinstance(score, torch.Tensor): got = f'shape {list(score.shape)}'
+        raise ValueError(f'the function passed as target must return one score for each of {len(rows)} rows, got {got}')
     logits = getattr(outputs, 'logits', None)
     if logits is None or logits.dim() != 2:
         what = 'no logits'
         if logits is not None: what = f'logits of shape {list(logits.shape)}'
-        raise ValueError(f'{type(outputs).__name__} has {what} but no class to explain; '
-                         'define the score with a function of (outputs, rows) as target')
+        raise ValueError(f'the target {shape_or_value(target)} requires logits of shape [batch, classes], '
+                         f'but {type(outputs).__name__} has {what}; pass a function of (outputs, rows) as target')
     if isinstance(target, torch.Tensor): target = target[rows]
     return _class_scores(logits, _target_classes(logits, target), score)
 
@@ -160,7 +160,7 @@ def what_is_read(inputs:dict) -> str:
     "Return the name of the model's main input: 'input_ids', 'pixel_values' or 'values'"
     names = [name for name in readings if name in inputs]
     if len(names) == 1: return names[0]
-    raise ValueError(f'inputs must contain one of {", ".join(readings)} (a text, an image, a series), got '
+    raise ValueError(f'inputs must contain exactly one of {", ".join(readings)} (a text, an image, a series), got '
                      f'{", ".join(inputs) or "nothing"}')
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #015

@@ -129,8 +129,8 @@ def attribution_named(
         found = import_module('salviz.attribution.captum_methods').CaptumAttribution(method)
     if found is not None and (name is None or name in found.trains_on): return found
     of = f' for {name}' if name else ''
-    raise ValueError(f'{argument} must be one of {", ".join(map(repr, allowed))}, an attribution of Captum such as '
-                     f"'captum.Lime'{of}{or_else}, got {method!r}")
+    raise ValueError(f'{argument} must be one of {", ".join(map(repr, allowed))} or an attribution of Captum{of} '
+                     f"such as 'captum.Lime'{or_else}, got {method!r}")
 
 # %% ../../nbs/04_attribution/00_registry.ipynb #36ef2996
 _passed = {} # {name: `Attribution`}, those that were passed as objects

@@ -65,7 +65,7 @@ def _warn_of_cancelling(model, gradient, x):
     cells = (gradient * x).detach()
     largest, left = cells.abs().sum(-1).max(), cells.sum(-1).abs().max()
     if 0 < largest and left < 1e-3 * largest:
-        warn_caller(f"input_x_gradient: in {type(model).__name__} the terms of the sum (embedding times gradient) "
+        warn_caller(f"input_x_gradient: in {type(model).__name__}, the terms of the sum (embedding times gradient) "
                     "cancel to less than a thousandth of their size. What remains may be rounding error or an effect "
                     "of a norm's epsilon, as in models that normalise each word embedding (DeBERTa, ModernBERT), so "
                     "the ranking may be meaningless; use 'gradient_norm' or 'integrated_gradients'")
@@ -124,7 +124,7 @@ def begin(reading, baseline=None) -> torch.Tensor: # shape of the input
     start = torch.as_tensor(0. if baseline is None else baseline).to(reading.x)
     try: return start.expand_as(reading.x)
     except RuntimeError:
-        raise ValueError(f'baseline must be a number or broadcastable to an example {list(reading.x.shape[1:])}, got '
+        raise ValueError(f'baseline must be a number or an array broadcastable to {list(reading.x.shape[1:])}, got '
                          f'{list(start.shape)}') from None
 
 def _path_gain(reading, start) -> torch.Tensor: # [targets, rows]

@@ -138,8 +138,8 @@ def _common_mistake(
         is_telling = x.size > 1 or any(abs(factor - f) < 1e-4*f for f in _telling_factors) # a single number always fits
         if factor and is_telling and np.allclose(x[finite], factor*y[finite], rtol=1e-4, atol=1e-9):
             if x.size > 1 and abs(y[finite].sum() - 1) < 1e-4:
-                return f'It is not normalised: yours sums to {_sums(x[finite])} instead of 1.'
-            return f'It is right except for a factor of {factor:.4g}.'
+                return f'Your result is not normalised: it sums to {_sums(x[finite])} instead of 1.'
+            return f'Your result is right except for a factor of {factor:.4g}.'
     if a.ndim == 2 and a.shape == b.T.shape and not differs(a.T, b): return 'Rows and columns are swapped.'
     return ''
 

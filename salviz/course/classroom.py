@@ -605,7 +605,7 @@ def class_page(
     of = mark_set(sentences, most)
     for name, values in (rows or {}).items():
         if [len(v) for v in values] != list(map(len, of.words)):
-            raise ValueError(f'class_page: `rows` {name!r} must contain one number for each word of each of the '
+            raise ValueError(f'class_page: the row {name!r} must contain one number for each word of each of the '
                              f'{len(of)} sentences')
     def sizes(values): return [np.abs(v).tolist() for v in values]
     rows = [dict(name=name, values=sizes(values)) for name, values in (rows or {}).items()]

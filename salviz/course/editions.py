@@ -226,7 +226,8 @@ def lesson_faults(
     "Return the faults of a lesson"
     try: header, _ = header_of(notebook), [cell_tag(cell) for cell in notebook.cells]
     except ValueError as error: return [str(error)]
-    faults = [f'cell {cell.id}: a source has no outputs; clear them' for cell in notebook.cells if cell.get('outputs')]
+    faults = [f'cell {cell.id}: the source of a lesson must not contain outputs; clear them'
+              for cell in notebook.cells if cell.get('outputs')]
     faults += _wrong_order(notebook)
     for name in _left_out:
         try: edition_of(notebook, name, fact)

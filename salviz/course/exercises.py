@@ -328,7 +328,7 @@ def _target_otherwise(saliency, is_special, top_fraction, size=False, count='ord
 
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-20c
 _target_mistakes = {
-    'Wrong rule for ties: you mark all tokens at the threshold; mark k tokens, the earlier ones of a tie.':
+    'Wrong rule for ties: you mark all tokens at the threshold; mark exactly k tokens, and the earlier ones in a tie.':
         partial(_target_otherwise, ties='all'),
     'Wrong rule for ties: mark the earlier token of a tie, not the later one.': partial(_target_otherwise, ties='last'),
     'You rank by absolute value: rank by the most positive saliency.': partial(_target_otherwise, size=True),
@@ -342,7 +342,7 @@ _exercise(4, 2, 10, 'saliency_target(saliency, is_special, top_share)',
           'elsewhere, with the sum 1.',
           by_hand=_saliency_hand, from_run=_saliency_run, mistakes=_target_mistakes,
           hints=('How many tokens are not special? How many of these do you mark?',
-                 "np.argsort(-x, kind='stable') puts the highest first, and the earlier one of a tie."))
+                 "np.argsort(-x, kind='stable') puts the highest first and, in a tie, the earlier one first."))
 
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-21
 def _loss_hand():
@@ -486,7 +486,7 @@ def _lowest_otherwise(saliency, word_ids, fraction, ties='first', sign=1, size=F
 
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-27c
 _lowest_mistakes = {
-    'Wrong rule for ties: you take all words at the threshold; take k words, the earlier ones of a tie.':
+    'Wrong rule for ties: you take all words at the threshold; take exactly k words, and the earlier ones in a tie.':
         partial(_lowest_otherwise, ties='all'),
     'Wrong rule for ties: take the earlier word of a tie, not the later one.': partial(_lowest_otherwise, ties='last'),
     'These are the highest words, not the lowest.': partial(_lowest_otherwise, sign=-1),

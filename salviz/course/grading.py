@@ -56,7 +56,8 @@ def assignments_of(
         assignments.predictions |= _predictions_in(source, path.stem)
         assignments.checks |= {words[0]: number for _, words, _ in called(source, 'check') if words}
     if not assignments.predictions and not assignments.checks:
-        raise ValueError(f'grade: lessons {numbers} contain no predictions or checks; lessons are numbered 1 to 8')
+        raise ValueError(f'grade: no lesson with predictions or checks found (numbers: {numbers or "all"}); '
+                         'lessons are numbered 1 to 8')
     return assignments
 
 # %% ../../nbs/14_course/14_grading.ipynb #gr-09
@@ -99,11 +100,11 @@ def _handed_in(
             handed.files[mine[0]] = {**file, 'entries': joined}
             handed.notes.append(f'twice: {path.name} and {mine[0]} belong to one student and were merged')
             continue
-        if same: handed.notes.append(f'one nickname: {path.name} and {same[0]} differ, so they belong to two students')
+        if same: handed.notes.append(f'same nickname: {path.name} and {same[0]} differ, so they belong to two students')
         handed.files[path.name] = file
         seen.setdefault(answers, path.name)
     others = [path.name for path in folder.iterdir() if path.is_file() and path.suffix == '.ipynb']
-    if others: handed.notes.append(f'not read: {len(others)} notebooks; only answer files are graded')
+    if others: handed.notes.append(f'not read: notebooks ({len(others)}), because only answer files are graded')
     handed.notes = [printable(note) for note in handed.notes]
     if not handed.files: raise ValueError(f'grade: no answer file (answers-NICKNAME.json) in {folder}'
                                           + ''.join(f'\n{note}' for note in handed.notes))

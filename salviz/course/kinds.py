@@ -168,7 +168,8 @@ _fits = dict( # whether `value` is a valid answer, given the options
     number=lambda value, low, high, **_: _within(value, low, high),
     slope=lambda value, low, high, **_: _within(value, low, high))
 _allowed = dict(
-    words='a list of at most {most} word indices below {words}', head='[layer, head], below {layers} and {heads}',
+    words='a list of at most {most} word indices below {words}',
+    head='a pair [layer, head] of indices below {layers} and {heads}',
     choice='the index of an option, below {options}', order='the indices of all {items} items in order',
     number='a number from {low:g} to {high:g}', slope='a number from {low:g} to {high:g}')
 
@@ -192,7 +193,7 @@ def _place(name, text, texts):
     places = [i for i, one in enumerate(texts) if one == text]
     if len(places) == 1: return places[0]
     why = f'is not one of {", ".join(map(repr, texts))}'
-    if places: why = f'occurs {len(places)} times, at {", ".join(map(str, places))}: pass an index'
+    if places: why = f'occurs {len(places)} times, at the indices {", ".join(map(str, places))}; pass one of them'
     raise ValueError(f'{name}: {text!r} {why}')
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd16b

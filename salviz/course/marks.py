@@ -133,8 +133,9 @@ def checked_sheet(
     "Return the mark sheet of a student; raise a ValueError if it is not valid"
     name, count, problem = '', _quoted(marks), ''
     if isinstance(nickname, str): name = _clean_nickname(nickname)
-    if isinstance(marks, (list, tuple)): count = f'{len(marks)} sentences'
-    if count != f'{len(of)} sentences': problem = f'marks must be a list for {len(of)} sentences, got {count}'
+    if isinstance(marks, (list, tuple)): count = f'{len(marks)} entries'
+    if count != f'{len(of)} entries':
+        problem = f'marks must have one entry for each of the {len(of)} sentences, got {count}'
     if not name: problem = f'the nickname must be a non-empty string, got {_quoted(nickname)}'
     check_faults(problem)
     return MarkSheet(name, tuple(_flags(i, *x, of.most) for i, x in enumerate(zip(marks, of.words))), source)
@@ -155,7 +156,7 @@ def _file_name(nickname:str) -> str:
 # %% ../../nbs/14_course/06_marks.ipynb #ma15b
 def _check_version(content, of:MarkSet, set_id):
     "Raise a ValueError if a file or code has another version or belongs to another set of sentences"
-    problem = f'belongs to another set of sentences ({_quoted(set_id)}; this class marks {of.id})'
+    problem = f'belongs to another set of sentences ({_quoted(set_id)} instead of {_quoted(of.id)})'
     is_other_version = content is True or content != _version
     if is_other_version: problem = f'has version {_quoted(content)} of the marks; this salviz reads version {_version}'
     if is_other_version or set_id != of.id: raise ValueError(problem)

@@ -208,7 +208,7 @@ class Fragments:
             table = thing if hasattr(thing, 'columns') else thing.to_frame()
             return _wide(table.to_html(border=0, max_rows=200), 'table')
         if hasattr(thing, '_repr_mimebundle_') and hasattr(thing, 'comm'):
-            raise ValueError(f'a page cannot contain a {type(thing).__name__}: it has no method page_html')
+            raise ValueError(f'a page cannot contain {type(thing).__name__} objects: they have no method page_html')
         for form, render in (('_repr_markdown_', _words_html), ('_repr_html_', str)):
             if hasattr(thing, form): return render(getattr(thing, form)())
         return f'{_pre}{html.escape(repr(thing))}</pre>\n'

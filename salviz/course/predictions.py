@@ -154,7 +154,7 @@ class Predict(_Question):
         for argument, x, is_valid, allowed in [
                 ('name', name, _is_filled(name), 'be a non-empty string'),
                 ('question', question, _is_filled(question), 'be a non-empty string'),
-                ('kind', kind, isinstance(kind, Query), 'come from words, head, choice, order, number or slope'),
+                ('kind', kind, isinstance(kind, Query), 'be a result of words, head, choice, order, number or slope'),
                 ('picture', picture, picture is None or hasattr(picture, '_repr_html_'), 'have a method _repr_html_')]:
             if not is_valid: raise ValueError(f'Predict: `{argument}` must {allowed}, got {shown(x)}')
         if truth is not None and not callable(truth): truth = truth_of(kind, truth)
@@ -261,7 +261,7 @@ def _reveal_fault(names, content) -> str: # '' if there is none
     if not names or not all(isinstance(name, str) and name for name in names):
         return f"pass the names of predictions, such as '1.words', and then the content; got {shown(tuple(names))}"
     if content is None:
-        return '`content` is missing; pass it or a function that returns it, and a text as content=...'
+        return '`content` is missing; pass it, or a function that returns it; pass a text as content=...'
     return ''
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr20b
@@ -438,8 +438,8 @@ def answers(
         if predict.answer['state'] == 'revealed': predict._show_truth()
     expected = f'answers-{nickname}.json'
     note = f'Saved to {written.name}.'
-    if nickname == 'your-nickname': note += ' Replace your-nickname by a nickname and run this cell again.'
-    if written.name != expected: note += f' {expected} contains answers of somebody else and was not changed.'
+    if nickname == 'your-nickname': note += ' Replace your-nickname with a nickname and run this cell again.'
+    if written.name != expected: note += f' {expected} contains another person\'s answers and was not changed.'
     if back: note += (f' Restored: {", ".join(back)}. If these answers are not yours, choose another nickname and '
                       'restart the kernel.')
     if left_out: note += f' Files of the class that could not be read: {"; ".join(left_out)}.'

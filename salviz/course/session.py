@@ -48,7 +48,7 @@ def _one_answer(value, confidence, why):
 
 # %% ../../nbs/14_course/04_session.ipynb #se06c
 def _check_state(entry, state, sentence):
-    if entry['state'] != state: raise ValueError(f'{sentence}; state: {entry["state"]}')
+    if entry['state'] != state: raise ValueError(f'{sentence} (state: {entry["state"]})')
 
 def commit(entry:dict, value, confidence='think', why='') -> dict:
     "Return the entry with its first answer; `value` comes from `checked_value`"
@@ -135,16 +135,17 @@ def _answer_problem(answer, kind):
     if answer is None: return ''
     if not isinstance(answer, dict) or not _shapes[kind](answer.get('value')):
         return f'must be an answer of the kind {kind!r}, got {shown(answer)}'
-    if answer.get('confidence') not in _confidences: return f'must have a confidence of {", ".join(_confidences)}'
+    if answer.get('confidence') not in _confidences:
+        return f'must have one of the confidences {", ".join(_confidences)}'
     why, stamp = answer.get('why'), answer.get('time')
     are_texts = all(x is None or isinstance(x, str) for x in (why, stamp))
     if are_texts and (not stamp or _stamp.fullmatch(stamp)): return ''
-    return 'must have strings as why and time'
+    return f'must have a string as why, and as time a string such as {_now()}'
 
 # %% ../../nbs/14_course/04_session.ipynb #se27c
 def _entry_problem(entry) -> str: # '' if there is none
     "Describe the fault in the form of an `entry` from a file; '' if it is valid"
-    if not isinstance(entry, dict) or not _is_text(entry.get('kind')): return 'it must be an object with its kind'
+    if not isinstance(entry, dict) or not _is_text(entry.get('kind')): return 'it must be an object with a kind'
     if not _is_prediction(entry): return ''
     id, state = entry.get('id'), entry.get('state')
     if id is not None and not _is_text(id): return f'id must be a string, got {shown(id)}'
@@ -242,7 +243,7 @@ def _check_file(content, name, kind):
     "Raise a ValueError unless `content` comes from an answer file of this `kind` and of version 1"
     problem = ''
     if not isinstance(content, dict) or content.get('salviz') != kind:
-        problem = f'is not an answer file: "salviz" is not "{kind}"'
+        problem = f'is not an answer file: its entry "salviz" must be "{kind}"'
     elif content.get('version') is True or content.get('version') != 1:
         problem = f'has version {shown(content.get("version"))}; this salviz reads version 1'
     check_faults(problem, f'{name} ')
@@ -254,8 +255,8 @@ def _sound(content, problem_of, name, left_out):
     A message about damaged entries is appended to the list `left_out`. Without this list, a ValueError is raised
     instead."""
     problem = ''
-    if not isinstance(content, dict): problem = f'must contain entries by name, got {shown(content)}'
-    elif len(content) > _most_entries: problem = f'has {len(content)} entries, more than {_most_entries}'
+    if not isinstance(content, dict): problem = f'must contain an object of entries by name, got {shown(content)}'
+    elif len(content) > _most_entries: problem = f'has {len(content)} entries; at most {_most_entries} are allowed'
     check_faults(problem, f'{name} ')
     problems = {key: 'its name must be a string' if not _is_text(key) else problem_of(entry)
                 for key, entry in content.items()}
@@ -417,11 +418,12 @@ def _answers_in(found, name, left_out) -> dict:
 def _class_problem(of_class):
     "Describe the fault in the answers of a class to one question; '' if they are valid"
     kind = of_class.get('kind') if isinstance(of_class, dict) else None
-    if not isinstance(kind, str) or kind not in _shapes: return 'the kind must be a kind of prediction'
+    if not isinstance(kind, str) or kind not in _shapes:
+        return f'kind must be one of {", ".join(_shapes)}'
     if not _is_text(of_class.get('id')): return 'id must be a string'
     lists = [of_class.get(column) for column in ('first', 'second', 'confidence')]
     if not all(isinstance(x, list) and len(x) == len(lists[0]) <= _most_answers for x in lists):
-        return f'first, second and confidence must be lists of one length, at most {_most_answers}'
+        return f'first, second and confidence must be lists of the same length, at most {_most_answers}'
     if not all(map(_shapes[kind], lists[0] + lists[1])): return f'all answers must have the kind {kind!r}'
     if all(x in _confidences for x in lists[2]): return ''
     return f'confidence must be one of {", ".join(_confidences)}'

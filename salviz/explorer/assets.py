@@ -85,7 +85,7 @@ def _panel_of(file, text) -> Panel: # None if the module is not a panel
     if wrong or facts['shows'] not in ('maps', 'text', 'signals', 'anything'):
         example = "name: 'words', title: 'Words', order: 65, shows: 'text', image: 'sentence',"
         raise ValueError(f"{file}: the line after `export const {export} = {{` must state {', '.join(needed)} and may "
-                         f"state tab, page, plotly, such as {example}; got {line!r}")
+                         f"state tab, page, plotly (example: {example}); got {line!r}")
     return Panel(**facts, export=export, file=file)
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #pg12

@@ -106,7 +106,8 @@ def long_text_page(
         text = _page_of(meta, rest, b''.join(levels))
         size = len(text.encode())
         if size <= limit: return text
-    check_faults(f'save: the page has {size/1e6:.1f} MB without its finer levels; choose a larger limit')
+    check_faults(f'save: even without its finer levels, the page has {size/1e6:.1f} MB, more than the limit of '
+                 f'{limit/1e6:.1f} MB; pass a larger limit')
 
 # %% ../../nbs/12_explorer/17_long_text_view.ipynb #lt014
 _requests = dict(overview=('layer', 'head'), row=('layer', 'head', 'row'), text=(),
@@ -229,7 +230,7 @@ class _Continuation:
     ) -> None:
         "Wait until the continuation has been generated; re-raise the exception if the generation failed"
         if not self._left.wait(timeout):
-            raise TimeoutError(f'settle: the continuation is not finished after {timeout} s; wait longer')
+            raise TimeoutError(f'settle: the continuation is not finished after {timeout} s; pass a larger timeout')
         if self.error is not None: raise self.error
 
 # %% ../../nbs/12_explorer/17_long_text_view.ipynb #4bcfa62c

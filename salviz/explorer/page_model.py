@@ -115,7 +115,7 @@ def model_parts(
     return [('application/json', 'salviz-models', json_text(offers)), ('text/plain', 'salviz-engine', engine), *parts]
 
 # %% ../../nbs/12_explorer/16_page_model.ipynb #e3993811
-_no_texts = 'The engine of a page runs models of texts; this run has none.'
+_no_texts = 'A page can run only text models, and this run has no texts.'
 # size of a model that is stored as a difference, relative to the whole model: 0.09 for MiniLM-L6 after 20 steps of
 # fine-tuning with a learning rate of 2e-5, and more after longer training
 _difference_size = .2

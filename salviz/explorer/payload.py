@@ -248,7 +248,7 @@ def unpack_frame(
     def block(name):
         at, size = specs[name]['offset'], specs[name]['bytes']
         if at % 8 or not 0 <= at <= at + size <= len(payload):
-            raise ValueError(f'bytes {at} to {at + size} of {len(payload)}')
+            raise ValueError(f'needs bytes {at} to {at + size}, has {len(payload)} bytes')
         return payload[at:at + size]
     for name, spec in specs.items():
         if names is not None and name not in names: continue

@@ -485,7 +485,7 @@ class _SelectedPlace(dict):
     "The selection in an explorer: sentence, step, layer, head and token, as items or attributes"
     def __getattr__(self, name):
         if name in self: return self[name]
-        raise AttributeError(f'unknown entry {name!r} of a selection; available: {", ".join(self)}')
+        raise AttributeError(f'unknown entry {name!r} in a selection; available: {", ".join(self)}')
 
     def __call__(self) -> 'Selection|None':
         "Deprecated alias of `Explorer.selected()`"

@@ -52,7 +52,7 @@ def _name_faults(argument, names, existing):
     "Yield an error message for each name in `names` that the figure does not show"
     for name in names:
         if _found(name, existing) is None:
-            yield (f'{argument} has {shown(name)}, which the figure does not show; names: '
+            yield (f'{argument} has {shown(name)}, which the figure does not show; available: '
                    f'{", ".join(existing) or "none"}')
 
 def _check_shown(argument, names, existing):
@@ -172,7 +172,8 @@ def _limit_faults(view, limits):
     axes = ('x', 'y') if isinstance(view, (Curves, TradeOff)) else (_value_axis(view),)
     for axis, ends in limits.items():
         is_pair = isinstance(ends, (list, tuple, np.ndarray)) and len(ends) == 2
-        if axis not in axes: yield f'limits has {shown(axis)}; the figure has numbers along {" and ".join(axes)}'
+        if axis not in axes:
+            yield f'limits contains {shown(axis)}, which is not an axis with numbers; allowed: {", ".join(axes)}'
         elif not is_pair or not all(map(np.isfinite, ends)) or not ends[0] < ends[1]:
             yield f'limits must be (lowest, highest) with lowest < highest, got {shown(ends)}'
         elif isinstance(view, EffectBars) and not ends[0] <= 0 <= ends[1]:
@@ -200,7 +201,8 @@ def _limited_grid(view, limits):
     "Limit the colour scale of the grid `view`, and add a note if values lie beyond the scale"
     ends = limits if not isinstance(limits, Mapping) else tuple(limits.values())[0]
     fault = ''
-    if len(ends) != 2 or not ends[0] < ends[1]: fault = f'limits must be (lowest, highest), got {shown(limits)}'
+    if len(ends) != 2 or not ends[0] < ends[1]:
+        fault = f'limits must be (lowest, highest) with lowest < highest, got {shown(limits)}'
     elif view.is_signed and ends[0] != -ends[1]:
         fault = f'limits of a scale with both signs must be symmetric, such as (-1, 1), got {shown(limits)}'
     if fault: raise ValueError(f'figure: {fault}')
@@ -214,8 +216,9 @@ def _limited_maps(view, limits):
     ends, kinds = limits, {*zip(view.kinds, view.units)}
     if isinstance(limits, Mapping): ends = tuple(limits.values())[0]
     is_signed, fault = 'signed' in view.kinds, ''
-    if len(ends) != 2 or not ends[0] < ends[1]: fault = f'must be (lowest, highest), got {shown(limits)}'
-    elif len(kinds) > 1: fault = f'need maps with one scale, but the figure has {len(kinds)}'
+    if len(ends) != 2 or not ends[0] < ends[1]:
+        fault = f'must be (lowest, highest) with lowest < highest, got {shown(limits)}'
+    elif len(kinds) > 1: fault = f'need maps with one common scale, but the maps have {len(kinds)} scales'
     elif ends[0] != (-ends[1] if is_signed else 0):
         example = 'be symmetric, such as (-1, 1)' if is_signed else 'start at 0, such as (0, 0.5)'
         fault = f'of this scale must {example}, got {shown(limits)}'
@@ -246,7 +249,7 @@ def _colour_faults(view, colours):
     if not all(map(is_color_like, colours.values())): return
     of_names = [(name, np.array(to_rgb(colour))) for name, colour in colours.items()]
     alike = [f'{a} and {b}' for i, (a, x) in enumerate(of_names) for b, y in of_names[:i] if np.abs(x - y).max() < .08]
-    if alike: yield f'colours of {listed(alike)} look alike; choose different ones'
+    if alike: yield f'the colours of {listed(alike)} look alike; choose different colours'
 
 def _chosen_colours(view, colours) -> dict:
     "Convert `colours` (a dict, or a list in the order of the names) to {name in the figure: colour}"
@@ -281,7 +284,7 @@ def scale_faults(
     for kind, cmap in maps.items():
         if kind not in found:
             wanted = ' and '.join(f'{suits[other]} ({words[other]})' for other in sorted(found))
-            yield f'cmap {cmap.name!r} is for {words[kind]}, which the figure does not show; it needs {wanted}'
+            yield f'cmap {cmap.name!r} is for {words[kind]}, which the figure does not show; use {wanted}'
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #03f62c4b
 def check_followed(

@@ -413,7 +413,7 @@ def drawable_view(view):
         named = ', '.join(f'U+{ord(c):04X}' for c in sorted(without)[:5])
         if len(without) > 5: named += ', …'
         warn_caller(f'{_in_force.get()[0]} has no glyph for {len(without)} of the characters ({named}), and no other '
-                    'installed font has one: they are drawn as □')
+                    'installed font has one: □ is drawn instead')
     return replace(view, **{k: v for k, v in texts.items() if v is not getattr(view, k)})
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #021
@@ -1076,8 +1076,8 @@ def _tex_engine(fig):
                            f'{", ".join(wanted)} is installed{why}; '
                            'install TeX Live with its pgf package, or write .pdf')
     if strange:
-        warn_caller(f'{len(strange)} of the characters ({" ".join(strange[:5])}) need XeLaTeX or LuaLaTeX and '
-                    'a font with these characters')
+        warn_caller('the figure contains characters that need XeLaTeX or LuaLaTeX and a suitable font: '
+                    f'{" ".join(strange[:5])}{" …"*(len(strange) > 5)}')
     return engine
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #054b

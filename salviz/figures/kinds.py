@@ -437,8 +437,9 @@ def _views_of(source, kind=None, step=None, probe=None, **options) -> Content:
         views_and_seen = [(view, [one]) for one in seen for view in _listed(view_for(one.snapshot))]
         return _finished(None, views_and_seen, _runs_of(seen), [{}]*len(views_and_seen))
     if kind is None:
-        raise ValueError(f'figure: kind must be one of {", ".join(figure_kinds())}; got '
-                         f'{type(sources[0]).__name__ if sources else "an empty list"}')
+        raise ValueError(f'figure: kind must be one of {", ".join(figure_kinds())}; it can be omitted only for views, '
+                         'and for snapshots and runs without options; the source is '
+                         f'{"of type " + type(sources[0]).__name__ if sources else "an empty list"}')
     _check_table(kind, chosen, source)
     _checked_options(kind, chosen, options)
     if chosen.takes in ('snapshot', 'snapshots', 'pair'):
@@ -457,8 +458,8 @@ def _caption_sizes(points, inches, views, columns) -> list: # of points
 
 def _smaller_words(points, fig, inches, view):
     "Return the warning that the text of `fig` is smaller than the venue's captions; `points` is their font size"
-    return (f'figure: {type(view).__name__} does not fit on a page {inches:.2f} inches wide at the {points} points of '
-            f'the captions; drawn at {7*fig.scale:.3g}')
+    return (f'figure: {type(view).__name__} does not fit on a page {inches:.2f} inches wide at the font size of '
+            f'the captions ({points} points); its text is drawn at {7*fig.scale:.3g} points instead')
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031b1
 def _knowledge_note(runs) -> str: # '' if all of them learned
@@ -531,7 +532,8 @@ def _pointed_at(content, look, **options):
     view, = content.views
     if type(view) not in plotly_figures:
         drawable = ', '.join(view_class.__name__ for view_class in plotly_figures)
-        raise ValueError(f'figure: interactive=True draws {drawable}, got {type(view).__name__}; omit interactive=True')
+        raise ValueError(f'figure: interactive=True supports only {drawable}, got {type(view).__name__}; '
+                         'omit interactive=True')
     with drawn_with(look): fig = plotly_figures[type(view)](view)
     fig.caption, fig.facts = view.caption, _facts_of(content, 'plotly')
     return fig
@@ -611,7 +613,7 @@ def _in_user_figure(ax, content, drawing, look, style):
     "Draw `content` into `ax`; return the `Drawn` result, and the sentences that its caption must keep"
     titles, views = drawing.pop('titles', None), content.views
     heading = drawing.pop('heading', 'none')
-    if drawing: raise ValueError(f'figure: {next(iter(drawing))}= applies to a whole page; omit it with ax=')
+    if drawing: raise ValueError(f'figure: {next(iter(drawing))}= applies to a whole page; omit it if you pass ax=')
     if titles is None and len(views) > 1: titles = content.distinctions
     if titles is None: titles = [view.title*(heading != 'none') for view in views]
     titles = _listed(titles)

@@ -25,7 +25,7 @@ def _below(folder, file):
     "Yield `folder` and its subfolders that contain a file called `file`, without searching inside runs"
     for i, (at, inner, files) in enumerate(os.walk(folder)):
         if i >= _most_folders:
-            raise ValueError(f'remake: {folder} has more than {_most_folders:,} folders; pass a subfolder')
+            raise ValueError(f'remake: {folder} has more than {_most_folders:,} folders; pass a subfolder with runs=')
         if file in files: yield Path(at)
         if 'config.json' in files: inner[:] = []
         else: inner[:] = sorted(x for x in inner if not x.startswith('.'))
@@ -105,7 +105,7 @@ def _restored(x, find):
         run = find.run(x['run'])
         if x.get('seen'): return Seen(run.snapshot(x['step'], x['probe']), run)
         return run.snapshot(x['step'], x['probe'])
-    raise ValueError(f'unknown source {form!r:.40}')
+    raise ValueError(f'remake: the file was created from an unknown source {form!r:.40}')
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-9
 def _entries(x, within):
@@ -198,10 +198,11 @@ def _called_again(recipe, path, runs, changes):
             if not isinstance(places, (list, tuple)): places = [places]
             source = _restored(recipe['source'], _Finder(path.absolute().parent, places))
     except (TypeError, KeyError, AttributeError, RecursionError) as e:
-        raise ValueError(f'{path} has inconsistent metadata about its creation '
-                         f'({type(e).__name__}: {str(e)[:80]})') from None
+        raise ValueError(f'remake: {path} has inconsistent metadata about its creation '
+                         f'({type(e).__name__}: {str(e)[:80]}); create the figure again with figure()') from None
     if not {*arguments}.isdisjoint({'source', 'kind', 'interactive'}):
-        raise ValueError(f'{path} has inconsistent metadata about its creation')
+        raise ValueError(f'remake: {path} has inconsistent metadata about its creation; create the figure again with '
+                         'figure()')
     return source, kind, dict(style={}) | arguments | changes # without a recorded style, use none
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-12
@@ -232,5 +233,7 @@ def remake(
     if target.exists() and not force:
         raise FileExistsError(f'remake: {target} already exists; choose another file with to=, '
                               'or overwrite it with force=True')
-    if not target.parent.is_dir(): raise FileNotFoundError(f'remake: the folder {target.parent} does not exist')
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f'remake: the folder {target.parent} does not exist; create it, or choose another path '
+                                'with to=')
     return Remade(save_figure(fig, target, text=text), fig, same, same_picture, differs)

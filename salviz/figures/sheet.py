@@ -920,8 +920,8 @@ def _side_by_side(views, columns, width):
         raise ValueError(f'figure: columns must be an integer from 1 to {len(views)} (the number of panels), or None '
                          f'for as many as fit, got {columns!r}')
     if columns > 1 and width/columns < _least(views):
-        raise ValueError(f'figure: {columns} panels side by side are {width/columns:.2f} inches wide but need '
-                         f'{_least(views):g}; choose fewer columns, a larger width or a smaller font_size')
+        raise ValueError(f'figure: {columns} panels side by side would each be {width/columns:.2f} inches wide but '
+                         f'need {_least(views):g}; choose fewer columns, a larger width or a smaller font_size')
     return columns
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #051s
@@ -1031,8 +1031,8 @@ def _tall_words(fig, page_height, views, width, scale, across):
     if len(views) > 1 and across == 1 and width/2 >= scale*_least(views): ways.append('columns=2')
     if several: ways.append('fewer panels (probe, step, layer, head or most)')
     if not ways: ways.append('a shorter text')
-    return (f'figure: {fig.get_figheight():.1f} inches high, more than the text area of a page ({page_height:.3g}); '
-            f'choose {" or ".join(ways)}')
+    return (f'figure: the figure is {fig.get_figheight():.1f} inches high, more than the text area of a page '
+            f'({page_height:.3g}); choose {" or ".join(ways)}')
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #05ac
 def _shortened_words(labels, scale):
@@ -1042,7 +1042,8 @@ def _shortened_words(labels, scale):
     if len(labels) > 2: more = f' and {len(labels) - 2} more'
     smaller = ''
     if scale > 1: smaller = ', a smaller font_size'
-    return (f'figure: {len(labels)} label{"s"*(len(labels) > 1)} shortened to fit ({few}{more}); choose a larger '
+    were = 'labels were' if len(labels) > 1 else 'label was'
+    return (f'figure: {len(labels)} {were} shortened to fit ({few}{more}); choose a larger '
             f'width{smaller} or shorter names')
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #054

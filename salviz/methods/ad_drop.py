@@ -271,7 +271,7 @@ class _ComparingNodes(_Dropping):
         off, same = agreement['relative_difference'], agreement['same_region']
         if off > .01 and trainer.is_world_process_zero():
             warn_caller(f'ADDrop: on the first examples, the attribution with nodes={nodes} differs by {off:.1%} '
-                        f'from the sum over steps={self.steps} and selects {same:.1%} of the same positions; '
+                        f'from the sum over steps={self.steps}, and {same:.1%} of the selected positions are the same; '
                         'use more nodes, or omit nodes')
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #038

@@ -71,7 +71,7 @@ def default_heads(
     if abs(guided - round(guided)) > 1e-6 or round(guided) < 2:
         raise ValueError(f'AttentionGuidance: head_fraction={head_fraction:g} of {n_heads} heads is {guided:g}, but '
                          'the number of guided heads must be a whole number of at least 2 '
-                         f'(one head for {", one for ".join(one)}, then {others}); '
+                         f'(one head for {", one for ".join(one)}, the others for {others}); '
                          f'use head_fraction=k/{n_heads} with k from 2 to {n_heads}')
     single, rest = one[:round(guided)], list(range(len(one), round(guided)))
     return {name: [head] for head, name in enumerate(single)} | ({others: rest} if rest else {})
@@ -357,7 +357,7 @@ class _Weighting(_Guiding):
         if not ratio > _outweighs: return
         warn_caller(f'AttentionGuidance: with alpha={self._alpha:g} the guidance loss is {ratio:.3g} times the task '
                     'loss in the first step, so training mostly fits the patterns; in the paper, the ratio is about '
-                    '.1: choose alpha accordingly, or use alpha=None')
+                    '0.1; choose alpha accordingly, or use alpha=None')
 
     def _warn_if_constant(self, trainer):
         "Warn, in the first process, if training ends before the weight begins to fall"
@@ -392,9 +392,9 @@ class _CheckingTexts(_Weighting):
         "Return the index of the first example that contains a token in `ids`; raise an error if none does"
         wanted = set(ids.tolist())
         at = next((i for i, tokens in enumerate(examples) if not wanted.isdisjoint(tokens)), None)
-        tokens = ', '.join(self._tokenizer.convert_ids_to_tokens(sorted(wanted)))
+        tokens = ' or '.join(map(repr, self._tokenizer.convert_ids_to_tokens(sorted(wanted))))
         self.require(at is not None,
-                     f'pattern {name!r} requires {tokens}, which does not occur in the training data; '
+                     f'pattern {name!r} requires the token {tokens}, which does not occur in the training data; '
                      'choose another pattern')
         return at
 
@@ -419,7 +419,7 @@ class _Checking(_CheckingTexts):
     def _check_patches(self, heads, train, grid):
         "Raise an error if options for texts are set, or if a pattern has no target on `grid`"
         self.require((self.variant.boundary, self.variant.multiple) == ('uniform', 'uniform'),
-                     'boundary and multiple only apply to texts; omit them (in an image, a patch without the neighbour '
+                     'boundary and multiple only apply to texts; omit them (in an image, a patch without a neighbour '
                      'has no target, and several keys get equal fractions)')
         image = dict(pixel_values=torch.zeros(1, *train.features['pixel_values'].shape))
         for name, (target, guided) in self.targets(heads, image, grid).items():

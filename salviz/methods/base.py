@@ -171,8 +171,8 @@ class Variant:
         "Return `variant` if it is already a variant object, or create one if it is the name of a preset"
         if isinstance(variant, cls): return variant
         if isinstance(variant, str) and variant in cls.presets: return cls(**cls.preset(variant, arguments))
-        raise ValueError(f'{method}: variant must be {", ".join(map(repr, cls.presets))} or a {cls.__name__}, '
-                         f'got {shown(variant)}')
+        raise ValueError(f'{method}: variant must be {", ".join(map(repr, cls.presets))} or '
+                         f'an instance of {cls.__name__}, got {shown(variant)}')
 
     def changed(self) -> dict:
         "Return the options that differ from their defaults"
@@ -200,7 +200,7 @@ def _split(cls, kind, values:dict) -> tuple: # (arguments, options of the varian
     "Split `values`, which may use earlier names, into constructor arguments and options of the variant"
     names = _renamed(cls)
     twice = [old for old, new in names.items() if old in values and new in values]
-    if twice: raise TypeError(f'{cls.__name__}: {twice[0]} is now called {names[twice[0]]}; leave {twice[0]} out')
+    if twice: raise TypeError(f'{cls.__name__}: {twice[0]} is now called {names[twice[0]]}; omit {twice[0]}')
     values = {names.get(name, name): x for name, x in values.items()}
     options = [f.name for f in fields(kind)] if kind else []
     return ({k: x for k, x in values.items() if k not in options},
@@ -423,7 +423,7 @@ def check_weight(method:Method, name='weight'):
 def _in_words(x):
     "Describe `x` for an error message"
     if isinstance(x, torch.Tensor):
-        return f'a tensor of shape {list(x.shape)} and {str(x.dtype).removeprefix("torch.")}'
+        return f'a tensor of shape {list(x.shape)} and dtype {str(x.dtype).removeprefix("torch.")}'
     return f'{type(x).__name__} {x!r:.60}'
 
 def _require_kind(method, x, kind, message):
@@ -446,9 +446,9 @@ def _check_plan(method, plan):
     _require_kind(method, plan, Plan, 'plan must return a Plan')
     layers = plan.layers
     ok = isinstance(layers, (tuple, list, range)) and all(isinstance(l, int) for l in layers)
-    method.require(ok, f'the layers of its plan must be a tuple of integers, got {_in_words(layers)}')
+    method.require(ok, f'plan.layers must be a tuple of integers, got {_in_words(layers)}')
     for name in ('rows', 'drop', 'scale', 'inputs', 'later', 'cut', 'evidence', 'axes'):
-        _require_kind(method, getattr(plan, name), dict, f'{name} of its plan must be a dict')
+        _require_kind(method, getattr(plan, name), dict, f'plan.{name} must be a dict')
 
 _metric_names = ('task', 'loss', 'kind', 'step', 'epoch', 'learning_rate', 'seconds') # reserved in rows of metrics
 
@@ -460,10 +460,11 @@ def _check_term(
     size=None, # number of examples in the batch, if known
 ):
     "Raise an error unless `name` and `term` are valid; a `Term` needs one loss per example and a finite weight"
-    method.require(isinstance(name, str) and name, f'the name of a term must be a string, got {_in_words(name)}')
+    method.require(isinstance(name, str) and name,
+                   f'the name of a term must be a non-empty string, got {_in_words(name)}')
     taken = name in _metric_names or name.endswith('_weight')
     method.require(not taken,
-                   f'the name {name!r} of a term is reserved for metrics of the run; choose another name')
+                   f'a term cannot be called {name!r}, which is reserved for metrics of the run; choose another name')
     _require_kind(method, term, Term, f'the term {name!r} must be a Term(loss, weight)')
     loss, weight = term
     method.require(isinstance(loss, torch.Tensor),
@@ -563,7 +564,7 @@ class _Joined(Method):
                      'every method already includes plain fine-tuning; omit FineTuning')
         twice = [n for n in names if names.count(n) > 1]
         self.require(not twice,
-                     f'{", ".join(dict.fromkeys(twice))} occurs more than once; use each method once')
+                     f'got {", ".join(dict.fromkeys(twice))} more than once; use each method only once')
         self.require(self.task_names(), 'these methods have no common supported task: '
                      + '; '.join(f'{method.name} supports {", ".join(method.task_names())}' for method in self.methods))
         self.cite = [c for method in self.methods if method.cite

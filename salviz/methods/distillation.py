@@ -313,7 +313,7 @@ class _Checking(_CheckingParts):
         "Raise an error if teacher and model cannot be compared, or if one of them does not support the explanation"
         Method.check(self, model, tokenizer, data, epochs)
         task, name = tasks[task_of(model)], self.args()['teacher']
-        self.require(self.teacher_layers not in ([], ()), 'teacher_layers must name at least one layer, or be None')
+        self.require(self.teacher_layers not in ([], ()), 'teacher_layers must contain at least one layer, or be None')
         teacher, its_tokenizer = self.loaded(model)
         self.require(teacher is not unwrapped(model), 'the teacher is the model that is trained, so it would change '
                                                       'during training; pass a copy (copy.deepcopy) or a run')
@@ -330,8 +330,9 @@ class _Checking(_CheckingParts):
             try: logits, explanation = self.teach(one, batch, of=of)
             except ValueError as e: self.require(False, f'explanation={self.explanation!r} of the {of}: {e}')
             shapes.append((list(logits.shape[1:]), list(explanation.shape[1:])))
-        self.require(shapes[0] == shapes[1], f'the teacher {name} returns logits and explanations of shape '
-                                             f'{shapes[0]}, but the model returns shape {shapes[1]}; '
+        self.require(shapes[0] == shapes[1], f'the teacher {name} returns logits of shape {shapes[0][0]} '
+                                             f'and explanations of shape {shapes[0][1]}, '
+                     f'but the model returns {shapes[1][0]} and {shapes[1][1]}; '
                                              'use a teacher with the same inputs and outputs')
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-044

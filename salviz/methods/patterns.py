@@ -169,7 +169,7 @@ def check_pattern(
     if name in _patterns_of(grid) or grid is None and is_one_delimiter(name): return
     reason, kind = why_not(name, grid), 'texts' if grid is None else 'images'
     available = ', '.join([*_patterns_of(grid), *(['delim:TOKEN'] if grid is None else [])])
-    custom = f"or your own, a function({'tokens' if grid is None else 'grid'}) or a matrix"
+    custom = f"or a custom pattern (a function({'tokens' if grid is None else 'grid'}) or a matrix)"
     why = f'is not a pattern for {kind}: {reason}. Available' if reason else 'is unknown; available'
     raise ValueError(f'{where}{name!r} {why}: {available}, {custom}')
 

@@ -457,8 +457,8 @@ class _Checking(_Comparing):
         "Raise an error unless the options apply to answers about images"
         is_possible = self.explanation == 'attention' and self.variant.rows in ('pooled', 'mean')
         self.require(is_possible and not self.variant.per_head,
-                     "for answers about images, use explanation='attention' and rows='pooled' (the last token of the "
-                     "answer) or rows='mean' (all of its tokens), and leave out per_head")
+                     "answers about images do not support these options; use explanation='attention' and rows='pooled' "
+                     "(the last token of the answer) or rows='mean' (all of its tokens), and omit per_head")
         check_explaining_attention(self, observed_model(model), self.layers, self.heads, 'mean')
 
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict',
@@ -469,7 +469,7 @@ class _Checking(_Comparing):
         kinds = 'flags for words, character spans, fractions of annotators, or None for each text; see load_rationales'
         if answers_images(model): kinds = 'boxes, outlines, a mask, or None for each image; see rationale_mask'
         self.require('rationale' in train.column_names,
-                     f"requires a column 'rationale' in the training data, which contains {kinds}")
+                     f"requires a column 'rationale' in the training data, which must contain {kinds}")
         has = [x is not None for x in train['rationale']]
         self.require(any(has), f'none of the {len(has)} training examples has a rationale; add rationales')
         self.marked_fraction = sum(has) / len(has)
@@ -590,9 +590,9 @@ class RationaleGuided(_Checking):
         allowed, signed = _scales[self.loss], not self.of_attention and self.variant.ranking == 'signed'
         self.require(self.loss != 'bce' or self.scale != 'largest',
                      "loss='bce' takes the logarithm of 1 - e, and normalise='largest' sets the largest e to 1; "
-                     f'use one of {", ".join(map(repr, allowed or ()))}')
+                     f'set normalise to one of {", ".join(map(repr, allowed or ()))}')
         if allowed and signed: allowed = tuple(how for how in allowed if how != 'largest')
         self.require(allowed is None or self.scale in allowed,
                      f'loss={self.loss!r} requires non-negative values (bce and kl also at most 1), which normalise='
-                     f'{self.variant.normalise!r} does not guarantee; use one of '
+                     f'{self.variant.normalise!r} does not guarantee; set normalise to one of '
                      f'{", ".join(map(repr, allowed or ()))}')

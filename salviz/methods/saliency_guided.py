@@ -263,8 +263,8 @@ class _FitsInputs(Method):
         name = what_is_read(row)
         if name == 'input_ids':
             self.require(isinstance(self.fill, str) and (self.fill, self.variant.fill_range) == ('uniform', 'feature'),
-                         'fill and fill_range only apply to images and series; in text, low words are replaced by '
-                         'other words (see first); omit them')
+                         'fill and fill_range only apply to images and series; in text, words with low '
+                         'saliency are replaced by other words (see first); omit fill and fill_range')
             self.require(self.variant.first != 'mask' or tokenizer.mask_token_id is not None,
                          f"first='mask' requires a mask token, which {type(tokenizer).__name__} does not have; "
                          "use 'next' or 'keep'")
@@ -280,7 +280,7 @@ class _FitsInputs(Method):
         shape = list(self.fill.shape) if isinstance(self.fill, torch.Tensor) else []
         fits = len(shape) <= x.dim() and all(a in (1, b) for a, b in zip(shape[::-1], x.shape[::-1]))
         self.require(fits,
-                     f'fill has shape {shape}, which does not expand to the shape of a sample, {list(x.shape)}; '
+                     f'fill has shape {shape}, which is not broadcastable to the shape of an example, {list(x.shape)}; '
                      'pass a number, or a tensor of that shape')
         return {name: x[None]}
 

@@ -198,8 +198,8 @@ def _by_function(teacher, batch, function, classes) -> torch.Tensor: # [batch, t
     result = function(teacher, batch, classes)
     if not isinstance(result, torch.Tensor) or result.shape != batch['input_ids'].shape:
         got = list(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
-        raise ValueError('SalLM: the function passed as saliency must return one number for each token, '
-                         f'{list(batch["input_ids"].shape)}, got {got}')
+        raise ValueError('SalLM: the function passed as saliency must return one number for each token (a tensor '
+                         f'of shape {list(batch["input_ids"].shape)}), got {got}')
     return torch.where(real_tokens(batch), result.detach().float(), 0.)
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #033
@@ -462,7 +462,7 @@ class _Unfinished:
             part = _load_explanations(self.run, self._file(start).stem)
             maker = part['weights'].item()
         except (ValueError, KeyError) as e:
-            warn_caller(f'SalLM: {e}; the explanations of its examples are computed again')
+            warn_caller(f'SalLM: {e}; the explanations in this file will be recomputed')
             return None
         if maker == self.maker: return part
         return None
@@ -664,7 +664,8 @@ class _Questioning(_Agreeing):
         self.require(not differs, f'the explanations in {run.path} were computed with {before}, '
                                   f'but this method uses {now}; use the same settings')
         self.require(question['vocabulary'] == answered.get('vocabulary'),
-                     f'the explanations in {run.path} were computed with another vocabulary; use the same tokenizer')
+                     f'the explanations in {run.path} were computed with a different vocabulary; '
+                     'use the same tokenizer')
 
     def _reused_explanations(self, tokenizer, parts:dict) -> dict: # arrays example_id, length, saliency, content
         """Return the explanations of the examples in `parts` from the source run
@@ -679,7 +680,7 @@ class _Questioning(_Agreeing):
         for name, examples in parts.items():
             arrays, missing = matching_explanations(recorded, examples)
             same_probes = "use the same probes; with another seed, select them by name, as in probes='validation[:8]'"
-            same_texts = 'use the same texts, labels and max_length, or a subset of them'
+            same_texts = 'use the same texts (or a subset of them) with the same labels and max_length'
             hint = same_probes if name == 'probes' else same_texts
             self.require(not missing,
                          f'the explanations in {run.path} do not cover {missing} of the {len(examples)} '
@@ -860,7 +861,7 @@ class _Refreshing(_Explaining):
         damage = self._damage(trainer.run, explained) if explained in before else None
         if trainer.broadcast(explained not in before or damage is not None):
             if trainer.is_world_process_zero():
-                if damage: warn_caller(f'SalLM: {damage}; the explanations are computed again')
+                if damage: warn_caller(f'SalLM: {damage}; the explanations will be recomputed')
                 refreshed = sorted({*before, explained})
                 with full_precision(trainer.model):
                     self._explain_all(trainer.model, trainer, _arrays_of(explained), refreshed=refreshed)
@@ -892,7 +893,7 @@ class _Preparing(_Refreshing):
                                 f'{epoch}; remove the checkpoints after step {begin} to resume from there, '
                                 'or start a new run')
         if damage and trainer.is_world_process_zero():
-            warn_caller(f'SalLM: {damage}; the explanations are computed again')
+            warn_caller(f'SalLM: {damage}; the explanations will be recomputed')
         return not is_explained or damage is not None, done, epoch, begun
 
     def prepare(self, trainer:'MethodTrainer') -> None:
@@ -960,8 +961,8 @@ class _CheckingTeacher(_Preparing):
         if not task.causal: return
         for name in ('train', 'probes'):
             bare = [i for i, s in enumerate(data[name]['segments']) if 1 not in s] if name in data else []
-            self.require(not bare, f'row {bare[:1]} of {name} is a plain text, which has no answer to explain; '
-                                   'use prompts (text) with answers (target_text)')
+            self.require(not bare, f'row {next(iter(bare), None)} of {name} is a plain text, '
+                                   'which has no answer to explain; use prompts (text) with answers (target_text)')
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #060a
 class _Checking(_CheckingTeacher):
@@ -984,7 +985,7 @@ class _Checking(_CheckingTeacher):
                      f'{type(model).__name__} is an encoder-decoder model, whose head reads the decoder, '
                      'but explanations refer to the source; use an encoder or a decoder-only classifier')
         self.require(self.variant.refresh is None or self.variant.refresh < epochs,
-                     f'refresh={self.variant.refresh} with {epochs} epochs never refreshes; train for more epochs '
+                     f'refresh={self.variant.refresh} has no effect with epochs={epochs}; train for more epochs '
                      'or omit refresh')
         self._require_positions(max(max(data[k]['length']) for k in ('train', 'probes') if k in data), 'example')
         teacher = (None if self.teacher is False else model if self.teacher is None
@@ -1020,11 +1021,11 @@ class SalLMVariant(Variant):
     include special tokens and padding. It does not pass an attention mask to the model."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(loss='released', target='all_released', after_dropout=True))
     limits:ClassVar[dict] = dict(
-        heads=Limit(_is_heads, 'None (all) or distinct head indices, counted from 0'),
+        heads=Limit(_is_heads, 'None (all) or a list of distinct head indices, counted from 0'),
         refresh=optional(Limit(is_count.fits, 'a positive integer')), unlabelled_ratio=is_count,
-        padded_to=Limit(lambda x: x == 'batch' or is_count.fits(x), "'batch' or a whole number of positions"),
-        target_positions=Limit(lambda x: x == 'real' or is_count.fits(x), "'real' or a whole number of positions"),
-        unlabelled_weight=Limit(lambda x: x is None or is_weight.fits(x), is_weight.words))
+        padded_to=Limit(lambda x: x == 'batch' or is_count.fits(x), "'batch' or a positive integer"),
+        target_positions=Limit(lambda x: x == 'real' or is_count.fits(x), "'real' or a positive integer"),
+        unlabelled_weight=optional(is_weight))
 
     binarised:bool=True # True: mark the most salient tokens; False: positive saliency, normalised
     # ranking of tokens: 'signed' (most positive first) or 'magnitude'; None: 'magnitude' for a score, else 'signed'

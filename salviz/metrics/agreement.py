@@ -93,8 +93,8 @@ def _array(snapshot, name):
         raise KeyError(f'this snapshot has no {name}; available: {", ".join(snapshot.arrays) or "nothing"}')
     x = snapshot.arrays[name]
     if x.dtype == bool or x.shape[-1:] != (len(snapshot.tokens),):
-        raise ValueError(f'{name} {list(x.shape)} of {x.dtype} does not have one number for each of the '
-                         f'{len(snapshot.tokens)} tokens; pass attention, saliency or an attribution of a text')
+        raise ValueError(f'{name} must contain one number for each of the {len(snapshot.tokens)} tokens, got shape '
+                         f'{list(x.shape)} and dtype {x.dtype}; pass attention, saliency or an attribution of a text')
     return np.asarray(x, dtype=np.float64)
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #021b
@@ -205,7 +205,7 @@ def compare_attributions(
     if any(not x.ndim for x in a):
         raise ValueError('the first axis of attributions must be the example; pass a single attribution in a list')
     for i, (x, y, c) in enumerate(zip(a, b, counts)):
-        check_shapes(f'of one shape in example {i}', x.ndim, a=x, b=y, counts=c)
+        check_shapes(f'of the same shape in example {i}', x.ndim, a=x, b=y, counts=c)
     rows = [likeness(x.ravel(), y.ravel(), c.ravel(), top_fraction, sign, kendall) for x, y, c in zip(a, b, counts)]
     table = pd.DataFrame(dict(example=range(len(a)), count=[int(c.sum()) for c in counts]))
     for name in _measures(kendall): table[name] = [float(row[name]) for row in rows]
@@ -241,8 +241,8 @@ def _check_same(a, b, what):
         raise ValueError(f'only snapshots of the same sentence and tokens can be compared, got {how}')
     first, second = ((_array(s, what).shape, s.layers.get(what)) for s in (a, b))
     if first != second:
-        raise ValueError(f'{what} must have the same layers and heads in both snapshots, got {list(first[0])} of '
-                         f'layers {first[1]} and {list(second[0])} of layers {second[1]}')
+        raise ValueError(f'{what} must have the same layers and heads in both snapshots, got '
+                         f'shape {list(first[0])} (layers {first[1]}) and shape {list(second[0])} (layers {second[1]})')
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #047s
 @renamed_arguments(top_share='top_fraction')

@@ -58,7 +58,7 @@ def _task_codes(tasks, n):
     codes, _ = pd.factorize(np.asarray(tasks, dtype=object))
     if codes.shape != (n,) or (codes < 0).any():
         raise ValueError(f'tasks must name the task of each of the {n} pairs, got {len(codes)} entries '
-                         f'({int((codes < 0).sum())} missing)')
+                         f'({int((codes < 0).sum())} of them None or NaN)')
     return codes
 
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-7b
@@ -128,7 +128,7 @@ def tost(
     problem = ''
     if sides not in (1, 2): problem = f'sides must be 1 (no harm) or 2 (equivalence), got {sides!r}'
     if not (isinstance(margin, Real) and 0 < margin < math.inf):
-        problem = f'margin must be a number above 0, the largest difference that does not matter, got {margin!r}'
+        problem = f'margin must be a number above 0 (the largest difference that does not matter), got {margin!r}'
     check_faults(problem)
     estimate = over_tasks(d, tasks)
     above = estimate.p_of(-margin, 'greater')
@@ -147,7 +147,8 @@ def detectable(
     check_fraction('confidence', confidence)
     counts = np.atleast_1d(np.asarray(n, dtype=np.float64))
     if counts.ndim != 1 or not len(counts) or (counts < 1).any():
-        raise ValueError(f'n must be a number of pairs, or a list with one number per task, all at least 1, got {n!r}')
+        raise ValueError('n must be a number of pairs (at least 1), or a list with one such number per task, '
+                         f'got {n!r}')
     freedom = counts.sum() - len(counts)
     if freedom < 1 or math.isnan(s): return math.nan
     return _quantiles(freedom, power, confidence)*s*math.sqrt((1/counts).sum())/len(counts)

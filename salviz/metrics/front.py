@@ -105,7 +105,7 @@ def _directions(measures, better):
     better = {m: checked_better(better, who='front: ').get(m) or better_of(m) for m in measures}
     unknown = [m for m, way in better.items() if way is None]
     if unknown: raise ValueError(f"front: it is unknown whether a higher or lower {unknown[0]} is better; pass "
-                                 f"better={{{unknown[0]!r}: 'higher'}} or 'lower'")
+                                 f"better={{{unknown[0]!r}: 'higher'}} or better={{{unknown[0]!r}: 'lower'}}")
     return better
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr013sb
@@ -115,10 +115,10 @@ def _setting_problem(frame, names, setting, method) -> str:
     The table contains the rows with a value of the `setting`. The list `names` contains the settings of the study."""
     if setting not in names: return f'the study has no setting {setting!r}; available: {", ".join(names) or "none"}'
     wrong = [x for x in frame[setting] if isinstance(x, (bool, str)) or not np.isfinite(x)]
-    if wrong: return f'{setting} must be numbers, got {wrong[0]!r}'
+    if wrong: return f'the values of {setting} must be finite numbers, got {wrong[0]!r}'
     methods = list(dict.fromkeys(frame['method']))
     if method is None and len(methods) > 1:
-        return f'several methods have {setting}; pass method=, one of {", ".join(methods)}'
+        return f'several methods have {setting}; choose one with method=: {", ".join(methods)}'
     if method not in (None, *methods):
         return f'no run of method {method!r} has {setting}; available: {", ".join(methods) or "none"}'
     if not len(frame): return f'no finished run has a value of {setting}'
@@ -134,7 +134,7 @@ def _of_setting(frame, setting, method):
     problem = _setting_problem(mine, names, setting, method)
     if method is not None and not problem: mine = mine[mine['method'] == method]
     varied = [c for c in names if c != setting and c in mine and mine[c].nunique(dropna=False) > 1]
-    if varied: problem = problem or f'several values of {", ".join(varied)}; keep the rows with a single value'
+    if varied: problem = problem or f'the rows have several values of {", ".join(varied)}; keep those with one value'
     check_faults(problem, 'front: ')
     return mine, mine['method'].iloc[0]
 
@@ -153,8 +153,8 @@ def _summed(frame, setting, measures, reported, confidence):
     rows = []
     for value, group in frame.groupby(setting, sort=True):
         if group['seed'].duplicated().any():
-            raise ValueError(f'front: seed {group["seed"][group["seed"].duplicated()].iloc[0]} occurs twice for '
-                             f'{setting} = {value:g}; remove one of these runs')
+            raise ValueError(f'front: several runs have seed {group["seed"][group["seed"].duplicated()].iloc[0]} '
+                             f'and {setting} = {value:g}; keep only one of them')
         row = {setting: float(value), 'seeds': len(group)}
         for m in (*measures, *reported):
             finite = [x for x in map(float, group[m]) if np.isfinite(x)]
@@ -241,9 +241,9 @@ class Front:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr021
 def _reference_needed(measures) -> str:
-    return ('pass the reference point of the hypervolume, reference=(x, y), a point that is worse than all values in '
-            f'{measures[0]} and {measures[1]}; '
-            'the default (0, 0) only applies to metrics between 0 and 1 where higher is better')
+    return ('pass the reference point of the hypervolume as reference=(x, y); it must be worse than all values of '
+            f'{measures[0]} and {measures[1]}. '
+            'The default (0, 0) only applies to metrics between 0 and 1 where higher is better')
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr021b
 def _check_arguments(measures, better, reference, confidence, have=()): # {measure: 'higher' or 'lower'}

@@ -70,7 +70,7 @@ def rationale_mask(
     if len(rationale) == height and lengths == {width}:
         mask = np.asarray(rationale)
         check_faults('' if mask.ndim == 2 and np.isfinite(mask).all() else
-                     'a mask must be finite numbers [height, width]', 'rationale_mask: ')
+                     'a mask must have the shape [height, width] and contain only finite numbers', 'rationale_mask: ')
         return mask != 0
     size = f'{len(rationale)} rows of {max(lengths, default=0)} values: '
     mask = np.zeros((height, width), bool)
@@ -90,8 +90,8 @@ def _checked(values, mask) -> tuple: # (values, mask)
     problem = ''
     if values.ndim != 2 or values.shape != mask.shape:
         problem = f'map and mask must have the same shape [height, width], got {values.shape} and {mask.shape}'
-    elif not mask.any(): problem = 'no pixel is marked'
-    elif not np.isfinite(values).all(): problem = 'the map has values that are not finite'
+    elif not mask.any(): problem = 'mask must mark at least one pixel'
+    elif not np.isfinite(values).all(): problem = 'the values of the map must be finite, but some are not finite'
     check_faults(problem)
     return values, mask
 
@@ -138,7 +138,7 @@ def localisation(
     check_faults('' if len(maps) == len(masks) else
                  f'maps and masks must have the same length, got {len(maps)} and {len(masks)}', 'localisation: ')
     pairs = [_checked(one, mask) for one, mask in zip(maps, masks) if mask is not None]
-    check_faults('' if pairs else 'no image has a mask', 'localisation: ')
+    check_faults('' if pairs else 'masks must contain the mask of at least one image, got only None', 'localisation: ')
     return dict(pointing_game=float(np.mean([pointing_game(one, mask, tolerance) for one, mask in pairs])),
                 energy=float(np.nanmean([energy_inside(one, mask) for one, mask in pairs])),
                 area=float(np.mean([mask.mean() for _, mask in pairs])), images=len(pairs))

@@ -32,12 +32,12 @@ def _check_pairs(
     for i, (v, r) in enumerate(zip(values, rationales)):
         if r is None: continue
         v, r = np.asarray(v, dtype=np.float64), np.asarray(r)
-        check_shapes(f'a number and a flag for each token (or word) of example {i}, without special tokens and padding',
-                     1, values=v, rationales=r)
+        check_shapes(f'lists with one entry for each token (or word) of example {i}, '
+                     'without special tokens and padding', 1, values=v, rationales=r)
         check_finite(f'values of example {i}', v)
         check_flags('rationales', r, f' in example {i}')
         out.append((v, r.astype(bool)))
-    if not out: raise ValueError('no example has a rationale')
+    if not out: raise ValueError('no example has a rationale; at least one example must have one')
     return out
 
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #009
@@ -64,7 +64,8 @@ def _aligned(
     for i, (t, v, r) in enumerate(zip(texts, values, rationales)):
         v = np.asarray(v, dtype=np.float64)
         if v.ndim != 1 or len(v) < len(t):
-            raise ValueError(f'example {i} has {len(t)} tokens but values of shape {list(v.shape)}')
+            raise ValueError(f'values of example {i} must have one number for each of its {len(t)} tokens, '
+                             f'got shape {list(v.shape)}')
         v = v[:len(t)]
         def of_units(x, how):
             if unit == 'token': return x[~t.is_special]

@@ -40,8 +40,8 @@ def check_shapes(description, dimensions, **arrays):
 def _check_classes(name, x, where=''):
     "Raise a `ValueError` unless an array lists class numbers; the error names the argument and the position"
     if x.ndim != 1 or x.size and x.dtype.kind not in 'iub':
-        raise ValueError(f'{name} must be a list of classes (integers), got shape {list(x.shape)} of {x.dtype}{where}; '
-                         'take argmax(-1) of logits')
+        raise ValueError(f'{name} must be a list of classes (integers), '
+                         f'got shape {list(x.shape)} and dtype {x.dtype}{where}; take argmax(-1) of logits')
 
 def check_finite(name, x):
     "Raise a `ValueError` unless all numbers of the array `x` are finite"
@@ -83,7 +83,7 @@ def multi_label_metrics(
 ) -> dict: # {'micro_f1', 'macro_f1', 'subset_accuracy'}
     "Return micro-F1, macro-F1 and subset accuracy for sets of predicted classes"
     y, p = np.asarray(labels), np.asarray(predictions)
-    check_shapes('arrays [examples, classes] of one shape', 2, labels=y, predictions=p)
+    check_shapes('arrays [examples, classes] of the same shape', 2, labels=y, predictions=p)
     check_lengths(1, labels=y, predictions=p)
     for name, x in dict(labels=y, predictions=p).items(): check_flags(name, x, '; pass logits > 0')
     y, p = y.astype(bool), p.astype(bool)
@@ -242,7 +242,8 @@ def matthews(
     labels, predictions = np.asarray(stored['labels']), np.asarray(stored['predictions'])
     if any(x.ndim != 1 or x.dtype.kind not in 'iub' for x in (labels, predictions)):
         raise ValueError(f'matthews: the test predictions of run {run.path.name} must be one class per example, got '
-                         f'shape {list(predictions.shape)} of {predictions.dtype}; use a metric of its task')
+                         f'shape {list(predictions.shape)} and dtype {predictions.dtype}; '
+                         'use a metric of the task of this run')
     from sklearn.metrics import matthews_corrcoef
     return float(matthews_corrcoef(labels, predictions))
 
@@ -251,7 +252,7 @@ def pooled_row_of(snapshot) -> int|None:
     "Return the pooled query row of a snapshot, or None if the classification head reads several rows"
     row, n = snapshot.info.get('pooled_row'), len(snapshot.is_special)
     if row is not None and not 0 <= row < n:
-        raise ValueError(f'pooled_row must be one of the {n} tokens (0 to {n - 1}), got {row}')
+        raise ValueError(f'pooled_row must be the index of one of the {n} tokens (0 to {n - 1}), got {row}')
     return row
 
 def attention_agreement(snapshot:'Snapshot') -> float:

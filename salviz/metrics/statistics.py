@@ -104,8 +104,8 @@ def measure_of(
     elif split: x = derived_score(run, split, score)
     else:
         *scored, last = (f'{split}_SCORE' for split in (*run.splits, 'gap'))
-        raise ValueError(f'unknown metric {name!r}; available: {", ".join(_of_run)}, and for a score of run '
-                         f'{run.path.name} ({", ".join(run.measures)}): {", ".join(scored)} and {last}')
+        raise ValueError(f'unknown metric {name!r}; available: {", ".join([*_of_run, *scored])} and {last}, where '
+                         f'SCORE is a score of run {run.path.name}: {", ".join(run.measures)}')
     if x is None: return math.nan
     return float(x)
 
@@ -372,9 +372,9 @@ def _cells(frame, rows, column, measures):
             if record['seed'] in here:
                 vary = [c for c in ids if frame[c].map(_plain_value).map(str).nunique() > 1]
                 clash = f'seed {record["seed"]} occurs twice'
-                if vary: clash = f'{", ".join(vary)} take several values'
-                raise ValueError(f'several runs share one cell of the table: {clash}; add to rows= or '
-                                 'columns= a column that distinguishes the runs, or select runs with where=')
+                if vary: clash = f'they differ in {", ".join(vary)}'
+                raise ValueError(f'several runs share one cell of the table: {clash}; distinguish them by another '
+                                 'column in rows= or columns=, or select runs with where=')
             here[record['seed']] = math.nan if record[m] is None else float(record[m])
     return cells
 
@@ -842,10 +842,10 @@ def _table_axes(frame, rows, columns, measure):
     else: measures = _listed(columns)
     problem = ''
     if not rows or not measures or {'seed', 'run', across} & set(rows):
-        problem = f'rows must be a method or settings that are not along the columns, got {tuple(rows)}'
+        problem = f"rows must be 'method' or settings that are not along the columns, got {tuple(rows)}"
     if 'seed' not in frame: problem = 'the frame must have a column seed, because runs are paired by seed'
     if across and measure is None:
-        problem = f'a table with {across!r} along its columns shows one metric: pass measure=, one of {", ".join(have)}'
+        problem = f'a table with {across!r} along its columns shows one metric; choose measure= from {", ".join(have)}'
         measures = []
     _check_names('rows', rows, ids)
     _check_names('columns or measure', measures, have)
@@ -869,12 +869,13 @@ def _score_problem(frame, columns, measure, ways) -> str:
     `measure` is {value of the setting along the columns: metric}."""
     if not isinstance(columns, str) or columns not in id_columns(frame):
         return 'measure={value: measure} requires a setting along the columns, such as columns="task"'
-    if 'score' in frame: return 'the frame already has a column score, which measure={…} would create'
+    if 'score' in frame:
+        return 'measure={…} adds a column named score, but the frame already has one; rename that column'
     lacking = [x for x in dict.fromkeys(map(_plain_value, frame[columns])) if x not in measure]
     if lacking: return f'measure has no entry for {columns} = {lacking[0]}; available: {", ".join(map(str, measure))}'
     if len({*ways.values()}) > 1:
         listed = ', '.join(f'{m} ({way})' for m, way in ways.items())
-        return f'the metrics of one table must all be better if higher, or all if lower, got {listed}'
+        return f'the metrics of one table must have the same better direction, got {listed}'
     return ''
 
 def _with_score(frame, columns, measure, better):
@@ -891,7 +892,9 @@ def _with_score(frame, columns, measure, better):
 def _add_average(cells):
     "Add a column with the mean over all columns for each row and seed, except where one of the values is missing"
     columns = list(dict.fromkeys(c for _, c in cells if c is not None))
-    if _average in columns: raise ValueError(f'there is already a column named {_average!r}; rename this value')
+    if _average in columns:
+        raise ValueError(f'average=True adds a column named {_average!r}, but the table already has one; '
+                         'rename that value of the setting in columns=, or omit average')
     for row in dict.fromkeys(row for row, _ in cells):
         here = [cells.get((row, c), {}) for c in columns]
         whole = {}
@@ -994,7 +997,8 @@ def _table_faults(cells, across, compare_to, average, p_values, change):
     if average and not across: yield 'average requires a setting along the columns, such as columns="task"'
     for name, is_set in dict(p_values=p_values, change=change).items():
         if is_set and compare_to is None: yield f'{name} requires compare_to, the baseline to compare with'
-    if p_values and isinstance(next(iter(cells))[1], tuple): yield 'p_values requires headings with one level'
+    if p_values and isinstance(next(iter(cells))[1], tuple):
+        yield 'p_values requires headings with one level; pass only one setting in columns='
 
 def _of_columns(cells, across, measure, better, ways_of_rows, percent):
     "Return the better directions by column, or by metric if metrics are rows, and the columns printed in per cent"

@@ -49,7 +49,7 @@ def read_study(folder) -> dict:
     if not file.is_file(): raise FileNotFoundError(f'no study in {folder}: file {file.name} does not exist')
     try: study = read_object(file)
     except ValueError as e:
-        raise ValueError(f'{file} {e}; create the Study again with its arguments in another folder, '
+        raise ValueError(f'{file} {e}; create the Study again with the same arguments in another folder, '
                          'and move runs/ and cells/ there') from None
     if isinstance(study.get('design'), dict): study['design'] = renamed_design(study['design'])
     return study
@@ -75,7 +75,7 @@ class _StudyFolder:
         file = self.folder/'cells'/f'{name}.json'
         try: return read_object(file)
         except FileNotFoundError: return {}
-        except ValueError as e: warn_caller(f'Study: {file} {e}; run() measures this trial again')
+        except ValueError as e: warn_caller(f'Study: {file} {e}; call run() to measure this trial again')
         return {}
 
     def finished_trials(self, who:str) -> list:
@@ -238,7 +238,7 @@ def _means(frame, settings, by, report):
         setting = dict(zip(settings, values))
         twice = group['seed'][group['seed'].duplicated()]
         if len(twice):
-            raise ValueError(f'best: seed {twice.iloc[0]} occurs twice in one setting; select runs with where=')
+            raise ValueError(f'best: several runs of one setting have seed {twice.iloc[0]}; keep only one of them')
         cells.append((setting, {k: over_seeds(group[k]) for k in (by, report)}))
     most = max(means[by]['n'] for _, means in cells)
     return [(setting, means) for setting, means in cells if most and means[by]['n'] == most], len(cells)
@@ -255,7 +255,7 @@ def _best_ways(frame, by, report, better):
     for name, x in dict(report=report, by=by).items():
         if ways[x] is None:
             problem = (f'it is unknown whether a higher or lower {x} is better; pass '
-                       f"better={{{x!r}: 'higher'}} or 'lower'")
+                       f"better={{{x!r}: 'higher'}} or better={{{x!r}: 'lower'}}")
     for name, x in dict(report=report, by=by).items():
         if x not in measures: problem = f'unknown metric {name}={x!r}; available: {", ".join(measures) or "none"}'
     if by == report or by.startswith('test_'):

@@ -27,7 +27,7 @@ def _refuse(bad, expected, where, advice=''):
 def check_labels(where, labels, classes:int):
     "Raise a `ValueError` if `labels` of a split are not integers from 0 to `classes` - 1"
     bad = [x for x in labels if isinstance(x, bool) or not isinstance(x, (int, np.integer)) or not 0 <= x < classes]
-    _refuse(bad, f'labels must be 0 to {classes - 1}', where, '; load_text converts names to labels')
+    _refuse(bad, f'labels must be integers from 0 to {classes - 1}', where, '; load_text converts names to labels')
 
 def _check_numbers(where, labels):
     "Raise a `ValueError` if `labels` of a split are not finite numbers"
@@ -39,9 +39,10 @@ def _check_tags(where, words, tags, classes:int):
     "Raise a `ValueError` if a row of a split does not have one tag (0 to `classes` - 1) for each word"
     for i, (row_words, row_tags) in enumerate(zip(words, tags)):
         bad, problem = [t for t in row_tags if type(t) is not int or not 0 <= t < classes], ''
-        if bad: problem = f'the tag {bad[0]!r}; tags must be 0 to {classes - 1}'
+        if bad: problem = f'the tag {bad[0]!r}; tags must be integers from 0 to {classes - 1}'
         if not row_words or len(row_words) != len(row_tags):
-            problem = f'{len(row_words)} words and {len(row_tags)} tags; each word requires one tag'
+            problem = (f'lists of words and tags with lengths {len(row_words)} and {len(row_tags)}; '
+                       'each row requires at least one word, and one tag for each word')
         check_faults(problem, f'train: row {i} of the {where} split has ')
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #ml02
@@ -66,7 +67,7 @@ def _check_spans(where, split, classes):
     "Raise a `ValueError` for questions without a context, and for answers that are not a span of their context"
     if 'text_pair' not in split.column_names:
         raise ValueError('train: question_answering requires the context of each question in a column text_pair, but '
-                         f'the {where} split has {", ".join(split.column_names)} (see load_questions)')
+                         f'the {where} split has the columns {", ".join(split.column_names)} (see load_questions)')
     def fits(context, span):
         return len(span or ()) == 2 and 0 <= span[0] < span[1] <= len(context or '')
     pairs = enumerate(zip(split['text_pair'][:], split['answer'][:]))

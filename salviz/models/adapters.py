@@ -43,8 +43,8 @@ _adapter_kinds = 'LORA', 'IA3', 'LOHA', 'LOKR', 'OFT', 'VERA', 'HRA', 'FOURIERFT
 
 _why_not = dict(ADALORA='adds its own loss and moves ranks between layers on its own schedule, '
                         'which the methods do not support',
-                XLORA='runs the model twice in each pass',
-                ADAPTION_PROMPT="adds a second attention to that of the model")
+                XLORA='runs the model twice in each pass, which is not supported',
+                ADAPTION_PROMPT="adds a second attention to that of the model, which is not supported")
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa12b
 def _kind_fault(config) -> str: # '' if there is none
@@ -57,7 +57,7 @@ def _kind_fault(config) -> str: # '' if there is none
         return ('activated LoRA (alora_invocation_tokens) is not supported, because it depends on the '
                 'positions of certain tokens; omit alora_invocation_tokens')
     if getattr(config, 'megatron_config', None):
-        return 'megatron_config makes peft import a module by name; omit it'
+        return 'megatron_config is not supported, because it makes peft import a module by name; omit it'
     return ''
 
 def _check_kind(config, who):
@@ -68,7 +68,7 @@ def _check_quantised(model):
     "Raise an error if `model` is quantised and there is no CUDA device"
     if getattr(model, 'is_quantized', False) and not torch.cuda.is_available():
         raise ValueError(f'{type(model).__name__} is quantised, which needs a CUDA device, but none is available; load '
-                         'the base without quantization_config')
+                         'the base model without quantization_config')
 
 def _untold(adapted) -> list:
     "Return the names of trainable parameters that are not in the adapter and would be missing from checkpoints"
@@ -90,8 +90,8 @@ def _adapter_fault(model) -> str: # '' if there is none
     names = _untold(model)
     if not names: return ''
     heads = 'add a trained head to modules_to_save in the adapter config (task_type does so for classifiers)'
-    return (f'{names[0]} is trained but is not part of the adapter, so its checkpoints would '
-            f'not contain it; {heads}, or freeze it')
+    return (f'the parameter {names[0]} is trainable but not part of the adapter, so checkpoints would '
+            f'not contain it; {heads}, or freeze the parameter')
 
 def check_adapted(model):
     "Raise a `ValueError` if an adapter in `model` cannot be trained, or if its checkpoints would lack parameters"

@@ -80,7 +80,7 @@ def _renumbered(
         n = sum(lacking.values())
         raise ValueError(f'the {where} split has {n} label{"s"*(n > 1)} of classes that the other splits lack: '
                          f'{", ".join(lacking)}; the classes of {where} are {", ".join(current)}, '
-                         f'but those of the other splits are {", ".join(names)}')
+                         f'but those of the other splits are {", ".join(names)}; use the same classes in all splits')
     label, form, bars = ClassLabel(names=names), part.format, not are_progress_bars_disabled()
     disable_progress_bars() # selected rows are copied here
     feature = Sequence(label) if is_list else label
@@ -105,7 +105,7 @@ def _class_order(
     if len(names) != count:
         of_model = f' ({", ".join(model_names)})' if model_names else ''
         problem = (f"the data has {len(names)} classes ({', '.join(names)}) but the model's head has "
-                   f"{count}{of_model}; load it with num_labels={len(names)}")
+                   f"{count}{of_model}; load the model with num_labels={len(names)}")
     elif model_names is None: return list(names)
     elif are_numbers(names) or None not in class_places(names, model_names): return model_names
     else:
@@ -216,7 +216,7 @@ def trained_order(
     places = class_places(labels, head_names)
     if places == list(range(len(head_names))): return labels
     if None in places or len(head_names) != len(labels):
-        raise ValueError(f'{str(name)!r} has a trained head for the classes {", ".join(head_names)}, but labels are '
+        raise ValueError(f'{str(name)!r} has a trained head for the classes {", ".join(head_names)}, but labels lists '
                          f'{", ".join(labels)}; omit labels, and if the classes are the same, rename them in the '
                          'order of the head with salviz.models.agreement.name_classes(model, [...])')
     warn_caller(f'{str(name)!r}: the trained head has the classes in the order {", ".join(head_names)}, '
@@ -270,8 +270,8 @@ def _finds_its_row_by_pads(model) -> bool:
 def _refuse_padding(model, tokenizer, who):
     "Raise a `ValueError` for a model and a tokenizer without a usable padding token"
     config = getattr(_pad_config(model), 'pad_token_id', None)
-    raise ValueError(f'{who}: there is no usable padding token: the tokenizer has {tokenizer.pad_token!r} (id '
-                      f'{tokenizer.pad_token_id}), the config of the model has the id {config}, and the model '
+    raise ValueError(f'{who}: there is no usable padding token: that of the tokenizer is {tokenizer.pad_token!r} (id '
+                      f'{tokenizer.pad_token_id}), the id in the config of the model is {config}, and the model '
                       f'embeds {_embedded(model)} tokens. Set tokenizer.pad_token = tokenizer.eos_token, or call '
                       'model.resize_token_embeddings(len(tokenizer)) if you added a token')
 
@@ -338,13 +338,13 @@ def check_tokens(
     count = _embedded(model)
     has_lengths = 'length' in encoded.column_names
     lengths = encoded['length'][:] if has_lengths else [len(ids) for ids in encoded['input_ids']]
-    if 0 in lengths: fault = f'no token for text {list(lengths).index(0)}; remove it'
+    if 0 in lengths: fault = f'no token for text {list(lengths).index(0)}; remove this text'
     elif count is None or len(tokenizer) <= count or not len(encoded): return
     else:
         top = max(map(max, encoded['input_ids']))
         if top < count: return
         fault = (f'token ids up to {top}, but {type(unwrapped(model)).__name__} embeds only '
-                 f'{count} tokens: they do not belong together; use the tokenizer of the model, or call '
+                 f'{count} tokens; use the tokenizer of the model, or call '
                  'model.resize_token_embeddings(len(tokenizer)) if you added tokens')
     raise ValueError(f'the tokenizer returns {fault}')
 
@@ -370,6 +370,6 @@ def trainable_weights(
     if dtype is None:
         raise ValueError(f'{who}: the trainable weights are in {name}, which rounds away most updates at a learning '
                          f"rate of {learning_rate}; pass weights_dtype='float32' to train them in float32 (with "
-                         "precision='bf16' passes still run in bfloat16), or load the model with dtype=torch.float32")
+                         "precision='bf16', passes still run in bfloat16), or load the model with dtype=torch.float32")
     model.to(torch.float32)
     return [f'{who}: the weights were converted from {name} to float32']

@@ -43,7 +43,7 @@ def processor_faults(
 ) -> list: # of str
     "Return a list with the reason why `processor` cannot prepare the input of `model`, or an empty list"
     is_processor = hasattr(processor, 'tokenizer') and hasattr(processor, reader)
-    return [f'{type(model).__name__} reads {kinds}; pass its processor in the place of the tokenizer, '
+    return [f'{type(model).__name__} reads {kinds}; pass its processor instead of a tokenizer, '
             f'got {type(processor).__name__}']*(not is_processor)
 
 def prompted(processor:'ProcessorMixin', prompt:str) -> str:
@@ -59,7 +59,7 @@ def _answer_ids(processor, answer, where) -> list:
     "Return the token ids of `answer` plus the end token; raise a `ValueError` if it contains an image token"
     tokenizer = processor.tokenizer
     ids = tokenizer(answer, add_special_tokens=False)['input_ids']
-    check_faults(f'target_text contains the image token {processor.image_token}; only text, the prompt, may contain it'
+    check_faults(f'target_text contains the image token {processor.image_token}; only the prompt (text) may contain it'
                  if tokenizer.convert_tokens_to_ids(processor.image_token) in ids else '', where)
     return ids + [tokenizer.eos_token_id]*(tokenizer.eos_token_id is not None)
 
@@ -97,7 +97,8 @@ def encoded_answers(
             more['rationale'] = _marked_fractions(layout, is_image, row['rationale'])
             empty += row['rationale'] is not None and more['rationale'] is None
         yield dict(input_ids=ids, labels=labels, prompt=prompt, length=len(ids), example_id=first_id + i, **more)
-    if empty: warn_caller(f'the marks of {empty} of {i + 1} rows cover no image token; these rows have no rationale')
+    if empty: warn_caller(f'the marks of {empty} of {i + 1} rows cover no image token; '
+                          'such rows are treated as if they had no rationale')
 
 # %% ../../nbs/03_models/17_answer_inputs.ipynb #an11
 def _extended(x, count) -> torch.Tensor: # [batch, count]

@@ -147,7 +147,7 @@ class _Rows:
         matching = at[..., None] == captured[:, None]
         if at.device.type == 'cpu' and not matching.any(-1).all():
             raise KeyError(f'only the rows {captured.tolist()} of layer {layer} of {self.name} were captured; '
-                           f'got {at.tolist()}')
+                           f'the requested rows are {at.tolist()}; pass all of them to observe(rows=)')
         return matching
 
     def rows(self,
@@ -217,7 +217,7 @@ class Maps(_Calls):
     def _at(self, layer):
         at = self._number_of(layer)
         if at not in self.layers:
-            only_rows = f'; only rows of it are captured, see maps.rows({layer})' if at in self._rows else ''
+            only_rows = f'; only some of its rows are captured, see maps.rows({layer})' if at in self._rows else ''
             raise KeyError(f'layer {layer} of {self.name} is not observed; observed: '
                            f'{", ".join(map(str, self.layers)) or "none"}{only_rows}')
         if at not in self._captured:
@@ -266,7 +266,7 @@ def _structure(
     The mask is broadcastable to [batch, heads, query, key]."""
     if attention_mask is not None:
         if attention_mask.dtype != torch.bool:
-            raise ValueError('attention_mask with more than two dimensions must be bool (True = attend) while '
+            raise ValueError('an attention_mask with more than two dimensions must be bool (True = attend) while '
                              f'a model is observed, got {attention_mask.dtype}; pass the tokenizer\'s [batch, tokens] '
                              'mask or a bool [batch, 1, query, key]')
         return attention_mask
@@ -610,7 +610,7 @@ def _switched(stack, maps, part=None, name='salviz'):
         outer = next((c._maps for _, c in plain if hasattr(c, '_maps')), maps)
         if outer is not maps and not isinstance(outer, _EditedMaps):
             name = getattr(maps, 'name', type(stack).__name__)
-            raise _AlreadyObserved(f'{name} is already being observed; leave that `with observe(...)` first')
+            raise _AlreadyObserved(f'{name} is already being observed; leave the other `with observe(...)` block first')
         if outer is not maps: maps._edits = outer._edits
         observed, ignored = ({id(c): _observed(getattr(c, '_plain', c), x, name) for _, c in plain}
                              for x in (maps, None))
@@ -1056,9 +1056,10 @@ def edited(
 ) -> Iterator[None]:
     "Change the attention of `model` in forward passes inside the block; maps captured by `observe` are changed too"
     parts, problem = attention_parts(model), ''
-    if None not in parts: problem = f'{_named(model, None)} has several attention parts ({", ".join(parts)})'
-    elif _disentangled(parts[None]): problem = f'{_named(model, None)} computes attention outside the registry'
-    check_faults(problem and f'{problem}, which cannot be edited; use {_proven.replace("DeBERTa, ", "")}')
+    if None not in parts: problem = f'it has several attention parts ({", ".join(parts)})'
+    elif _disentangled(parts[None]): problem = "it computes attention outside transformers' attention interface"
+    check_faults(problem and f'{_named(model, None)} cannot be edited, because {problem}; '
+                             f'use {_proven.replace("DeBERTa, ", "")}')
     check_layers(model, [*edits])
     maps = _EditedMaps(_named(model, None), (), attention_layers(model), edits=edits)
     with eager_passes(), _switched(check_observable(model), maps): yield
@@ -1111,7 +1112,7 @@ def query_key(
     stack, name, problem = check_part(model, part)[1], _named(model, part), ''
     (layer,), heads = check_layers(model, layer, 'layer', part), head_count(model, part)
     if _disentangled(stack):
-        problem = (f'{name} adds products with positions to those of queries and keys, so its scores cannot be '
+        problem = (f'{name} adds position terms to the products of queries and keys, so its scores cannot be '
                    f'computed from queries and keys alone; use {_proven.replace("DeBERTa, ", "")}')
     elif isinstance(head, bool) or not hasattr(head, '__index__') or not 0 <= operator.index(head) < heads:
         problem = f'head: {name} has the heads 0 to {heads - 1} in a layer, got {head!r}'
@@ -1137,7 +1138,7 @@ def attention_calls(
     stack, numbers = check_part(model, part)[1], attention_layers(model, part)
     problem = ''
     if _disentangled(stack):
-        problem = 'adds products with positions to its scores, which are not computed from queries and keys alone'
+        problem = 'adds position terms to its scores, so they cannot be computed from queries and keys alone'
     elif is_edited(model, part):
         problem = 'is edited, and its changed weights cannot be computed from queries and keys; use observe'
     check_faults(problem and f'attention_calls: {_named(model, part)} {problem}')

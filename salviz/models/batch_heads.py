@@ -79,7 +79,7 @@ def batch_fault(inputs:dict) -> str: # '' if there is none
     ids, mask = inputs.get('input_ids'), inputs.get('attention_mask')
     if ids is None or ids.dim() != 2: return 'the batch has no input_ids [rows, tokens]'
     if mask is not None and mask.shape != ids.shape:
-        return f'the attention_mask must be [rows, tokens], got {list(mask.shape)}'
+        return f'the attention_mask must have the shape of input_ids, {list(ids.shape)}, got {list(mask.shape)}'
     if _is_packed(inputs): return 'several texts share a row of the batch (packing), which is not supported'
     return ''
 

@@ -68,7 +68,7 @@ def _unsealed_fault(folder) -> str: # '' if nothing is wrong
 # %% ../../nbs/03_models/08_checkpoints.ipynb #051c
 def _fault(folder) -> str:
     "Describe the damage in the checkpoint in `folder`; return '' if there is none"
-    if not folder.is_dir(): return 'is missing'
+    if not folder.is_dir(): return 'the folder is missing'
     if not (folder/'manifest.json').exists(): return _unsealed_fault(folder)
     wrong = checkpoint_damage(folder, contents=True)
     return ', '.join(f'{d.file} {d.reason}' for d in wrong[:2]) + (' …' if wrong[2:] else '')
@@ -101,17 +101,18 @@ def last_usable(
     "Return the last checkpoint from which training can resume; warn if later checkpoints are damaged"
     written = run.written_checkpoints
     usable = [p for _, p in sorted(written.items(), reverse=True) if _has_optimiser(p)]
-    if written and not usable: refuse('its checkpoints contain no optimiser state (save_only_model was on)')
+    if written and not usable:
+        refuse('its checkpoints contain no optimiser state (save_only_model=True); start a new run')
     passed = []
     for folder in usable:
         if not (fault := _resume_fault(folder)): break
         passed.append(fault)
     else:
-        remedy = 'Restore a checkpoint from a copy, or remove the folder checkpoints to start from the beginning'
+        remedy = 'Restore a checkpoint from a copy, or remove the checkpoints folder to start from the beginning'
         if passed: refuse(f'all of its checkpoints are damaged ({"; ".join(passed)}). {remedy}')
         return None
     if passed:
-        why = f'a later checkpoint is damaged ({"; ".join(passed)})'
+        why = f'{"a later checkpoint is" if len(passed) < 2 else "later checkpoints are"} damaged ({"; ".join(passed)})'
         warn_caller(f'train: {run.path.name} resumes from {folder.name}, because {why}')
         run.set_state(passed_over=passed)
     return folder
@@ -141,7 +142,7 @@ def _class_of(path):
     try: names = read_object(path/'config.json').get('architectures')
     except (FileNotFoundError, ValueError): names = None
     name = names[0] if isinstance(names, list) and names else None
-    problem = f'names {name!r}, which is not a model of salviz or transformers'
+    problem = f'names {name!r}, which is not a model class of this version of salviz or transformers'
     if not isinstance(name, str):
         name, problem = '', 'does not name the class of the model; restore the file from a copy'
     head = 'of no head'
@@ -175,7 +176,7 @@ def load_model(
 ) -> 'tuple[PreTrainedModel, PreTrainedTokenizerBase|None]': # (model in eval mode, tokenizer or None)
     "Return the model and tokenizer of a checkpoint of `run`; code in the checkpoint is never executed"
     if not isinstance(run, Run): run = Run(run)
-    if not run.written_checkpoints: raise FileNotFoundError(f'load_model: {run.path} has no checkpoint')
+    if not run.written_checkpoints: raise FileNotFoundError(f'load_model: {run.path} has no checkpoint; train it first')
     path = run.written_checkpoints[_step_of(run, checkpoint)]
     refuse_damaged(path, 'load_model')
     kind, is_adapter = _class_of(path), (path/adapter_file).exists()

@@ -141,8 +141,8 @@ def _size_fault(task, tokenizer, kind, heads, hidden) -> str: # '' if there is n
     needed = ['pad', 'eos'] if kind in ('marian', 't5') else ['pad']
     lacking = [name for name in needed if getattr(tokenizer, f'{name}_token_id') is None]
     if not lacking: return ''
-    return (f'the tokenizer has no {" and no ".join(lacking)} token, which a {kind} model needs; '
-            'train_tokenizer creates tokenizers with both')
+    return (f'the tokenizer has no {" and no ".join(lacking)} token, which models of type {kind} need; '
+            'use a tokenizer from train_tokenizer, which has both pad and eos')
 
 @validated
 def small_model(
@@ -198,8 +198,9 @@ def _parts(texts, tokenizer, block) -> tuple: # (texts to join, number of texts 
     "Split texts of more than `block` tokens into words; return all resulting pieces and the number of split texts"
     bad = [i for i, t in enumerate(texts) if not isinstance(t, str) or not t.strip()]
     if bad:
-        raise ValueError(f'pack_texts: {len(bad)} of the texts {"is" if len(bad) == 1 else "are"} empty or not a '
-                         f'string (first: row {bad[0]}, counted from 0); remove these rows')
+        raise ValueError(f'pack_texts: {len(bad)} of the texts '
+                         f'{"is empty or not a string" if len(bad) == 1 else "are empty or not strings"} '
+                         f'(first: row {bad[0]}, counted from 0); remove such rows')
     ids = tokenizer(texts, verbose=False)['input_ids'] if texts else []
     pieces = [[t] if len(x) <= block else t.split() for t, x in zip(texts, ids)]
     return [part for parts in pieces for part in parts], sum(len(x) > block for x in ids)
@@ -227,8 +228,8 @@ def pack_texts(
         has = () if listed else getattr(part, 'column_names', None)
         if has is None: problem = f'must be a Dataset, a DatasetDict or a list of strings, got {type(part).__name__}'
         elif not listed and ('text' not in has or 'text_pair' in has):
-            problem = (f'must have single texts in a column text, got the columns {", ".join(has)}; '
-                       'use rename_column and remove_columns to get one')
+            problem = (f'must have single texts in a column called text, got the columns {", ".join(has)}; '
+                       'change the columns with rename_column and remove_columns')
         else: problem = ''
         check_faults(problem, 'pack_texts: data ')
         parts, n = _parts(list(part if listed else part['text']), tokenizer, block)
@@ -239,7 +240,7 @@ def pack_texts(
     have = 'has' if long == 1 else 'have'
     if long:
         warn_caller(f'pack_texts: {long} of {total} texts {have} more than block={block} tokens; '
-                    'they are split at spaces and spread over several rows')
+                    'such texts are split at spaces and spread over several rows')
     if single: return packed['']
     return DatasetDict(packed)
 

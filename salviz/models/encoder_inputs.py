@@ -63,9 +63,10 @@ def _image_input(model, processor, image, name) -> EncoderInput:
     (height, width), shape = image.shape[:2], tuple(values.shape[-2:])
     is_swin, turns = config.model_type in _swin, getattr(reader, 'do_align_long_axis', False)
     block = int(np.max(config.patch_size))*(2**(len(config.depths) - 1) if is_swin else 1)
-    faults = ['its image processor may rotate the image (do_align_long_axis)']*bool(turns)
+    faults = ['the image processor may rotate the image; set its do_align_long_axis to False']*bool(turns)
     if any(n % block for n in shape):
-        faults.append(f'its encoder pads {shape[0]} × {shape[1]} pixels to blocks of {block}')
+        faults.append(f'the encoder pads images of {shape[0]} × {shape[1]} pixels to blocks of {block}; '
+                      f'use an image size that is a multiple of {block}')
     check_faults(faults, f'{name}: outputs of the encoder cannot be mapped to pixels, because ')
     layout = ImageLayout(height, width, (_whole_crop(reader, height, width, shape, block),))
     special = dict(vit=1, deit=2).get(config.model_type, 0)
@@ -79,8 +80,8 @@ def _audio_input(model, processor, audio, name) -> EncoderInput:
     longest = reader.n_samples
     is_valid = audio.ndim == 1 and audio.dtype.kind == 'f' and 0 < len(audio) <= longest and np.isfinite(audio).all()
     check_faults('' if is_valid else
-                 f'audio must be finite floats [samples] at {reader.sampling_rate} Hz, at most '
-                 f'{longest/reader.sampling_rate:g} s, got {audio.dtype} {list(audio.shape)}', f'{name}: ')
+                 f'audio must be an array [samples] of finite floats at {reader.sampling_rate} Hz, at most '
+                 f'{longest/reader.sampling_rate:g} s long, got {audio.dtype} {list(audio.shape)}', f'{name}: ')
     values = reader(audio, sampling_rate=reader.sampling_rate, return_tensors='pt')['input_features']
     columns, outputs = -(-len(audio)//reader.hop_length), model.config.max_source_positions
     shown = values[0, :, :columns].flip(0).numpy()
@@ -109,7 +110,7 @@ def encoder_input(
     encoder = getattr(getattr(model.config, 'encoder', None), 'model_type', kind)
     is_supported = kind == 'vision-encoder-decoder' and encoder in ('vit', 'deit', *_swin)
     check_faults('' if is_supported else
-                 f'{type(model).__name__} is not supported, because how the outputs of its encoder ({encoder}) map to '
+                 f'{type(model).__name__} is not supported, because the mapping of encoder outputs ({encoder}) to '
                  'its input is not implemented; supported: Whisper, and VisionEncoderDecoderModel with a ViT, DeiT '
                  'or Swin encoder',
                  f'{name}: ')

@@ -26,8 +26,8 @@ def feed_forward_outputs(model) -> dict: # {layer: module}
 
     Raise a `ValueError` if several layers share one module, as in ALBERT."""
     numbers, layers = attention_layers(model), layer_modules(model)
-    check_faults(f'{type(model).__name__}: {len(layers)} modules run the {len(numbers)} layers with attention, so the '
-                 'hidden states of a single layer cannot be cut'*(len(layers) != len(numbers)))
+    check_faults(f'{type(model).__name__}: several of its {len(numbers)} layers with attention share a module, so the '
+                 'hidden states of a single layer cannot be cut; use another model'*(len(layers) != len(numbers)))
     return {l: _last_linear(layer) for l, layer in zip(numbers, layers)}
 
 # %% ../../nbs/03_models/13_hidden.ipynb #hd-10

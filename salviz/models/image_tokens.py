@@ -122,7 +122,7 @@ def _family_of(model, name) -> _Family:
     family, why = _families.get(kind), ''
     reads_images = hasattr(getattr(model, 'config', None), 'vision_config')
     if family is None:
-        why = _reasons.get(kind, 'how it maps image tokens to pixels is not implemented')
+        why = _reasons.get(kind, 'the mapping of its image tokens to pixels is not implemented')
         if not reads_images: why = 'it does not read images together with text'
     elif not hasattr(model.base_model, family.tower): why = f'it has no {family.tower}; pass the whole model'
     check_faults(why and f'{type(model).__name__} is not supported, because {why}; supported model types: '

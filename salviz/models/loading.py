@@ -147,7 +147,7 @@ def _pooled_of_images(model, pixels):
     "Return 0, the index of the pooled row, for each image; raise a `ValueError` if the head may read other rows"
     if not _reads_first_of_image.isdisjoint(c.__name__ for c in type(model).__mro__):
         return torch.zeros(len(pixels), dtype=torch.long, device=pixels.device)
-    raise ValueError(f'pooled_rows: {type(model).__name__} is not among the heads that are known to read only [CLS]; '
+    raise ValueError(f'pooled_rows: the head of {type(model).__name__} is not known to read only [CLS]; '
                      f'use one of {", ".join(sorted(_reads_first_of_image))}')
 
 # %% ../../nbs/03_models/03_loading.ipynb #018b
@@ -170,9 +170,9 @@ def pooled_rows(
             return ((ids != config.pad_token_id) * torch.arange(ids.shape[1], device=ids.device)).argmax(-1)
     why = ('is an encoder-decoder model, whose head reads a row of the decoder' if model.config.is_encoder_decoder else
            f'reads all rows (classifier_pooling={pooling!r}; "cls" or "bos" reads one)' if pooling else
-           'is not among the heads whose pooled row is known')
-    raise ValueError(f'{type(model).__name__} {why}. Pooled rows exist in encoders that read [CLS] or <s> and in '
-                     'decoder-only classifiers')
+           'has a head whose pooled row is not known')
+    raise ValueError(f'{type(model).__name__} {why}; only encoders that read [CLS] or <s> and '
+                     'decoder-only classifiers have a pooled row')
 
 # %% ../../nbs/03_models/03_loading.ipynb #row2
 _kinds_by_row = frozenset('bert camembert distilbert electra roberta vit xlm-roberta'.split())
@@ -283,7 +283,7 @@ def _explained(name, silence):
         problem = f'cannot be loaded: {str(e).strip().partition(chr(10))[0]} ({packaged})'
         if needs_code:
             problem = ('needs Python code that is stored with the model, which salviz does not run; if you trust '
-                       'its author, load it with load_model_for(task, name, trust_remote_code=True)')
+                       'its author, load the model with load_model_for(task, name, trust_remote_code=True)')
         raise ValueError(f'{str(name)!r} {problem}') from e
 
 # %% ../../nbs/03_models/03_loading.ipynb #024
@@ -336,7 +336,7 @@ def _class_count(name, config, num_labels, labels, replace, head=tasks['classifi
         problem = (f'{str(name)!r} has a trained head for {trained} classes, not {wanted}; '
                    'pass ignore_mismatched_sizes=True to replace it with a new head')
     if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1):
-        problem = f'num_labels must be a positive number of classes, got {wanted!r}'
+        problem = f'num_labels must be a positive integer, got {wanted!r}'
     check_faults(problem)
     return wanted or trained or 2
 
@@ -544,5 +544,5 @@ def longest_input(
     limit = input_limit(model, tokenizer)
     if max_length is None: return min(limit, 512)
     if type(max_length) is int and max_length <= limit: return max_length
-    raise ValueError(f'max_length must be None or an integer of at most {limit}, the number of positions of the model '
+    raise ValueError(f'max_length must be None or an integer from 1 to {limit}, the maximum input length of the model '
                      f'and its tokenizer, got {max_length!r}')

@@ -148,7 +148,7 @@ class _Recurrence(nn.Module):
     def set_forget_bias(self, value:float):
         "Initialise the bias of the forget gates: set one of torch's two biases to `value` and the other to 0"
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise ValueError("forget_bias must be None (for torch's initialisation) or a number, such as 1., "
+            raise ValueError("forget_bias must be None (for torch's initialisation) or a finite number, such as 1., "
                              f'got {value!r}')
         forget = slice(self.lstm.hidden_size, 2*self.lstm.hidden_size)
         self.lstm.bias_ih_l0[forget] = value
@@ -157,7 +157,8 @@ class _Recurrence(nn.Module):
     def stepwise(self, x):
         w, states = self.lstm, []
         if x.shape[1] > len(self.gates):
-            raise ValueError(f"an LSTM with cell='modules' was built for {len(self.gates)} steps, got {x.shape[1]}")
+            raise ValueError(f"this LSTM with cell='modules' was built for {len(self.gates)} steps, got {x.shape[1]}; "
+                             "use cell='fused' for longer series")
         h = c = x.new_zeros(len(x), w.hidden_size)
         for t, gates in zip(range(x.shape[1]), self.gates):
             sums = F.linear(x[:, t], w.weight_ih_l0, w.bias_ih_l0) + F.linear(h, w.weight_hh_l0, w.bias_hh_l0)
@@ -440,9 +441,10 @@ def _source_fault(model, source_tokenizer, tokenizer) -> str: # '' if there is n
 
 def _table_fault(table, tokenizer) -> str: # '' if there is none
     "Return the reason why `table` does not contain a word vector for each token of `tokenizer`"
-    if tokenizer is None: return 'embeddings: a matrix has a row for each token of a tokenizer; pass tokenizer='
+    if tokenizer is None:
+        return 'embeddings: a matrix requires the tokenizer whose tokens its rows represent; pass tokenizer='
     if table.dim() != 2 or len(table) != len(tokenizer):
-        return (f'embeddings must be [{len(tokenizer)}, size], a row for each token of the tokenizer, got '
+        return (f'embeddings must have shape [{len(tokenizer)}, size], a row for each token of the tokenizer, got '
                 f'{list(table.shape)}')
     if not table.isfinite().all(): return 'embeddings must be finite numbers, got NaN or infinity'
     return ''
@@ -473,12 +475,12 @@ def _take_table(cls, settings, embeddings, tokenizer) -> tuple: # (table or None
     if embeddings is None:
         problem = ('embeddings_from describes the source of the word vectors in embeddings=, which is '
                    'missing; pass embeddings= or omit embeddings_from')
-    elif cls is not TextLSTM: problem = f'{cls.__name__} has no word embeddings; embeddings= is for text-lstm'
+    elif cls is not TextLSTM: problem = f'{cls.__name__} has no word embeddings; omit embeddings='
     check_faults(problem)
     table, tokenizer, source = _table_of(embeddings, tokenizer)
     size = settings.setdefault('embedding_size', table.shape[1])
     if size != table.shape[1]:
-        raise ValueError(f'embedding_size is {size!r}, but the vectors in embeddings have {table.shape[1]} numbers; '
+        raise ValueError(f'embedding_size is {size!r}, but the vectors in embeddings have {table.shape[1]} dimensions; '
                          'omit embedding_size')
     settings['embeddings_from'] = _named_table(table, settings.get('embeddings_from') or source)
     return table, tokenizer
@@ -501,7 +503,7 @@ def _read_off(cls, data):
     part = data['train'] if isinstance(data, dict) else data
     if cls.main_input_name not in part.column_names:
         raise ValueError(f'{cls.__name__} takes {cls.main_input_name}, but the data has the columns '
-                         f'{", ".join(part.column_names)}')
+                         f'{", ".join(part.column_names)}; choose another network or rename a column')
     label = next(name for name in ('label', 'labels') if name in part.column_names)
     return part.features[cls.main_input_name].shape, part.features[label].names
 
@@ -511,9 +513,10 @@ def _settings_fault(cls, settings) -> str: # '' if there is none
     configs = [c for c in reversed(cls.config_class.__mro__) if c not in PreTrainedConfig.__mro__]
     field_names = list(chain.from_iterable(c.__annotations__ for c in configs)) # old transformers: no dataclass
     unknown = [key for key in settings if key not in field_names]
-    if unknown: return f'{cls.__name__} has no setting {", ".join(unknown)}; available: {", ".join(field_names)}'
+    if unknown: return f'{cls.__name__} has no setting {" or ".join(unknown)}; available: {", ".join(field_names)}'
     if 'shape' not in settings or len(settings['shape']) == len(cls.config_class.shape): return ''
-    return f'shape must be like {cls.config_class.shape} for {cls.__name__}, got {settings["shape"]}'
+    return (f'shape must have {len(cls.config_class.shape)} entries for {cls.__name__}, '
+            f'such as {cls.config_class.shape}, got {settings["shape"]}')
 
 def small_net(
     name:str|type[PreTrainedModel], # one of `nets`, by name or class

@@ -61,7 +61,7 @@ def _shape_fault(config, shape) -> str: # '' if there is none
     "Return why a vision transformer with this `config` cannot read images of this `shape` as a grid of patches"
     wanted, patch = (config.num_channels, *_two(config.image_size)), _two(config.patch_size)
     if tuple(shape) != wanted:
-        return (f'reads images of {_sizes(wanted)} (channels, height, width), the data contains {_sizes(shape)}; '
+        return (f'reads images of {_sizes(wanted)} (channels, height, width), but the data contains {_sizes(shape)}; '
                 'resize the images before load_images, or create the model with matching num_channels and image_size')
     if getattr(config, 'window_size', None):
         return ('attends within windows of an image, so its maps do not form a grid of patches; '

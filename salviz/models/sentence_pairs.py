@@ -100,8 +100,10 @@ def _bi_encoder_fault(encoder) -> str: # '' if there is none
     name = type(encoder).__name__
     try: stack = attention_stack(encoder)
     except ValueError as e: return str(e)
-    if not hasattr(stack.get_input_embeddings(), 'weight'): return f'{name} has no table of word embeddings'
-    if getattr(stack.config, 'pad_token_id', None) is None: return f'{name} has no padding token in its config'
+    if not hasattr(stack.get_input_embeddings(), 'weight'):
+        return f'{name} has no table of word embeddings; use a text encoder'
+    if getattr(stack.config, 'pad_token_id', None) is None:
+        return f'{name} has no padding token; set pad_token_id in its config'
     prompt = (getattr(encoder, 'prompts', None) or {}).get(getattr(encoder, 'default_prompt_name', None))
     if prompt:
         return (f'{name} adds the prompt {prompt!r} in encode, which a recording does not contain; set '
@@ -190,4 +192,5 @@ def check_preprocessing(
             fault = f'preprocess returns the tokens {encoder.tokenizer.convert_ids_to_tokens(read.tolist())}'
         elif types is not None and types.any(): fault = 'preprocess returns token types other than 0'
         if tokens.truncated: fault = ''
-        check_faults(fault and f'{text!r:.60} has the tokens {tokens.tokens}, but {type(encoder).__name__}.{fault}')
+        check_faults(fault and f'{text!r:.60} has the tokens {tokens.tokens}, but {type(encoder).__name__}.{fault}; '
+                     'encoders that change the tokens are not supported')

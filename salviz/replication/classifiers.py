@@ -94,7 +94,7 @@ def _pools_of(
     try: return load(task)
     except (ConnectionError, FileNotFoundError) as e:
         hint = f'connect to the Hub, cache a copy, or pass data={{{task!r}: DatasetDict}}'
-        raise FileNotFoundError(f'{task} is not on this machine; {hint}: {e}') from e
+        raise FileNotFoundError(f'the data set {task} is not on this machine ({e}); {hint}') from e
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-13b
 def _drawn(

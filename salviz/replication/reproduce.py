@@ -56,7 +56,8 @@ def selected_claims(
     lacking = [c.name for c in out if not is_complete(c)]
     if lacking and names:
         available = ', '.join(c.name for c in claims.values() if is_complete(c))
-        raise ValueError(f'not available in the budget {budget!r}: {", ".join(lacking)}; available: {available}')
+        raise ValueError(f'claims not available in the budget {budget!r}: {", ".join(lacking)}; '
+                             f'available: {available}')
     return [c for c in out if c.name not in lacking]
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-7b

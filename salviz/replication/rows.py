@@ -116,7 +116,9 @@ def unfolded(
     parts = re.split(r'\{(\w+)\}', columns)
     pattern = ''.join(f'(?P<{x}>[^_]+)' if i % 2 else re.escape(x) for i, x in enumerate(parts))
     found = {c: m.groupdict() for c in table if (m := re.fullmatch(pattern, c))}
-    if not found: raise ValueError(f'unfolded: no column matches {columns!r}')
+    if not found:
+        available = ', '.join(map(str, table.columns))
+        raise ValueError(f'unfolded: no column matches {columns!r}; available: {available}')
     rest = table.drop(columns=list(found))
     out = pd.concat([rest.assign(**at, **{value: table[c]}) for c, at in found.items()], ignore_index=True)
     for name in parts[1::2]:
@@ -147,8 +149,8 @@ def row_of(
     not_measures = {'method', 'seed', 'run', 'seconds', *study.settings} # a row has its own column `seconds`
     measures = {k: _short(v) for k, v in measures.items() if k not in not_measures}
     if taken := sorted(_common_columns & {*settings, *measures}):
-        raise ValueError(f'{name}: the name {taken[0]!r} of a setting or metric is reserved for a column of every '
-                         'row; choose another name')
+        raise ValueError(f'{name}: a setting or metric cannot be called {taken[0]!r}, because every row already has '
+                         'a field with this name; choose another name')
     row = dict(study=name, budget=budget, method=cell.method, settings=settings, seed=cell.seed, measures=measures,
                seconds=_short(float(run.summary['train_seconds']), 4))
     return row, dict(run.config.get('hardware') or {}, versions=run.config['versions'])

@@ -149,18 +149,18 @@ def _checked(frame, rule, smallest, dropped):
     check_choice('rule', rule, _rules)
     if not (isinstance(smallest, Real) and 0 < smallest < math.inf):
         what = 'the margin' if rule == 'no harm' else 'the smallest effect of interest'
-        raise ValueError(f'smallest must be a number above 0, {what}, got {smallest!r}')
+        raise ValueError(f'smallest must be a number above 0 ({what}), got {smallest!r}')
     if not (isinstance(dropped, Integral) and dropped >= 0):
-        raise ValueError(f'dropped must be a number of pairs, got {dropped!r}')
+        raise ValueError(f'dropped must be a non-negative integer (the number of pairs left out), got {dropped!r}')
     if 'task' not in frame: frame = frame.assign(task='')
     needed = ('pair', 'first', 'second') if rule == 'spread' else ('pair', 'd')
     if missing := [c for c in needed if c not in frame]:
-        raise ValueError(f'verdict: the rule {rule!r} needs a column {missing[0]}; the frame has '
+        raise ValueError(f'verdict: the rule {rule!r} needs a column {missing[0]}; the frame has the columns '
                          f'{", ".join(map(str, frame.columns))}')
     twice = frame[frame.duplicated(['task', 'pair'])]
     if len(twice):
         raise ValueError(f'verdict: duplicate rows for pair {twice["pair"].iloc[0]} of task '
-                         f'{twice["task"].iloc[0]}; expected one')
+                         f'{twice["task"].iloc[0]!r}; each pair of a task must have one row')
     return frame
 
 # %% ../../nbs/15_replication/00_verdicts.ipynb #ve-13

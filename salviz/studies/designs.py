@@ -36,7 +36,8 @@ def _one_study(names, file) -> Study:
     if len(studies) > 1:
         problem = f'creates {len(studies)} studies ({", ".join(k for k, _ in reversed(studies.values()))})'
     if len(studies) == 1: return studies.popitem()[1][1]
-    raise ValueError(f'{file} {problem}; create one at its top level, or define a function study() that returns it')
+    raise ValueError(f'{file} {problem}; create exactly one at its top level, '
+                     'or define a function study() that returns it')
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds007b
 def _from_python(file) -> Study:
@@ -113,8 +114,8 @@ def _data_of(table, file, settings):
     arguments = dict(name=table) if isinstance(table, str) else dict(table)
     open = [k for k in _sizes if k in settings]
     twice, fault = [k for k in open if k in arguments], ''
-    if not isinstance(arguments.get('name'), str): fault = 'data must have a name, which is a string'
-    elif twice: fault = f'{", ".join(twice)} must not be in both data and settings; remove one of them'
+    if not isinstance(arguments.get('name'), str): fault = 'data must have the key name with a string as its value'
+    elif twice: fault = f'data and settings both contain {", ".join(twice)}; use only one of the two places'
     check_faults(fault, f'{file}: ')
     columns = {k: x for k, x in arguments.items() if k not in ('name', *_sizes)}
     loader = _loader(arguments['name'], columns)
@@ -155,7 +156,7 @@ def _method_faults(name, table, kinds) -> Iterator[str]:
     if any(set(x) != {'run_of'} for x in references):
         yield ': an argument that is a table must have the form {run_of = "NAME"}'
     lacking = [k for k, is_required in arguments_of(kinds[kind]).items() if is_required and k not in arguments]
-    if arguments and lacking and not references: yield f' lacks {", ".join(lacking)}'
+    if arguments and lacking and not references: yield f' lacks required arguments: {", ".join(lacking)}'
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds017
 def _from_table(file) -> Study:

@@ -243,8 +243,9 @@ class _Crew:
     def __init__(self, executor):
         self.make, self._pool = (None, executor) if hasattr(executor, 'submit') else (executor, None)
         if self.make and not callable(executor):
-            raise ValueError('Study: executor must have submit(function, *arguments), as in concurrent.futures, or be '
-                             f'a function that returns such an object, got {type(executor).__name__}')
+            raise ValueError('Study: executor must have a method submit(function, *arguments), as in '
+                             'concurrent.futures, or be a function that returns such an object, '
+                             f'got {type(executor).__name__}')
 
     @property
     def pool(self):
@@ -349,7 +350,7 @@ class _Arrivals(_Shipments):
         "Send a trial again after its job ended early, as long as it makes progress"
         name, step = sent.cell.name, _came_to(self.study.folder/'runs'/sent.cell.name)
         if step > self.came_to[name]: self.idle[name], self.came_to[name] = 0, step
-        self._lost(sent, RuntimeError(f'its jobs end too early; the reason for the last one: {why}'), False)
+        self._lost(sent, RuntimeError(f'the jobs of this trial end too early (last reason: {why})'), False)
 
     def _took(self, sent, archive) -> str: # the outcome
         "Store the archive that a worker returned, and return the outcome of its trial"

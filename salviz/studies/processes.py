@@ -48,7 +48,7 @@ def examples_per_process(
 ) -> int:
     "Return the number of examples in each process's part of a batch"
     if batch % n:
-        raise ValueError(f'a batch of {batch} cannot be divided among {n} processes; use a multiple of {n}')
+        raise ValueError(f'a batch of {batch} cannot be divided evenly among {n} processes; use a multiple of {n}')
     return batch//n
 
 # %% ../../nbs/07_studies/01_processes.ipynb #pr08
@@ -139,5 +139,5 @@ def train_in_step(
                     (study.folder/'runs'/cell.name/'.training.json').unlink(missing_ok=True)
         if process.returncode: raise _failure(folder, cell.name, process.returncode)
     run = Run(study.folder/'runs'/cell.name)
-    if not run.finished: raise Stopped(f'the training of {cell.name} was stopped early')
+    if not run.finished: raise Stopped(f'the training of {cell.name} was interrupted before it finished')
     return run

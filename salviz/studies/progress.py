@@ -112,7 +112,7 @@ class StudyProgress:
     def _outlook(self):
         "Describe the remaining work and the expected end"
         if not self.left: return 'nothing is left to train'
-        if self.seconds_left is None: return f'{self.left} left; no finished run yet to estimate the time'
+        if self.seconds_left is None: return f'{self.left} left; no run has finished yet, so the time is unknown'
         work = f'{self.left} left, about {_span(self.seconds_left)} for one worker'
         workers, finished = self.counts['running'], self.counts['finished']
         if not workers: return f'{work}; no worker is running'
@@ -162,7 +162,7 @@ def collect(
         try: unpack_run(folder, file)
         except (ValueError, OSError) as e: faults.append(f'{file}: {e}')
     if faults:
-        taken = f' The other {len(files) - len(faults)} were added.' if len(files) > len(faults) else ''
+        taken = f' Archives added: {len(files) - len(faults)}.' if len(files) > len(faults) else ''
         raise ValueError(f'collect: {len(faults)} of {len(files)} archives cannot be used: {"; ".join(faults[:3])}'
                          + (f'; and {len(faults) - 3} more' if len(faults) > 3 else '') + f'.{taken}')
     return study.results()

@@ -213,7 +213,7 @@ class Search(_RunningSearch):
     def __init__(self,
         folder,                   # folder of the search; an existing search is continued
         model, data,              # see `Study`
-        methods:Annotated[dict, MinLen(1), MaxLen(1), 'a dict with exactly one method; create one search for each'],
+        methods:Annotated[dict, MinLen(1), MaxLen(1), 'a dict with exactly one method, because each search tunes one'],
         # {argument: [choices], (low, high) or (low, high, 'log')}
         space:Annotated[dict, MinLen(1), 'a dict with at least one setting'],
         trials:PositiveInt=20,    # total number of points; not part of the design, so you can increase it later
@@ -242,7 +242,8 @@ class Search(_RunningSearch):
         if not isinstance(self.by, str) or not self.by.startswith('validation_'):
             yield f'by must be a measure on the validation split, such as validation_accuracy, got {self.by!r}'
         if self._way not in ('higher', 'lower'):
-            yield f"unknown direction of {self.by}; pass better={{{self.by!r}: 'higher'}} or 'lower'"
+            yield (f'it is unknown whether a higher or lower {self.by} is better; '
+                   f"pass better={{{self.by!r}: 'higher'}} or better={{{self.by!r}: 'lower'}}")
         data, splits = self._study_arguments['data'], {'test_': 'test', 'gap': 'test'}
         if not callable(data): splits |= {f'{k}_': k for k in data if k not in ('train', 'validation')}
         for m in measures:

@@ -144,7 +144,7 @@ def _check_required(makers, settings):
     for what, (f, further) in makers.items():
         if not callable(f): continue
         required = [k for k, is_required in arguments_of(f).items() if is_required]
-        check_allowed(f'Study: {what} requires', required, [*further, *settings])
+        check_allowed(f'Study: {what} requires arguments that are not available:', required, [*further, *settings])
 
 # %% ../../nbs/07_studies/03_study.ipynb #1f21d748
 @dataclass(frozen=True)
@@ -207,11 +207,11 @@ class _StudyArguments(StudyResults):
             if not isinstance(v, (list, tuple, range)) or not len(v):
                 yield f'settings[{k!r}] must be a list of values, got {v!r}'
         if not isinstance(self.progress, bool): yield f'progress must be True or False, got {self.progress!r}'
-        if 'seed' in self.settings: yield "'seed' cannot be a setting, because it has another meaning; use seeds="
+        if 'seed' in self.settings: yield "'seed' cannot be a setting, because it identifies the runs; use seeds="
         taken = [k for k in self.settings if k in _not_for_train or k in self.measures]
-        if taken: yield f'{taken[0]!r} cannot be a setting, because it has another meaning'
+        if taken: yield f'{taken[0]!r} cannot be a setting, because this name is reserved or is a measure'
         both = [k for k in self.train if k in self.settings]
-        if both: yield f'{", ".join(both)} must not be both in settings and an argument of train; remove one of them'
+        if both: yield f'settings and the arguments of train both contain {", ".join(both)}; use only one of the two'
         if 'bf16' in self._values_of('precision') and None in self._values_of('attention_kernel'):
             yield ("with precision='bf16', each trial would measure which attention kernel is faster, and trials could "
                    "choose different kernels; set attention_kernel='sdpa' (fused) or 'eager'. To find the faster "
@@ -292,7 +292,7 @@ def _differences(old, new, at=''):
                 for d in _differences(old.get(k, 'absent'), new.get(k, 'absent'), f'{at}.{k}' if at else str(k))]
     def short(x): return (s := str(x))[:60] + '…'*(len(s) > 60)
     if old == new: return []
-    return [f'{at} was {short(old)} and is {short(new)}']
+    return [f'{at} changed from {short(old)} to {short(new)}']
 
 # %% ../../nbs/07_studies/03_study.ipynb #020c
 def _common(values, others): return [x for x in values if x in others]
@@ -659,13 +659,13 @@ class _TrialList(_FinishedTrials):
         failed = {c.name: e for c in self.cells if (e := self._record(c.name).get('error'))}
         if len(failed) == len(self.cells):
             error = next(iter(failed.values()))
-            raise RuntimeError(f'Study: every trial failed ({len(failed)} of {len(failed)}), '
-                               f'the first one with {error}')
+            raise RuntimeError(f'Study: every trial failed ({len(failed)} of {len(failed)}); '
+                               f'the error of the first one: {error}')
         if failed:
             first, error = next(iter(failed.items()))
-            message = (f'Study: {len(failed)} of {len(self.cells)} trials failed, {first} with {error}; status() lists '
-                       f'all of them; run() tries each trial up to {most_tries} times; run(retry="all") resets the '
-                       'number of tries')
+            message = (f'Study: {len(failed)} of {len(self.cells)} trials failed; the error of {first}: {error}. '
+                       f'status() lists all errors; run() tries each trial up to {most_tries} times; '
+                       'run(retry="all") resets the number of tries')
             warn_caller(message)
         if busy:
             warn_caller(f'Study: {len(busy)} trial{"s are" if len(busy) > 1 else " is"} being trained by another '
@@ -678,8 +678,8 @@ class _RunningStudy(_TrialList):
         "Group `devices` by worker, with one device for each process of a worker"
         devices, n = list(devices), self.options.processes
         if len(devices) % n:
-            raise ValueError(f'Study: {len(devices)} devices cannot be divided among workers with {n} processes each; '
-                             f'pass a multiple of {n}')
+            raise ValueError(f'Study: {len(devices)} devices cannot be divided evenly among workers '
+                             f'with {n} processes each; pass a multiple of {n}')
         return [','.join(map(str, devices[i:i + n])) for i in range(0, len(devices), n)]
 
     @validated

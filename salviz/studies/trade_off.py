@@ -93,7 +93,7 @@ class RationalePlausibility:
 def _faults_of_values(setting, values, scale) -> Iterator[str]:
     "Yield the reasons why no further values can be placed between `values` on this `scale`"
     bad = [v for v in values if isinstance(v, bool) or not isinstance(v, (int, float)) or not np.isfinite(v)]
-    if bad: yield f'settings[{setting!r}] must be numbers, got {bad[0]!r}'
+    if bad: yield f'settings[{setting!r}] must contain only finite numbers, got {bad[0]!r}'
     if scale == 'log' and min(values) < 0:
         yield f"a logarithmic scale does not support {min(values):g}; use scale='linear'"
     if len(set(_on_scale(values, scale))) < 2:
@@ -115,7 +115,8 @@ def _faults_of_study(study, setting) -> Iterator[str]:
         yield (f'the study has no setting {setting!r}; available: {", ".join(study.settings) or "none"}; create it '
                f'with settings=dict({setting}=[0, .1, 10])')
     others = [k for k, v in study.settings.items() if k != setting and len(v) > 1]
-    if others: yield f'{", ".join(others)}: only {setting} may have several values; create one study for each value'
+    if others: yield (f'only {setting} may have several values, but the study also varies {", ".join(others)}; '
+                      'create one study for each combination of the other values')
     takes = [name for name, m in study.methods.items() if setting in arguments_of(m) or setting in study._shared]
     if len(takes) > 1:
         yield f'several methods take {setting} ({", ".join(takes)}); create one study for each and compare their fronts'

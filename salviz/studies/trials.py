@@ -83,8 +83,8 @@ def study_cells(
     names = [c.name.casefold() for c in out]
     twice = [c for c in out if names.count(c.name.casefold()) > 1]
     if twice:
-        raise ValueError(f'Study: {twice[0].described()} and another trial have the same folder name, {twice[0].name}; '
-                         'rename the method or the value')
+        raise ValueError(f'Study: two trials have the same folder name, {twice[0].name} (upper and lower case count '
+                         'as equal); rename the method or the value of a setting')
     return out
 
 # %% ../../nbs/07_studies/00_trials.ipynb #tr012

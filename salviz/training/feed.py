@@ -35,7 +35,7 @@ def _split_faults(data, task) -> Iterator[str]:
                f'use {loader}')
     missing = [split for split in ('train', 'validation') if split not in data]
     if missing:
-        yield (f'data has no {" and no ".join(missing)} split; available splits: {", ".join(data)}. '
+        yield (f'data has no {" and no ".join(missing)} split; available splits: {", ".join(data) or "none"}. '
                f'{loader} creates missing splits')
     for name, d in data.items():
         if not len(d): yield f'the {name} split is empty'
@@ -133,8 +133,7 @@ def _custom_texts(probes, task) -> tuple: # (texts, pairs or None), or a `Datase
     if task.teacher_forced and all(map(_is_pair, probes)):
         return datasets.Dataset.from_dict(dict(zip(task.columns, map(list, zip(*probes)))))
     pairs = ', or pairs (text, target text)'*task.teacher_forced + ', or pairs (question, context)'*task.paired
-    raise ValueError(f'probes must be a number, a split or a Dataset for {task.name}{pairs}, got a '
-                     f'{type(probes).__name__}')
+    raise ValueError(f'probes of {task.name} must be a number, a split or a Dataset{pairs}, got {probes!r:.80}')
 
 # %% ../../nbs/06_training/00_feed.ipynb #017
 evaluation_draw = 2**32 - 1 # step number of the random numbers for evaluation and probe examples
@@ -354,8 +353,8 @@ class AnswerFeed(Feed):
     def _check_columns(self, part, where):
         "Raise a `ValueError` if a split has no `image` column or no `target_text` column"
         lacking = [name for name in ('image', 'target_text') if name not in part.column_names]
-        check_faults(f'the rows of {where} lack the column {lacking[0]}; answers about images require image, text '
-                     '(the prompt) and target_text (the answer)' if lacking else '', 'train: ')
+        check_faults(f'the data set {where!r} has no column {lacking[0]}; answers about images require the columns '
+                     'image, text (the prompt) and target_text (the answer)' if lacking else '', 'train: ')
 
     def _part(self, part, where, first_id=0):
         "Return an encoded split, with its images and further columns"
@@ -377,7 +376,7 @@ class AnswerFeed(Feed):
         for split, part in data.items(): self._check_columns(part, split)
         chosen = _choose_probes(data, probes, seed)
         check_faults('' if isinstance(chosen, datasets.Dataset) else
-                     'probes must be a number, a split or a Dataset for answers about images')
+                     'probes of a vision-language model must be a number, a split or a Dataset')
         self.learn(data)
         return self._part(chosen, 'probes', sum(map(len, data.values()))), [None]*len(chosen)
 

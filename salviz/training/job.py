@@ -72,8 +72,9 @@ def _precision(settings, further) -> dict: # further arguments of `TrainingArgum
     device = 'cpu' if further.get('use_cpu') or not torch.cuda.is_available() else 'cuda'
     if device == 'cpu' and torch.backends.mps.is_available() and not further.get('use_cpu'): device = 'mps'
     if device == 'mps' or not has_bf16(device):
-        fault = ("precision='bf16' requires hardware support for bf16 (a GPU since Ampere, or a CPU with avx512_bf16, "
-                 f"amx_bf16 or Arm's bf16), which {device} ({processor()}) does not have; use precision='fp32'")
+        fault = ("precision='bf16' requires hardware support for bf16 (an NVIDIA GPU of the Ampere generation or "
+                 "later, or a CPU with avx512_bf16, amx_bf16 or Arm's bf16), "
+                 f"which {device} ({processor()}) does not have; use precision='fp32'")
     if both: fault = f"args contains {both.pop()}, which duplicates precision='bf16'; pass only one of them"
     check_faults(fault, 'train: ')
     return dict(bf16=True, **(dict(use_cpu=True) if device == 'cpu' else {}))
@@ -82,7 +83,7 @@ def _precision(settings, further) -> dict: # further arguments of `TrainingArgum
 def _job_faults(model, tokenizer, method, settings) -> Iterator[str]:
     "Yield the faults of the model, tokenizer, method and settings that do not depend on the data"
     if hasattr(tokenizer, 'tokenizer') and not answers_images(model):
-        yield f'{type(model).__name__} takes a tokenizer, got {type(tokenizer).__name__}; pass its attribute tokenizer'
+        yield f'{type(model).__name__} takes a tokenizer, got {type(tokenizer).__name__}; pass processor.tokenizer'
     if not isinstance(method, Method):
         names = ', '.join(f'{name}(...)' for name in method_classes())
         yield f'method must be a method object ({names}), got {method!r}'
@@ -135,7 +136,7 @@ def _lacks_for_inductor() -> str: # '' if nothing is missing
     compiler = os.environ.get('CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
     if shutil.which(compiler) is None: return f'a C++ compiler ({compiler})'
     if (Path(sysconfig.get_path('include'))/'Python.h').exists(): return ''
-    return 'the headers of Python (Python.h)'
+    return 'the header file Python.h'
 
 # %% ../../nbs/06_training/04_job.ipynb #jc02b
 def _compile_options(settings:Settings) -> dict: # None: do not compile
@@ -217,8 +218,8 @@ def _set_back(run, config, method, weights) -> Path: # None: start from the begi
     def refuse(why): raise ValueError(f'train: cannot resume {run.path}: {why}')
     differs = [k for k in _same_when_resumed if run.config.get(k) != config.get(k)]
     if not _same_method(run.config.get('method'), config['method'], method): differs.insert(0, 'method')
-    if differs: refuse(f'{", ".join(differs)} differ from the settings with which the run was started (see its '
-                       'config.json)')
+    if differs: refuse(f'its config.json contains different values for {", ".join(differs)}; '
+                       'pass the arguments with which the run was started')
     wrong = [d for d in run.damaged if d.file in ('state.json', 'summary.json', 'metrics.jsonl')]
     if wrong: refuse(f'{wrong[0].file} {wrong[0].reason}; restore it from a copy')
     if run.finished: refuse('the run is finished; choose another run_dir for a new one')

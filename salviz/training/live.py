@@ -248,14 +248,15 @@ class Training(_Working):
 
         If training failed, raise its exception. Raise `TimeoutError` if training is not finished after `timeout`."""
         if threading.current_thread() is self._thread:
-            raise RuntimeError('wait: called by a subscriber in the worker thread, which would block forever; call it '
-                               'from another thread')
+            raise RuntimeError('wait: a subscriber in the worker thread cannot call wait(), because the call would '
+                               'block forever; call it from another thread')
         try: ended = self._left.wait(timeout)
         except KeyboardInterrupt:
             self._stop_and_join()
             raise
         if not ended:
-            raise TimeoutError(f'wait: after {timeout} s, training is {self.state} at step {self.step} of {self.total}')
+            raise TimeoutError(f'wait: training has not ended after {timeout} s; '
+                               f'it is {self.state} at step {self.step} of {self.total}')
         return self._result()
 
     async def _awaited(self):

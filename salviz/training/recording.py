@@ -78,12 +78,12 @@ def _check_evidence(method, name, x, size:int):
     layers = x if isinstance(x, dict) else {None: x}
     require(layers, 'is an empty dict; pass one tensor per layer')
     ok = all(isinstance(l, int) for l in layers) if isinstance(x, dict) else True
-    require(ok, f'must be a dict with layer numbers as keys, got {", ".join(map(repr, layers))}')
+    require(ok, f'must be a dict with layer numbers as keys, got the keys {", ".join(map(repr, layers))}')
     for part in layers.values():
         require(isinstance(part, torch.Tensor),
                 f'must be a tensor [batch, ...] or a dict with one tensor per layer, got {type(part).__name__}')
         require(part.dim() and len(part) == size,
-                f'must have one entry per example along its first axis ({size}), got shape {list(part.shape)}')
+                f'must have {size} entries along its first axis, one per example, got shape {list(part.shape)}')
         require(not part.is_complex(), 'is complex; pass its real and imaginary parts')
     shapes = {tuple(part.shape) for part in layers.values()}
     require(len(shapes) == 1,

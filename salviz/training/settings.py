@@ -43,7 +43,8 @@ def _is_name_or_none(x): return x is None or isinstance(x, str) and x != ''
 _a_column = 'the name of a column, or None'
 _a_count, _a_maker = 'a positive integer', 'a function, or None for AdamW with a linearly decreasing learning rate'
 _a_choice_of_weights = "'best' (best validation score) or 'last' (end of training)"
-_a_choice_of_snapshots = "'all', an integer of at least 2 (first and last snapshot), or None (about 5 % of training)"
+_a_choice_of_snapshots = ("'all', an integer of at least 2 (first and last snapshot), "
+                          'or None (as many as take about 5 % of the training time)')
 
 # %% ../../nbs/06_training/01_settings.ipynb #s009b1
 _allowed = dict( # {setting: (function that returns whether a value is allowed, description of allowed values)}
@@ -51,13 +52,14 @@ _allowed = dict( # {setting: (function that returns whether a value is allowed, 
     batch_size=(_is_count, _a_count),
     gradient_accumulation=(_is_count, _a_count),
     keep=(_is_count, _a_count),
-    early_stopping=(lambda x: x is None or _is_count(x), _a_count),
+    early_stopping=(lambda x: x is None or _is_count(x), f'{_a_count}, or None'),
     seed=(lambda x: type(x) is int and 0 <= x < 2**32, 'an integer from 0 to 2**32 - 1'),
-    snapshots=(lambda x: type(x) is int and x >= 0 and x != 1, '0 (none) or at least 2 (first and last step)'),
+    snapshots=(lambda x: type(x) is int and x >= 0 and x != 1,
+               '0 (none) or an integer of at least 2 (first and last step)'),
     saliency_snapshots=(lambda x: x is None or x == 'all' or _is_count(x) and x > 1, _a_choice_of_snapshots),
-    mlm_probability=(lambda x: _is_number(x) and 0 < x < 1, 'between 0 and 1, both excluded'),
-    learning_rate=(lambda x: _is_number(x) and 0 < x <= 1, 'above 0 and at most 1'),
-    weight_decay=(lambda x: _is_number(x) and 0 <= x < 1, 'at least 0 and below 1'),
+    mlm_probability=(lambda x: _is_number(x) and 0 < x < 1, 'a number between 0 and 1, both excluded'),
+    learning_rate=(lambda x: _is_number(x) and 0 < x <= 1, 'a number above 0 and at most 1'),
+    weight_decay=(lambda x: _is_number(x) and 0 <= x < 1, 'a number of at least 0 and below 1'),
     precision=(lambda x: x in ('fp32', 'bf16'), "'fp32' or 'bf16'"),
     attention_kernel=(lambda x: x in (None, 'sdpa', 'eager'), "'sdpa' (fused), 'eager', or None"),
     weights_dtype=(lambda x: x in (None, 'float32'), "'float32', or None"),

@@ -353,7 +353,7 @@ def _checked_batch(batch) -> dict:
     "Return the tensors of `batch` by name; raise an error if head statistics cannot be computed from them"
     is_mapping = isinstance(batch, Mapping)
     tensors = {k: x for k, x in batch.items() if isinstance(x, torch.Tensor)} if is_mapping else {}
-    check_faults(batch_fault(tensors), 'step: batch must be a dict of tensors as the model takes them; ')
+    check_faults(batch_fault(tensors), 'step: batch must be a dict of the tensors that the model takes; ')
     return tensors
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa52
@@ -477,8 +477,8 @@ def _default_saliency(model, saliency):
 def _check_of_pairs(saliency):
     "Raise an error if `saliency` is computed from the attention of one pass; a bi-encoder runs two passes"
     of_attention = saliency and attribution_named(saliency).function.__module__.endswith('.attention_rows')
-    fault = (f'watch: saliency={saliency!r} is computed from the attention of one pass, but a bi-encoder reads the '
-             "sentences of a pair in two; use another attribution, such as 'integrated_gradients'")
+    fault = (f'watch: saliency={saliency!r} is computed from the attention of one pass, but a bi-encoder reads each '
+             "sentence of a pair in a pass of its own; use another attribution, such as 'integrated_gradients'")
     check_faults(fault if of_attention else '')
 
 def _check_steps(steps):
@@ -486,8 +486,9 @@ def _check_steps(steps):
     def is_step(x): return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
     if steps is None or is_step(steps) and steps >= 1: return
     if isinstance(steps, (list, tuple, range, set)) and steps and all(is_step(x) and x >= 0 for x in steps): return
-    raise ValueError('watch: steps must be a positive integer (every n-th step), a list of steps, or None (chosen by '
-                     f'cost), got {steps!r:.80}')
+    raise ValueError('watch: steps must be a positive integer n (record every n-th step), a list of non-negative '
+                     'integers, or None (record as often as the budget allows), '
+                     f'got {steps!r:.80}')
 
 def _classes_of(model, task) -> list:
     "Return the names of the model's classes, or their numbers if they have no names"

@@ -548,7 +548,7 @@ def _masked_texts(snapshot, view):
     tokens, labels = (snapshot.info.get(name) for name in ('masked_tokens', 'masked_labels'))
     if tokens is None and labels is None:
         raise ValueError(f'{view}: snapshot.info has neither masked_tokens nor masked_labels; store the tokens of '
-                         'masked_input, or labels for them, under this name')
+                         'masked_input as masked_tokens, or labels for them as masked_labels')
     readable = dict(zip(snapshot.tokens, snapshot.labels))
     if labels is None: labels = [readable.get(token, token) for token in tokens]
     if tokens is None: tokens = labels
@@ -931,9 +931,9 @@ def guided_heads(
     heads = list(heads)
     _check_heads(name, heads, len(names))
     if not heads or not guided[row, heads].all():
-        raise ValueError(f'{name}: guided heads of layer {layer} are '
-                         f'{", ".join(map(str, np.flatnonzero(guided[row]))) or "none"}; got '
-                         f'{", ".join(map(str, heads)) or "none"}. Select guided heads only')
+        existing = ', '.join(map(str, np.flatnonzero(guided[row]))) or 'there are none'
+        raise ValueError(f'{name}: heads must be guided heads of layer {layer} ({existing}), got '
+                         f'{", ".join(map(str, heads)) or "none"}')
     maps, targets = attention[layer_row(snapshot, name, 'attention', layer)[0], heads], target[row, heads]
     residuals = pattern_residual(maps, targets, on_patches=grid is not None)
     return GuidedHeads(
@@ -1407,7 +1407,7 @@ def _chosen_evidence(snapshot, name, axes, drawn, layer, head):
     x, requested, chosen = snapshot.arrays[name], dict(layer=layer, head=head), {}
     leading, fault = axes[:len(axes) - drawn], ''
     unused = [axis for axis, number in requested.items() if number is not None and axis not in leading]
-    if unused: fault = f'shows {axes_words(axes, x.shape)} in one figure; leave out {" and ".join(unused)}'
+    if unused: fault = f'shows {axes_words(axes, x.shape)} in one figure; omit {" and ".join(unused)}'
     if {*leading} - {*requested}:
         fault = f'has {axes_words(axes, x.shape)}, which cannot be drawn; its numbers are in snapshot.arrays[{name!r}]'
     check_faults(fault, f'evidence: {name} ')

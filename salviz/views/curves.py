@@ -140,7 +140,7 @@ def _window(smooth, rows):
     The default window has at least one row."""
     if smooth is None: return 2*(rows//40) + 1
     if isinstance(smooth, bool) or not isinstance(smooth, int) or smooth < 1 or smooth % 2 == 0:
-        raise ValueError(f'smooth must be an odd number of rows (1: as logged) or None, got {smooth!r}')
+        raise ValueError(f'smooth must be a positive odd number of rows (1: no smoothing) or None, got {smooth!r}')
     return smooth
 
 # %% ../../nbs/10_views/01_curves.ipynb #022
@@ -221,12 +221,12 @@ def _opened(run):
 def _run_faults(named, runs) -> Iterator[str]:
     "Yield a message if a group has no runs, and one for each group that contains a run or a seed twice"
     if not named or not all(named.values()):
-        yield f'runs must be a Run, a list of them or {{name: [runs]}}, with at least one run per name, got {runs!r}'
+        yield f'runs must be a Run, a list of runs or {{name: [runs]}}, with at least one run per name, got {runs!r}'
     for name, group in named.items():
         seeds = [r.config.get('seed') for r in group]
         if len(set(r.path for r in group)) < len(group) or len(set(seeds)) < len(seeds) and None not in seeds:
-            yield (f'{name} has runs with seeds {", ".join(map(str, seeds))}; each seed may occur only once, so leave '
-                   'one out or use different names')
+            yield (f'{name} has runs with seeds {", ".join(map(str, seeds))}; each seed may occur only once, '
+                   'so omit the repeated runs or list them under a different name')
 
 def _named_runs(
     runs,     # a `Run` or its folder, a list of them, or {name: one of these}
@@ -292,8 +292,7 @@ def _gathered(groups, values, what, x):
         lost, without = sum(bad for *_, bad in got.values()), sum(not len(a) for a, *_ in got.values())
         if lost: notes.append(f'{name}: {counted(lost, "non-finite value")} left out.')
         if without and len(group) > 1:
-            runs = 'run' + 's'*(without > 1)
-            notes.append(f'{name}: {without} of {len(group)} {runs} left out, since {what} is missing.')
+            notes.append(f'{name}: {without} of {len(group)} runs left out, since {what} is missing.')
         elif without: notes.append(f'{name} is left out, since it has no {what}.')
     found = {k: v for k, v in found.items() if v}
     if not found: raise ValueError(f'{what}: no run has a finite value; {" ".join(notes)}')
@@ -508,7 +507,7 @@ def by_seed(
     if doubled.any():
         where = ', '.join(f'{k} {v}' for k, v in frame[doubled].iloc[0][keys].items())
         raise ValueError(f'{view}: several rows for {where}; select one setting, '
-                         'or identify repetitions with a column seed')
+                         "or number repeated runs in a column 'seed'")
     return frame.groupby(keys, sort=False)[value].mean().reset_index(), notes
 
 # %% ../../nbs/10_views/01_curves.ipynb #051
@@ -794,7 +793,7 @@ def _samples(frame, view, by, value, log, whiskers):
     samples = {plain_series_name(name): values[finite & (frame[by] == name).to_numpy()]
                for name in dict.fromkeys(frame[by])}
     if empty := [name for name, sample in samples.items() if not len(sample)]:
-        raise ValueError(f'{view}: {listed(empty)} has no finite value')
+        raise ValueError(f'{view}: {listed(empty)} {"have" if len(empty) > 1 else "has"} no finite value')
     every = np.concatenate(list(samples.values()))
     if log is None: log = _spans_two_decades(every, whiskers)
     zeros, fault = dict.fromkeys(samples, 0), ''
@@ -802,7 +801,8 @@ def _samples(frame, view, by, value, log, whiskers):
         zeros = {name: int((sample == 0).sum()) for name, sample in samples.items()}
         samples = {name: sample[sample > 0] for name, sample in samples.items()}
     if empty := [name for name, sample in samples.items() if not len(sample)]:
-        fault = f'{listed(empty)} has only zeros, which a logarithmic axis cannot show; use log=False'
+        fault = (f'{listed(empty)} {"have" if len(empty) > 1 else "has"} only zeros, which a logarithmic axis cannot '
+                 'show; use log=False')
     if log and (every < 0).any():
         fault = f'log=True needs non-negative values, got {every.min():.3g}; use absolute values or norms'
     check_faults(fault, f'{view}: ')
@@ -821,8 +821,8 @@ def gradient_boxes(
 ) -> Boxes:
     "Return a box plot of a column's values for each level of another column"
     if len(whiskers) != 2 or not 0 <= whiskers[0] <= 25 or not 75 <= whiskers[1] <= 100:
-        raise ValueError('gradient_boxes: whiskers must be two percentiles, at most 25 and at least 75, '
-                         f'got {whiskers!r}')
+        raise ValueError('gradient_boxes: whiskers must be two percentiles, the first from 0 to 25 and the second from '
+                         f'75 to 100, got {whiskers!r}')
     samples, zeros, log, notes = _samples(frame, 'gradient_boxes', by, value, log, whiskers)
     columns = ['lowest', 'low', 'q1', 'median', 'q3', 'high', 'highest']
     at = [0, whiskers[0], 25, 50, 75, whiskers[1], 100]
@@ -852,7 +852,7 @@ def _gradient_histogram(
 ) -> Curves:
     "Return a histogram of a column's values for each level of another column, as lines over common bins"
     if not isinstance(bins, int) or not 2 <= bins <= 500:
-        raise ValueError(f'gradient_histogram: bins must be between 2 and 500, got {bins!r}')
+        raise ValueError(f'gradient_histogram: bins must be an integer from 2 to 500, got {bins!r}')
     samples, _, log, notes = _samples(frame, 'gradient_histogram', by, value, log, (5, 95))
     low, high = min(map(np.min, samples.values())), max(map(np.max, samples.values()))
     if low == high: raise ValueError(f'gradient_histogram: all values are {low:g}, so there is no distribution')
@@ -906,9 +906,9 @@ def _table_of(source, measures, by, kwargs):
     if 'seed' in frame: return result_table(frame, rows=by, columns=measures, **kwargs)
     keys = [k for k in [*by_names, *as_list(measures or ())] if k in id_columns(frame)]
     if frame.duplicated(keys).any():
-        raise ValueError('metric_table: several rows for '
-                         f'{frame[frame.duplicated(keys)].iloc[0][keys].tolist()}; select one setting, '
-                         'or identify repetitions with a column seed')
+        where = ', '.join(f'{k} {v}' for k, v in frame[frame.duplicated(keys)].iloc[0][keys].items())
+        raise ValueError(f'metric_table: several rows for {where}; select one setting, '
+                         "or number repeated runs in a column 'seed'")
     table = result_table(frame.assign(seed=0), rows=by, columns=measures, **kwargs)
     others = [sentence for sentence in table.sentences if not sentence.startswith('One seed')]
     return replace(table, sentences=['One value per cell, no deviation.', *others])

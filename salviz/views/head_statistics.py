@@ -103,7 +103,7 @@ def _one_run(source):
     one = source[0] if isinstance(source, (list, tuple)) and len(source) == 1 else source
     if isinstance(one, (str, PathLike)): return open_run(one)
     if isinstance(one, Run): return one
-    got = f'{len(one)} of them' if isinstance(one, (list, tuple)) else type(one).__name__
+    got = f'a {type(one).__name__} of {len(one)}' if isinstance(one, (list, tuple)) else type(one).__name__
     raise ValueError(f'head_statistics: run must be one Run or its folder, got {got}')
 
 def _at_step(run, step):
@@ -166,10 +166,11 @@ def _heads_of(run, examples) -> list: # of `HeadsAtStep`, at least one
     "Return the statistics of all heads at each recorded step; raise an error if nothing was recorded"
     if examples == 'probes': found = [probe_heads(_at_step(run, step)) for step in run.steps]
     else: found = batch_heads(run)
-    missing = dict(probes='recordings yet', batches='statistics of training batches; watch(batch_rows=) records them')
+    missing = dict(probes='recordings yet', batches='statistics of training batches')
     if not found:
-        why = batch_reason(run) if examples == 'batches' else ''
-        raise ValueError(f'head_statistics: {run.path.name} has no {missing[examples]}' + (f' ({why})' if why else ''))
+        why = f' ({batch_reason(run)})' if examples == 'batches' and batch_reason(run) else ''
+        advice = '; to record them, pass batch_rows= to watch()' if examples == 'batches' else ''
+        raise ValueError(f'head_statistics: {run.path.name} has no {missing[examples]}{why}{advice}')
     return found
 
 def head_frame(
@@ -254,8 +255,8 @@ def head_statistics(
                  'did not record attention logits, and DeBERTa does not expose them', 'head_statistics: ')
     if layers is not None:
         if not set(layers) <= set(recorded) or not len(layers):
-            raise ValueError('head_statistics: layers must be among the recorded ones, '
-                             f'{", ".join(map(str, recorded))}; got {list(layers)}')
+            raise ValueError('head_statistics: layers must be among the recorded layers '
+                             f'({", ".join(map(str, recorded))}), got {list(layers)}')
         frame = frame[frame.layer.isin(layers)]
     shown = frame.rename(columns={number: 'value'})[['step', 'layer', 'head', 'value', 'mark']]
     return _grid_of(run, shown, number, heads[-1])

@@ -148,7 +148,8 @@ def labelled_arrays(
     all_layers = sorted({layer for s in snapshots.values() for name in names for layer in s.layers.get(name, ())})
     used = all_layers if layers is None else list(layers)
     if not set(names) <= set(recorded) or not set(used) <= set(all_layers):
-        raise ValueError(f'to_xarray: {run.path.name} has the arrays {listed(recorded) or "none"}, with the layers '
+        raise ValueError(f'to_xarray: arrays and layers must be recorded in {run.path.name}, which has the arrays '
+                         f'{listed(recorded) or "none"}, with the layers '
                          f'{", ".join(map(str, all_layers)) or "none"}; got arrays={arrays!r}, layers={layers!r}')
     places = [sorted({at[i] for at in snapshots}) for i in (0, 1)]
     variables = {name: _padded(snapshots, name, *places, used) for name in names}

@@ -147,7 +147,7 @@ def _evidence(view, what):
 # %% ../../nbs/10_views/02_maps.ipynb #012b
 def _place_faults(name, layer, head) -> Iterator[str]:
     "Yield a message for each reason why `layer` and `head` select no map of an array"
-    if head == 'rollout' and layer is not None: yield f'rollout uses all recorded layers; leave out layer={layer!r}'
+    if head == 'rollout' and layer is not None: yield f'rollout uses all recorded layers; omit layer={layer!r}'
     if head == 'rollout' and name != 'attention':
         yield f"rollout is defined for attention, not for {name}; use head='mean' or a number"
     if isinstance(layer, str) and layer != 'mean': yield f"layer must be a number, 'mean' or None, got {layer!r}"
@@ -302,7 +302,7 @@ def _regions(snapshot, view, m, units, required):
         if name in required:
             existing = f'available for single heads of layers {", ".join(map(str, at))}'
             if not at: existing = f'the snapshot of step {snapshot.step} has {", ".join(sorted(snapshot.arrays))}'
-            raise ValueError(f'{view}: no {evidence} for {m.where}; {existing}')
+            raise ValueError(f'{view}: {evidence} was not recorded for {m.where}; {existing}')
         regions.append(None)
     return regions
 
@@ -606,9 +606,9 @@ def _same_tokens(view, snapshots):
     first = list(snapshots[0].tokens)
     for s in snapshots[1:]:
         if list(s.tokens) != first:
-            raise ValueError(f'{view}: step {s.step}, probe {s.probe} has different tokens ({len(s.tokens)}) from step '
-                             f'{snapshots[0].step}, probe {snapshots[0].probe} ({len(first)}); compare the same '
-                             'sentence with the same tokenizer')
+            raise ValueError(f'{view}: the tokens of step {s.step}, probe {s.probe} ({len(s.tokens)} tokens) differ '
+                             f'from those of step {snapshots[0].step}, probe {snapshots[0].probe} ({len(first)} '
+                             'tokens); compare the same sentence with the same tokenizer')
 
 # %% ../../nbs/10_views/02_maps.ipynb #036
 def compared(
@@ -904,7 +904,7 @@ def continuation(
 ) -> Continuation:
     "Return the generated tokens, each with the saliency of the text before it"
     name, written = 'continuation', snapshot.info.get('continuation')
-    if not written: raise ValueError(f"{name}: the snapshot has no info['continuation']; use explore with generate")
+    if not written: raise ValueError(f"{name}: the snapshot has no info['continuation']; pass generate= to explore")
     values, = arrays_of(snapshot, name, 'continuation_saliency')
     count, start = len(written['tokens']), written['start']
     if tokens is None: tokens = range(count)
@@ -1045,7 +1045,7 @@ def patch_attention(
     grid, = infos_of(snapshot, name, 'patches')
     layers, heads = as_list(layer), as_list(head)
     if not layers or not heads:
-        raise ValueError(f'{name}: layer and head must contain at least one number each, or be left out')
+        raise ValueError(f'{name}: layer and head must not be empty lists; pass at least one number each, or omit them')
     places = list(dict.fromkeys((None if h == 'rollout' and len(heads) > 1 else l, h) for l in layers for h in heads))
     chosen = [chosen_map(snapshot, l, h, 'attention', name, mean_of) for l, h in places]
     queries = _queries_of(name, patch, grid)

@@ -53,7 +53,7 @@ def _input_of(snapshot):
     if len(snapshot.tokens) and name in arrays:
         values = np.where(np.asarray(snapshot.is_special, bool), np.nan, np.asarray(arrays[name], float))
         return 'text', tuple(snapshot.labels), values
-    raise ValueError(f'saliency_grid: {which_snapshot(snapshot)} has no saliency of an image, a series or a text')
+    raise ValueError(f'saliency_grid: {which_snapshot(snapshot)} contains no image, series or text saliency')
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-6s
 def _item_of(snapshot): return snapshot.probe, snapshot.info.get('example_id'), tuple(snapshot.texts)
@@ -98,7 +98,7 @@ def _of_snapshots(snapshots, names):
         items.setdefault(item, (_item_name(s), shown))
         if item in columns.setdefault(column, {}):
             raise ValueError(f'saliency_grid: {which_snapshot(s)} of {training} occurs twice; '
-                             'distinguish them with names=')
+                             'pass it only once, or give the trainings different names with names=')
         columns[column][item] = values
         if _is_wrong(s): wrong.add((item, column))
     return kinds[0], items, columns, wrong
@@ -134,8 +134,8 @@ def _of_arrays(source, inputs, modality, names):
     for training, by in source.items():
         for method, maps in by.items():
             if len(maps) != len(shown):
-                raise ValueError(f'saliency_grid: {training}, {method} must have a map for each of {len(shown)} '
-                                 f'inputs, got {len(maps)}')
+                raise ValueError(f'saliency_grid: method {method!r} of training {training!r} must have one map for '
+                                 f'each of the {len(shown)} inputs, got {len(maps)}')
             column = columns[methods_words(str(training)), plain_series_name(method)] = dict(enumerate(maps))
             column |= {i: np.asarray(one, float) for i, one in column.items() if one is not None}
     return modality, dict(enumerate(zip(called, shown))), columns, set()
@@ -150,9 +150,9 @@ def _page_of(items, columns, modality, page):
     if not (modality != 'text'): rows = max(1, rows//len(columns))
     pages = -(-len(items)//rows)
     fault = ''
-    if page not in range(1, pages + 1): fault = f'page must be from 1 to {pages}, got {page!r}'
+    if page not in range(1, pages + 1): fault = f'page must be an integer from 1 to {pages}, got {page!r}'
     if len(columns) > most or pages > 2:
-        fault = (f'{len(items)} inputs x {len(columns)} maps need {pages} pages or more than {most} columns; at most '
+        fault = (f'{len(items)} inputs need {pages} pages with {len(columns)} columns; at most '
                  f'two pages and {most} columns are possible, so select some with items=, trainings= or methods=')
     check_faults(fault, 'saliency_grid: ')
     return items[(page - 1)*rows:page*rows], pages

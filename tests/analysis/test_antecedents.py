@@ -267,9 +267,9 @@ def test_an_encoder_decoder_classifier_reads_the_sentence(kind):
 
 
 @pytest.mark.parametrize('call, said', [
-    (lambda: antecedent_sentences(100), 'n must be a multiple of 9'),
-    (lambda: antecedent_sentences(0), 'n must be a multiple of 9'),
-    (lambda: antecedent_sentences(9, kinds='pronominal'), 'kinds must be a non-empty list of'),
+    (lambda: antecedent_sentences(100), 'n must be a positive multiple of 9'),
+    (lambda: antecedent_sentences(0), 'n must be a positive multiple of 9'),
+    (lambda: antecedent_sentences(9, kinds='pronominal'), 'kinds must be a non-empty list of names'),
     (lambda: antecedent_sentences(9, kinds=()), 'kinds must be a non-empty list'),
     (lambda: _antecedent_baselines(candidates='nouns'), "candidates must be 'words' or 'mentions'"),
     (lambda: _check_antecedents(['a']), 'got list'),

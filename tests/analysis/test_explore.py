@@ -370,7 +370,7 @@ def test_long_texts_are_truncated_with_a_warning():
                                                               attention_window=4)), t, 'a'),
      'LongformerModel cannot be observed: .*use ModernBERT'),
     (lambda t: _explain_texts(nn.Sequential(made('bert', AutoModel)), t, 'a'),
-     'model must be a transformers model, got Sequential; pass the model inside it'),
+     'model must be a transformers model, got Sequential; if this object contains such a model'),
     (lambda t: _explain_texts(made('bert', AutoModelForMultipleChoice), t, 'a'),
      'BertForMultipleChoice reads several texts at once'),
     (lambda t: _explain_texts(made('bert', AutoModel, vocab_size=4), t, 'a film'),
@@ -389,7 +389,7 @@ def test_long_texts_are_truncated_with_a_warning():
     (lambda t: _explain_texts(made('bert', AutoModelForMaskedLM), t, '[MASK]', position=7),
      'position must be the index of a token, from 0 to 2'),
     (lambda t: _explain_texts(made('bert', AutoModel), t, ['a', 'film'], position=[1]),
-     'position must be one value for all texts, or a list of 2 values, one per text, got 1 values')])
+     'position must be one value for all texts, or a list of 2 values, one per text, got 1')])
 def test_invalid_inputs_raise_errors_of_one_sentence(call, message):
     with pytest.raises(ValueError, match=message) as e: call(tokenizer_for('bert'))
     assert '\n' not in str(e.value)

@@ -193,7 +193,7 @@ def test_a_text_that_would_become_empty_is_nan_and_does_not_stop_the_others(tiny
             slow_faithfulness(model, one, values[i], 'token', 'removal')['comprehensiveness'][-1], abs=2e-5)
     assert np.isnan(decision_flip(model, batch, values)['flip_fraction']).tolist() == [False, True, False]
     data = Dataset.from_list(rows)
-    with pytest.warns(UserWarning, match=r'1 of 3 examples are excluded from the means .* \(rows 1\)'):
+    with pytest.warns(UserWarning, match=r'1 of 3 examples is excluded from the means .* \(row 1\)'):
         table = faithfulness_table(model, data, dict(mine=values), tiny_tokenizer, batch_size=2)
     each = [faithfulness(model, Collator(tiny_tokenizer)([rows[i]]), [values[i]]) for i in (0, 2)]
     assert table.loc['mine',
@@ -353,7 +353,7 @@ def test_invalid_arguments_are_rejected_by_name(tiny_bert, tiny_tokenizer):
         (lambda: faithfulness(model, batch, [[1.]]*4), 'values of example 0 must contain one number for each of its'),
         (lambda: faithfulness(model, batch, values/0), 'values of example 0 must be finite, got inf'),
         (lambda: faithfulness(model, batch, values, 'loudest'),
-         "target must be 'predicted', 'gold', a class, or an int64 tensor with a class for each, got 'loudest'"),
+         "target must be 'predicted', 'gold', a class, or an int64 tensor with one class per example, got 'loudest'"),
         (lambda: faithfulness(model, batch, values, 2), 'target must be a class of this model, from 0 to 1, got 2'),
         (lambda: faithfulness(model, batch, values, 'gold'), "target='gold' needs one class per example"),
         (lambda: faithfulness(model, batch, values, 'each'), 'measures the probability of one class for each example'),

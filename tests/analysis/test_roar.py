@@ -117,4 +117,4 @@ def test_invalid_settings_are_rejected(digits, tiny_data):
     with pytest.raises(ValueError, match="saliency must be one of 'gradient', 'random'"): removed(.5, 'deeplift')
     with pytest.raises(ValueError, match='fraction must be between 0 and 1'): removed(1.5, 'random')
     bare = pd.DataFrame(dict(seed=[0], test_accuracy=[1.]))
-    with pytest.raises(ValueError, match='no columns saliency, share'): roar_table(bare)
+    with pytest.raises(ValueError, match='missing: saliency, share'): roar_table(bare)

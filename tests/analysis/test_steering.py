@@ -133,5 +133,5 @@ def test_steering_can_be_combined_and_needs_rationales_in_every_scored_split(mar
         with Steering(alpha=.1).evaluation(model, batch): alone = model(**model_inputs(batch, model)).logits
     assert torch.equal(together, alone)
     data = type(marked_data)({**marked_data, 'test': marked_data['test'].remove_columns('rationale')})
-    with pytest.raises(ValueError, match='requires rationales in every split that is scored; test has none'):
+    with pytest.raises(ValueError, match='requires rationales in every split that is scored; missing in test'):
         train(model, tiny_tokenizer, data, Steering(), tmp_path/'run', epochs=1, progress=False)

@@ -204,7 +204,7 @@ def test_wrong_arguments_are_rejected_at_the_start():
         call(image, 'what is '*40, generate=1)
     with pytest.raises(ValueError, match='explain_transcript: processor must be a processor, .*, not its tokenizer'):
         explain_transcript(model, processor.tokenizer, image)
-    with pytest.raises(ValueError, match='VisionEncoderDecoderModel reads images; pass its processor in the place'):
+    with pytest.raises(ValueError, match='VisionEncoderDecoderModel reads images; pass its processor instead of'):
         encoder_input(model, processor.tokenizer, image)
     model, wrong = small_encoder_decoder('whisper')[0], processor
     with pytest.raises(ValueError, match='explain_transcript: WhisperFor.* reads audio; pass its processor'):
@@ -247,15 +247,15 @@ def pix2struct():
 def test_what_cannot_be_mapped_is_rejected_with_the_reason():
     model = pix2struct()
     assert reads_with_encoder(model) and not reads_with_encoder(small_vision_language('llava')[0])
-    with pytest.raises(ValueError, match='explain_transcript: Pix2Struct.* is not supported, because how the outputs'):
+    with pytest.raises(ValueError, match='explain_transcript: Pix2Struct.* is not supported, because the mapping'):
         explain_transcript(model, small_encoder_decoder('trocr')[1], picture(4, 4))
     model, processor = small_encoder_decoder('donut')
     processor.image_processor.do_align_long_axis = True
-    with pytest.raises(ValueError, match='because its image processor may rotate the image'):
+    with pytest.raises(ValueError, match='because the image processor may rotate the image'):
         explain_transcript(model, processor, picture(40, 30))
     model, processor = small_encoder_decoder('donut')
     processor.image_processor.size = dict(height=40, width=48)
-    with pytest.raises(ValueError, match='because its encoder pads 40 × 48 pixels to blocks of 16'):
+    with pytest.raises(ValueError, match='because the encoder pads images of 40 × 48 pixels to blocks of 16'):
         explain_transcript(model, processor, picture(40, 30))
-    with pytest.raises(ValueError, match='audio must be finite floats .* at most 2 s, got float32'):
+    with pytest.raises(ValueError, match='audio must be an array .* at most 2 s long, got float32'):
         explain_transcript(*small_encoder_decoder('whisper'), tone(2.5))

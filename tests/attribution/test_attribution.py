@@ -442,8 +442,9 @@ def test_a_given_token_is_the_baseline_of_a_model_without_a_padding_token():
 
 
 @pytest.mark.parametrize('target, message', [
-    ('predicted', r'has logits of shape \[\d+, 7, 60\] but no class to explain; define the score with a function of '),
-    (lambda outputs, rows: outputs.logits[:, 0], r'target must return one score for each of \d+ rows, got \[\d+, 60\]'),
+    ('predicted', r'has logits of shape \[\d+, 7, 60\]; pass a function of '),
+    (lambda outputs, rows: outputs.logits[:, 0],
+     r'target must return one score for each of \d+ rows, got shape \[\d+, 60\]'),
     (lambda outputs, rows: 1., r'target must return one score for each of \d+ rows, got float')])
 @pytest.mark.parametrize('look', [input_saliency, attention_attribution])
 def test_invalid_scores_raise_errors_of_one_sentence(look, target, message):
@@ -606,7 +607,7 @@ def test_pseudo_labels_of_each_step_need_a_path_and_a_prediction():
     with pytest.raises(ValueError, match="for method='integrated_gradients', which has a path .* got 'gradient'"):
         attention_attribution(model, batch, **anew)
     for target in (torch.tensor([0, 1, 2]), lambda outputs, rows: outputs.logits[:, 0]):
-        with pytest.raises(ValueError, match="pseudo_label='each_step' is for target='predicted'"):
+        with pytest.raises(ValueError, match="pseudo_label='each_step' only applies to target='predicted'"):
             attention_attribution(model, batch, target, method='integrated_gradients', **anew)
 
 
@@ -675,7 +676,7 @@ def test_attention_as_attribution_equals_eager_attention(kind, side):
 
 @pytest.mark.parametrize('kwargs, message',
                          [(dict(reading='literal'), "reading must be 'paper' or 'standard', got 'literal'"),
-    (dict(nodes=21), 'nodes must be at most steps=20, whose sum they represent, got 21'),
+    (dict(nodes=21), 'nodes must be None .every step. or an integer from 1 to steps=20, got 21'),
     (dict(nodes=0), 'nodes must be a positive integer, got 0'),
     (dict(dtype=torch.float16), 'dtype must be None or torch.bfloat16, got torch.float16; float16 is not supported'),
     (dict(steps=0), 'steps must be a positive integer, got 0'), (dict(steps=2.), 'got 2.0'),
@@ -963,7 +964,7 @@ def test_a_function_as_target_explains_its_value_for_a_signal():
 def test_invalid_arguments_for_signals_are_rejected(kwargs, message):
     model, batch = signals('series')
     with pytest.raises(ValueError, match=message): input_saliency(model, batch, **{'method': 'gradient', **kwargs})
-    with pytest.raises(ValueError, match='inputs must contain one of input_ids, pixel_values, values'):
+    with pytest.raises(ValueError, match='inputs must contain exactly one of input_ids, pixel_values, values'):
         input_saliency(model, dict(labels=torch.zeros(3)))
 
 

@@ -349,13 +349,13 @@ def test_objects_are_found_by_their_names_and_never_share_one():
 
 
 @pytest.mark.parametrize('method, message', [
-    ('captum.Nothing', "captum has no attribution 'Nothing'; supported are"),
+    ('captum.Nothing', "captum has no attribution 'Nothing'; supported: "),
     ('captum.Lime(', 'must have a form such as'), ('captum.Lime(n_samples=open("x"))', 'must have a form such as'),
     ('captum.NoiseTunnel', 'takes an attribution in parentheses'),
     ('captum.Saliency(Lime)', 'takes no attribution in parentheses'),
     ('captum.NoiseTunnel(GradientShap)', 'draws random numbers itself'),
     ('captum.Lime(steps=3)', 'captum.Lime has no option steps; available: '),
-    ("captum.LayerConductance(layer='nowhere')", "has no layer 'nowhere'; layers are bert"),
+    ("captum.LayerConductance(layer='nowhere')", "has no layer 'nowhere'; its layers include bert"),
     ("captum.LayerGradientXActivation(layer='bert.pooler')", 'but no axis for the 6 tokens'),
     ('captum.LayerGradCam', 'supports pixel_values only'),
     ('lime', "an attribution of Captum such as 'captum.Lime'")])

@@ -820,11 +820,11 @@ def test_bad_inputs_raise_errors_of_one_sentence():
     with pytest.raises(ValueError, match='words: the batch has no word_ids'):
         explain(net, batch, 'random').words()
     with pytest.raises(ValueError,
-                       match="'predicted' of seq2seq needs labels.*define the score with a function"):
+                       match="'predicted' for seq2seq needs labels.*define the score with a function"):
         explain(tiny('marian'), sentences('marian'))
     more = dict(sentences('bert'), labels=torch.tensor([0, 3, 1]))
     with pytest.raises(ValueError,
-                       match='labels go up to 3, but the model has the 3 classes 0 to 2: the data has more'):
+                       match='labels go up to 3, but the model only has the classes 0 to 2, so the data has more'):
         explain(tiny('bert'), more, 'random', 'gold')
 
 

@@ -216,11 +216,11 @@ def test_an_image_model_has_no_tokens_to_change():
     from transformers import ViTConfig, ViTForImageClassification
     vit = ViTForImageClassification(ViTConfig(image_size=8, patch_size=4, hidden_size=16, num_hidden_layers=1,
                                               num_attention_heads=2, intermediate_size=16))
-    with pytest.raises(ValueError, match='this model reads no texts'):
+    with pytest.raises(ValueError, match='but this model reads no text'):
         explain(vit, dict(pixel_values=torch.zeros(1, 3, 8, 8)), 'gradient_norm', intervention=Intervention(rows=[1]))
 
 def test_only_one_stack_of_attention_is_edited(model):
     from transformers import DebertaV2Config, DebertaV2Model
     deberta = DebertaV2Model(DebertaV2Config(vocab_size=50, hidden_size=16, num_hidden_layers=1,
                                              num_attention_heads=2, intermediate_size=16))
-    with pytest.raises(ValueError, match='computes attention outside the registry'), edited(deberta, {}): pass
+    with pytest.raises(ValueError, match='computes attention outside transformers'), edited(deberta, {}): pass

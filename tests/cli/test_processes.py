@@ -24,7 +24,7 @@ def test_processes_get_the_same_arguments_and_share_the_threads(monkeypatch):
 
 def test_invalid_arguments_raise_before_any_process_starts(monkeypatch, capsys):
     monkeypatch.setattr(subprocess, 'run', lambda *a, **kw: pytest.fail('it was started'))
-    for words, message in ((['--processes', '3'], 'cannot be divided among 3 processes; use a multiple of 3'),
+    for words, message in ((['--processes', '3'], 'cannot be divided evenly among 3 processes; use a multiple of 3'),
                            (['--processes', '2', '--data', 'nosuch.csv'], 'nosuch.csv does not exist'),
                            (['--processes', '2', '--method', 'Nosuch'], "unknown method Nosuch")):
         assert main(['train', *words]) == 2

@@ -701,7 +701,7 @@ def test_code_in_a_run_folder_is_never_run(unbroken, tmp_path, monkeypatch):
     for name in (None, [], ['Trainer'], ['os'], [3], ['PreTrainedConfig'], 'BertModel'):
         (folder/'config.json').write_text(json.dumps({**config, 'architectures': name}))
         write_manifest(folder)
-        with pytest.raises(ValueError, match='does not name the class of the model|which is not a model of'):
+        with pytest.raises(ValueError, match='does not name the class of the model|which is not a model class of'):
             load_model(run, 15)
 
 

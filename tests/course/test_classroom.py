@@ -55,8 +55,8 @@ def test_thirty_files_are_merged_and_what_is_wrong_is_named(tmp_path):
     marks = class_marks(tmp_path, of)
     assert sorted(s.nickname for s in marks.sheets) == sorted(s.nickname for s in (*sheets, vandal))
     assert dict(marks.broken) == {
-        'marks-cut.json': 'is not JSON', 'marks-other.json': 'belongs to another set of sentences ("000000"; '
-        f'this class marks {of.id})', 'marks-too-many.json': 'sentence 1 has 12 marks; at most 4 are allowed'}
+        'marks-cut.json': 'is not JSON', 'marks-other.json': 'belongs to another set of sentences ("000000" '
+        f'instead of "{of.id}")', 'marks-too-many.json': 'sentence 1 has 12 marks; at most 4 are allowed'}
     (better, other, reason), = marks.doubled
     assert reason == 'two sheets have the nickname student 3 and the same marks' and better.marks == sheets[3].marks
     assert [name for name, _ in marks.outliers] == ['vandal']

@@ -101,7 +101,7 @@ def test_of_a_class_broken_foreign_and_doubled_files_are_named_and_the_others_gr
     for words in ('broken: answers-half.json', 'broken: answers-deep.json', 'broken: answers-bytes.json',
                   'foreign: marks-s1.json', 'broken: answers-old.json', 'foreign: answers-list.json',
                   'broken: answers-nick.json', 'broken: answers-no.json', 'broken: answers-big.json',
-                  'not read: 1 notebooks'):
+                  'not read: notebooks (1)'):
         assert words in printed, words
     assert 'duplicate: answers-s0.json contains the answers of answers-eve.json' in printed and len(grades.notes) == 11
     assert printed in grades.report()
@@ -121,7 +121,7 @@ def test_two_students_of_one_nickname_keep_a_row_each(tasks, sources, tmp_path):
     grades = _graded(tmp_path, sources)
     assert [row['file'] for row in grades.rows] == ['answers-ann-2.json', 'answers-ann.json']
     assert grades.notes == [
-        'one nickname: answers-ann.json and answers-ann-2.json differ, so they belong to two students']
+        'same nickname: answers-ann.json and answers-ann-2.json differ, so they belong to two students']
 
 @pytest.mark.parametrize('why', ['=cmd|calc!A1', '+1', '-1', '@SUM(A1)', '\t=1', ' =1', '\n=1', '＝1', "x,y\"z",
                                  'a\r\nb', '\x00=1'])
@@ -145,7 +145,7 @@ def test_the_points_of_some_lessons_only(tasks, sources, tmp_path):
     hand_in(tmp_path, 'ann', {'1.words': entry(tasks, '1.words', [3, 4])})
     row, = _graded(tmp_path, sources, numbers=[1, 3]).rows
     assert row['committed'] == '1 of 2'
-    with pytest.raises(ValueError, match='contain no predictions or checks'): _graded(tmp_path, sources, [5])
+    with pytest.raises(ValueError, match='no lesson with predictions or checks found'): _graded(tmp_path, sources, [5])
 
 def test_whatever_is_changed_in_a_file_it_is_graded_or_named(tasks, sources, tmp_path):
     good = hand_in(tmp_path, 'ann', {'1.words': entry(tasks, '1.words', [3, 4]), '1.row': passed()})

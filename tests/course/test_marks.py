@@ -115,7 +115,7 @@ def test_invalid_marks_raise_errors_with_the_reason():
         (dict(good, version=2), 'has version 2'), (dict(good, set='000000'), 'another set'),
         (dict(good, nickname=''), 'the nickname must be a non-empty string'),
         (dict(good, nickname=7), 'the nickname must be a non-empty string'),
-        (dict(good, marks={}), 'marks must be a list'), (dict(good, marks=good['marks'][:-1]), 'got 4 sentences'),
+        (dict(good, marks={}), 'marks must have one entry'), (dict(good, marks=good['marks'][:-1]), 'got 4 entries'),
         (dict(good, marks=[first[:-1], *good['marks'][1:]]), f'{len(first) - 1} flags for {len(first)} words'),
         (dict(good, marks=[[2] + first[1:], *good['marks'][1:]]), 'flags, 0 or 1'),
         (dict(good, marks=['0'*len(first), *good['marks'][1:]]), 'flags, 0 or 1'),

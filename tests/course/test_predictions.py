@@ -102,8 +102,8 @@ def test_the_truth_of_an_array_of_heads_is_its_five_best_without_nan():
     (lambda: slope(-1), 'start must be from 0 to 1'),
     (lambda: slope(.5, same=-1), 'near and same must not be negative'),
     (lambda: truth_of(number(0, 1), (.5, .2)), 'an interval needs low <= high'),
-    (lambda: truth_of(words('so and so'), ['so']), 'occurs 2 times, at 0, 2: pass an index'),
-    (lambda: Predict('1.x', 'Which?', 'words'), '`kind` must come from words, head'),
+    (lambda: truth_of(words('so and so'), ['so']), 'occurs 2 times, at the indices 0, 2; pass one of them'),
+    (lambda: Predict('1.x', 'Which?', 'words'), '`kind` must be a result of words, head'),
     (lambda: Predict('', 'Which?', words(film)), '`name` must be a non-empty string'),
     (lambda: Predict('1.x', 'Which?', words(film), truth='best'), "'best' is not one of"),
     (lambda: Reveal('1.x'), '`content` is missing'),
@@ -219,7 +219,7 @@ def test_text_in_a_reveal_is_text():
     assert '<img' not in json.dumps(seen.children[1].outputs)
 
 def test_an_unchanged_nickname_gives_a_warning(tmp_path):
-    assert 'Replace your-nickname by a nickname' in answers('your-nickname', tmp_path).note
+    assert 'Replace your-nickname with a nickname' in answers('your-nickname', tmp_path).note
     assert 'Replace your-nickname' not in answers('alice', tmp_path).note
 
 def test_prose_of_a_reveal_is_markdown_of_a_notebook():
@@ -267,7 +267,7 @@ def test_the_file_of_another_person_is_not_overwritten_and_reported(tmp_path):
     Predict('1.words', 'Which?', words(film)).commit(['bad'])
     shown = answers('alice', tmp_path)
     assert path.read_bytes() == before and (tmp_path/'answers-alice-2.json').exists()
-    assert 'answers-alice.json contains answers of somebody else and was not changed' in shown.note
+    assert "answers-alice.json contains another person's answers and was not changed" in shown.note
 
 @pytest.mark.parametrize('content', ['', '{', '[]', '{"salviz": "marks"}', '{"salviz": "answers", "version": 2}',
                                      '{"salviz": "answers", "version": 1, "nickname": "a b", "entries": {}}',

@@ -175,7 +175,7 @@ def test_codes_in_a_chat_and_files_of_one_pupil_are_one_vote(browser, tmp_path, 
 hostile = [(dict(version=2), 'has an unsupported version'), (dict(nickname='<b>'), 'needs a nickname'),
            (dict(nickname=None), 'needs a nickname'), (dict(entries=[]), 'does not contain an “entries” object'),
            (dict(entries={'1.class': 3}), 'left out 1 damaged entry'),
-           (dict(entries={f'{i}': dict(kind='check') for i in range(1001)}), 'has 1001 entries, more than 1000')]
+           (dict(entries={f'{i}': dict(kind='check') for i in range(1001)}), 'has 1001 entries; at most 1000')]
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('change,reason', hostile, ids=map(str, range(len(hostile))))

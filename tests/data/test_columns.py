@@ -265,16 +265,16 @@ def bad_term(given):
 wrong_terms = {
     "the loss of the term 'mine' must have one value for each of "
     "the": lambda o, b: dict(mine=Term(o['main'].logits.square().mean())),
-    "examples of the batch, got a tensor of shape [3] and float32": lambda o, b: dict(mine=Term(torch.ones(3))),
+    "examples of the batch, got a tensor of shape [3] and dtype float32": lambda o, b: dict(mine=Term(torch.ones(3))),
     "the loss of the term 'mine' must be floating point": lambda o, b: dict(mine=Term(b['labels'])),
     "the loss of the term 'mine' must be a tensor, got float 0.5": lambda o, b: dict(mine=Term(.5)),
     "the term 'mine' must be a Term(loss, weight), got a tensor": lambda o, b: dict(mine=o['main'].logits.sum(1)),
     "the weight of the term 'mine' must be a finite number, got float "
     "nan": lambda o, b: dict(mine=Term(o['main'].logits.sum(1), float('nan'))),
     "terms must return a dict {name: Term(loss, weight)}, got NoneType": lambda o, b: None,
-    "the name 'task' of a term is reserved": lambda o, b: dict(task=Term(o['main'].logits.sum(1))),
-    "the name 'step' of a term is reserved": lambda o, b: dict(step=Term(o['main'].logits.sum(1))),
-    "the name of a term must be a string, got int 3": lambda o, b: {3: Term(o['main'].logits.sum(1))}}
+    "a term cannot be called 'task', which is reserved": lambda o, b: dict(task=Term(o['main'].logits.sum(1))),
+    "a term cannot be called 'step', which is reserved": lambda o, b: dict(step=Term(o['main'].logits.sum(1))),
+    "the name of a term must be a non-empty string, got int 3": lambda o, b: {3: Term(o['main'].logits.sum(1))}}
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('says', list(wrong_terms))
@@ -301,8 +301,8 @@ def test_invalid_plan_raises_with_the_method(tmp_path, tiny_bert, tiny_tokenizer
     for i, (given, says) in enumerate(((None, 'plan must return a Plan, got NoneType None'),
                                        (dict(layers=(0,)), 'plan must return a Plan, got dict'),
                                        (Plan(layers=0),
-                                        'the layers of its plan must be a tuple of integers, got int 0'),
-                                       (Plan(evidence=[1]), 'evidence of its plan must be a dict'))):
+                                        'plan.layers must be a tuple of integers, got int 0'),
+                                       (Plan(evidence=[1]), 'plan.evidence must be a dict'))):
         class Bad(Method):
             def plan(self, model, batch, progress): return given
         with pytest.raises(ValueError, match=f'^Bad: {re.escape(says)}'):
@@ -368,9 +368,9 @@ def test_plan_states_ambiguous_axes(tmp_path, tiny_bert, tiny_tokenizer, tiny_da
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize('name,given,says', [
-    ('mine', lambda b, n: torch.tensor(1.), 'must have one entry per example'),
+    ('mine', lambda b, n: torch.tensor(1.), 'along its first axis, one per example'),
     ('mine', lambda b, n: .5, 'must be a tensor'),
-    ('mine', lambda b, n: torch.ones(b + 1, n), 'must have one entry per example'),
+    ('mine', lambda b, n: torch.ones(b + 1, n), 'along its first axis, one per example'),
     ('mine', lambda b, n: {0: torch.ones(b, 2), 1: torch.ones(b, 3)}, 'must have the same shape in all layers'),
     ('mine', lambda b, n: {}, 'is an empty dict'),
     ('mine', lambda b, n: torch.ones(b, n, dtype=torch.complex64), 'is complex'),

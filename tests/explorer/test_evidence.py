@@ -316,7 +316,7 @@ def test_a_figure_shows_the_requested_layer_and_head(run):
                 and ax.images[0].get_array().shape == (7, 7)]) == 4
     for options, message in ((dict(name='pull', layer=3), 'layer=3 was not recorded for pull; available: 2, 5'),
                           (dict(name='pull', head=3), 'head=3 does not exist'),
-                          (dict(name='tiny', head=0), 'leave out head'),
+                          (dict(name='tiny', head=0), 'omit head'),
                           (dict(name='nope'), 'has no nope; available')):
         with pytest.raises(ValueError, match=message): figure(run.snapshot(), 'evidence', **options)
 

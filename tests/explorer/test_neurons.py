@@ -65,7 +65,7 @@ def test_every_saved_checkpoint_answers_with_its_vectors(tiny_bert, tiny_tokeniz
     (dict(head=9), 'head: BertForSequenceClassification has the heads 0 to'),
     (dict(layer=7), 'layer: BertForSequenceClassification has the layers 0 to'),
     (dict(choice=5), 'unknown model 5; available: '),
-    (dict(length=10**6), 'max_length must be None or an integer of at most')])
+    (dict(length=10**6), 'max_length must be None or an integer from 1 to')])
 def test_unanswerable_queries_get_an_error_message(tiny_bert, tiny_tokenizer, wrong, words):
     (content, frames), = vector_replies([ModelSource(model=(tiny_bert(), tiny_tokenizer))], query(**wrong))
     assert words in content['error'] and not frames and not content['more']

@@ -157,7 +157,7 @@ def test_a_text_that_fits_is_not_shortened_and_shortening_gives_a_warning(made):
                 assert cut == {fitted(word*9, text_width(word, 7, weight), 7, weight): word*9}
     long = every_kind.of_numbers('long')['columns method, gradient'].replace(
         {'method': {every_kind.address: every_kind.address*3}})
-    with pytest.warns(UserWarning, match='labels shortened to fit .*“https://example.org.*choose a larger width'):
+    with pytest.warns(UserWarning, match='labels were shortened to fit .*“https://example.org.*choose a larger width'):
         figure(long, 'gradient_boxes', width='acl')
 
 

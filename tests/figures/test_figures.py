@@ -50,7 +50,7 @@ def test_hostile_tokens_are_drawn_literally_with_one_warning_of_each_kind(method
         save_figure(fig, tmp_path/'a.pdf')
         check_legible(fig)
     assert [str(o.message)[:34] for o in caught] == ['DejaVu Sans has no glyph for 6 of ',
-                                                     'figure: 2 labels shortened to fit ']
+                                                     'figure: 2 labels were shortened to']
     assert '<img' not in svg and '<script' not in svg
     texts = ' '.join(o.get_text() for o in fig.findobj(Text))
     for token in ('$x^2$', '□□', r'$\frac{', '<img on', 'a⏎b', '…'): assert token in texts

@@ -105,7 +105,7 @@ def test_panels_go_to_the_axes_of_their_names(made):
                            (free[:2], 'one Axes for each of the 3 panels, got 2'),
                            ('a', 'ax must be Axes of matplotlib')):
         with pytest.raises(ValueError, match=message): figure(run, 'triptych', ax=wrong)
-    with pytest.raises(ValueError, match='columns= applies to a whole page; omit it with ax='):
+    with pytest.raises(ValueError, match='columns= applies to a whole page; omit it if you pass ax='):
         figure(run, 'triptych', ax=free, columns=1)
 
 
@@ -170,7 +170,7 @@ def test_names_order_and_colours_in_figure_legend_and_caption(drops):
     texts = [text.get_text() for text in fig.findobj(Text)]
     assert 'ours' in texts and 'integrated gradients' not in texts and texts.index('random') < texts.index('ours')
     assert to_rgb('#00ff00') in {to_rgb(line.get_color()) for line in fig.axes[0].lines}
-    with pytest.raises(ValueError, match="names has 'SalLM', which the figure does not show; names: integrated"):
+    with pytest.raises(ValueError, match="names has 'SalLM', which the figure does not show; available: integrated"):
         figure(drops, 'accuracy_drop', names=dict(SalLM='theirs'))
     with pytest.raises(ValueError, match='must be a colour'): figure(drops, 'accuracy_drop', colours=dict(random='rot'))
 

@@ -121,7 +121,7 @@ def test_a_figure_that_is_too_high_gives_a_warning_with_a_remedy(sources):
 
 def test_letters_as_large_as_the_captions_shrink_until_the_figure_fits_its_page(sources):
     source, options = sources('sixty')['coloured_sentences']
-    with pytest.warns(UserWarning, match="does not fit on a page .* at the 10 points of the captions; drawn at"):
+    with pytest.warns(UserWarning, match=r"does not fit on a page .* at the font size of the captions \(10 points\)"):
         fig = figure(source, 'coloured_sentences', width='acl', font_size='caption')
     assert fig.get_figheight() <= venues['acl'].height + .01 and 7 <= 7*fig.scale < 10
 

@@ -252,7 +252,7 @@ other_script = ['[CLS]', '中文', 'good', '文字', '[SEP]']
 def test_a_token_in_another_script_gets_an_installed_font_that_has_its_characters(installed, tmp_path):
     view = discard_region(invent(tokens=other_script, layers=1, heads=6))
     _, said = quiet(lambda: figure(view))
-    assert len(said) == 1 and 'U+4E2D' in said[0] and 'no other installed font has one: they are drawn as □' in said[0]
+    assert len(said) == 1 and 'U+4E2D' in said[0] and 'no other installed font has one: □ is drawn instead' in said[0]
     small_font(tmp_path/'later.ttf', 'Zzz Last', '中文字')
     installed(tmp_path/'later.ttf')
     small_font(tmp_path/'a.ttf', 'Noto Sans Try', '中文字')
@@ -557,8 +557,8 @@ def test_a_study_is_a_source(made):
 @pytest.mark.slow
 def test_caption_sizes_are_used_if_there_is_space_and_no_figure_is_higher_than_a_page(made):
     fig, said = quiet(lambda: draw(made, 'pattern_target', width='acl', font_size='caption', heading='none'))
-    assert any("does not fit on a page 3.03 inches wide at the 10 points of the captions; drawn at 7.5" in o
-               for o in said)
+    assert any("does not fit on a page 3.03 inches wide at the font size of the captions (10 points); "
+               "its text is drawn at 7.5" in o for o in said)
     check_legible(fig)
     assert draw(made, 'pattern_residual', width='neurips', font_size='caption', heading='none').get_figheight() <= 9
     fig, said = quiet(lambda: figure(made['discard_region'][0], 'discard_region', layer=0, head=[0, 1, 2], columns=1,

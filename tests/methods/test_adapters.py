@@ -189,7 +189,7 @@ def test_a_resumed_training_of_an_adapter_ends_like_an_uninterrupted_one(at, tmp
         if out == 'run':
             method.at = at
             with pytest.raises(KeyboardInterrupt): train(model, tiny_tokenizer, data, method, **how)
-            with pytest.raises(ValueError, match='model differ from the settings with which the run was started'):
+            with pytest.raises(ValueError, match='model; pass the arguments with which the run was started'):
                 train(start(seed=1), tiny_tokenizer, data, method, resume=True, **how)
             model = start()
         run = train(model, tiny_tokenizer, data, method, resume=out == 'run', **how)

@@ -168,13 +168,13 @@ def rejects(message, data=None, *, tmp_path, method=None, family='llava', proces
 def test_what_cannot_be_trained_is_rejected_before_a_run_starts(tmp_path, tiny_bert):
     reject = partial(rejects, tmp_path=tmp_path)
     reject('SalLM: does not support vision-language models', method=SalLM())
-    reject('LlavaForConditionalGeneration reads images and text; pass its processor in the place of the tokenizer, '
+    reject('LlavaForConditionalGeneration reads images and text; pass its processor instead of a tokenizer, '
            'got (TokenizersBackend|PreTrainedTokenizerFast)', processor=small_vision_language('llava')[1].tokenizer)
     with pytest.raises(ValueError, match='BertForSequenceClassification takes a tokenizer, got LlavaProcessor'):
         train(tiny_bert(), small_vision_language('llava')[1], splits(), run_dir=tmp_path/'run', progress=False)
-    reject('the rows of train lack the column image', splits(image=None))
-    reject('the rows of train lack the column target_text', splits(target_text=None))
-    reject("requires a column 'rationale' .* contains boxes, outlines, a mask, or None for each image",
+    reject("the data set 'train' has no column image", splits(image=None))
+    reject("the data set 'train' has no column target_text", splits(target_text=None))
+    reject("requires a column 'rationale' .* must contain boxes, outlines, a mask, or None for each image",
            splits(rationales=None))
     reject('none of the 2 training examples has a rationale', splits(rationales=[None, None]))
     reject('none of the 2 training examples has a rationale', splits(rationales=[[[40, 0, 50, 30]], None]))

@@ -526,7 +526,7 @@ def test_half_of_the_heads_are_guided_by_default_in_every_layer():
     (dict(patterns={0: {-1: 'next'}}), 'contains head -1'),
     (dict(patterns={(0, 0): 'diagonal'}), 'is unknown; available: next, prev'),
     (dict(patterns={(2, 0): 'next', (-1, 1): 'prev'}), 'contains a layer more than once'),
-    (dict(patterns={'period': [0]}), 'pattern .period. requires ., which does not occur in the training data'),
+    (dict(patterns={'period': [0]}), 'pattern .period. requires the token ..., which does not occur in the training'),
     (dict(patterns={'band': [0]}, custom=dict(band=torch.eye(4))),
      "custom pattern 'band' has 4 rows, but the longest training example or probe has 13 tokens"),
     (dict(patterns={'mine': [0]}, custom=dict(mine=lambda tokens: [[2.]])), r'must be a matrix of shape \[13, 13\]')])

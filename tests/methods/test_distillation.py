@@ -375,7 +375,7 @@ def test_check_rejects_unsuitable_teachers(tmp_path, tiny_data, tokens):
     rejects('cannot read the 62 tokens', other('classification', 'bert', tokens, max_length=50),
             data=DatasetDict({**tiny_data, 'validation': long}))
     rejects("layers.*layers 0 to 0", explanation='attention', teacher_layers=[3])
-    rejects('teacher_layers must name at least one', explanation='attention', teacher_layers=[])
+    rejects('teacher_layers must contain at least one', explanation='attention', teacher_layers=[])
     rejects("identically zero", explanation='gradient')
     lstm = small_net('text-lstm', num_labels=2, tokenizer=tokens)
     rejects('the teacher: .*train a saliency', lstm, explanation='attention')

@@ -132,7 +132,7 @@ def halves(grid):
     (dict(patterns=dict(next=[0])), "pattern 'next' is not a pattern for images: the patch after the last one"),
     (dict(patterns={'delim:[CLS]': [0]}), 'patches have no delimiters; use first for the column of .CLS.'),
     (dict(patterns=dict(period=[0])), 'patches have no full stops. Available: same, right'),
-    (dict(patterns=dict(diagonal=[0])), "'diagonal' is unknown; available: same, right, .*, or your own, a function"),
+    (dict(patterns=dict(diagonal=[0])), "'diagonal' is unknown; available: same, right, .*, or a custom pattern"),
     (dict(patterns=dict(right=[4])), 'the model has heads 0 to 3'),
     (dict(boundary='zero'), 'boundary and multiple only apply to texts; omit them'),
     (dict(multiple='indicator'), 'boundary and multiple only apply to texts'),

@@ -745,7 +745,7 @@ def test_run_records_the_saliency_that_it_masks_by_and_its_score(tmp_path):
         threshold = max(expected[at] for at in low)
         assert len(low) == 392 and sum(expected[at] > threshold for at in np.ndindex(28, 28)) <= 392
         assert not np.allclose(ours, shown['logit'][i].arrays['method_saliency_map'], rtol=1e-2, atol=0)
-    with pytest.raises(ValueError, match='cannot resume .*method differ from the settings with which the run'):
+    with pytest.raises(ValueError, match='cannot resume .*different values for method; pass the arguments'):
         other = SaliencyGuided(mask_fraction=.5)
         train(copy.deepcopy(net), None, digits, other, tmp_path/'log_probability', resume=True, **settings)
 
@@ -911,13 +911,13 @@ def test_resumed_run_keeps_the_default_saliency_it_was_started_with(tmp_path, ti
     broken = Breaks()
     broken.at = 8
     with pytest.raises(KeyboardInterrupt): trained('other', broken)
-    with pytest.raises(ValueError, match='cannot resume .*method differ from the settings with which the run'):
+    with pytest.raises(ValueError, match='cannot resume .*different values for method; pass the arguments'):
         trained('other', Breaks('input_x_gradient'), resume=True)
 
 
 @pytest.mark.parametrize('kind, kwargs, message', [
     ('words', dict(fill='mean'),
-     'fill and fill_range only apply to images and series; in text, low words are replaced by other words .see first.'),
+     'fill and fill_range only apply to images and series; in text, words with low saliency are replaced by'),
     ('words', dict(fill=0), 'fill and fill_range only apply to images and series'),
     ('words', dict(fill_range='sample'), 'fill and fill_range only apply to images'),
     ('words', dict(fill=torch.zeros(2)), 'fill and fill_range only apply to images'),
@@ -927,9 +927,9 @@ def test_resumed_run_keeps_the_default_saliency_it_was_started_with(tmp_path, ti
      "saliency='gradient_abs' only applies to text; for images and series, use 'gradient' .with ranking='magnitude'"),
     ('conv', dict(saliency='gradient_norm'), "saliency='gradient_norm' only applies to text"),
     ('conv', dict(fill=torch.zeros(3)),
-     r'fill has shape \[3\], which does not expand to the shape of a sample, \[3, 4, 5\]'),
+     r'fill has shape \[3\], which is not broadcastable to the shape of an example, \[3, 4, 5\]'),
     ('lstm', dict(fill=torch.zeros(1, 7, 5)),
-     r'fill has shape \[1, 7, 5\], which does not expand to the shape of a sample, \[7, 5\]')])
+     r'fill has shape \[1, 7, 5\], which is not broadcastable to the shape of an example, \[7, 5\]')])
 def test_check_raises_for_options_that_do_not_fit_the_data(kind, kwargs, message):
     row = (dict(input_ids=[CLS, 11, 12, SEP]) if kind == 'words'
            else {k: v[0].tolist() for k, v in signals(kind).items()})

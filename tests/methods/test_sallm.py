@@ -744,10 +744,10 @@ def test_integrated_attention_and_a_custom_function_as_saliency():
      "loss='released' compares attention with marks of 0 and 1, which binarised=False"),
     (dict(padded_to=40), "padded_to only applies to loss='released', which counts padding; omit it with loss='kl'"),
     (dict(padded_to='batch'), "padded_to only applies to loss='released'"),
-    (dict(loss='released', padded_to=0), "padded_to must be 'batch' or a whole number of positions, got 0"),
-    (dict(loss='released', padded_to=60.), "padded_to must be 'batch' or a whole number of positions, got 60.0"),
+    (dict(loss='released', padded_to=0), "padded_to must be 'batch' or a positive integer, got 0"),
+    (dict(loss='released', padded_to=60.), "padded_to must be 'batch' or a positive integer, got 60.0"),
     (dict(target_positions=40), "target_positions only applies to target='all_released'; omit it with target="),
-    (dict(target='all_released', target_positions='batch'), "target_positions must be 'real' or a whole number"),
+    (dict(target='all_released', target_positions='batch'), "target_positions must be 'real' or a positive integer"),
     (dict(start='scratch'), "start must be one of 'pretrained', 'teacher'"),
     (dict(saliency='lime'), 'saliency must be one of .*, or a function'),
     (dict(refresh=0), 'refresh must be None or a positive integer'),
@@ -771,7 +771,7 @@ def test_check_rejects_unsuitable_teachers_and_missing_layers(tmp_path):
     with pytest.raises(ValueError,
                        match='heads must be below 4, the number of heads of BertForSequenceClassification, got 4'):
         SalLM(variant=SalLMVariant(heads=[1, 4])).check(model, tokenizer, data, 1)
-    with pytest.raises(ValueError, match='refresh=2 with 2 epochs never refreshes'):
+    with pytest.raises(ValueError, match='refresh=2 has no effect with epochs=2'):
         SalLM(variant=SalLMVariant(refresh=2)).check(model, tokenizer, data, 2)
     with pytest.raises(ValueError,
                        match='padded_to=15 is less than the 16 tokens of the longest example; set padded_to to 16 or'):
@@ -781,7 +781,7 @@ def test_check_rejects_unsuitable_teachers_and_missing_layers(tmp_path):
         SalLM(variant=SalLMVariant(target='all_released', target_positions=15)).check(model, tokenizer, data, 1)
     with pytest.raises(ValueError, match="identically zero for BertForSequenceClassification"):
         SalLM(saliency='gradient').check(model, tokenizer, data, 1)
-    with pytest.raises(ValueError, match=r'one number for each token, \[1, 7\], got \[1\]'):
+    with pytest.raises(ValueError, match=r'one number for each token .a tensor of shape \[1, 7\]., got \[1\]'):
         SalLM(saliency=lambda m, b, c: c).check(model, tokenizer, data, 1)
     with pytest.raises(ValueError, match="weights of BertForSequenceClassification .* do not fit"):
         wide = BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), num_hidden_layers=1,
@@ -1420,7 +1420,7 @@ def test_damaged_part_warns_and_is_computed_again(number, how, undisturbed_pass,
     name = sallm_module.parts_of(run, 'explanations')[number].stem
     spoil(run, name, how)
     seen, _ = counted(monkeypatch)
-    with pytest.warns(UserWarning, match=f'{name}.safetensors is damaged.* computed again'):
+    with pytest.warns(UserWarning, match=f'{name}.safetensors is damaged.* recomputed'):
         SalLM(teacher, steps=2).prepare(make_trainer(Run(run.path)))
     assert len(seen) == 3 - number and sallm_module.parts_of(run, 'explanations') == []
     assert same_arrays(run.load_arrays('explanations'), undisturbed_pass)
@@ -1435,8 +1435,8 @@ def test_damaged_explanations_are_computed_again_by_the_same_teacher(
     with pytest.warns(UserWarning, match='explanations.safetensors is (damaged|missing)'), \
          pytest.raises(ValueError, match='teacher does not have the weights that computed'):
         SalLM(make_bert(2), steps=2).prepare(make_trainer(run))
-    with pytest.warns(UserWarning, match='explanations.safetensors is (damaged.*|missing); the explanations are '
-                                          'computed again'):
+    with pytest.warns(UserWarning, match='explanations.safetensors is (damaged.*|missing); the explanations will '
+                                          'be recomputed'):
         SalLM(make_bert(1), steps=2).prepare(make_trainer(Run(run.path)))
     assert same_arrays(run.load_arrays('explanations'), undisturbed_pass)
 
@@ -1447,7 +1447,7 @@ def test_reuse_rejects_damaged_explanations_and_repairs_a_damaged_copy(tmp_path)
     SalLM(explanations=first, steps=2).prepare(make_trainer(second))
     whole = second.load_arrays('explanations')
     spoil(second, 'explanations', 'cut')
-    with pytest.warns(UserWarning, match='explanations.safetensors is damaged.*; the explanations are computed again'):
+    with pytest.warns(UserWarning, match='explanations.safetensors is damaged.*; the explanations will be recomputed'):
         SalLM(explanations=first, steps=2).prepare(make_trainer(second))
     assert same_arrays(second.load_arrays('explanations'), whole)
     spoil(first, 'explanations', 'short')
@@ -1466,8 +1466,8 @@ def test_damaged_generation_is_computed_again_at_the_start_of_its_epoch_only(
     spoil(run, 'explanations-epoch-2', 'cut')
     again = SalLM(make_bert(1), steps=2, variant=SalLMVariant(refresh=1))
     again.prepare(trainer)
-    with pytest.warns(UserWarning, match='explanations-epoch-2.safetensors is damaged.*; the explanations are '
-                                          'computed again'):
+    with pytest.warns(UserWarning, match='explanations-epoch-2.safetensors is damaged.*; the explanations will '
+                                          'be recomputed'):
         again.epoch_begin(trainer, 2)
     assert same_arrays(run.load_arrays('explanations-epoch-2'), whole) and run.state['refreshed'] == [2]
     spoil(run, 'explanations-epoch-2', 'cut')
@@ -1653,9 +1653,9 @@ def test_reuse_rejects_explanations_that_do_not_match(teacher_run, tmp_path):
             "saliency='gradient_norm', steps=None", saliency='gradient_norm')
     rejects(f'{teacher_run.path.name} contains no explanations; pass a SalLM run', explanations=teacher_run)
     other = word_tokenizer([*texts[::-1], 'aa'], longest=24)
-    rejects('were computed with another vocabulary', tok=other, model=make_bert(vocab_size=len(other)))
+    rejects('were computed with a different vocabulary', tok=other, model=make_bert(vocab_size=len(other)))
     changed = rows.map(lambda row: dict(label=(row['label'] + (row['text'] == 'fun')) % 3), features=features)
-    rejects('do not cover 1 of the 8 examples in train; use the same texts, labels',
+    rejects('do not cover 1 of the 8 examples in train; use the same texts .or a subset',
             data=DatasetDict(train=changed, validation=raw['validation']))
     rejects('do not cover 1 of the 1 examples in probes; use the same probes', probes=['long and dull'])
     rejects('do not cover', data=DatasetDict(train=rows,
@@ -2005,7 +2005,7 @@ def test_options_that_do_not_apply_to_a_task_are_rejected_before_the_folder_exis
     (dict(unlabelled='a text'), 'unlabelled must be None, or a non-empty list'),
     (dict(unlabelled=[]), 'unlabelled must'),
     (dict(unlabelled=['a', 3]), 'unlabelled must'), (dict(unlabelled=['a'], unlabelled_ratio=0), 'unlabelled_ratio'),
-    (dict(unlabelled=['a'], unlabelled_weight=-1.), 'unlabelled_weight must be a finite'),
+    (dict(unlabelled=['a'], unlabelled_weight=-1.), 'unlabelled_weight must be None or a finite'),
     (dict(unlabelled_ratio=2), 'unlabelled_ratio and unlabelled_weight require'),
     (dict(ranking='size'), "ranking must be one of None, 'signed'"),
     (dict(teacher=False), 'teacher=False requires a function as saliency'),

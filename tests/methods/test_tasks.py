@@ -220,7 +220,7 @@ def test_methods_together_give_the_evidence_and_the_terms_of_each(task, kind, na
     assert row['loss'] == pytest.approx(row['task'] + sum(row[t] * row[f'{t}_weight'] for n in names for t in terms[n]),
                                         rel=1e-5)
 
-bad_sums = [(lambda: ADDrop() + ADDrop(), 'ADDrop occurs more than once'),
+bad_sums = [(lambda: ADDrop() + ADDrop(), 'got ADDrop more than once'),
            (lambda: FineTuning() + ADDrop(), 'every method already includes plain fine-tuning'),
            (lambda: ADDrop() + 3, 'methods can only be combined with other methods')]
 

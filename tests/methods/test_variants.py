@@ -112,7 +112,7 @@ def test_repr_of_a_variant_contains_differences_only():
 
 
 @pytest.mark.parametrize('make,message', [
-    (lambda: ADDrop(variant='code'), "ADDrop: variant must be 'paper', 'released' or a ADDropVariant, got 'code'"),
+    (lambda: ADDrop(variant='code'), "variant must be 'paper', 'released' or an instance of ADDropVariant, got 'code'"),
     (lambda: ADDrop(variant=SalLMVariant()), 'ADDrop: variant must be .* got a SalLMVariant'),
     (lambda: ADDropVariant(region='middle'), "ADDrop: region must be one of 'high', 'low', 'low_released'"),
     (lambda: SalLMVariant(refresh=0), 'SalLM: refresh must be None or a positive integer, got 0'),
@@ -126,7 +126,7 @@ def test_unknown_keyword_raises_the_usual_error():
 
 
 def test_argument_under_both_of_its_names_is_rejected():
-    with pytest.raises(TypeError, match='masked_share is now called mask_fraction; leave masked_share out'):
+    with pytest.raises(TypeError, match='masked_share is now called mask_fraction; omit masked_share'):
         SaliencyGuided(masked_share=.2, mask_fraction=.3)
 
 

@@ -74,7 +74,7 @@ def test_invalid_selection_metrics_give_a_short_error(tmp_path):
         best_settings(named, 'validation_points')
     both = dict(validation_points='higher', test_points='higher')
     assert best_settings(named, 'validation_points', better=both)[['p', 'q']].equals(best_settings(frame)[['p', 'q']])
-    with pytest.raises(ValueError, match='occurs twice'): best_settings(pd.concat([frame, frame]))
+    with pytest.raises(ValueError, match='several runs of one setting'): best_settings(pd.concat([frame, frame]))
 
 def test_study_returns_the_best_finished_setting(monkeypatch, tmp_path):
     study = StudyResults.__new__(StudyResults)

@@ -28,10 +28,10 @@ def test_a_map_without_positive_values_has_no_energy():
 @pytest.mark.parametrize('call, message', [
     (lambda: box_mask((0, 0, 0, 3), 4, 4), 'top < bottom and left < right'),
     (lambda: pointing_game(np.ones((2, 2)), np.ones((2, 3))), 'must have the same shape'),
-    (lambda: energy_inside(np.ones((2, 2)), np.zeros((2, 2))), 'no pixel is marked'),
+    (lambda: energy_inside(np.ones((2, 2)), np.zeros((2, 2))), 'mask must mark at least one pixel'),
     (lambda: energy_inside(np.full((2, 2), np.nan), np.ones((2, 2))), 'not finite'),
     (lambda: localisation([np.ones((2, 2))], []), 'must have the same length'),
-    (lambda: localisation([np.ones((2, 2))], [None]), 'no image has a mask')])
+    (lambda: localisation([np.ones((2, 2))], [None]), 'the mask of at least one image')])
 def test_wrong_arguments_are_rejected(call, message):
     with pytest.raises(ValueError, match=message): call()
 

@@ -398,10 +398,10 @@ def test_setting_along_the_columns_shows_one_metric():
     assert across.columns == [None, .3, .5] and across.frame['pairs'].tolist() == [0, 4, 4]
 
 @pytest.mark.parametrize('options,message', [
-    (dict(), 'several runs share one cell of the table: p, lr take several values'),
+    (dict(), 'several runs share one cell of the table: they differ in p, lr'),
     (dict(rows='size'), "rows contains the unknown name 'size'; available: method, p, lr, seed"),
     (dict(columns=['f1']), "the unknown name 'f1'; available: accuracy"),
-    (dict(columns='p'), 'pass measure=, one of accuracy'),
+    (dict(columns='p'), 'choose measure= from accuracy'),
     (dict(rows=['method', 'p', 'lr'], compare_to='Plain'), 'must be a row of the table: FineTuning, drop'),
     (dict(test='z'), "test must be 't' or 'bootstrap'"), (dict(correction='fdr'), "correction must be 'holm'"),
     (dict(best='red'), "best must be 'bold' or 'group' or None"),
@@ -529,7 +529,7 @@ def test_average_over_tasks_is_per_seed_without_missing_tasks():
     found = result_table(frame, columns='task', measure='test_mcc', average=True).frame.set_index(['method', 'task'])
     assert found.loc[('FineTuning', 'average'), ['n', 'undefined']].tolist() == [4, 1]
     with pytest.raises(ValueError, match='requires a setting'): result_table(glue(), ['method', 'task'], average=True)
-    with pytest.raises(ValueError, match='is already a column named \'average\''):
+    with pytest.raises(ValueError, match='adds a column named \'average\', but the table already has one'):
         result_table(glue().replace('CoLA', 'average'), columns='task', measure='test_mcc', average=True)
 
 def test_each_task_may_have_its_own_metric():
@@ -543,6 +543,6 @@ def test_each_task_may_have_its_own_metric():
     assert table.frame.best.sum() == 2 and 'score' not in frame
     for wrong, says in ((dict(CoLA='test_mcc'), 'has no entry for task = STS-B'),
                         ({**own, 'CoLA': 'test_f1'}, "measure contains the unknown name 'test_f1'"),
-                        ({**own, 'CoLA': 'test_loss'}, 'must all be better if higher, or all if lower')):
+                        ({**own, 'CoLA': 'test_loss'}, 'must have the same better direction')):
         with pytest.raises(ValueError, match=says): result_table(frame, columns='task', measure=wrong)
     with pytest.raises(ValueError, match='along the columns'): result_table(frame, measure=own)

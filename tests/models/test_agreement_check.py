@@ -150,7 +150,7 @@ def test_a_trained_head_keeps_its_order_when_it_is_loaded_with_names(tmp_path):
     with pytest.warns(UserWarning, match='the order of the head is used'):
         model, _ = load_classifier(tmp_path, labels=['bad', 'good'])
     assert class_names(model) == ['good', 'bad']
-    with pytest.raises(ValueError, match='trained head for the classes good, bad, but labels are bad, fine'):
+    with pytest.raises(ValueError, match='trained head for the classes good, bad, but labels lists bad, fine'):
         load_classifier(tmp_path, labels=['bad', 'fine'])
 
 
@@ -216,7 +216,7 @@ def test_a_tokenizer_without_a_padding_token_pads_with_that_of_the_model():
     with pytest.warns(UserWarning, match='the tokenizer has the id None, but that of the model has the id 2'):
         score = explain(llama(2), TEXTS, 'input_x_gradient', target=1, tokenizer=tokenizer).score
     assert alike(score, alone(llama(2), tokenizer), size=4096)
-    with pytest.raises(ValueError, match=r'no usable padding token.*\(id None\).*has the id None'):
+    with pytest.raises(ValueError, match=r'no usable padding token.*\(id None\).*config of the model is None'):
         explain(llama(None), TEXTS, tokenizer=tokenizer)
 
 

@@ -1439,7 +1439,7 @@ def test_grouped_query_heads_use_the_rotated_key_of_their_group():
 
 
 def test_models_without_separate_queries_and_keys_are_rejected_by_name():
-    with pytest.raises(ValueError, match='DebertaForSequenceClassification adds products with positions'):
+    with pytest.raises(ValueError, match='DebertaForSequenceClassification adds position terms'):
         query_key(built('deberta'), batch(), 0, 0)
     with pytest.raises(ValueError, match='head: BertForSequenceClassification has the heads 0 to 3 in a layer, got 4'):
         query_key(built('bert'), batch(), 0, 4)

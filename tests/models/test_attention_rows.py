@@ -76,7 +76,7 @@ def test_a_row_that_was_not_captured_raises_an_error_that_lists_the_rows():
     model, inputs = net('bert'), padded(None)
     with observe(model, rows=0) as maps: model(**inputs)
     with pytest.raises(KeyError, match='only the rows .*0.* of layer 1 of'): maps.rows(1, torch.tensor([0, 3]))
-    with pytest.raises(KeyError, match='only rows of it are captured'): maps[1]
+    with pytest.raises(KeyError, match='only some of its rows are captured'): maps[1]
 
 def test_negative_rows_count_from_the_last_query():
     model, inputs = net('gpt2'), padded(None)

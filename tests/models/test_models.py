@@ -249,7 +249,7 @@ def test_a_padding_token_at_the_end_of_a_text_is_skipped_like_in_the_head():
     ('bart', dict(d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
                   encoder_ffn_dim=16, decoder_ffn_dim=16),
      'BartForSequenceClassification is an encoder-decoder model'),
-    ('fnet', {}, 'FNetForSequenceClassification is not among the heads whose pooled row is known')])
+    ('fnet', {}, 'FNetForSequenceClassification has a head whose pooled row is not known')])
 def test_a_head_without_a_pooled_row_is_rejected_by_name(kind, config, reason):
     with pytest.raises(ValueError, match=reason): pooled_rows(tiny(kind, **config), dict(input_ids=ids))
 
@@ -408,8 +408,8 @@ def test_loading_the_packaged_encoder_prints_nothing_and_other_loads_still_repor
     (dict(name='./nowhere'), FileNotFoundError, 'folder ./nowhere does not exist'),
     (dict(name='no such/name/at all'), ValueError, 'the Hub has no model named'),
     (dict(num_labels=3, labels=['a', 'b']), ValueError, 'labels has 2 names, but num_labels is 3'),
-    (dict(num_labels=0), ValueError, 'num_labels must be a positive number of classes, got 0'),
-    (dict(num_labels=2.5), ValueError, 'num_labels must be a positive number of classes, got 2.5')])
+    (dict(num_labels=0), ValueError, 'num_labels must be a positive integer, got 0'),
+    (dict(num_labels=2.5), ValueError, 'num_labels must be a positive integer, got 2.5')])
 def test_invalid_arguments_raise_errors_of_one_sentence(arguments, error, reason):
     with pytest.raises(error, match=reason) as e: load_classifier(**arguments)
     assert '\n' not in str(e.value)
@@ -622,6 +622,6 @@ def test_texts_and_targets_fit_the_positions_of_an_encoder_decoder(kind, longest
         model(input_ids=torch.full((1, longest), 5), decoder_input_ids=torch.full((1, longest), 5))
         with pytest.raises(IndexError):
             model(input_ids=torch.full((1, longest), 5), decoder_input_ids=torch.full((1, longest + 1), 5))
-    with pytest.raises(ValueError, match=f'max_length must be None or an integer of at most {longest}'):
+    with pytest.raises(ValueError, match=f'max_length must be None or an integer from 1 to {longest}'):
         longest_input(model, tokenizer, longest + 1)
     assert longest_input(encoder_decoder('t5'), tokenizer) == 512

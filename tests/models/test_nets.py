@@ -397,7 +397,7 @@ def test_an_input_of_another_shape_is_rejected_by_name(name, shape, said):
 @pytest.mark.parametrize('args,kwargs,said', [
     (['vgg'], {}, "unknown network 'vgg'; available: digit-cnn, resnet18"), ([nn.Linear], {}, 'unknown network'),
     (['tcn'], dict(layers=2), 'TCN has no setting layers; available: shape, channels'),
-    (['tcn'], dict(shape=(1, 2, 3)), 'shape must be like'),
+    (['tcn'], dict(shape=(1, 2, 3)), 'shape must have 2 entries for TCN'),
     (['lstm'], dict(num_labels=1), 'at least 2, got 1'),
     (['lstm'], dict(num_labels=3, labels=['a', 'b']), 'labels has 2 names, but num_labels is 3'),
     (['text-lstm'], dict(shape=(3, 4)), 'TextLSTM has no setting shape')])

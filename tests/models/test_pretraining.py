@@ -225,7 +225,7 @@ def test_invalid_arguments_raise_errors_of_one_sentence(make, reason, tokenizer)
     assert '\n' not in str(e.value)
 
 def test_a_tokenizer_without_required_tokens_is_rejected(tiny_tokenizer):
-    with pytest.raises(ValueError, match='the tokenizer has no eos token, which a marian model needs'):
+    with pytest.raises(ValueError, match='the tokenizer has no eos token, which models of type marian need'):
         small_model('seq2seq', tiny_tokenizer)
 
 
@@ -382,7 +382,7 @@ def test_packed_rows_equal_a_loop_over_texts(kind, form, prefix, block):
         assert found == rows and ' '.join(found).split() == ' '.join(given).split()
         assert [str(w.message)
                 for w in said] == ([f'pack_texts: {long} of 60 texts {"has" if long == 1 else "have"} more than '
-                                    f'block={block} tokens; they are split at spaces and spread over '
+                                    f'block={block} tokens; such texts are split at spaces and spread over '
                                     'several rows']*(long > 0))
         assert long or ' '.join(found) == ' '.join(given)
     assert long or block > 7
@@ -418,10 +418,10 @@ def test_invalid_block_sizes_are_rejected(block, tokenizer):
 
 @pytest.mark.parametrize('data,message', [
     (['good', ' '], '1 of the texts is empty or not a string .first: row 1'),
-    (['good', None, 3], '2 of the texts are empty or not a string .first: row 1'),
+    (['good', None, 3], '2 of the texts are empty or not strings .first: row 1'),
     ('a text', 'data must be a Dataset, a DatasetDict or a list of strings, got str'), (None, 'got NoneType'),
     (Dataset.from_dict(dict(sentence=['a'])),
-     'must have single texts in a column text, got the columns sentence'),
+     'must have single texts in a column called text, got the columns sentence'),
     (Dataset.from_dict(dict(text=['a'], text_pair=['b'])), 'the columns text, text_pair')])
 def test_invalid_data_for_packing_are_rejected(data, message, tokenizer):
     with pytest.raises(ValueError, match=message): pack_texts(data, tokenizer, 64)

@@ -64,7 +64,7 @@ def test_file_can_set_the_number_of_processes(home):
     study = load_study(home/'shared.toml')
     assert study.options.processes == study.manifest['design']['processes'] == 2
     (home/'odd.toml').write_text('processes = 3\n' + (home/'grid.toml').read_text())
-    with pytest.raises(ValueError, match='a batch of 8 cannot be divided among 3 processes'):
+    with pytest.raises(ValueError, match='a batch of 8 cannot be divided evenly among 3 processes'):
         load_study(home/'odd.toml')
 
 @pytest.mark.slow

@@ -149,7 +149,7 @@ def test_number_of_processes_must_be_a_positive_integer(processes):
     with pytest.raises(ValueError, match=message): StudyOptions(processes=processes)
 
 def test_batch_that_cannot_be_divided_raises_before_anything_starts(made, tmp_path):
-    message = 'a batch of 9 cannot be divided among 2 processes; use a multiple of 2'
+    message = 'a batch of 9 cannot be divided evenly among 2 processes; use a multiple of 2'
     with pytest.raises(ValueError, match=message): made(tmp_path/'s', batch_size=9)
 
 def test_every_batch_size_of_a_grid_must_be_divisible(made, tmp_path):
@@ -161,5 +161,5 @@ def test_every_batch_size_of_a_grid_must_be_divisible(made, tmp_path):
 def test_devices_are_grouped_by_worker(made, tmp_path, monkeypatch):
     study = made(tmp_path/'s')
     assert study._grouped(['0', '1', '2', '3']) == ['0,1', '2,3'] and study._grouped(()) == []
-    with pytest.raises(ValueError, match='3 devices cannot be divided among workers with 2 processes each'):
+    with pytest.raises(ValueError, match='3 devices cannot be divided evenly among workers with 2 processes'):
         study.run(executor=object(), devices=['0', '1', '2'])

@@ -149,7 +149,7 @@ def test_paused_training_takes_no_steps(start):
     training = start(method)
     training.subscribe(when(4, lambda t: t.pause()))
     reached(training, 'paused')
-    with pytest.raises(TimeoutError, match='training is paused at step 4 of 10'): training.wait(timeout=.3)
+    with pytest.raises(TimeoutError, match='it is paused at step 4 of 10'): training.wait(timeout=.3)
     assert training.step == training.run.last_step == 4 and method.begun == [0, 1, 2, 3]
     training.resume()
     assert training.wait().finished and method.begun == list(range(10))
@@ -265,7 +265,7 @@ def test_failing_subscriber_does_not_stop_training(start):
     training.subscribe(when(3, lambda t: end()))
     assert training.wait().finished and 3 in heard and max(heard) <= 3
     assert {str(e) for e in training.subscriber_errors} == {'no'}
-    with pytest.raises(RuntimeError, match='called by a subscriber'):
+    with pytest.raises(RuntimeError, match='a subscriber in the worker thread cannot call'):
         deadly = start(run_dir='deadly')
         deadly.subscribe(lambda t: t.wait())
         deadly.wait()

@@ -179,7 +179,7 @@ def test_run_older_than_an_argument_of_its_method_resumes_with_the_default(
     config['method']['cite'] = 'an old key'
     file.write_text(sealed(config))
     for other in (dict(kept=False), dict(p=.4)):
-        with pytest.raises(ValueError, match='method differ from the settings with which the run was started'):
+        with pytest.raises(ValueError, match='method; pass the arguments with which the run was started'):
             train(tiny_bert(), tiny_tokenizer, tiny_data, made(**other), resume=True, **how)
     assert train(tiny_bert(), tiny_tokenizer, tiny_data, made(), resume=True, **how).finished
 
@@ -383,14 +383,14 @@ bad = dict(
     heads=(dict(method=AttentionGuidance(head_fraction=.4)), 'AttentionGuidance: '),
     period=(dict(method=AttentionGuidance(patterns={'period': [0]}), no_period=True), "pattern 'period'"),
     snapshots=(dict(snapshots=1), 'snapshots must be 0'),
-    rate=(dict(learning_rate=2.), 'learning_rate must be above 0 and at most 1'),
+    rate=(dict(learning_rate=2.), 'learning_rate must be a number above 0 and at most 1'),
     probes=(dict(probes=17), 'validation split has 16 examples'),
     split=(dict(probes='dev'), "no split 'dev'; available: train, validation, test"),
     no_probes=(dict(probes=[]), 'probes is empty'),
     mixed_probes=(dict(probes=['a', ('b', 'c')]), 'not a mixture'),
     number_probes=(dict(probes=[1, 2]), 'not a mixture'),
     probe_labels=(dict(probes=datasets.Dataset.from_dict(dict(text=['a', 'b'], label=[0, 7]))),
-                  'labels must be 0 to 1, got 7 in the probes'),
+                  'labels must be integers from 0 to 1, got 7 in the probes'),
     probe_columns=(dict(probes=datasets.Dataset.from_dict(dict(sentence=['a']))),
                    'no column text; available: sentence'),
     rationale=(dict(probes=marked(rationale=[[0, 1], [1, 0, 0, 0]])),
@@ -407,7 +407,7 @@ bad = dict(
     stopping=(dict(early_stopping='x'), 'early_stopping must be a positive integer'),
     renamed=(dict(args=dict(num_train_epochs=1)), 'use the argument epochs of train instead'),
     unsupported=(dict(args=dict(label_smoothing_factor=.1)), 'label_smoothing_factor'),
-    positions=(dict(max_length=65), 'must be None or an integer of at most 64'),
+    positions=(dict(max_length=65), 'must be None or an integer from 1 to 64'),
     empty_probe=(dict(probes=['  ']), 'empty'),
     arguments=(dict(args=dict(learning_ratio=1)), 'learning_ratio, which is not an argument of TrainingArguments'),
     classes=(dict(num_labels=3), "data has 2 classes .* head has 3"),
@@ -460,14 +460,14 @@ def test_empty_texts_splits_and_invalid_labels_raise(tmp_path, tiny_bert, tiny_t
     for label in (None, .5, 'good'):
         odd = datasets.DatasetDict({**tiny_data,
                                     'validation': datasets.Dataset.from_dict(dict(text=['fine'], label=[label]))})
-        with pytest.raises(ValueError, match='labels must be 0 to 1, got'):
+        with pytest.raises(ValueError, match='labels must be integers from 0 to 1, got'):
             train(tiny_bert(), tiny_tokenizer, odd, run_dir=tmp_path/'run', **quick)
     empty = datasets.DatasetDict({**tiny_data, 'test': tiny_data['test'].select([])})
     with pytest.raises(ValueError, match='test split is empty'):
         train(tiny_bert(), tiny_tokenizer, empty, run_dir=tmp_path/'run', **quick)
     plain = datasets.DatasetDict({k: datasets.Dataset.from_list([dict(text=r['text'], label=r['label'] + 1) for r in d])
                                   for k, d in tiny_data.items()})
-    with pytest.raises(ValueError, match='labels must be 0 to 1, got 2'):
+    with pytest.raises(ValueError, match='labels must be integers from 0 to 1, got 2'):
         train(tiny_bert(), tiny_tokenizer, plain, run_dir=tmp_path/'run', **quick)
 
 def test_texts_are_truncated_to_the_positions_of_the_model(

@@ -479,7 +479,7 @@ def test_a_batch_can_be_passed_and_is_checked(watching, tiny_bert, tiny_tokenize
     batch = tiny_tokenizer(['the film and', 'dull'], padding=True, return_tensors='pt')
     masked = dict(batch, attention_mask=torch.ones(2, 1, 4, 4))
     for wrong in (dict(pixel_values=torch.ones(2, 3)), ['the film'], masked):
-        with pytest.raises(ValueError, match='step: batch must be a dict of tensors as the model takes them; '):
+        with pytest.raises(ValueError, match='step: batch must be a dict of the tensors that the model takes; '):
             watcher.step(loss=1., batch=wrong)
     watcher.step(loss=1., batch=batch)
     assert [r['texts'] for r in watcher.run.metrics if r['kind'] == 'heads'] == [2]

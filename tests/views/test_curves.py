@@ -71,7 +71,7 @@ def test_smoothing_is_the_mean_of_the_rows_around_each_one_and_is_stated(seeds):
     assert 'moving average over 5 logged rows per run' in view.subtitle and 'drawn faint' in view.caption
     np.testing.assert_allclose(view.frame.value, np.mean([_running_mean(o, 5) for o in seeds[1]], 0))
     np.testing.assert_allclose(view.raw.value, seeds[1].ravel())
-    with pytest.raises(ValueError, match='smooth must be an odd number of rows'): loss_curves(seeds[0], smooth=2)
+    with pytest.raises(ValueError, match='smooth must be a positive odd number'): loss_curves(seeds[0], smooth=2)
 
 def test_runs_of_different_lengths_are_averaged_as_far_as_all_of_them_go(tmp_path):
     a, b = run(tmp_path/'a', [1., 2, 3, 4, 5], 0), run(tmp_path/'b', [5., 7, 9], 1, first=2)

@@ -201,7 +201,7 @@ def test_guided_heads_show_one_head_of_each_pattern_and_its_residual():
                                                       for k in range(12)) / 144)
         assert np.array_equal(view.attention[i], A) and np.array_equal(view.target[i], P)
     assert guided_heads(snap, layer=3, heads=[4, 5]).patterns == ('first', 'first')
-    with pytest.raises(ValueError, match='guided heads of layer 0 are 0, 1, 2, 3, 4, 5; got 7'):
+    with pytest.raises(ValueError, match=r'guided heads of layer 0 \(0, 1, 2, 3, 4, 5\), got 7'):
         guided_heads(snap, layer=0, heads=[7])
 
 

@@ -45,8 +45,8 @@ export function marksSheet(set, nickname, marks, source = '') {
   const name = typeof nickname === 'string' ? marksNickname(nickname) : '';
   if (!name) throw new Error(`the nickname must be a non-empty string, got ${marksExcerpt(nickname)}`);
   if (!Array.isArray(marks) || marks.length !== set.spans.length) {
-    const count = Array.isArray(marks) ? `${marks.length} sentences` : marksExcerpt(marks);
-    throw new Error(`marks must be a list for ${set.spans.length} sentences, got ${count}`);
+    const count = Array.isArray(marks) ? `${marks.length} entries` : marksExcerpt(marks);
+    throw new Error(`marks must have one entry for each of the ${set.spans.length} sentences, got ${count}`);
   }
   return {nickname: name, marks: marks.map((flags, i) => marksFlags(i, flags, set.spans[i].length, set.most)), source};
 }
@@ -55,7 +55,7 @@ function marksCheckVersion(version, set, id) {
   if (version !== marksVersion)
     throw new Error(`has version ${marksExcerpt(version)} of the marks; this salviz reads version ${marksVersion}`);
   if (id !== set.id)
-    throw new Error(`belongs to another set of sentences (${marksExcerpt(id)}; this class marks ${set.id})`);
+    throw new Error(`belongs to another set of sentences (${marksExcerpt(id)} instead of ${marksExcerpt(set.id)})`);
 }
 
 export function marksFile(set, sheet) {
