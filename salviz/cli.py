@@ -264,7 +264,7 @@ def _remake_errors(settings, runs) -> Iterator[Exception]:
     "Yield an error for each wrong option of `salviz remake`"
     for name in settings:
         if name in ('path', 'runs', 'to', 'force', 'source', 'kind'):
-            yield ValueError(f'remake: --set cannot override {name}; it takes options of the figure')
+            yield ValueError(f'remake: --set cannot override {name}; it accepts only options of the figure')
     folders = [path for path in runs if not path.lower().endswith('.csv')]
     if len(runs) > 1 and folders != list(runs): yield ValueError('remake: --runs takes either folders or one CSV file')
     for path in folders:
@@ -326,7 +326,7 @@ def _numbers(
     for part in word.split(','):
         m = re.fullmatch(r'(-?\d{1,15})(?:-(\d{1,15}))?', part.strip())
         wanted = ''
-        if not m or m[2] and int(m[2]) < int(m[1]): wanted = 'whole numbers such as 3, 0,5 or 2-4'
+        if not m or m[2] and int(m[2]) < int(m[1]): wanted = 'whole numbers in the form 3 or 0,5 or 2-4'
         elif len(listed) + int(m[2] or m[1]) - int(m[1]) >= most: wanted = f'at most {most:,} numbers'
         if wanted: raise argparse.ArgumentTypeError(f'must be {wanted}, got {word!r}')
         listed += range(int(m[1]), int(m[2] or m[1]) + 1)
@@ -413,13 +413,13 @@ def _course_faults(what, paths, wrong, a) -> Iterator[str]:
     if wrong and what != 'course': yield f' {what}: --{wrong[0]} is not an option of this command'
     if wrong: yield f': --{wrong[0]} is an option of `salviz course grade`' + ' and `class`'*(wrong[0] == 'out')
     if what == 'course' and len(paths) != 1:
-        yield f': expected one new folder, such as `salviz course my-course`; got {len(paths)}'
+        yield f': expected one new folder, as in `salviz course my-course`, got {len(paths)}'
     if a.platform and not a.usb: yield ': --platform requires --usb, which collects the wheels'
     if what == 'check' and paths: yield ' --check: takes no folder because it writes nothing'
     if what == 'class' and not paths: yield ' class: pass the files that students handed in'
     if what == 'grade' and len(paths) != 1: yield f' grade: expected one folder, got {len(paths)}'
     if what == 'teach' and (len(paths) != 1 or not paths[0].endswith('.html')):
-        yield ' teach: expected one file to write, such as `salviz course teach teach.html`'
+        yield ' teach: expected one file to write, as in `salviz course teach teach.html`'
 
 # %% ../nbs/13_cli/02_cli.ipynb #co-2c
 def _run_course(a):

@@ -50,7 +50,7 @@ def _demo_probes(
     order = [int(i) for i in np.random.default_rng(1).permutation(len(validation))]
     fits = [i for i in order if 9 <= len(validation[i]['text'].split()) <= 14]
     if len(fits) < n:
-        raise ValueError(f'demo: only {len(fits)} validation sentences have 9 to 14 words, but {n} are required; '
+        raise ValueError(f'demo: {n} validation sentences of 9 to 14 words are required, got {len(fits)}; '
                          'use a larger train_size')
     first = [pick(fits, key=lambda i: validation[i]['rating']) for pick in (max, min)]
     return validation.select(first + [i for i in fits if i not in first][:n - len(first)])

@@ -122,7 +122,7 @@ def _token_fault(tokens, i):
     "Return an error message unless the `tokens` of sentence `i` are a list of strings or a pair of such lists"
     if _is_tokens(tokens): return ''
     if isinstance(tokens, (list, tuple)) and len(tokens) == 2 and all(map(_is_tokens, tokens)): return ''
-    return (f'the tokens of sentence {i} must be a list of strings, or two of them for a pair; got {tokens!r:.60}. '
+    return (f'the tokens of sentence {i} must be a list of strings, or two such lists for a pair; got {tokens!r:.60}. '
             'tokenizer.convert_ids_to_tokens(ids) returns strings')
 
 def _sentences(tokens, batch, n) -> list: # of (list of tokens, start of the second sentence or None)
@@ -131,7 +131,7 @@ def _sentences(tokens, batch, n) -> list: # of (list of tokens, start of the sec
     is_pair = (batch == 1 and len(tokens) == 2 and all(map(_is_tokens, tokens)) and sum(map(len, tokens)) == n)
     listed = [tokens] if is_pair or _is_tokens(tokens) else list(tokens)
     _checked(*(_token_fault(one, i) for i, one in enumerate(listed)), len(listed) != batch and
-             f'axis batch of attention has size {batch}, but there are {len(listed)} lists of tokens')
+             f'axis batch of attention has size {batch}, but the number of token lists is {len(listed)}')
     return [(list(one), None) if _is_tokens(one) else ([*one[0], *one[1]], len(one[0])) for one in listed]
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa017
@@ -172,7 +172,7 @@ def _per_token(name, x, n, i):
     "Return `x` as a list after checking that it has one entry per token of sentence `i`; None stays None"
     if x is None: return None
     x = x.tolist() if hasattr(x, 'tolist') else list(x)
-    _checked(len(x) != n and f'{name} of sentence {i} must have one entry for each of {n} tokens, got {len(x)}')
+    _checked(len(x) != n and f'{name} of sentence {i} must have one entry for each of the {n} tokens, got {len(x)}')
     return x
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa020
@@ -240,8 +240,8 @@ def _nested(x, batch):
     x = x.detach().cpu().float().numpy() if hasattr(x, 'detach') else x
     is_flat = batch == 1 and not any(isinstance(one, (list, tuple)) or getattr(one, 'ndim', 0) for one in x)
     listed = [x] if is_flat else list(x)
-    _checked(len(listed) != batch and f'labels, words, saliency and attention_mask need one list for each of {batch} '
-             f'sentences, got {len(listed)}')
+    _checked(len(listed) != batch and f'labels, words, saliency and attention_mask must have one list for each of the '
+             f'{batch} sentences, got {len(listed)}')
     return listed
 
 def _unstacked(part) -> list: # of parts with one sentence each, or only `part`
@@ -311,8 +311,10 @@ def _parts(attention, tokens, key_tokens, encoder_decoder, options) -> list: # o
                  f'{name}_attention needs {keys}_tokens')
         out.append(_Part(f'{name}_attention', maps, of_queries, of_keys, [None]*4, 0, rows[name]))
     _checked(not out and
-             'attention is missing; pass attention, or encoder_attention, decoder_attention, cross_attention',
-             any(x is not None for x in options) and 'labels, words, saliency and attention_mask go with attention=')
+             'attention is missing; pass attention=, or at least one of encoder_attention=, decoder_attention= and '
+             'cross_attention=',
+             any(x is not None for x in options) and 'labels, words, saliency and attention_mask can only be used '
+             'with attention=')
     return out
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa028

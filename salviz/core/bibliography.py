@@ -295,7 +295,8 @@ def _entries_of(source) -> list:
     path = Path(source)
     files = sorted(path.glob('*.bib')) if path.is_dir() else [path]
     if not path.exists() or not files:
-        raise FileNotFoundError(f'write_bibliography: {path} must be a .bib file or a folder with .bib files')
+        raise FileNotFoundError(f'write_bibliography: {path} does not exist or has no .bib files; '
+                                'a source must be a .bib file or a folder with .bib files')
     return [entry for file in files for entry in _entries_in(file.read_text(encoding='utf-8'))]
 
 # %% ../../nbs/01_core/04_bibliography.ipynb #013c

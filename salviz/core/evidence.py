@@ -40,7 +40,7 @@ def check_axes(
     "Return `axes` as a tuple; raise a `ValueError` if they do not match `shape`"
     named = (axes,) if isinstance(axes, str) else axes
     expected = (f'the axes of the evidence {name!r} must be {len(shape)} of {", ".join(_axis_names[1:])}, '
-                f'because it has the shape {list(shape)} after the axes batch and layer')
+                f'because its arrays have the shape {list(shape)} after the axes batch and layer')
     if not isinstance(named, (tuple, list)) or len(named) != len(shape) or not {*named} <= {*_axis_names[1:]}:
         raise ValueError(f'{expected}; got {axes!r}')
     return tuple(named)

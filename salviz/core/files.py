@@ -40,7 +40,7 @@ def _text_fault(
     try: data.decode()
     except UnicodeDecodeError as e:
         line = data.count(b'\n', 0, e.start) + 1
-        return (f': line {line} has the byte 0x{data[e.start]:02x}, which is not UTF-8; '
+        return (f': line {line} has the byte 0x{data[e.start]:02x}, which is not valid UTF-8; '
                 f'if the file is in Windows-1252 or Latin-1, {_in_utf8.format("WINDOWS-1252", name)}')
     if b'\0' not in data: return ''
     line = data.count(b'\n', 0, data.index(b'\0')) + 1
@@ -75,8 +75,8 @@ def _fields(path, text):
             line = reader.line_num + 1
     except csv.Error as e:
         raise ValueError(f'{path}: the row that begins on line {line} has an unclosed quote, or an undoubled quote '
-                         f'inside a field ({e}); put texts with commas or quotes in quotes, and double the quotes '
-                         'inside: "he said ""no"", twice"') from None
+                         f'inside a field ({e}); put quotes around texts that contain commas or quotes, and double '
+                         'the quotes inside: "he said ""no"", twice"') from None
     finally: csv.field_size_limit(limit)
     return rows
 
@@ -121,10 +121,10 @@ def _rows_fault(rows) -> str:
     if not rows: return ' has a header but no rows'
     wrong = [(line, fields) for line, fields in rows if len(fields) != len(header)]
     line, fields = wrong[0]
-    many = f' (and {len(wrong) - 1} more such rows)' if len(wrong) > 1 else ''
+    many = f' (and {len(wrong) - 1} more such row{"s"*(len(wrong) > 2)})' if len(wrong) > 1 else ''
     counts = f'{len(fields)} field{"s"*(len(fields) != 1)}, but the header has {len(header)} ({", ".join(header)})'
     return (f': the row on line {line} has {counts}{many}; name every column in the header, and put '
-            'a text with commas in quotes')
+            'quotes around texts that contain commas')
 
 # %% ../../nbs/01_core/01_files.ipynb #010b
 def read_csv(
@@ -159,11 +159,11 @@ _one_a_line = 'the file must have one object per line; read a JSON array with pa
 def _parse_line(line:str) -> tuple: # (object, '') or (None, reason)
     "Parse one line of a JSONL file"
     try: row = json.loads(line, object_pairs_hook=_once)
-    except _Twice as e: return None, f'has the duplicate key {e}'
+    except _Twice as e: return None, f'contains more than one entry for {e}'
     except RecursionError: return None, 'is nested too deeply'
     except ValueError as e: return None, f'is not JSON ({getattr(e, "msg", e)}); {_one_a_line}'
     if isinstance(row, dict): return row, ''
-    return None, f'must be a JSON object, got a {type(row).__name__}; {_one_a_line}'
+    return None, f'must be a JSON object, got {type(row).__name__}; {_one_a_line}'
 
 def read_jsonl(path) -> list: # of dicts
     "Return the objects of the JSONL file at `path`, one per line"

@@ -53,7 +53,8 @@ class InterventionOptions:
 
     def _faults(self): # generator of str
         if not 0 <= self.p <= 1: yield f'p must be a number between 0 and 1, got {self.p}'
-        if not self.top_fraction: yield 'top_fraction must be above 0 (fraction of the tokens to mark), got 0'
+        if not self.top_fraction:
+            yield 'top_fraction must be above 0 and at most 1 (fraction of the tokens to mark), got 0'
 
 # %% ../../nbs/01_core/24_interventions.ipynb #e847580d
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def _contradictions(intervention): # generator of str
     for (layer, head), _ in intervention.maps:
         if layer in intervention.layers or (layer, head) in intervention.heads:
             yield f'head {head} of layer {layer} is both crossed out and replaced; choose one'
-    if len(dict(intervention.maps)) < len(intervention.maps): yield 'maps names a head twice; choose one pattern'
+    if len(dict(intervention.maps)) < len(intervention.maps): yield 'maps has two patterns for one head; choose one'
     if intervention.mask_fraction == 1:
         yield 'mask_fraction must be below 1; at 1, no word is left to replace the masked words'
 

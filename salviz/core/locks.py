@@ -47,7 +47,7 @@ def _in_use(path, note, who, lives):
     if not lives and has_ended(who) is None:
         return (f'{path} is locked by {by}. {platform.node()} cannot check whether it is still training; '
                 f'if it is not, remove {note} and try again')
-    return f'{path} is being trained by {by}; wait until it has ended, or choose another folder'
+    return f'{path} is in use by {by}; wait until it has ended, or choose another folder'
 
 # %% ../../nbs/01_core/13_locks.ipynb #045b
 _no_locks = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP} # errors on a disk without locks

@@ -95,8 +95,8 @@ def pattern_matrix(
     check_choice('boundary', boundary, ['uniform', 'zero'])
     check_choice('multiple', multiple, ['uniform', 'indicator'])
     if (name in ('delim', 'period')) != (occurs is not None):
-        raise ValueError(f'occurs (bool [n], positions of the token) applies only to delim and period; got '
-                         f'occurs={occurs!r} for {name}')
+        raise ValueError('occurs (bool [n], positions of the token) is required for delim and period and must be None '
+                         f'for all other patterns; got occurs={occurs!r} for {name}')
     real = np.asarray(real, bool)
     at = np.flatnonzero(real)
     places = at if occurs is None else np.flatnonzero(real & np.asarray(occurs, bool))
@@ -184,8 +184,8 @@ def rollout(
     "Compute how much each input token contributes to each output row through all layers (Abnar & Zuidema 2020)"
     A = np.asarray(attention, dtype=np.float64)
     if A.ndim not in (3, 4) or A.shape[-1] != A.shape[-2] or not len(A):
-        raise ValueError('attention must be [layers, heads, n, n] or [layers, n, '
-                         f'n] with at least one layer, got shape {A.shape}')
+        raise ValueError('attention must have shape [layers, heads, n, n] or [layers, n, n] '
+                         f'with at least one layer, got shape {list(A.shape)}')
     _check_fraction('residual', residual, 'weight of the residual connection')
     if A.ndim == 4: A = A.mean(1)
     A = (1 - residual)*A + residual*np.eye(A.shape[-1])
@@ -347,7 +347,7 @@ def top_overlap(
     """Return the fraction of the `k` largest values of `a` that are also among the `k` largest values of `b`
 
     Ties go to the earlier position. All counted positions are compared if there are fewer than `k`."""
-    if k < 1: raise ValueError(f'k, the number of largest values to compare, must be at least 1, got {k!r}')
+    if k < 1: raise ValueError(f'k, the number of largest values to compare, must be a positive integer, got {k!r}')
     a, b = np.broadcast_arrays(a, b)
     chosen = top_mask(a, k, counts)
     both, of = (chosen & top_mask(b, k, counts)).sum(-1), chosen.sum(-1)

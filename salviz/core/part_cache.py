@@ -46,7 +46,7 @@ class PartCache:
         if folder.exists() and not folder.is_dir(): return f'{folder} is a file; pass a new or existing folder'
         if not file.exists():
             if folder.exists() and any(folder.glob('[!.]*')):
-                return f'{folder} has other files; pass an empty or new folder'
+                return f'{folder} contains other files; pass an empty or new folder'
             return ''
         try: before = json.loads(read_utf8(file))
         except ValueError: before = None
@@ -54,7 +54,7 @@ class PartCache:
             return f'{file} cannot be read, so the cached results cannot be identified; pass another folder'
         other = [k for k in {**wanted, **before} if wanted.get(k) != before.get(k)]
         if not other: return ''
-        return (f'{folder} has results for another {", ".join(other)}; pass another folder, '
+        return (f'{folder} has results for different values of {", ".join(other)}; pass another folder, '
                 'or delete this one to recompute everything')
 
     def part(self,

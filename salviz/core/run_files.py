@@ -76,7 +76,8 @@ def to_json(x, indent=None) -> str:
     "Return `x` as ASCII JSON, on one line or with `indent` spaces per level"
     try: return json.dumps(x, default=_plain, indent=indent)
     except (TypeError, ValueError) as e:
-        raise ValueError(f'{type(x).__name__} cannot be written as JSON: {e}. Use plain keys and no cycles') from None
+        raise ValueError(f'{type(x).__name__} cannot be written as JSON: {e}. '
+                         'Use strings or numbers as keys, and no circular references') from None
 
 # %% ../../nbs/01_core/11_run_files.ipynb #012
 _file_kinds = {stat.S_IFDIR: 'a folder', stat.S_IFIFO: 'a pipe', stat.S_IFCHR: 'a device',

@@ -122,14 +122,16 @@ class _RunFolder:
 def _values_fault(name, x):
     "Return the reason why the object in the file called `name` is invalid, or '' if it is valid"
     best = x.get('best_step', 0)
-    if not isinstance(best, int) or isinstance(best, bool): return f'has best_step {str(best)[:40]!r}, not a step'
+    if not isinstance(best, int) or isinstance(best, bool):
+        return f'has best_step {str(best)[:40]!r}, which is not a step'
     if name == 'summary.json' and not _is_count(x.get('rows', 0)):
-        return f'has rows {str(x["rows"])[:40]!r}, not a number of rows'
+        return f'has rows {str(x["rows"])[:40]!r}, which is not a number of rows'
     return ''
 
 def _array_file(run, name):
     if not isinstance(name, str) or not re.fullmatch(r'\w[\w.-]*', name):
-        raise ValueError(f'array names may contain only letters, digits, ., - and _, got {name!r}')
+        raise ValueError("array names may contain only letters, digits, '.', '-' and '_', and must not begin with '.' "
+                         f"or '-', got {name!r}")
     return run.path/'arrays'/f'{name}.safetensors'
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn03
@@ -310,7 +312,7 @@ class _RunReading(_RunSnapshots):
     "Methods that read one or several snapshots of a run"
     def _absence(self, step, probe, paths, wrong) -> str:
         "Explain why the run has no snapshot of `probe` at `step`; `paths` and `wrong` are the results of `_scan`"
-        if not paths and wrong: return f'no snapshots in {self.path}; {len(wrong)} damaged files: see run.damaged'
+        if not paths and wrong: return f'no readable snapshots in {self.path}; {len(wrong)} damaged (see run.damaged)'
         if not paths: return f'no snapshots in {self.path} yet'
         steps = [s for s, p in paths if p == probe]
         if not steps: return f'no probe {probe!r} in {self.path.name}; available: {_listed(self.probes)}'

@@ -103,18 +103,19 @@ def _snapshot_faults(s): # yields str
     "Describe each mismatch between the arrays, tokens, layers, classes and modality of a snapshot"
     for k in ('labels', 'word_ids', 'is_special'):
         x = getattr(s, k)
-        if len(x) != len(s.tokens): yield f'{k} must have one entry for each of {len(s.tokens)} tokens, got {len(x)}'
+        if len(x) != len(s.tokens):
+            yield f'{k} must have one entry for each of the {len(s.tokens)} tokens, got {len(x)}'
     modality = s.info.get('modality', 'text')
     if modality != 'text' and (s.tokens or s.texts or s.words):
         got = f'{len(s.tokens)}, {len(s.texts)} and {len(s.words)}'
-        yield f'modality {modality!r} must have no tokens, texts or words, got {got}'
+        yield f'a snapshot with modality {modality!r} must have no tokens, texts or words, got {got}'
     sizes = {k: len(v) for k, v in dict(n=s.tokens, C=s.classes).items() if v}
     expected = shapes | signal_shapes.get(modality, {})
     for name, x in s.arrays.items():
         shape = expected.get(plain_name(name))
         if shape and shape[0] == 'L' and x.ndim: s.layers.setdefault(name, list(range(len(x))))
         if name in s.layers and (not x.ndim or len(x) != len(s.layers[name])):
-            yield f'array {name!r} has shape {list(x.shape)}; its layers, one per row, are {s.layers[name]}'
+            yield f'array {name!r} must have one row for each of its layers {s.layers[name]}, got shape {list(x.shape)}'
         if shape and (x.ndim != len(shape) or any(n != (1 if c == '1' else sizes.setdefault(c, n))
                                                   for c, n in zip(shape, x.shape) if c != 'L')):
             sizes_text = ', '.join(f'{k}={v}' for k, v in sizes.items())
@@ -361,7 +362,7 @@ def _arrays_header(f, size):
 def _decode_arrays(data):
     meta = _arrays_header(io.BytesIO(data), len(data))
     try: arrays = safetensors.numpy.load(data)
-    except SafetensorError as e: raise ValueError(str(e)) from None
+    except SafetensorError as e: raise ValueError(f'is not a valid safetensors file ({e})') from None
     if meta is not None: _check_arrays(arrays, meta.get('checksum'), arrays)
     return arrays
 

@@ -249,7 +249,7 @@ def _encoding_fault(tokenizer, is_pair, max_length) -> str: # '' if there is non
                 'load the fast one with AutoTokenizer.from_pretrained(name)')
     specials = tokenizer.num_special_tokens_to_add(pair=is_pair)
     if max_length is None or max_length > specials: return ''
-    return f'max_length must be greater than the number of special tokens, {specials}, got {max_length}'
+    return f'max_length must be greater than the number of special tokens ({specials}), got {max_length}'
 
 def _encode(tokenizer, firsts, seconds, max_length):
     """Encode texts, or text pairs unless `seconds` is None, and truncate them to `max_length` tokens
@@ -288,7 +288,7 @@ def align_batch(
     "Tokenise `texts` and align their tokens with words by position"
     problem = ''
     if pairs is not None and len(pairs) != len(texts):
-        problem = f'pairs must be as long as texts, got {len(pairs)} for {len(texts)}'
+        problem = f'pairs must be as long as texts, got {len(pairs)} and {len(texts)}'
     if isinstance(texts, str):
         problem = f'texts must be a list, got the string {texts!r:.80}; use align for a single text'
     check_faults(problem)
@@ -368,7 +368,8 @@ def _check_words(values, word_ids, n_words):
     "Return the arguments of `pool_words` as arrays; raise a `ValueError` if their shapes do not match"
     values, word_ids = np.asarray(values), np.asarray(word_ids)
     if values.shape[-1:] != word_ids.shape:
-        raise ValueError(f'the last axis of values {values.shape} must match word_ids {word_ids.shape}')
+        raise ValueError('the last axis of values must be as long as word_ids, got shapes '
+                         f'{list(values.shape)} and {list(word_ids.shape)}')
     least = int(word_ids.max(initial=-1)) + 1
     if n_words is None: n_words = least
     if n_words >= least: return values, word_ids, n_words
@@ -418,7 +419,7 @@ def _spread_words(
     word_values, word_ids = np.asarray(word_values), np.asarray(word_ids)
     least = int(word_ids.max(initial=-1)) + 1
     if word_values.shape[-1] < least:
-        raise ValueError(f'word_values must have at least {least} words, the number in word_ids, got '
+        raise ValueError(f'word_values must have at least {least} values, one for each word in word_ids, got '
                          f'{word_values.shape[-1]}')
     if not least: return np.full((*word_values.shape[:-1], len(word_ids)), fill)
     return np.where(word_ids >= 0, word_values[..., word_ids.clip(0)], fill)
@@ -448,7 +449,8 @@ def _full_spans(tt, spans):
         segment, start, end = span if len(span) == 3 else (0, *span)
         must = ''
         if not (0 <= segment < len(tt.texts) and 0 <= start < end <= len(tt.texts[segment])):
-            must = f'lie inside the texts of {[len(t) for t in tt.texts]} characters, with start before end'
+            lengths = ' and '.join(str(len(t)) for t in tt.texts)
+            must = f'lie inside the texts (length: {lengths} characters), with start before end'
         if len(span) == 2 and len(tt.texts) == 2: must = 'be (segment, start, end) for a pair of texts'
         if must: raise ValueError(f'spans must {must}, got {tuple(span)}')
         out.append((segment, start, end))

@@ -298,7 +298,7 @@ def _with_groups(who, groups:dict, kwargs:dict) -> dict:
     for name, kind in groups.items():
         old = {f.name: kwargs[f.name] for f in fields(kind) if f.name in kwargs}
         if not old: continue
-        if name in kwargs: raise TypeError(f'{who}: pass {", ".join(old)} as fields of {name}')
+        if name in kwargs: raise TypeError(f'{who}: pass {", ".join(old)} as fields of {name}, not separately')
         warn_caller(f'{_call_text(who, old)} works until salviz 0.4; '
                     f'write {who}({name}={_call_text(kind.__name__, old)})', DeprecationWarning)
         kwargs = {**{k: x for k, x in kwargs.items() if k not in old}, name: kind(**old)}

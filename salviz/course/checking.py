@@ -434,7 +434,7 @@ def _table(case, value, off, first):
     heads = ''.join(f'<th scope="col" style="{th}">{_text(t)}</th>' for t in ('yours', _titled(case), 'difference'))
     corner = f'<th scope="col" style="{th};text-align:left">{_text(title)}</th>'
     rest = len(flags) - len(rows)
-    more = f'<div style="font-size:12px">{rest} more rows.</div>' if rest else ''
+    more = f'<div style="font-size:12px">{rest} more row{"s"*(rest != 1)}.</div>' if rest else ''
     style = 'border-collapse:collapse;border:0;margin:0;font-size:12px;font-variant-numeric:tabular-nums'
     head = f'<thead><tr style="background:none;border:0">{corner}{heads}</tr></thead>'
     return f'<table style="{style}">{head}<tbody>{"".join(rows)}</tbody></table>{more}'

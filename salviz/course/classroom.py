@@ -50,7 +50,8 @@ def _in_text(text, source):
     if text.lstrip('\ufeff \t\r\n').startswith('{'): return []
     codes = [(read_code, code) for code in codes_in(text)]
     codes += [(_read_answers, code) for code in _answer_code.findall(text)]
-    if len(codes) > _most_codes: return [(source, _refused, f'has {len(codes)} codes, more than {_most_codes}')]
+    if len(codes) > _most_codes:
+        return [(source, _refused, f'has {len(codes)} codes; at most {_most_codes} are allowed')]
     return [(f'{source}{": " if source else ""}code {code[:24]}…', reader, code) for reader, code in codes]
 
 def _of_file(path):
@@ -376,8 +377,9 @@ def _alpha_line(alpha):
 def _report_lines(marks) -> list:
     "Return the lines of the report for the teacher"
     whole = sum(s.done == len(marks.of) for s in marks.sheets)
-    finished = f'{whole} of them have finished all {len(marks.of)} sentences (set {marks.of.id})'
-    lines = [f'{len(marks)} students count, {finished}', _alpha_line(marks.alpha)]
+    n, verb = len(marks), 'has' if whole == 1 else 'have'
+    finished = f'{whole} of them {verb} finished all {len(marks.of)} sentences (set {marks.of.id})'
+    lines = [f'{n} student{"s"*(n != 1)} count{"s"*(n == 1)}, {finished}', _alpha_line(marks.alpha)]
     unfinished = [f'{s.nickname} ({s.done})' for s in marks.sheets if s.done < len(marks.of)]
     if unfinished: lines.append(f'unfinished, but counted: {", ".join(unfinished)}')
     for source, reason in marks.broken: lines.append(f'unreadable: {source}: {reason}')
@@ -661,7 +663,8 @@ def _vote_lines(question, students) -> list:
     if not answered: return []
     first = [entry['first']['value'] for entry in answered]
     second = [(entry['second'] or entry['first'])['value'] for entry in answered]
-    lines = [f'{question.name}: {question.question}', f'    {len(first)} answers: {_answer_counts(question, first)}']
+    count = f'{len(first)} answer{"s"*(len(first) != 1)}'
+    lines = [f'{question.name}: {question.question}', f'    {count}: {_answer_counts(question, first)}']
     if second != first: lines.append(f'    after discussion: {_answer_counts(question, second)}')
     return lines
 

@@ -89,7 +89,8 @@ def _exercise(lesson, difficulty, minutes, signature, asks, **rest):
 _exercise(1, 1, 10, 'word_attention(snapshot)',
           'It returns one number for each word of `snapshot.words`; they sum to 1.',
           by_hand=_attention_hand, from_run=_attention_run, mistakes=_attention_mistakes,
-          hints=("snapshot.at('attention') is [head, query, key] of the last layer. Which axis goes? Which row?",
+          hints=("snapshot.at('attention') is [head, query, key] of the last layer. Which axis do you average over? "
+                 'Which row do you need?',
                  'np.bincount(word_ids, numbers) adds up the numbers of each word; remove special tokens from both.'))
 
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-12
@@ -537,7 +538,7 @@ def _replacement_otherwise(words, low, how):
 _replacement_mistakes = {
     'A low word is replaced by its neighbour, which may be low itself (and index -1 is the last word, '
     'words[-1]).': partial(_replacement_otherwise, how='neighbour'),
-    'A low word without a kept word before it stays: replace it by the first kept word.':
+    'You keep a low word if no kept word precedes it: replace it by the first kept word.':
         partial(_replacement_otherwise, how='keep'),
     'Low words at the start become the last kept word, by index -1: use the first kept word.':
         partial(_replacement_otherwise, how='wrap'),
@@ -771,7 +772,7 @@ _guidance_mistakes = {
     'You average layers and patterns: add them up.': partial(_guidance_otherwise, how='parts'),
     'You sum the squares over cells: take their mean.': partial(_guidance_otherwise, how='sum'),
     'These are absolute differences: use squares.': partial(_guidance_otherwise, how='size'),
-    'You take a square root: leave the squares.': partial(_guidance_otherwise, how='root')}
+    'You take a square root: omit it.': partial(_guidance_otherwise, how='root')}
 
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-36d
 _exercise(8, 2, 10, 'guidance_loss(attention, patterns)',
@@ -826,7 +827,7 @@ def hint(
     if entry['hints'] <= 2:
         return Hint(f'{name}, hint {entry["hints"]} of 2', exercise.hints[entry['hints'] - 1])
     if entry['failed'] < 2 and not entry['passed']:
-        both = '; '.join(exercise.hints)
+        both = ' '.join(exercise.hints)
         return Hint(f'{name}: both hints', f'{both} The solution opens after two failed checks '
                                            f'({entry["failed"]} so far).')
     return Hint(f'{name}, solution', exercise.asks, inspect.getsource(exercise.solution).rstrip())

@@ -241,7 +241,7 @@ def _head_truth(truth, layers, heads):
     "Return [layer, head, value] for up to five heads, best first; unknown values are None"
     scores = np.asarray(truth, dtype=float)
     if scores.shape == (layers, heads) and (layers, heads) != (1, 2):
-        if not np.isfinite(scores).any(): raise ValueError('truth contains no finite number')
+        if not np.isfinite(scores).any(): raise ValueError('truth must contain at least one finite number')
         best = np.argsort(np.where(np.isfinite(scores), -scores, np.inf), axis=None, kind='stable')[:5]
         places = [divmod(int(i), heads) for i in best]
         return [[l, h, round(float(scores[l, h]), 6)] for l, h in places if np.isfinite(scores[l, h])]

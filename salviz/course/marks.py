@@ -158,7 +158,9 @@ def _check_version(content, of:MarkSet, set_id):
     "Raise a ValueError if a file or code has another version or belongs to another set of sentences"
     problem = f'belongs to another set of sentences ({_quoted(set_id)} instead of {_quoted(of.id)})'
     is_other_version = content is True or content != _version
-    if is_other_version: problem = f'has version {_quoted(content)} of the marks; this salviz reads version {_version}'
+    if is_other_version:
+        problem = (f'has version {_quoted(content)} of the marks format; '
+                   f'this version of salviz reads version {_version}')
     if is_other_version or set_id != of.id: raise ValueError(problem)
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma15c

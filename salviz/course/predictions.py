@@ -442,5 +442,5 @@ def answers(
     if written.name != expected: note += f' {expected} contains another person\'s answers and was not changed.'
     if back: note += (f' Restored: {", ".join(back)}. If these answers are not yours, choose another nickname and '
                       'restart the kernel.')
-    if left_out: note += f' Files of the class that could not be read: {"; ".join(left_out)}.'
+    if left_out: note += f' Problems in the files of the class: {"; ".join(left_out)}.'
     return Answers(nickname, folder, note)

@@ -245,7 +245,7 @@ def _check_file(content, name, kind):
     if not isinstance(content, dict) or content.get('salviz') != kind:
         problem = f'is not an answer file: its entry "salviz" must be "{kind}"'
     elif content.get('version') is True or content.get('version') != 1:
-        problem = f'has version {shown(content.get("version"))}; this salviz reads version 1'
+        problem = f'has version {shown(content.get("version"))}; this version of salviz reads version 1'
     check_faults(problem, f'{name} ')
 
 # %% ../../nbs/14_course/04_session.ipynb #se15-2c

@@ -27,7 +27,7 @@ def further_columns(
     for split, part in data.items():
         taken = [name for name in part.column_names if name in _reserved and name not in used]
         if taken:
-            raise ValueError(f'train: {split} has a column {taken[0]!r}, which is a reserved name of the '
+            raise ValueError(f'train: {split} has a column {taken[0]!r}, but this name is reserved for the '
                              f'batch; rename it: data.rename_column({taken[0]!r}, ...). Reserved names: '
                              f'{", ".join(_reserved)}')
     return list(dict.fromkeys(name for part in data.values() for name in part.column_names if name not in used))
@@ -110,8 +110,8 @@ def token_rationales(
     "Convert human `rationales` to a flag or fraction for each token of the `texts`; an empty list marks no token"
     def flags(i, t, r):
         if r is None: return None
-        expected = (f'{where}: the rationale of row {i} must be a list with 0 or 1 for each word (or a fraction '
-                    'between), or of character spans [start, end]')
+        expected = (f'{where}: the rationale of row {i} must be a list with a number from 0 to 1 for each '
+                    'word, or a list of character spans [start, end]')
         form, is_list = 'words', isinstance(r, (list, tuple))
         if is_list and all(isinstance(span, (list, tuple)) for span in r): form = 'spans'
         is_soft = is_list and any(isinstance(x, float) and 0 < x < 1 for x in r)

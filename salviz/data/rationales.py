@@ -72,12 +72,12 @@ def _rationale_spans(
 # %% ../../nbs/02_data/02_rationales.ipynb #009b
 def _checked_spans(texts, spans):
     "Return `spans` as lists of integers; raise a `ValueError` if a span does not lie in its text"
-    form = {1: '[start, end]', 2: '[segment, start, end]'}[len(texts)]
+    form = {1: '[start, end] inside a text', 2: '[segment, start, end] inside texts'}[len(texts)]
     for mark in map(list, spans):
         segment, start, end = 0, 0, 0
         if len(mark) == 1 + len(texts): segment, start, end = [0, *mark][-3:]
         if segment not in range(len(texts)) or not 0 <= start < end <= len(texts[segment]):
-            raise ValueError(f'spans must be {form} inside a text of {" and ".join(str(len(t)) for t in texts)} '
+            raise ValueError(f'spans must be {form} of {" and ".join(str(len(t)) for t in texts)} '
                              f'characters, got {mark}')
     return [list(map(int, mark)) for mark in spans]
 
@@ -95,7 +95,8 @@ def _flags_as_sides(texts, flags):
     words, spaced = (sum(len(cut(text)) for text in texts) for cut in (find_words, spaced_words))
     problem = ''
     if flags and len(flags) not in (words, spaced):
-        problem = f'there are {len(flags)} flags for {words} words ({spaced} separated by spaces)'
+        problem = (f'a rationale must have one flag for each of the {words} words (or {spaced} separated by spaces), '
+                   f'got {len(flags)}')
     if not all(isinstance(x, numbers.Real) and 0 <= x <= 1 for x in flags):
         problem = ('a rationale must be a list of spans, of flags (0 or 1) or of fractions (from 0 to 1), got '
                    f'{flags!r:.80}')
@@ -395,10 +396,10 @@ def _examples(rows, read, annotators, split):
             refuse_rows([i], split, f'the rationale cannot be read ({str(e) or type(e).__name__})')
     undecided, lost = sum(f is None for f in read_rows), sum(f.get('lost', 0) for f in read_rows if f)
     if undecided:
-        warn_caller(f'skipped {undecided} of {len(read_rows)} rows of {split}, '
-                    'because their annotators do not agree on a label')
+        warn_caller(f'skipped rows of {split} whose annotators do not agree on a label: '
+                    f'{undecided} of {len(read_rows)}')
     if lost:
-        warn_caller(f'ignored {lost} marked phrases of {split}, because they do not occur in their texts')
+        warn_caller(f'ignored marked phrases of {split} that do not occur in their texts: {lost}')
     return [f for f in read_rows if f]
 
 # %% ../../nbs/02_data/02_rationales.ipynb #026
@@ -420,7 +421,7 @@ def _json_rows(path):
     try: rows = json.loads(read_utf8(path))
     except ValueError as e: raise ValueError(f'{path} is not JSON ({e})') from None
     if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows): return pd.DataFrame(rows)
-    raise ValueError(f'{path} must contain a list of objects, as Label Studio exports')
+    raise ValueError(f'{path} must contain a list of objects, such as an export of Label Studio')
 
 _files = {**readers, '.json': _json_rows}
 
@@ -512,7 +513,7 @@ def _parts(source, columns, config, revision, annotators, span_labels):
     if make := exported['train'][1]:
         reader = make(columns, span_labels, exported['train'][2])
         return {split: _examples(rows, reader, annotators, split) for split, (rows, *_) in exported.items()}, None
-    if span_labels is not None: raise ValueError('span_labels applies to exports of Label Studio and Doccano only')
+    if span_labels is not None: raise ValueError('span_labels applies only to exports of Label Studio and Doccano')
     read, column = _shape_of(first, columns, 'train'), columns[2]
     if read in (_movies, _multirc): column = 'label'
     names = {_hatexplain: list(_hate)}.get(read, named.get(column))

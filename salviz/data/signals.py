@@ -51,8 +51,8 @@ def _checked(x, split, kind, channels_last=False):
     x = _one_shape(x, split, kind)
     wanted = dict(image='[N, H, W] or [N, C, H, W]', series='[N, T, F] or [N, T]')[kind]
     if x.dtype.kind not in 'biuf' or x.ndim not in dict(image=(3, 4), series=(2, 3))[kind]:
-        raise ValueError(f'{_plurals[kind]} of {split} must be an array of numbers {wanted}, got {x.dtype} '
-                         f'{list(x.shape)}')
+        raise ValueError(f'{_plurals[kind]} of {split} must be an array of numbers with shape {wanted}, '
+                         f'got dtype {x.dtype} and shape {list(x.shape)}')
     if x.dtype == np.uint8 and kind == 'image': x = x/255.
     if kind == 'image' and x.ndim == 3: x = x[:, None]
     elif kind == 'image' and channels_last: x = np.moveaxis(x, -1, 1)
@@ -71,7 +71,8 @@ def _class_names(y, names):
     if len({*names}) < max(2, len(names)):
         problem = f'at least two distinct class names are needed, got {", ".join(names) or "none"}'
     if y.ndim != 1 or y.dtype.kind not in 'iubUSO':
-        problem = f'labels of train must be a list of names or of integers, got {y.dtype} {list(y.shape)}'
+        problem = ('labels of train must be a list of names or of integers, '
+                   f'got dtype {y.dtype} and shape {list(y.shape)}')
     check_faults(problem)
     return names
 
@@ -104,9 +105,8 @@ def _statistics(
         centre, scale = (f(x, axis=axes, dtype=np.float64, keepdims=True)[0].astype(np.float32)
                          for f in (np.mean, np.std))
     else:
-        raise ValueError("normalise must be 'z-score', 'min-max', 'none' or, "
-                         f"for {', '.join(_published)}, 'published'; "
-                         f"got {how!r}")
+        raise ValueError("normalise must be 'z-score', 'min-max', 'none' or 'published' "
+                         f"(only for {', '.join(_published)}), got {how!r}")
     return centre, np.where(scale > 0, scale, np.float32(1))
 
 # %% ../../nbs/02_data/01_signals.ipynb #015
@@ -142,7 +142,7 @@ def _split_problem(parts, xs, kind, feature_names) -> str:
         here = list(xs[name].shape[1:])
         if here != shape: return f'{_plurals[kind]} of {name} have shape {here}, but those of train have {shape}'
     if feature_names is not None and len(feature_names) != shape[-1]:
-        return f'feature_names must name {shape[-1]} channels, got {len(feature_names)}'
+        return f'feature_names must have one name for each of the {shape[-1]} channels, got {len(feature_names)}'
     return ''
 
 def _finished(parts, kind, source, labels, normalise, fractions, seed, channels_last=False, feature_names=None):
@@ -211,7 +211,7 @@ def _idx_folder(folder):
     def file(stem):
         candidates = [folder/(stem + end) for end in ('', '.gz') if (folder/(stem + end)).is_file()]
         if candidates: return _read_idx(candidates[0])
-        raise FileNotFoundError(f'{folder} has no file {stem} (.gz); name idx files as in MNIST')
+        raise FileNotFoundError(f'{folder} has no file {stem} or {stem}.gz; name idx files as in MNIST')
     stems = dict(train='train')
     if list(folder.glob('t10k-*')): stems['test'] = 't10k'
     return {split: (file(f'{stem}-images-idx3-ubyte'), file(f'{stem}-labels-idx1-ubyte'))
@@ -323,7 +323,8 @@ def _values_problem(values) -> str:
         return (f' has series of unequal length ({min(lengths)} to {max(lengths)} steps); '
                 'use a version of the data set with equal lengths')
     if len(widths) > 1 or widths == {0}:
-        return f': each line must have the same number of channels and a class, got {sorted(widths)} channels'
+        return (': each line must have the same number of channels and a class, '
+                f'got lines with {" and ".join(map(str, sorted(widths)))} channels')
     return ''
 
 # %% ../../nbs/02_data/01_signals.ipynb #037

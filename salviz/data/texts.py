@@ -306,7 +306,7 @@ def _names_problem(names, wanted, stored, labels) -> str:
     if wanted is None and stored is None and any(isinstance(x, float) for x in labels):
         return "the labels are numbers with fractions, which cannot be classes; omit task, or pass task='regression'"
     if wanted is None and (problem := _alike_problem(names)): return problem
-    if len({*names}) < len(names): return f'labels has a duplicate name: {", ".join(names)}'
+    if len({*names}) < len(names): return f'labels must not have duplicate names, got {", ".join(names)}'
     if wanted is not None and stored and len(stored) != len(wanted):
         return f'labels must name {len(stored)} classes ({", ".join(stored)}), got {len(wanted)}'
     if len(names) < 2: return f'at least two classes are needed, got {", ".join(names) or "none"}'
@@ -471,7 +471,7 @@ def _as_in_train(tables, column, rows) -> dict:
         renumbered[split] = list(map(renumber, rows[split]))
         refuse_rows([i for i, row in enumerate(renumbered[split]) if None in row], split,
                     f'the split has the classes {", ".join(names)}, but train has {", ".join(of_train or ())}; '
-                    'a label is of a class that train lacks')
+                    'labels of classes that are not in train occur')
         if renumbered[split] != rows[split] and of_train:
             warn_caller(f'{split} has the classes {", ".join(names)}, but train has {", ".join(of_train)}; '
                         f'the labels of {split} were renumbered to match train')
@@ -698,7 +698,7 @@ def _tag_lines(path):
         columns, problem = _columns(line), ''
         if not line.strip() or columns[0] == '-DOCSTART-': sentences.append([]); continue
         if len(columns) != len(model_line):
-            problem = f'has {len(columns)} columns, line {first} has {len(model_line)}: {line!r:.60}'
+            problem = f'has {len(columns)} columns, but line {first} has {len(model_line)}: {line!r:.60}'
         if len(columns) < 2 or not columns[0] or not columns[-1]:
             problem = f'must be a word and its tag, got {line!r:.60}'
         if line[0] == '#' and not (len(columns) == len(model_line) and columns[-1] in tags):
@@ -736,13 +736,15 @@ def _bio(path, word=None, tag=None):
     if word is None: word = int(counted)
     if tag is None: tag = width - 1
     if not (0 <= word < width and 0 <= tag < width and word != tag):
-        problem = problem or f' has {width} columns (from 0), so words={word}, tags={tag} are invalid'
+        problem = problem or f' has {width} columns, counted from 0, so words={word}, tags={tag} are invalid'
     check_faults(problem, path)
     done = []
     for sentence in sentences:
         extra = [(i, c) for i, c in sentence if counted and not c[0].isdecimal()] # ranges and empty nodes
         odd = [i for i, c in extra if c[tag] not in ('_', '-', 'O')]
-        if odd: problem = problem or f'line {odd[0]} has a tag for a range of words or an empty node'
+        if odd:
+            problem = problem or (f'line {odd[0]} has a tag for a range of words or an empty node; '
+                                  'only single words can have tags')
         words_only = [c for i, c in sentence if (i, c) not in extra]
         if words_only: done.append(([c[word] for c in words_only], [c[tag] for c in words_only]))
     words = [w for row, _ in done for w in row]
@@ -1268,8 +1270,8 @@ def _longest(tokenizer, max_length):
 def _warn_cut(cut, max_length):
     "Issue one warning for all truncated texts; `cut` contains the number of tokens cut from each text"
     longer = [c for c in cut if c]
-    warning = (f'{len(longer)} of {len(cut)} texts are longer than {max_length} tokens and were truncated (by at most '
-            f'{max(longer, default=0)} tokens)')
+    warning = (f'texts longer than {max_length} tokens were truncated (by at most {max(longer, default=0)} tokens): '
+               f'{len(longer)} of {len(cut)}')
     if longer: warn_caller(warning)
 
 # %% ../../nbs/02_data/00_texts.ipynb #087c
@@ -1384,8 +1386,8 @@ def answers_within(
         return [i for i, (t, span) in enumerate(zip(texts, part['answer'])) if 1 in _answer_labels(t, span)]
     complete = {split: part.select(fits(part)) for split, part in data.items()}
     total, n = (sum(map(len, parts.values())) for parts in (data, complete))
-    if n < total: warn_caller(f'removed {total - n} of {total} questions, because their answers are not within the '
-                              f'first {longest} tokens')
+    if n < total: warn_caller(f'removed questions whose answers are not within the first {longest} tokens: '
+                              f'{total - n} of {total}')
     return DatasetDict(complete)
 
 # %% ../../nbs/02_data/00_texts.ipynb #099

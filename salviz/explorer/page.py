@@ -167,7 +167,7 @@ def page_of(
     left = []
     if layers is not None: left = [f'layers other than {", ".join(map(str, layers))}']
     missing = {m['name']: len(run.recorded) - len(m['recorded']) for run, m in zip(runs, metas)}
-    left += [f'{n} recorded frames of {name}' for name, n in missing.items() if n]
+    left += [f'{n} recorded frame{"s"*(n != 1)} of {name}' for name, n in missing.items() if n]
     shipped = (f'Left out of this page: {"; ".join(left)}. Write it again with other probes=, steps= or layers=.'
                if left else '')
     carried = ''

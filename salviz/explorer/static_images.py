@@ -285,7 +285,7 @@ def _evidence_part(selection, width) -> _Part:
             if not names: raise
             notes.append(f'{e.args[0]}.')
     if len(names) > _most_evidence:
-        notes.append(f'{len(names) - _most_evidence} more arrays of evidence are not shown here.')
+        notes.append(f'Arrays of evidence that are not shown here: {len(names) - _most_evidence}.')
     half = (width - 12)/2
     rows = [[_titled(_named(view), view, half if view.form == 'map' and width >= 400 else width) for view in row]
             for row in _shelves(views, width)]
@@ -373,7 +373,7 @@ def picture(
 def _part_or_note(selection, panel, width, notes):
     "Return the part for a `panel`, or return None and add the reason to `notes`"
     try: return _part_of(panel.image, selection, width)
-    except (ValueError, KeyError) as e: notes.append(f'No {panel.name}: {e.args[0]}.')
+    except (ValueError, KeyError) as e: notes.append(f'{panel.title} is not shown: {e.args[0]}.')
 
 # panels for which only some snapshots have data; for others, no note is needed
 _needs = dict(evidence=custom_evidence, continuation=lambda s: s.info.get('continuation'),

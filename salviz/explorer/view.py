@@ -61,8 +61,8 @@ class _DescribedRuns:
     def _words(self):
         "Return the message that the page shows about omitted or unreadable frames"
         missing = len(self._plan.sizes) - len(self._plan.planned)
-        sentences = [f'{missing} of {len(self._plan.sizes)} recorded frames are left out to stay within '
-                     f'{self._plan.budget/1e6:.0f} MB; choose another example to load its steps, or use '
+        sentences = [f'To stay within {self._plan.budget/1e6:.0f} MB, this explorer leaves out {missing} of '
+                     f'{len(self._plan.sizes)} recorded frames; choose another example to load its steps, or use '
                      'Explorer(run, probes=…, steps=…, options=ExplorerOptions(budget=…)).'] if missing else []
         return ' '.join(sentences + list(dict.fromkeys(self._unreadable.values()))[:3])
 

@@ -438,8 +438,8 @@ def _column(size, head, means, deviations, stars, best):
     """Lay out a table column; `size` is the font size in points
 
     The result is a dict with the `lines` of the heading, the `means`, the text after each mean (`tails`) and the
-    `best` cells, and with the widths of the means (`left`), of the means with their tails (`numbers`) and of the
-    whole column (`width`)."""
+    `best` cells. It also contains the widths of the means (`left`), of the means with their tails (`numbers`) and of
+    the whole column (`width`)."""
     tails = [' '.join(filter(None, ['± ' + d if d else None, s])) for d, s in zip(deviations, stars)]
     left = max(text_width(m or '–', size, weight_of(b)) for m, b in zip(means, best))
     right = max((text_width(t, size) + 3 for t in tails if t), default=0)

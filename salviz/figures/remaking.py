@@ -201,8 +201,8 @@ def _called_again(recipe, path, runs, changes):
         raise ValueError(f'remake: {path} has inconsistent metadata about its creation '
                          f'({type(e).__name__}: {str(e)[:80]}); create the figure again with figure()') from None
     if not {*arguments}.isdisjoint({'source', 'kind', 'interactive'}):
-        raise ValueError(f'remake: {path} has inconsistent metadata about its creation; create the figure again with '
-                         'figure()')
+        raise ValueError(f'remake: {path} has inconsistent metadata about its creation; '
+                         'create the figure again with figure()')
     return source, kind, dict(style={}) | arguments | changes # without a recorded style, use none
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-12
@@ -234,6 +234,6 @@ def remake(
         raise FileExistsError(f'remake: {target} already exists; choose another file with to=, '
                               'or overwrite it with force=True')
     if not target.parent.is_dir():
-        raise FileNotFoundError(f'remake: the folder {target.parent} does not exist; create it, or choose another path '
-                                'with to=')
+        raise FileNotFoundError(f'remake: the folder {target.parent} does not exist; create it, '
+                                'or choose another path with to=')
     return Remade(save_figure(fig, target, text=text), fig, same, same_picture, differs)

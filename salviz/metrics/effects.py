@@ -147,8 +147,8 @@ def detectable(
     check_fraction('confidence', confidence)
     counts = np.atleast_1d(np.asarray(n, dtype=np.float64))
     if counts.ndim != 1 or not len(counts) or (counts < 1).any():
-        raise ValueError('n must be a number of pairs (at least 1), or a list with one such number per task, '
-                         f'got {n!r}')
+        raise ValueError('n must be a number of pairs (at least 1), '
+                         f'or a list with one such number per task, got {n!r}')
     freedom = counts.sum() - len(counts)
     if freedom < 1 or math.isnan(s): return math.nan
     return _quantiles(freedom, power, confidence)*s*math.sqrt((1/counts).sum())/len(counts)

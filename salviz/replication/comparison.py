@@ -55,7 +55,7 @@ def budget_seconds(
     return float(found[1])*_units[found[2] or 's']
 
 def _time_words(seconds:float) -> str:
-    if seconds < 90: return f'{seconds:.0f} seconds'
+    if seconds < 90: return counted(round(seconds), 'second')
     if seconds < 5400: return f'{seconds/60:.0f} minutes'
     return f'{seconds/3600:.1f} hours'
 
@@ -106,8 +106,8 @@ def _planned(study, trials, seeds, budget, held_out, say, left_out, seconds, wor
     say(f'compare: {counted(len(seconds), "method")}, {each}: about '
         f'{_time_words(plan.estimate)} with {"one process" if workers == 1 else f"{workers} processes"}')
     if chosen < trials:
-        say(f'compare: {chosen} instead of {trials} tuning trials, equally many for each method, because of the budget '
-            f'of {_time_words(budget)}')
+        say(f'compare: each method is tuned with {counted(chosen, "trial")} instead of {trials}, '
+            f'because of the budget of {_time_words(budget)}')
     for name, why in left_out.items(): say(f'compare: {name} is left out: {why}')
     return plan
 
@@ -223,7 +223,7 @@ class MethodComparison(_Sentences):
     ) -> ResultTable:
         "Return the means of the methods that learned, and their paired comparisons with plain fine-tuning"
         ranked = self.ranked()
-        if not ranked: raise ValueError(f'MethodComparison: no method can be ranked: {self._notes_sentence()}')
+        if not ranked: raise ValueError(f'MethodComparison: no method can be ranked. {self._notes_sentence()}')
         order = self.rows['method'].map({name: i for i, name in enumerate(ranked)})
         frame = self.rows[order.notna()].iloc[order.dropna().argsort(kind='stable').to_numpy()]
         baseline = plain_method if plain_method in ranked and len(ranked) > 1 else None
@@ -437,9 +437,11 @@ def _comparison(work, plan, tuning, final) -> MethodComparison:
             texts = {form: str(methods_text(final, form, metrics=scores, grid=False)) for form in ('markdown', 'latex')}
     total = len(work.seeds)*len(work.methods.keys() - plan.left_out.keys())
     if len(rows) < total:
-        stage, ends = ('tuning', work.ends) if final is None else ('final runs', final.ends)
-        stopped = f'Stopped in the {stage} at the budget of {_time_words(work.budget)}: '*(time.time() >= ends)
-        sentences = [f'{stopped}{len(rows)} of {total} final runs are finished.']
+        stage, ends = ('tuning', work.ends) if final is None else ('the final runs', final.ends)
+        stopped = f'Stopped during {stage}, at the end of the budget of {_time_words(work.budget)}: '
+        if time.time() < ends: stopped = ''
+        verb = 'is' if len(rows) == 1 else 'are'
+        sentences = [f'{stopped}{len(rows)} of {total} final runs {verb} finished.']
     notes = {name: note for name, spec in work.methods.items() if (note := getattr(spec, 'evaluation_note', ''))}
     tuning = {name: tuned | (dict(note=notes[name]) if name in notes else {}) for name, tuned in tuning.items()}
     return MethodComparison(rows, work.score, work.held_out, list(work.methods), plan.left_out, tuning, sentences,
@@ -453,8 +455,8 @@ def _save_unless_shorter(comparison, file, say):
     rows = len(MethodComparison.open(file).rows) if file.is_file() else 0
     if len(comparison.rows) >= rows: comparison.save(file)
     else:
-        say(f'compare: {file} still contains the earlier result with {counted(rows, "final run")}; '
-            'call compare again to finish')
+        say(f'compare: {file} still contains the earlier result with {counted(rows, "final run")}, '
+            'more than the new one has finished; call compare again to finish it')
 
 _of_every_run = dict(snapshots=0, probes=1, keep=1, progress=False, args=dict(save_only_model=True))
 

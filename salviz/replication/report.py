@@ -158,7 +158,8 @@ def _rule_words(effect) -> str:
     if effect.rule == 'no harm':
         return (f'Rule: no harm, margin {m}. Supported if the interval is above −{m}, not supported if it is below '
                 f'−{m}, otherwise inconclusive.')
-    ratio = f'The effect is the logarithm of a ratio of deviations; {m} is a ratio of {math.exp(effect.smallest):.3g}. '
+    ratio = ('The effect is the logarithm of a ratio of standard deviations; '
+             f'{m} corresponds to a ratio of {math.exp(effect.smallest):.3g}. ')
     return (f'{ratio if effect.rule == "spread" else ""}Rule: better, smallest effect of interest {m}. '
             'Supported if the interval is above 0, contradicted if it is below 0, '
             f'not supported if it contains 0 and ends below {m}, otherwise inconclusive.')
@@ -199,10 +200,10 @@ def _detectable_words(finding) -> str:
     if not finding.has_interval or not math.isfinite(v.detectable): return ''
     times = digits_of(v.detectable/e.smallest, 2)
     times = f'{times} times' if times != '1' else 'as much as'
-    what = 'the margin' if e.rule == 'no harm' else 'what would matter'
+    what = 'the chosen margin' if e.rule == 'no harm' else 'what would matter'
     size = f'{_number(v.detectable, _places(v.detectable))} ({times} {what})'
     if e.rule == 'no harm':
-        return f'With this spread, the absence of harm is shown with probability 0.8 if the margin is {size}.'
+        return f'With this spread, showing the absence of harm with probability 0.8 requires a margin of {size}.'
     return f'With this spread, a true effect of {size} is detected with probability 0.8.'
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-11
@@ -321,7 +322,7 @@ def _strip(finding) -> Markup:
     axis = Axis([0, edge, v.mean, *values])
     lanes = _pair_lanes(finding, axis) if 'd' in d else _spread_lanes(finding)
     lanes.append(_lane(last, _interval_marks(axis, finding), 'all'))
-    label = f'{_in_words(e.title)}: {_interval_words(v)}, {v.pairs} pairs'
+    label = f'{_in_words(e.title)}: {_interval_words(v)}, {_pairs_words(v.pairs)}'
     return _figure([*lanes, _axis_lane(axis)], label, kind='strip')
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-17
@@ -894,7 +895,7 @@ def headline(findings, budget) -> str:
     "Return the outcome in one sentence"
     if budget == 'quick':
         ran = len({f.claim.name for f in findings if f.word != 'not run'})
-        return f'{ran} of {len(claims)} claims of four papers, each with a few runs: numbers without verdicts.'
+        return f'{ran} of {len(claims)} claims of four papers were run a few times each, without verdicts.'
     models = '' if budget == 'full' else ' with small models'
     words = list(_claim_words(findings).values())
     counts = _counted_words(words)
@@ -936,8 +937,8 @@ def _claim_item(findings, budget) -> dict: # of the primary findings of a claim
     if len(findings) == 1 and findings[0].verdict.is_small:
         notes.append('The effect is smaller than what would matter.')
     if len(findings) == 1 and _shows_an_effect(findings[0]) and findings[0].p_holm >= .05:
-        notes.append(f'After Holm\'s correction over all effects, p is {_p_words(findings[0].p_holm)}: '
-                     'it may be chance.')
+        notes.append(f'After Holm\'s correction over all effects, p is {_p_words(findings[0].p_holm)}, '
+                     'so the effect may be due to chance.')
     return dict(paper=paper_titles[claim.paper], name=claim.name, title=claim.title, part='', numbers=numbers,
                 notes=notes)
 
@@ -1188,7 +1189,7 @@ def write_report(
     frame = rows if isinstance(rows, pd.DataFrame) else read_rows(rows, budget)
     budgets = list(dict.fromkeys(frame.budget)) if len(frame) else ['small']
     if budget is None and len(budgets) > 1:
-        raise ValueError(f'write_report: the results have several budgets, {", ".join(budgets)}; '
+        raise ValueError(f'write_report: the rows contain several budgets ({", ".join(budgets)}); '
                          'choose one with budget=')
     budget, attrs = budget or budgets[0], frame.attrs
     frame = frame[frame.budget == budget].reset_index(drop=True)

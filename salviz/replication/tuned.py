@@ -148,7 +148,7 @@ def learned(
 ) -> GateCheck:
     "Check that a condition beats a constant prediction"
     metric, better, constant = tuned_studies[study].learns
-    name = f'gain of {condition} ({study}) over a constant answer in {metric.replace("_", " ")}'
+    name = f'gain of {condition} ({study}) in {metric.replace("_", " ")} over a constant answer'
     return gain_check(name, rows[metric], rows[constant] if isinstance(constant, str) else constant, better)
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-19

@@ -104,7 +104,7 @@ expectations = { # by paper
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #259fec42
 _answers = { # {(verdict, whether the rule is "no harm"): answer}
-    ('supported', False): 'Yes: {mean} on average, at most {high}',
+    ('supported', False): 'Yes, by {mean} on average and by at most {high}',
     ('supported', True): 'Yes, within the margin of {margin}: the change is between {low} and {high}',
     ('not supported', False): 'Not by an amount that matters: at most {high}',
     ('not supported', True): 'No: the change is between {low} and {high}',
@@ -178,7 +178,7 @@ def _not_learned(study, rows) -> list: # of sentences
     by = 'task' if 'task' in runs and runs.task.notna().any() else 'study'
     for (condition, task), part in runs.groupby(['method', by]):
         check = learned(study, condition, part)
-        if not check.passed: out.append(f'In these runs ({task}): {check}.')
+        if not check.passed: out.append(f'In these runs ({task}), the {check}.')
     return out
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #cfd3490c
@@ -190,7 +190,7 @@ _redesigned = {
     'G7': 'the weighted guidance loss was eight times as large as the task loss',
     'L3': 'a single confident miss dominates the KL divergence; mass and AUC measure what the claim says',
     'D1': 'the first report trained two layers at a rate of 5e-4; now all six layers train at a tuned rate',
-    'S4': 'the two domains differ in sign, and the first report averaged them'}
+    'S4': 'the effects in the two domains differ in sign, and the first report averaged them'}
 
 def _claim_changes(first, now) -> list: # of phrases
     "Describe the differences between the first and the current test of a claim"
@@ -284,19 +284,29 @@ def _choices_frame(
     return pd.DataFrame(out, columns=['study', 'condition', 'settings', 'metric', 'score', 'tried', 'time'])
 
 def _choices_table(file):
-    lines = [(c.study, c.condition, c.settings, _measure_words(c.metric), c.tried or 'none (those of the baseline)',
+    lines = [(c.study, c.condition, c.settings, _measure_words(c.metric), c.tried or 'none (settings of the baseline)',
               '–' if c.score is None or pd.isna(c.score) else _number(c.score), c.time)
              for c in _choices_frame(file).itertuples()]
     return _table(['study', 'condition', 'settings', 'selected by', 'settings tried', 'best', 'stored at (UTC)'], lines,
                   'words', 7)
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #45849e88
+_threshold_words = { # {reason in the registry: the same as a noun phrase}
+    'the paper prints no number': 'a fixed value, because the paper reports no number',
+    'a margin; the paper prints no number': 'a margin of our choice, because the paper reports no number',
+    'a margin': 'a margin of our choice',
+    'BLEU is called comparable; a margin of two sentences in a hundred':
+        'a margin of two sentences in a hundred, because the paper only calls BLEU comparable',
+    'in the paper, the baseline with 16 layers does not converge':
+        'a fixed value, because the baseline with 16 layers does not converge in the paper'}
+
 def _effect_part(f) -> dict:
     "Return the verdict, the rule and the drawing of one effect for the template"
     s = f.sequential
     by_task = [(task, v.word, _interval_words(v), v.pairs) for task, v in f.verdicts.items() if task]
     return dict(word=f.word, name=f.effect.name, title=_in_words(f.effect.title), strip=_strip(f), by_task=by_task,
-                rule=_rule_words(f.effect), why=_in_words(f.verdict.why) if s else '', threshold_why=f.effect.why,
+                rule=_rule_words(f.effect), why=_in_words(f.verdict.why) if s else '',
+                threshold_why=_threshold_words.get(f.effect.why, f.effect.why),
                 numbers=_interval_words(f.verdict) if f.has_interval else '', confidence=_percent(f.confidence),
                 p=_p_words(f.verdict.p) if f.has_interval else '', look=_look_words(f), left_out=f.left_out,
                 pairs=_pairs_words(f.verdict.pairs), heterogeneity=_p_words(s.heterogeneity) if by_task else '',

@@ -455,7 +455,7 @@ def test_an_interrupted_table_resumes_from_its_folder(tiny_bert, tiny_tokenizer,
     pd.testing.assert_frame_equal(more.drop('gradient_norm'), whole)
     for what, other in dict(weights=dict(model=loud(tiny_bert(), seed=1)), settings=dict(unit='word'),
                             target=dict(target='gold'), flips=dict(flips=False), seed=dict(seed=1)).items():
-        with pytest.raises(ValueError, match=f'has results for another {what}; pass another folder'):
+        with pytest.raises(ValueError, match=f'has results for different values of {what}; pass another folder'):
             table(tmp_path/'kept', **other)
 
 

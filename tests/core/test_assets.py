@@ -174,7 +174,7 @@ def test_code_of_a_wrong_archive_is_never_run(tiny, tmp_path, monkeypatch):
 def test_unreachable_registry_gives_a_short_error(tiny, monkeypatch):
     for name in ('PIP_NO_INDEX', 'PIP_FIND_LINKS'): monkeypatch.delenv(name)
     monkeypatch.setenv('PIP_INDEX_URL', 'http://127.0.0.1:9/simple'); monkeypatch.setenv('NO_PROXY', '*')
-    with pytest.raises(RuntimeError, match='^cannot reach the package registry to fetch tiny-asset==1.0') as e:
+    with pytest.raises(RuntimeError, match='^cannot reach the package index to fetch tiny-asset==1.0') as e:
         fetch('tiny', quiet=True)
     assert '\n' not in str(e.value) and left() == []
 

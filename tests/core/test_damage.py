@@ -308,7 +308,7 @@ def other(tmp_path):
 def test_run_in_use_rejects_training_but_can_be_read(copy, resume, other, unbroken):
     process, before = other(copy.path), {p: p.stat().st_mtime_ns for p in copy.path.rglob('*')}
     with pytest.raises(RunInUse,
-                       match=f'is being trained by process {process.pid} on .*, since 20.*wait until it has ended'):
+                       match=f'is in use by process {process.pid} on .*, since 20.*wait until it has ended'):
         resume(copy)
     assert {p: p.stat().st_mtime_ns for p in copy.path.rglob('*')} == before
     assert Run(copy.path).damaged == [] == Run(copy.path).check()
@@ -327,7 +327,7 @@ def test_copied_folder_is_unlocked_and_a_moved_one_is_not(copy, other, tmp_path)
 
 def test_two_trainings_in_one_process_cannot_share_a_run(copy, resume):
     held = Held(copy.path)
-    with pytest.raises(RunInUse, match=f'is being trained by process {os.getpid()} on'): resume(copy)
+    with pytest.raises(RunInUse, match=f'is in use by process {os.getpid()} on'): resume(copy)
     held.release()
     assert resume(copy).finished
 

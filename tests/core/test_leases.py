@@ -197,7 +197,7 @@ no_locks = [errno.ENOLCK, errno.EOPNOTSUPP]
 def test_without_disk_locks_the_note_locks_a_run(code, tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, 'flock', failing(code))
     held = Held(tmp_path)
-    with pytest.raises(RunInUse, match=f'is being trained by process {os.getpid()} on'): Held(tmp_path)
+    with pytest.raises(RunInUse, match=f'is in use by process {os.getpid()} on'): Held(tmp_path)
     held.release()
     held.release()
     note = json.loads(sealed(held.who)) if held.who else {}
@@ -211,7 +211,7 @@ def test_locks_decide_between_hosts_of_the_same_name(tmp_path):
     held = Held(tmp_path)
     file = held.who['file']
     held.note.write_text(of_another(others['container'], since='2026', file=file))
-    with pytest.raises(RunInUse, match='is being trained by process'): Held(tmp_path)
+    with pytest.raises(RunInUse, match='is in use by process'): Held(tmp_path)
     held.release()
     Held(tmp_path).release() # as after a restart
 
@@ -224,7 +224,7 @@ def test_lease_takes_precedence_over_the_lock(elsewhere, tmp_path):
     stalled, mine = elsewhere(tmp_path/'cell', covers=[place]), Lease(tmp_path/'cell', covers=[place])
     with stalled:
         first = Held(place)
-        with pytest.raises(RunInUse, match='is being trained by process'): self_alone(place)
+        with pytest.raises(RunInUse, match='is in use by process'): self_alone(place)
         silence(stalled)
         with mine:
             second = Held(place)

@@ -269,7 +269,7 @@ def test_bits_survive_packing_in_any_shape():
     (lambda: maths.pattern_matrix('next', [1], [1]), 'occurs'),
     (lambda: maths.saliency_target([1.], [1], top_fraction=0), 'top_fraction must be above 0 and at most 1'),
     (lambda: maths.saliency_target([np.nan], [1]), 'saliency is NaN'),
-    (lambda: maths.rollout(np.ones((2, 3))), 'attention must be'),
+    (lambda: maths.rollout(np.ones((2, 3))), 'attention must have shape'),
     (lambda: maths.rollout(np.ones((1, 2, 2)), residual=2), 'residual must be between 0 and 1'),
     (lambda: maths.entropy([-.1, 1.1]), 'attention must not be negative at counted positions, got -0.1'),
     (lambda: maths.kl([.5, .5], [-1., 2.]), 'q must not be negative'),

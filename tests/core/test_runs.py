@@ -653,9 +653,9 @@ def test_arrays_of_wrong_shapes_raise_with_their_name():
                          (dict(arrays=dict(guided=np.ones(3))), r"'guided' must have shape \[L, H\]"),
                          (dict(arrays=dict(attention=np.ones((2, 2, 6, 6)), guided=np.ones((1, 3)))), 'H=2'),
                          (dict(arrays=dict(probabilities=np.ones(2))), 'C=3, got'),
-                         (dict(labels=['a']), 'labels must have one entry for each of 6 tokens'),
+                         (dict(labels=['a']), 'labels must have one entry for each of the 6 tokens'),
                          (dict(arrays=dict(own=np.ones(3)), layers=dict(own=[0, 1])),
-                          r"'own' has shape \[3\]; its layers, one per row, are \[0, 1\]"),
+                          r"'own' must have one row for each of its layers \[0, 1\], got shape \[3\]"),
                          (dict(is_special=[True]), 'is_special must'),
                          (dict(probe=1.5), 'probe must be a non-negative integer'),
                          (dict(step=True), 'step must be a non-negative integer')):

@@ -109,7 +109,7 @@ def test_codes_are_found_where_they_were():
     for around in ('{}', 'marks12345678901:{}', '{} marks1:   ', 'marks1:\n{}\n', 'marks1:a:\t\n{}'):
         assert [sheet.nickname for sheet in _read_handed(of, around.format(code))[0]] == ['ann'], around
     sheets, broken, _ = _read_handed(of, f'{code}\n'*501)
-    assert sheets == [] and broken == [('', 'has 501 codes, more than 500')]
+    assert sheets == [] and broken == [('', 'has 501 codes; at most 500 are allowed')]
 
 @pytest.mark.parametrize('make', [answers, marks, class_answers])
 def test_anything_in_any_place_of_a_file_is_left_out_and_stops_nothing(tasks, make):

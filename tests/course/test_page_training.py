@@ -265,7 +265,7 @@ def test_a_student_plays_lesson_5(browser, tmp_path, width, scheme):
         p.get_by_role('button', name=button).click()
         p.wait_for_function("name => [...document.querySelectorAll('.tc-results tbody th')].some(th => "
                             "th.textContent === name)", timeout=600_000,
-                            arg=dict(yours='the marks above', common='vandal: common words')[name])
+                            arg=dict(yours='the marks above', common='common words (vandal)')[name])
     notes = p.inner_text('.tc-notes')
     assert 'Attention on opinion words in new sentences rose' in notes
     assert 'Attention on common words in new sentences rose' in notes

@@ -311,7 +311,7 @@ def test_class_answers_are_shown_only_for_the_same_question(tmp_path):
     (tmp_path/'answers-broken.json').write_text('{"salviz')
     with pytest.warns(UserWarning, match='answers-broken.json is not JSON'): class_answers(tmp_path)
     note = answers('alice', tmp_path, [tmp_path, *pupils]).note
-    assert 'could not be read: answers-broken.json is not JSON' in note
+    assert 'Problems in the files of the class: answers-broken.json is not JSON' in note
     with pytest.raises(ValueError, match='broken.json is not JSON'): class_answers(tmp_path/'answers-broken.json')
 
 def test_a_name_is_of_one_kind():

@@ -415,7 +415,7 @@ def test_a_class_file_is_shown_after_the_reveal(opened, tmp_path):
     p.wait_for_selector('text=4 of 5')
     assert 'never: 4; bad: 1 (5 answers)' in p.inner_text('.course-predict .cr-results')
     p.set_input_files('input[type=file]', [dict(name='x.json', mimeType='application/json', buffer=b'{"no')])
-    p.wait_for_function(noted, arg='Could not read: x.json is not JSON')
+    p.wait_for_function(noted, arg='Problems: x.json is not JSON')
 
 @pytest.mark.slow
 def test_a_damaged_class_file_breaks_no_page_at_no_reload_and_the_rest_is_shown(opened, tmp_path):
@@ -632,7 +632,7 @@ def test_in_a_notebook_answers_come_from_the_kernel(page, tmp_path):
     one.reveal()
     mount(page, predictions.answers('alice', tmp_path))
     assert 'Saved to answers-alice.json.' in page.inner_text('.course-answers')
-    assert 'sure: 1' in page.inner_text('.course-answers')
+    assert 'sure (1)' in page.inner_text('.course-answers')
     with page.expect_download() as download: page.click('text=Download')
     assert download.value.suggested_filename == 'answers-alice.json'
     assert answers_of_code(page.input_value('.cr-code'))['entries']['1.x']['first']['value'] == [8]

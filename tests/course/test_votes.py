@@ -220,7 +220,7 @@ def test_the_command_line_reads_codes_in_a_chat_as_files(tmp_path, questions, mo
         assert run_class([chat], tmp_path/'out', of) == from_files
     (tmp_path/'chat.txt').write_text(f'{codes[0]}\n{codes[1][:-1]}{"0" if codes[1][-1] != "0" else "1"}')
     report = run_class([tmp_path/'chat.txt'], tmp_path/'out', of)
-    assert '1 answers: negative × 1' in report and f'code {codes[1][:24]}…: this answer code is damaged' in report
+    assert '1 answer: negative × 1' in report and f'code {codes[1][:24]}…: this answer code is damaged' in report
 
 def test_files_of_one_pupil_are_joined_in_python_as_in_the_page(page, questions):
     load_course(page, 'votes.js')
@@ -237,5 +237,5 @@ def test_files_of_one_pupil_are_joined_in_python_as_in_the_page(page, questions)
         [[one.described() for one in questions.values()], files])
     for name, count, differs in counts:
         at = lines.index(f'{name}: {questions[name].question}')
-        assert lines[at + 1].startswith(f'    {count} answers: ')
+        assert lines[at + 1].startswith(f'    {count} answer{"s"*(count != 1)}: ')
         assert lines[at + 2].startswith('    after discussion') == differs if at + 2 < len(lines) else not differs

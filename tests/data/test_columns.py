@@ -167,7 +167,7 @@ def test_token_over_several_words_has_the_mean_number_and_largest_fraction(tiny_
 def test_column_with_a_reserved_name_raises(tmp_path, tiny_bert, tiny_tokenizer, data):
     for name in ('labels', 'input_ids', 'values', 'pixel_values', 'attention_mask', 'length', 'has_rationale',
                  'example_id'):
-        with pytest.raises(ValueError, match=f"train: train has a column '{name}', which is a reserved name of the"):
+        with pytest.raises(ValueError, match=f"train: train has a column '{name}', but this name is reserved for the"):
             train(tiny_bert(), tiny_tokenizer, data.rename_column('votes', name), None, tmp_path/'no', **quick)
         own = Dataset.from_dict({'text': ['fun'], 'label': [0], name: [1]})
         with pytest.raises(ValueError, match=f"probes has a column '{name}'"):
@@ -362,7 +362,7 @@ def test_plan_states_ambiguous_axes(tmp_path, tiny_bert, tiny_tokenizer, tiny_da
         assert run.snapshot(step=0, probe=1).info['axes'] == dict(gate=['head' if axes else 'token'])
     with pytest.raises(ValueError,
                        match="^Gate: the axes of the evidence 'gate' must be 1 of head, query, key, token, class, row, "
-                       "because it has the shape"):
+                       "because its arrays have the shape"):
         train(tiny_bert(), tiny_tokenizer, tiny_data, Gate(dict(gate=('heads', 'x'))), tmp_path/'no', **quick)
 
 

@@ -320,7 +320,7 @@ def test_unknown_splits_are_ignored_with_a_warning():
     (dict(source=frame().assign(label='bad')), ValueError, 'at least two classes are needed, got bad'),
     (dict(source=frame(), labels=['good', 'fair']), ValueError,
      r"label 'bad' is not one of the classes \(good, fair\) in 10 rows of train"),
-    (dict(source=frame(), labels=['good', 'good']), ValueError, 'labels has a duplicate name'),
+    (dict(source=frame(), labels=['good', 'good']), ValueError, 'labels must not have duplicate names'),
     (dict(source=frame().assign(label=[0, 2]*10), labels=['a', 'b']), ValueError, 'label 2 is not one of the classes'),
     (dict(source=dict(train=frame(), test=frame().assign(label='awful'))), ValueError,
      r"label 'awful' is not one of the classes \(bad, good\) in 20 rows of test")])
@@ -526,9 +526,9 @@ def test_long_texts_are_truncated_with_one_warning(pairs, tokenizer):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         encoded = encode(data, tokenizer, max_length=16)
-    said = [str(w.message) for w in caught if 'texts are longer' in str(w.message)]
-    assert said == ['10 of 20 texts are longer than 16 tokens and were truncated '
-                    f'(by at most {18 if pairs else 16} tokens)']
+    said = [str(w.message) for w in caught if 'texts longer than' in str(w.message)]
+    assert said == ['texts longer than 16 tokens were truncated '
+                    f'(by at most {18 if pairs else 16} tokens): 10 of 20']
     assert all(max(part['length']) == 16 for part in encoded.values())
     for part in encoded.values():
         for row in part:
@@ -540,7 +540,7 @@ def test_long_texts_are_truncated_with_one_warning(pairs, tokenizer):
 
 def test_maximum_length_is_that_of_the_tokenizer_or_512(tokenizer):
     text = 'word '*600
-    with pytest.warns(UserWarning, match='1 of 1 texts are longer than 512'):
+    with pytest.warns(UserWarning, match='texts longer than 512 tokens were truncated .*: 1 of 1'):
         assert encode_texts([text], tokenizer)[0]['length'] == 512
     assert byte_level().model_max_length > 10**6
     with pytest.warns(UserWarning, match='longer than 512'):
@@ -706,7 +706,7 @@ def test_columns_of_words_and_tags_can_be_numbers(tmp_path):
 
 @pytest.mark.parametrize('text,reason', [
     ('EU O\n#cat X\n', 'line 2 begins with #'), ('EU O\n# sent_id = 2\nLima B-LOC\n', 'line 2 begins with #'),
-    ('New York B-LOC\nis O\n', r'line 2 has 2 columns, line 1 has 3'),
+    ('New York B-LOC\nis O\n', r'line 2 has 2 columns, but line 1 has 3'),
     ('1 O\n2 O\n\n1 B-N\n', 'the first column contains only word numbers'),
     ('1-2\tdu\tO\n', 'each line is a range of words or an empty node'),
     ('# id 1\n\n', 'has no line with a word and its tag'), ('EU\xa0O\n', 'line 1 must be a word and its tag'),
@@ -872,8 +872,8 @@ def test_targets_are_labels_and_truncated_pairs_count_once(tokenizer):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         rows = encode(Dataset.from_pandas(pairs), tokenizer, max_length=16)
-    said = [str(w.message) for w in caught if 'texts are longer' in str(w.message)]
-    assert said == ['3 of 4 texts are longer than 16 tokens and were truncated (by at most 26 tokens)']
+    said = [str(w.message) for w in caught if 'texts longer than' in str(w.message)]
+    assert said == ['texts longer than 16 tokens were truncated (by at most 26 tokens): 3 of 4']
     assert [len(row['labels']) for row in rows] == [16, 16, 3, 3]
     for row, target in zip(rows, pairs['target_text']):
         assert row['labels'] == tokenizer(text_target=target, truncation=True, max_length=16)['input_ids']

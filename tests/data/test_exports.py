@@ -76,7 +76,7 @@ def test_span_labels_choose_the_rationale(tmp_path):
     rows = by_text(load_rationales(file, label='sentiment', span_labels=['intensifier'], **splits))
     assert rows['📉📉 so dull']['rationale'] == [[3, 5]]
     assert rows['A charming film.']['rationale'] == []
-    with pytest.raises(ValueError, match='span_labels applies to exports'):
+    with pytest.raises(ValueError, match='span_labels applies only to exports'):
         import pandas as pd
         load_rationales(pd.DataFrame(dict(text=['a', 'b'], label=[0, 1], rationale=[[1], [0]])), span_labels=['x'])
 

@@ -45,7 +45,7 @@ def hate():
 
 
 def test_hatexplain_has_the_majority_label_and_all_marks(hate):
-    with pytest.warns(UserWarning, match='skipped 1 of 5 rows of train, because their annotators do not agree'):
+    with pytest.warns(UserWarning, match='skipped rows of train whose annotators do not agree on a label: 1 of 5'):
         data = load_rationales(hate)
     assert data['train'].features['label'].names == ['hatespeech', 'normal', 'offensive']
     assert data['test'].column_names == ['text', 'label', 'rationale']
@@ -178,7 +178,7 @@ def test_movie_reviews_on_the_hub_have_phrases():
                              evidences=Sequence(Value('string'))))
     rows = [dict(review='it is bad .\nvery , very bad .\n', label=0, evidences=['very bad', 'bad .', 'so bad']),
             dict(review='Fun movie\n', label=1, evidences=['Fun movie'])]
-    with pytest.warns(UserWarning, match='1 marked phrases of train, because they do not occur in their texts'):
+    with pytest.warns(UserWarning, match='ignored marked phrases of train that do not occur in their texts: 1'):
         data = load_rationales(DatasetDict({split: Dataset.from_list(rows, features=features)
                                             for split in ('train', 'validation', 'test')}))
     assert said(data['train'][0]) == ['bad .', 'very bad']
@@ -311,11 +311,11 @@ def test_spans_and_flags_are_checked_against_their_text():
     # no span crosses the boundary between texts
     assert _rationale_spans(['a b', 'c d'], [1, 1, 0, 1]) == [[0, 0, 3], [1, 2, 3]]
     assert _rationale_spans(['a b'], np.array([[0, 1]])) == [[0, 1]] and _rationale_spans(['a'], float('nan')) is None
-    for texts, rationale, message in ((['a b'], [1], 'there are 1 flags for 2 words'),
+    for texts, rationale, message in ((['a b'], [1], 'one flag for each of the 2 words'),
                                       (['a b'], [[0, 9]], 'inside a text of 3 characters'),
                                       (['a b'], [[2, 2]], 'inside a text'),
-                                      (['a', 'b'], [[0, 1]], r'\[segment, start, end\] inside a text of 1 and 1'),
-                                      (['a', 'b'], [[2, 0, 1]], 'inside a text'),
+                                      (['a', 'b'], [[0, 1]], r'\[segment, start, end\] inside texts of 1 and 1'),
+                                      (['a', 'b'], [[2, 0, 1]], 'inside texts'),
                                       (['a b'], [1, 1.5], 'a list of spans, of flags'),
                                       (['a b'], [1, -.5], 'a list of spans, of flags'),
                                       (['a b'], [1, float('nan')], 'a list of spans, of flags'),

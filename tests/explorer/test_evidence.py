@@ -325,7 +325,7 @@ def test_a_figure_shows_the_requested_layer_and_head(run):
 def test_static_images_and_exported_pages_show_evidence(run, tmp_path):
     explorer = Explorer(run, state=dict(evidence='gate'))
     texts = ' '.join(o.get_text() for o in explorer.picture().findobj(Text))
-    assert 'pull, layer 5, head 0' in texts and 'more arrays of evidence are not shown here' in texts
+    assert 'pull, layer 5, head 0' in texts and 'Arrays of evidence that are not shown here' in texts
     assert 'gate' in ' '.join(o.get_text() for o in explorer.picture('evidence').findobj(Text))
     mean = Explorer(run, state=dict(evidence='pull', entry=dict(kind='mean', heads=[[2, 1], [5, 2]])))
     assert 'pull, layer 2, head 1' in ' '.join(o.get_text() for o in mean.picture().findobj(Text))

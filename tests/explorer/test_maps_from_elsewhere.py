@@ -89,7 +89,7 @@ def test_the_attention_of_generation_is_joined():
      r'axis query of attention has size 6, but sentence 0 has 4 tokens, axis key .* 4 tokens'),
     (lambda: (maps, [*tokens, '[PAD]']), 'has size 6, but sentence 0 has 7 tokens.*one token per position'),
     (lambda: (maps[..., :5], tokens), 'axis key of attention has size 5, but sentence 0 has 6 tokens'),
-    (lambda: (maps, [tokens, tokens]), 'axis batch of attention has size 1, but there are 2 lists of tokens'),
+    (lambda: (maps, [tokens, tokens]), 'axis batch of attention has size 1, but the number of token lists is 2'),
     (lambda: ([maps[0], maps[1, :2]], tokens), 'axis heads has size 3 in layer 0 and 2 in layer 1'),
     (lambda: (np.where(maps == maps[1, 2, 3, 4], np.nan, maps), tokens),
      'NaN or infinite values, first at layer 1, head 2, query 3, key 4'),
@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_rejected_with_axis_and_size(call, message):
 
 
 @pytest.mark.parametrize('options, message', [
-    (dict(saliency=[1, 2]), 'saliency of sentence 0 must have one entry for each of 6 tokens, got 2'),
+    (dict(saliency=[1, 2]), 'saliency of sentence 0 must have one entry for each of the 6 tokens, got 2'),
     (dict(words=[0, 1]), 'words of sentence 0 must have'), (dict(labels=['a']), 'labels of sentence 0 must have'),
     (dict(steps=[1, 2, 3]), 'axis 0 of attention has size 2, but there are 3 steps')])
 def test_wrong_sizes_of_further_arguments_are_rejected(options, message):

@@ -116,7 +116,7 @@ def test_truncated_answers_raise_or_are_left_out(data, tokenizer):
     assert 0 < len(uncut) < len(part)
     with pytest.raises(ValueError, match=f'answers_within .* in {len(part) - len(uncut)} rows'):
         encode(part, tokenizer, longest)
-    with pytest.warns(UserWarning, match=f'{len(part) - len(uncut)} of {len(part)} questions, because their answers'):
+    with pytest.warns(UserWarning, match=f'questions whose answers .*: {len(part) - len(uncut)} of {len(part)}'):
         within = answers_within(datasets.DatasetDict(train=part), tokenizer, longest)['train']
     assert within['text_pair'] == [part['text_pair'][i] for i in uncut]
     with pytest.warns(UserWarning, match='were truncated'): assert len(encode(within, tokenizer, longest)) == len(uncut)

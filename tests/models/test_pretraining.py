@@ -334,7 +334,7 @@ def test_a_pretrained_model_can_be_fine_tuned_from_its_folder(task, kind, tokeni
 def test_both_kinds_of_pretraining_learn_from_real_sentences():
     data = subset(load_text('movie-sentences'), 48)['train']
     t = train_tokenizer(data['text'], 600, max_length=32)
-    with pytest.warns(UserWarning, match='texts are longer than 32'): rows = list(encode(data, t, task='masked_lm'))
+    with pytest.warns(UserWarning, match='texts longer than 32'): rows = list(encode(data, t, task='masked_lm'))
     for corrupt in (MaskTokens(t), ReplaceTokens(t, token_counts(Dataset.from_list(rows), t), fraction=.3)):
         model = small_model(corrupt.task, t, layers=1, heads=2, hidden=32, hidden_dropout_prob=0.,
                             attention_probs_dropout_prob=0.).train()

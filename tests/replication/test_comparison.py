@@ -94,7 +94,7 @@ def test_a_comparison_stops_at_its_budget_and_says_so(compared, monkeypatch):
     monkeypatch.setattr(PointStudy, '_finish', late)
     result = compared(budget='1h', say=lines.append)
     assert done == ['tuning']*4 + ['final'] and len(result.rows) == 1
-    said = 'Stopped in the final runs at the budget of 60 minutes: 1 of 4 final runs are finished.'
+    said = 'Stopped during the final runs, at the end of the budget of 60 minutes: 1 of 4 final runs is finished.'
     assert result.sentences == [said] and lines[-1] == f'compare: {said}'
     assert result.notes()['DropHead'] == 'no finished run'
     monkeypatch.undo()
@@ -136,7 +136,7 @@ def test_workers_stop_at_the_budget_and_resume(compared, monkeypatch):
     result = compared(budget='1h', run=workers)
     assert done == ['tuning']*4 + ['final'] and len(result.rows) == 1 and Inline.calls == 5
     assert result.sentences == [
-        'Stopped in the final runs at the budget of 60 minutes: 1 of 4 final runs are finished.']
+        'Stopped during the final runs, at the end of the budget of 60 minutes: 1 of 4 final runs is finished.']
     monkeypatch.undo()
     assert len(compared(budget='1h', run=workers).rows) == 4
 
@@ -182,7 +182,7 @@ def test_a_short_budget_reduces_the_trials_of_all_methods_equally(compared, monk
     shutil.rmtree(compared.folder)
     compared(budget=5.5*sum(plan['seconds'].values()), trials=5, seeds=3, say=lines.append)
     assert json.loads((compared.folder/'plan.json').read_text())['trials'] == 2
-    assert any('2 instead of 5 tuning trials, equally many for each method' in line for line in lines)
+    assert any('each method is tuned with 2 trials instead of 5, because' in line for line in lines)
     shutil.rmtree(compared.folder)
     compared(budget=5.5*sum(plan['seconds'].values())/2, trials=5, seeds=3, say=lines.append, processes=2)
     assert json.loads((compared.folder/'plan.json').read_text())['trials'] == 2

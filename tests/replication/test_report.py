@@ -196,10 +196,10 @@ def test_effects_that_may_be_chance_are_named_on_the_first_page(page_text, findi
     decided = [f for f in findings if f.effect.primary and f.word in ('supported', 'contradicted')]
     weak = [f for f in decided if f.p_holm >= .05]
     top = text_of(page_text[:page_text.index('<nav')])
-    named = re.search(r'are significant at 5 %(?:, and (.*?) may be chance)?\.', top)
+    named = re.search(r'are significant at 5 %(?:, and (.*?) may be due to chance)?\.', top)
     assert (named[1].split(', ') if named[1] else []) == [f.effect.name for f in weak]
     alone = [f for f in weak if sum(e.primary for e in f.claim.effects) == 1]
-    assert top.count('it may be chance.') == len(alone)
+    assert top.count('so the effect may be due to chance.') == len(alone)
 
 def test_the_forest_labels_both_directions_and_names_omitted_effects(page_text, findings):
     drawn = text_of(part(page_text, '<h2 id="effects">', '<table class="effects">'))

@@ -53,7 +53,7 @@ def test_findings_have_the_verdicts_of_the_protocol(file):
 
 def test_each_answer_says_what_the_verdict_allows(file, page):
     text, found = plain(page), {f.effect.name: f for f in find_tuned(file)}
-    assert f'Yes: {found["D2"].verdict.mean:.3f} on average, at most {found["D2"].verdict.high:.3f}' in text
+    assert f'Yes, by {found["D2"].verdict.mean:.3f} on average and by at most {found["D2"].verdict.high:.3f}' in text
     low, high = (f'{x:.3f}'.replace('-', '−') for x in (found['S1 text'].verdict.low, found['S1 text'].verdict.high))
     assert f'No: the change is between {low} and {high}' in text
     assert 'Not run yet with tuned settings; verdict of the first report, with one setting: inconclusive' in text

@@ -472,7 +472,7 @@ def test_empty_texts_splits_and_invalid_labels_raise(tmp_path, tiny_bert, tiny_t
 
 def test_texts_are_truncated_to_the_positions_of_the_model(
     tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
-    with pytest.warns(UserWarning, match='longer than 10 tokens and were truncated'):
+    with pytest.warns(UserWarning, match='longer than 10 tokens were truncated'):
         train(tiny_bert(max_position_embeddings=10), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0,
               **quick)
 
@@ -568,7 +568,7 @@ def test_decoder_trains_the_same_with_and_without_token_types(name, tmp_path, ti
     assert torch.equal(*ends)
 
 def test_long_texts_are_truncated_with_one_warning_that_counts_them(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
-    with pytest.warns(UserWarning, match='longer than 8 tokens and were truncated') as w:
+    with pytest.warns(UserWarning, match='longer than 8 tokens were truncated') as w:
         train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0, max_length=8, **quick)
     assert sum('of 69 texts' in str(o.message) for o in w) == 1
 

@@ -200,7 +200,7 @@ def test_a_folder_is_watched_once(watching, tmp_path, tiny_bert, tiny_tokenizer,
     watcher = watching(tiny_bert())
     with pytest.raises(FileExistsError, match='already exists, or another process .* a watched run cannot be resumed'):
         watching(tiny_bert())
-    with pytest.raises(RunInUse, match='is being trained by process'):
+    with pytest.raises(RunInUse, match='is in use by process'):
         train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', progress=False)
     watcher.finish()
     with pytest.raises(ValueError, match='cannot resume .*: method, data, settings differ'):
@@ -265,7 +265,7 @@ def test_every_task_is_watched_with_short_and_long_probes(watching, tiny_tokeniz
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         watcher = watching(model, texts=texts)
-    cut = [w for w in caught if 'longer than 64 tokens and were truncated' in str(w.message)]
+    cut = [w for w in caught if 'longer than 64 tokens were truncated' in str(w.message)]
     assert len(cut) == (len(texts) > 1)
     s = watcher.run.snapshot(0, 0)
     assert arrays | {'attention', 'saliency'} <= set(s.arrays) and s.info['task'] == task

@@ -22,7 +22,7 @@ export function classRead(set, text, source) {
     if (damaged) broken(from, `left out ${damaged} damaged entr${damaged === 1 ? 'y' : 'ies'}`);
   };
   if (count > classMostCodes) {
-    broken(source, `has ${count} codes, more than ${classMostCodes}`);
+    broken(source, `has ${count} codes; at most ${classMostCodes} are allowed`);
     return out;
   }
   const named = code => `${source ? `${source}: ` : ''}code ${[...code].slice(0, 24).join('')}…`;

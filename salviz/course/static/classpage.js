@@ -107,7 +107,7 @@ class ClassPage {
       ...unknown.flatMap((one, i) => holds(one, i) ? [] : read[i].broken.map(x => ({...x, from: one[0]})))];
     this.keep();
     const twice = readable.length - unknown.length;
-    this.draw(`Read ${fresh.length}${twice ? `; ${twice} already loaded` : ''}. `);
+    this.draw(`Newly read: ${fresh.length}${twice ? `; already loaded: ${twice}` : ''}. `);
   }
 
   keep() { this.storage.write({handed: this.handed, without: this.without}); }
@@ -132,7 +132,7 @@ class ClassPage {
   draw(first = '') {
     const m = this.merged(), n = m.sheets.length, marked = n || this.without.length;
     const students = count => `${count} student${count === 1 ? '' : 's'}`, found = [];
-    if (marked || !m.voters) found.push(`${students(n)} count${n === 1 ? 's' : ''}.`);
+    if (marked || !m.voters) found.push(`The marks of ${students(n)} count.`);
     if (m.voters) found.push(`${students(m.voters)} answered questions.`);
     setText(this.message, first + found.join(' '));
     if (!this.handed.length && !m.broken.length) { this.results.replaceChildren(); return; }
@@ -174,16 +174,16 @@ class ClassPage {
       + `${classPoint(alpha.high)})`;
     const whole = sheets.filter(sheet => sheet.marks.every(flags => flags !== null)).length;
     const parts = [elementOf('p', '', "Krippendorff's alpha ", elementOf('strong', '', value), sampled,
-      '. 1 is perfect agreement, 0 is chance.'),
-    elementOf('p', '', `${whole} of ${sheets.length} sheets contain all ${this.set.spans.length} sentences; of `
-      + 'the others, only the finished sentences count.')];
+      '. 1 means perfect agreement, 0 means agreement by chance.'),
+    elementOf('p', '', `Sheets with all ${this.set.spans.length} sentences: ${whole} of ${sheets.length}. Of the `
+      + 'others, only the finished sentences count.')];
     return elementOf('section', '', elementOf('h2', '', 'Agreement'), ...parts);
   }
 
   troubles({broken, doubled, outliers}) {
     const name = sheet => sheet.source || sheet.nickname;
     const lists = {
-      'Could not be read': broken.map(({source, reason}) => `${source || 'what was pasted'}: ${reason}`),
+      'Could not be read': broken.map(({source, reason}) => `${source || 'the pasted text'}: ${reason}`),
       'Duplicates': doubled.map(({better, other, reason}) =>
         `${reason}; ${name(better)} counts, ${name(other)} does not`),
       'Unlike the others (still counted)': outliers.map(({nickname, reason}) => `${nickname}: ${reason}`)};

@@ -4,7 +4,7 @@ import {elementOf, setText} from '../explorer/controls.js';
 import {courseButton} from './parts.js';
 import {courseClassText, courseNumber, courseTruthText, courseValueText} from './say.js';
 import {courseScore} from './score.js';
-import {courseConfidences, courseEntryOf} from './entry.js';
+import {courseConfidences, courseEntryOf, courseSureness} from './entry.js';
 import {courseIsNickname, coursePrintable} from './untrusted.js';
 
 function courseCell(name, text, ...more) {
@@ -18,7 +18,8 @@ function courseAnswerCells(about, answer, truth) {
   if (!answer) return [''];
   const score = truth === null ? '' : courseScore(about, answer.value, truth);
   const shown = score === '' ? '' : `, score ${score === null ? 'none' : courseNumber(score)}`;
-  return [courseValueText(about, answer.value), elementOf('span', 'cr-score', `${answer.confidence}${shown}`)];
+  const sure = courseSureness[answer.confidence];
+  return [courseValueText(about, answer.value), elementOf('span', 'cr-score', `${sure}${shown}`)];
 }
 
 function courseRow({about, entry, outcome}) {
@@ -40,7 +41,8 @@ function courseSureScores(rows) {
     const scores = rows.filter(row => isShown(row) && row.entry.first?.confidence === confidence)
       .map(({about, entry, outcome}) => courseScore(about, entry.first.value, outcome.truth))
       .filter(score => score !== null);
-    return scores.length ? `${confidence}: ${scores.map(score => courseNumber(score)).join(', ')}` : '';
+    const name = courseSureness[confidence];
+    return scores.length ? `${name} (${scores.map(score => courseNumber(score)).join(', ')})` : '';
   }).filter(Boolean).join('; ');
 }
 
@@ -79,7 +81,8 @@ export class CourseAnswers {
     this.nickname.addEventListener('input', () => {
       const typed = this.nickname.value.trim();
       const isWrong = typed && !courseIsNickname(typed);
-      setText(this.note, isWrong ? 'A nickname may contain letters a to z, digits, - and _.' : '');
+      const allowed = 'A nickname may contain only letters a to z, digits, - and _, and must not start with - or _.';
+      setText(this.note, isWrong ? allowed : '');
       if (courseIsNickname(typed)) this.source.page.say({nickname: typed});
     });
     return elementOf('label', 'cr-why cr-nickname', 'Nickname', this.nickname);
@@ -98,8 +101,8 @@ export class CourseAnswers {
     const {classmates, leftOut} = await courseClassAnswers(input.files), count = Object.keys(classmates).length;
     if (count) this.source.page.say({classmates});
     const questions = count === 1 ? '1 question' : `${count} questions`;
-    const found = count ? `Loaded the class answers to ${questions}.` : 'This file contains no answers.';
-    const not = leftOut.length ? ` Could not read: ${coursePrintable(leftOut.join('; '))}.` : '';
+    const found = count ? `Loaded the class answers to ${questions}.` : 'No class answers found.';
+    const not = leftOut.length ? ` Problems: ${coursePrintable(leftOut.join('; '))}.` : '';
     setText(this.note, found + not);
     input.value = '';
   }

@@ -2,6 +2,7 @@
 import {courseFits} from './score.js';
 
 export const courseConfidences = ['guess', 'think', 'sure'];
+export const courseSureness = {guess: 'a guess', think: 'I think so', sure: 'sure'};
 export const courseStates = ['open', 'committed', 'discussed', 'revealed'];
 export const courseWhyLength = 500;
 

@@ -77,7 +77,7 @@ export async function courseClassAnswers(files) {
   for (const file of files) {
     try {
       const {answers, damaged} = courseClassFile(courseParsed(await courseReadText(file)));
-      if (damaged) leftOut.push(`${file.name}: left out ${damaged} damaged entries`);
+      if (damaged) leftOut.push(`${file.name}: left out ${damaged} damaged entr${damaged === 1 ? 'y' : 'ies'}`);
       for (const [name, one] of Object.entries(answers)) {
         const of = classmates[name] ??= {...one, first: [], second: [], confidence: []};
         if (of.id !== one.id || of.kind !== one.kind) continue;   // an answer to another version of the question

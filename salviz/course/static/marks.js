@@ -143,7 +143,7 @@ class MarksView {
     const text = this.wordsOf(this.state.at)[word], marked = flags.filter(Boolean).length;
     this.cursor = word;
     if (!flags[word] && marked >= this.set.most) {
-      this.say(`${marksPlural(this.set.most, 'word')} at most; remove one first`);
+      this.say(`You can mark ${marksPlural(this.set.most, 'word')} at most; remove one mark first`);
       this.draw();
       return;
     }

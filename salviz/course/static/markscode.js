@@ -53,7 +53,8 @@ export function marksSheet(set, nickname, marks, source = '') {
 
 function marksCheckVersion(version, set, id) {
   if (version !== marksVersion)
-    throw new Error(`has version ${marksExcerpt(version)} of the marks; this salviz reads version ${marksVersion}`);
+    throw new Error(`has version ${marksExcerpt(version)} of the marks format; this version of salviz reads version `
+      + marksVersion);
   if (id !== set.id)
     throw new Error(`belongs to another set of sentences (${marksExcerpt(id)} instead of ${marksExcerpt(set.id)})`);
 }

@@ -1,5 +1,5 @@
 // A prediction card: the question, the first answer, the answer after the discussion, and the true answer.
-import {courseAnswered, courseConfidences, courseRevealed, courseWhyLength} from './entry.js';
+import {courseAnswered, courseConfidences, courseRevealed, courseSureness, courseWhyLength} from './entry.js';
 import {elementOf, setText} from '../explorer/controls.js';
 import {courseKinds} from './kinds.js';
 import {courseButton, courseId, courseKeep, courseNames, coursePlain, courseRest, courseTag} from './parts.js';
@@ -8,7 +8,6 @@ import {courseScore} from './score.js';
 
 const courseStateNames = {open: 'not answered yet', committed: 'committed', discussed: 'answered twice',
   revealed: 'revealed', skipped: 'skipped'};
-const courseSureness = {guess: 'a guess', think: 'I think so', sure: 'sure'};
 
 // Confidence: three radio buttons.
 class CourseConfidence {
@@ -149,7 +148,7 @@ export class CoursePredict {
     if (entry.state === 'revealed' && this.about.hasTruth && !outcome)
       return 'Waiting for the answer. If it does not appear, the kernel has stopped: run the cell again.';
     if (outcome?.error) return outcome.error;
-    if (entry.skipped) return 'Shown without an answer: recorded as skipped.';
+    if (entry.skipped) return 'You showed the answer without answering, so this prediction is recorded as skipped.';
     if (entry.state === 'committed' || entry.state === 'discussed') return 'Saved. You can no longer change it.';
     return '';
   }

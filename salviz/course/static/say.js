@@ -53,8 +53,8 @@ const courseDirections = {'1': 'up', '-1': 'down', '0': 'no change'};
 
 const courseScored = {
   words: (score, value, truth) =>
-    `F1 ${courseNumber(score)} (${value.filter(w => truth.includes(w)).length} of ${value.length} chosen words `
-      + 'are correct)',
+    `F1 ${courseNumber(score)} (correct words: ${value.filter(w => truth.includes(w)).length} of `
+      + `${value.length} chosen)`,
   head: score => {
     const bands = {1: 'the best head', .5: 'one of the best five', 0: 'not one of the best five'};
     return `${courseNumber(score)} (${bands[score]})`;
@@ -63,7 +63,7 @@ const courseScored = {
   order: (score, value, truth) => {
     const all = value.length * (value.length - 1) / 2, {separated} = coursePairs(value, truth);
     return score === null ? 'none: all items are tied'
-      : `Kendall’s τ ${courseNumber(score)} (${separated} of ${all} pairs are not tied)`;
+      : `Kendall’s τ ${courseNumber(score)} (pairs that are not tied: ${separated} of ${all})`;
   },
   number: (score, value, truth, {near, far, unit, step}) => {
     const bands = {1: `within ${courseNumber(near, unit, step)}`, .5: `within ${courseNumber(far, unit, step)}`,
@@ -79,7 +79,7 @@ const courseScored = {
   },
 };
 
-// Describe a score, such as 'F1 .5 (1 of 2 chosen words are correct)'.
+// Describe a score, such as 'F1 .5 (correct words: 1 of 2 chosen)'.
 export function courseScoreText({kind, options}, score, value, truth) {
   return courseScored[kind](score, value, truth, options);
 }
@@ -119,12 +119,12 @@ function courseSpread(values, {unit, step}) {
 
 // Summarise the answers of a class in one line.
 export function courseClassText(about, values) {
-  const {kind, options} = about, of = ` (${values.length} answers)`;
+  const {kind, options} = about, count = `${values.length} answer${values.length === 1 ? '' : 's'}`, of = ` (${count})`;
   if (!values.length) return 'no answers yet';
   if (kind === 'words') return courseOften(about, values.flatMap(value => value.map(word => [word])), 4) + of;
   if (kind === 'order') {
     const order = courseMeanOrder(values, options.items.length).map(({item}) => options.items[item]);
-    return `${order.join(', ')} (by mean position; ${values.length} answers)`;
+    return `${order.join(', ')} (by mean position; ${count})`;
   }
   if (kind === 'number' || kind === 'slope')
     return courseSpread(values, options) + of;

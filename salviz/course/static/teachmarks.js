@@ -3,7 +3,7 @@ import {elementOf, setText} from '../explorer/controls.js';
 import {CourseWordList} from './kinds/ask-words.js';
 import {classMerge, classRead} from './classmerge.js';
 import {courseButton, courseId} from './parts.js';
-import {courseParsed, courseReadText} from './untrusted.js';
+import {courseParsed, coursePrintable, courseReadText} from './untrusted.js';
 import {courseStored} from './storage.js';
 
 // Words to mark in a few sentences. `changed(marks)`: flags of each sentence, null without a mark.
@@ -50,6 +50,12 @@ export class TeachReaderMarks {
   lock(on) { for (const {list} of this.lists) list.lock(on); }
 }
 
+// Return [name, text] of a file; errors start with its name.
+async function teachHanded(file) {
+  const name = coursePrintable(file.name);
+  try { return [name, await courseReadText(file)]; } catch (error) { throw new Error(`${name} ${error.message}.`); }
+}
+
 // Marks that a class hands in as files or codes, those of lesson 3 in this browser, or the word list.
 export class TeachClassMarks {
   constructor({texts, set}, tell, changed) {
@@ -62,7 +68,7 @@ export class TeachClassMarks {
     Object.assign(choose, {type: 'file', multiple: true, accept: '.json,.txt'});
     choose.addEventListener('change', () => this.files(choose.files));
     this.el = elementOf('div', '', label, elementOf('div', 'cr-buttons',
-      courseButton('Use these codes', () => this.take([field.value])),
+      courseButton('Use these codes', () => this.take([['', field.value]])),
       courseButton('Use my marks from lesson 3', () => this.mine()),
       courseButton('Use the word list', () => this.lexicon())),
     elementOf('label', 'cr-code-label', 'Or choose files (marks-….json)', choose), this.message);
@@ -77,22 +83,25 @@ export class TeachClassMarks {
   }
 
   async files(files) {
-    try { this.take(await Promise.all([...files].map(courseReadText))); } catch (error) {
+    try { this.take(await Promise.all([...files].map(teachHanded))); } catch (error) {
       setText(this.message, error.message);
     }
   }
 
+  // `handed`: [file name, or '' for pasted text; text]
   take(handed) {
-    const read = handed.map(text => classRead(this.markSet, text, ''));
+    const read = handed.map(([source, text]) => classRead(this.markSet, text, source));
     const sheets = read.flatMap(one => one.sheets), broken = read.flatMap(one => one.broken);
+    const why = broken.length ? `${broken[0].source || 'the pasted text'}: ${broken[0].reason}` : '';
     if (!sheets.length) {
-      setText(this.message, `No marks found. ${broken[0]?.reason ?? 'Paste a code from lesson 3.'}`);
+      setText(this.message, `No marks found. ${broken[0]?.source ? `${why}.` : 'Paste a code from lesson 3.'}`);
       return;
     }
     const {unique, majority} = classMerge(this.markSet, sheets);
     const count = unique.length, who = count > 1 ? `The majority of ${count} people is the teacher.`
       : `The marks of ${unique[0].nickname} are the teacher.`;
-    this.use(majority, broken.length ? `${who} Not read: ${broken.length} (${broken[0].reason}).` : who);
+    const unread = broken.length ? ` Files or codes that could not be read: ${broken.length} (${why}).` : '';
+    this.use(majority, who + unread);
   }
 
   // Lesson 3 of the same folder stores its marks in this browser.

@@ -125,7 +125,8 @@ export class TeachPanel {
   // Why training cannot start, or ''.
   obstacle(name) {
     const count = this.marks?.filter(Boolean).length ?? 0, fewest = Math.min(teachFewest, this.about.marked.length);
-    if (name === 'yours' && count < fewest) return `Mark words in at least ${fewest} sentences first; so far ${count}.`;
+    if (name === 'yours' && count < fewest)
+      return `Mark words in at least ${fewest} sentences first (${count} so far).`;
     const guess = name === 'yours' ? this.guess : this.resists;
     if (guess && !guess.get()) {
       guess.radios[0].focus();
@@ -169,7 +170,7 @@ export class TeachPanel {
     const seconds = Math.max(1, Math.round((performance.now() - this.started) / 1000));
     this.busy(false);
     this.watch.finish(name);
-    this.say(`Trained in ${seconds} seconds. Move the slider to see each step again.`);
+    this.say(`Trained in ${seconds} second${seconds === 1 ? '' : 's'}. Move the slider to see each step again.`);
     const guess = name === 'yours' ? this.guess : this.resists;
     if (guess && name === 'yours') setText(this.guessed, `Your guess was: ${guess.get()}. Compare it with the table.`);
     [this.second.hidden, this.third.hidden] = [false, false];

@@ -4,7 +4,7 @@ import {courseButton} from './parts.js';
 import {teachAccuracy, teachChance, teachChart, teachOn, teachPercent} from './teachresult.js';
 import {teachRight, teachTable, teachVerdict, teachWords} from './teachresult.js';
 
-export const teachNames = {yours: 'the marks above', common: 'vandal: common words', random: 'vandal: random words'};
+export const teachNames = {yours: 'the marks above', common: 'common words (vandal)', random: 'random words (vandal)'};
 const teachShown = 3, teachMoved = .05;   // new sentences in view; a smaller change of attention counts as none
 
 export class TeachWatch {
@@ -74,8 +74,8 @@ export class TeachWatch {
     this.chart.replaceChildren(teachChart(lines, this.steps, this.step));
     const shown = Array.from({length: Math.min(teachShown, count)}, (_, i) => (this.first + i) % count);
     const kind = this.kind(this.name), at = this.runs[this.name].marks.findIndex(Boolean);
-    this.sentences.replaceChildren(elementOf('p', 'tc-legend', 'Colour and number: the fraction of attention. '
-      + 'Underlined: marked words in the training sentence, ', `${kind} words in new sentences.`),
+    this.sentences.replaceChildren(elementOf('p', 'tc-legend', 'Colours and numbers show the fraction of attention. '
+      + `Marked words are underlined in the training sentence, ${kind} words in the new sentences.`),
     this.sentence('A training sentence', this.marked[at], this.runs[this.name].marks[at], 'marked', at),
     ...shown.map(i => this.sentence('A new sentence', this.held[i], this.held[i][kind], 'held', i)));
   }

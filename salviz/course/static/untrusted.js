@@ -19,7 +19,9 @@ export async function courseReadText(file) {
   if (file.size > courseLargest) throw new Error('is larger than 1 MB');
   let bytes;
   try { bytes = await file.arrayBuffer(); } catch { throw new Error('cannot be opened'); }   // such as a folder
-  try { return new TextDecoder('utf-8', {fatal: true}).decode(bytes); } catch { throw new Error('is not in UTF-8'); }
+  try { return new TextDecoder('utf-8', {fatal: true}).decode(bytes); } catch {
+    throw new Error('is not UTF-8 encoded');
+  }
 }
 
 function courseIsObject(x) { return x !== null && typeof x === 'object' && !Array.isArray(x); }
@@ -86,10 +88,10 @@ function courseFirstAnswers(entries) {
 
 // Return the valid entries of a file and the number of invalid ones, or throw.
 function courseEntries({version, entries}, isSound) {
-  if (version !== 1) throw new Error('has an unsupported version');
+  if (version !== 1) throw new Error('has an unsupported version; only version 1 can be read');
   if (!courseIsObject(entries)) throw new Error('does not contain an “entries” object');
   const count = Object.keys(entries).length;
-  if (count > courseMostEntries) throw new Error(`has ${count} entries, more than ${courseMostEntries}`);
+  if (count > courseMostEntries) throw new Error(`has ${count} entries; at most ${courseMostEntries} are allowed`);
   const sound = courseSound(entries, isSound);
   return {sound, damaged: count - Object.keys(sound).length};
 }

@@ -56,7 +56,7 @@ class CourseNumberField {
   typed() {
     const {low, high, unit, step} = this.options, x = this.field.valueAsNumber;
     const fits = Number.isFinite(x) && x >= low && x <= high;
-    if (!fits && this.field.value) this.tell(`From ${courseInterval([low, high], {unit, step})}.`);
+    if (!fits && this.field.value) this.tell(`Type a number from ${courseInterval([low, high], {unit, step})}.`);
     this.value = fits ? courseSnap(x, this.options) : null;
     this.range.classList.toggle('cr-unset', !fits);
     if (fits) this.range.value = String(this.value);

@@ -151,7 +151,7 @@ function courseCompareOrder({items}, {first, second, truth, class: of}) {
   const el = elementOf('div', 'cr-columns', ...columns);
   const anyTied = el.querySelector('.cr-tied');
   return elementOf('div', '', el,
-    ...anyTied ? [elementOf('p', 'sv-note', '≈ overlaps with the item above: these two are tied.')] : []);
+    ...anyTied ? [elementOf('p', 'sv-note', '≈: this item overlaps with the one above, so the two are tied.')] : []);
 }
 
 export const courseOrder = {

@@ -56,11 +56,11 @@ export class CourseWordList {
 
   toggle(i) {
     if (this.locked) return;
-    const {most, words} = this.options, word = words[i], plural = most === 1 ? '' : 's';
+    const {most, words} = this.options, word = words[i];
     if (this.chosen.has(i)) this.chosen.delete(i);
     else if (most === 1) this.chosen = new Set([i]);
     else if (this.chosen.size < most) this.chosen.add(i);
-    else return void this.tell(`${most} word${plural} at most; remove one first.`);
+    else return void this.tell(`You can choose ${most} words at most; remove one first.`);
     const value = [...this.chosen].sort((a, b) => a - b);
     this.tell(`${word} ${this.chosen.has(i) ? 'chosen' : 'removed'}, ${value.length} of ${most}.`);
     this.draw();
