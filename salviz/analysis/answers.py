@@ -169,7 +169,7 @@ def _inputs(model, processor, image, prompt) -> dict:
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an22
 def _continued(inputs, ids) -> dict:
-    "Return `inputs` extended by the answer; the tensor `ids` [1, n] contains the tokens of prompt and answer"
+    "Return `inputs` extended to the prompt and the answer, whose tokens are in the tensor `ids` [1, n]"
     n, out = inputs['input_ids'].shape[1], {}
     for name, x in inputs.items():
         if x.shape == (1, n):
@@ -196,7 +196,7 @@ def _tower_problem(model, parts) -> str: # '' if there is none
     return ''
 
 def _generated(model, processor, inputs, generate) -> torch.Tensor: # int64 [1, n]
-    "Return the tokens of the prompt and the answer; image tokens are never generated"
+    "Return the tokens of the prompt and the generated answer, which contains no image tokens"
     settings = generate if isinstance(generate, dict) else dict(max_new_tokens=generate, do_sample=False)
     tokenizer = processor.tokenizer
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
@@ -206,7 +206,7 @@ def _generated(model, processor, inputs, generate) -> torch.Tensor: # int64 [1, 
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an25
 class _Pass:
-    "Logits and attention of one pass of a vision-language model over the prompt and the answer"
+    "Logits and attention of one forward pass of a vision-language model over the prompt and the answer"
     def __init__(self, model, parts, inputs, has_tower, needs_gradient):
         with torch.set_grad_enabled(needs_gradient), observe(parts.language) as language:
             if has_tower:
@@ -306,7 +306,7 @@ def explain_answer(
 _largest_side = 448 # pixels of the stored image
 
 def _thumbnail(image) -> np.ndarray: # uint8 [height, width, 3]
-    "Return every k-th pixel of `image`, so that no side has more than `_largest_side` pixels"
+    "Subsample `image` so that neither side has more than `_largest_side` pixels"
     step = -(-max(image.shape[:2])//_largest_side)
     return np.ascontiguousarray(image[::step, ::step])
 

@@ -55,7 +55,7 @@ _mention_kinds = dict(pronominal=('subject', 'object', 'possessive'), nominal=('
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #009
 def _phrases(rng, kind, gender, place) -> list: # of 4 str
-    """Draw four noun phrases, with the phrase of the requested gender at the index `place`
+    """Draw four noun phrases, of which the one at index `place` has the requested gender
 
     No other phrase has this gender, unless the phrases are proper names."""
     if kind == 'proper':
@@ -118,7 +118,7 @@ def antecedent_sentences(
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #015
 def _data_problem(data) -> str:
-    "Return the reason why `data` cannot be used for the test (such as missing columns), or '' if it can"
+    "Return the reason why `data` is not valid for the antecedent test, such as missing columns, or '' if valid"
     needed = ('text', 'mention', 'antecedent', 'candidates')
     columns = getattr(data, 'column_names', None)
     if columns is None or isinstance(data, dict):
@@ -140,7 +140,7 @@ def _data_problem(data) -> str:
     return ''
 
 def _check_antecedents(data, candidates='words'):
-    "Raise a `ValueError` if `data` cannot be used for the test, or if `candidates` is invalid"
+    "Raise a `ValueError` if `data` is not valid for the antecedent test, or if `candidates` is invalid"
     check_choice('candidates', candidates, ('words', 'mentions'))
     check_faults(_data_problem(data))
 
@@ -174,7 +174,7 @@ def _selected(
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #023
 def _rule_scores(row, candidates) -> dict: # {rule: score}
-    "Return the scores of the trivial rules for one sentence"
+    "Return the score of each trivial rule, such as the nearest noun, for one sentence"
     text = row['text']
     spans = find_words(text)
     roles, words = _word_roles(row, spans), [text[a:b].lower() for a, b in spans]

@@ -78,7 +78,7 @@ def _row_mean(
     x,      # [batch, heads, query]
     counts, # bool [batch, query]
 ) -> torch.Tensor: # float64 [batch, heads] on the CPU; NaN for an example without counted rows
-    "Return the mean of `x` over the query rows selected by the mask `counts`"
+    "Return the mean of `x` over the query rows that are True in `counts`"
     counts = counts[:, None, :]
     total = torch.where(counts, x, 0.).sum(-1).cpu().double()
     return total / torch.where(counts.sum(-1) > 0, counts.sum(-1), torch.nan).cpu()
@@ -90,7 +90,7 @@ def _cell_fraction(
     allowed, # bool [batch, query, key]
     rows,    # bool [batch, query]
 ) -> torch.Tensor: # [batch, heads]
-    """Return the fraction of attention on the keys selected by the mask `cells`
+    """Return the fraction of attention on the keys of one category
 
     It is averaged over the selected `rows` that may attend to at least one of these keys."""
     cells = cells & allowed
@@ -101,7 +101,7 @@ def _entropies(
     A, allowed, rows,
     # {'entropy' in nats, 'normalised_entropy' relative to ln(allowed keys)}, each [batch, heads]
 ) -> dict:
-    "Return the mean entropy of the attention rows, and its normalised value over rows with several allowed keys"
+    "Return the mean entropy of the attention rows, and the mean normalised entropy of rows with several keys"
     nats, keys = -torch.xlogy(A, A).sum(-1), allowed.sum(-1) # keys that are not allowed have weight 0
     most = torch.where(keys > 1, keys, 2).to(A).log()[:, None]
     return dict(entropy=_row_mean(nats, rows), normalised_entropy=_row_mean(nats/most, rows & (keys > 1)))
@@ -242,7 +242,7 @@ def head_table(
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #038
 def _sizes(model, batch, target, size, scaled):
-    "Yield an array for each example of `batch`, with the gradient of each ordinary token, pixel or cell"
+    "Yield an array for each example of `batch`, with one gradient value per ordinary token, pixel or cell"
     text = what_is_read(batch) == 'input_ids'
     method = {True: 'gradient_norm', False: 'gradient'}[text]
     saliency = input_saliency(model, batch, method, score_target(model, batch, target)).cpu().double().numpy()

@@ -55,7 +55,7 @@ def _one_by_one(values, count):
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #006b
 def _unit_values(v, real, positions, words, unit, i):
-    "Return the value of each unit in example `i`, and the unit of each position; the mask `real` excludes padding"
+    "Return the value of each unit in example `i`, and the index of the unit at each position"
     per_word = unit == 'word' and v.ndim == 1 and len(v) == words.max() + 1
     if v.ndim != 1 or not per_word and len(v) not in (real.sum(), len(real)):
         of_words = f', or one for each of its {words.max() + 1} words'*(unit == 'word')
@@ -77,7 +77,7 @@ def _unit_ranks(
     unit='token',     # or 'word'
     ranking='signed', # highest values first, or 'magnitude': highest magnitudes first
 ) -> tuple: # (int64 [batch, n], -1 where a position has no rank; number of units of each example, int64 [batch])
-    "Return the rank of each position's unit, highest value first, and the number of units in each example"
+    "Return the rank of each position's unit by value or magnitude, and the number of units in each example"
     check_choice('unit', unit, ('token', 'word'))
     check_choice('ranking', ranking, ('signed', 'magnitude'))
     lacking, problem = {*dict(token=['is_special'], word=['is_special', 'word_ids'])[unit]} - {*batch}, ''
@@ -119,7 +119,7 @@ def _fraction_counts(
     units,  # number of units of each example, int [batch]
     fractions, # above 0 and up to 1
 ) -> np.ndarray: # int64 [batch, fractions]
-    "Convert `fractions` to numbers of units, rounded up to at least one"
+    "Convert `fractions` to numbers of units, rounded up and at least 1"
     fractions = np.asarray(fractions, dtype=np.float64)
     _check_fractions('fractions', fractions, zero=False)
     return np.maximum(1, np.ceil(np.asarray(units)[:, None] * fractions - 1e-9).astype(np.int64))
@@ -168,7 +168,7 @@ def _class_probabilities(model, inputs):
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #016c
 def _fill(model, replacement, mask_token_id, mean):
-    "Return the token id or the embedding that replaces removed tokens"
+    "Return the token id and the embedding that replace removed tokens; one of the two is None"
     size, dim = source_stack(model).get_input_embeddings().weight.shape
     if replacement == 'mask':
         whole = isinstance(mask_token_id, (int, np.integer)) and not isinstance(mask_token_id, bool)
@@ -370,7 +370,7 @@ def decision_flip(
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036
 def _named(methods, target) -> dict: # {name: name of an attribution, its options, or arrays}
-    "Return `methods` (names, or a dictionary with names, options or arrays) as a dictionary that includes 'random'"
+    "Convert `methods` (names, or a dictionary of names, options or arrays) to a dictionary that includes 'random'"
     named = methods_by_name(methods)
     named.setdefault('random', 'random')
     if isinstance(target, str) and target == 'each':
@@ -473,7 +473,7 @@ def faithfulness_data(
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #037
 def _means(measured, names):
-    "Return the mean of each named array per method over examples with a value; warn about the other examples"
+    "Average each named array over the examples without NaN, per method; warn about the excluded examples"
     gone = sorted({int(i) for f in measured.values() for n in names for i in np.argwhere(np.isnan(f[n]))[:, 0]})
     if gone:
         rows = ', '.join(map(str, gone[:10])) + ', …'*(len(gone) > 10)

@@ -23,7 +23,7 @@ def _most_tokens(model, tokenizer, rows) -> int:
     return min(2*longest, longest_input(model, tokenizer) - 1)
 
 def _written(ids, end, start) -> list:
-    "Return the tokens in the row `ids` after the start token, up to and including the first end token, if any"
+    "Return the token ids of a row without the start token, up to and including the first end token, if any"
     ids = ids.tolist()
     if ids[0] == start: ids = ids[1:]
     if end in ids: return ids[:ids.index(end) + 1]

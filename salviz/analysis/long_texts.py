@@ -85,7 +85,7 @@ class Overview(NamedTuple):
     bounds:np.ndarray # int [side + 1]: bounds of the cells at the finest level
 
 class _Chunks:
-    "The attention rows of each layer, computed in chunks"
+    "Base class that computes attention rows in chunks of queries"
     @property
     def layers(self) -> list: return list(self.calls)
 
@@ -122,7 +122,7 @@ class _Chunks:
 
 # %% ../../nbs/09_analysis/11_long_texts.ipynb #f6bb0ed6
 class _Pooled(_Chunks):
-    "Pooled attention weights, computed from a few queries at a time"
+    "Base class that computes pooled attention weights from a few queries at a time"
     def _largest(self, layer, head, like):
         "Return the largest score and the largest weight of each query, [2, tokens] with NaN where they are unknown"
         found = self.largest.get((layer, head), like.new_empty(2, 0))
@@ -154,7 +154,7 @@ class _Pooled(_Chunks):
         left, right, # bounds of the keys
         pools,       # one or both of 'maximum' and 'sum'
     ) -> list: # {pool: [cells, keys]} for each entry of `rows`
-        "Pool the attention rows of a head into cells, for each entry of `rows`"
+        "Pool the attention rows of a head into cells, once for each set of bounds in `rows`"
         device, keys = self.calls[layer].query.device, right - left
         found = [{pool: torch.zeros(len(b) - 1, keys, device=device) for pool in pools} for b in rows]
         for start, stop in self._chunks(min(b[0] for b in rows), max(b[-1] for b in rows)):
@@ -184,7 +184,7 @@ class _Pooled(_Chunks):
 
 # %% ../../nbs/09_analysis/11_long_texts.ipynb #1edda494
 class _Statistics(_Pooled):
-    "Statistics of heads, computed from a few queries at a time"
+    "Base class that computes statistics of heads from a few queries at a time"
     def statistics(self) -> dict: # {statistic: float64 [layers, heads]}; NaN without ordinary tokens
         "Compute the statistics of all heads in chunks, averaged over ordinary tokens; see `head_statistics`"
         special, found = torch.as_tensor(self.is_special), []
@@ -223,7 +223,7 @@ class _Finest:
         self.same = max(0, int((self.bounds[:n] == before.bounds[:n]).cumprod().sum()) - 1) if n else 0
 
     def pooled_keys(self, part:dict) -> dict: # {pool: [row cells, key cells]}
-        "Pool the keys of `part` {pool: [row cells, keys]}, in which the rows are already pooled"
+        "Pool the keys of the maps in `part` {pool: [row cells, keys]}, whose rows are already pooled"
         return {pool: pooled(x.T.contiguous(), self.bounds, pool).T.cpu() for pool, x in part.items()}
 
     def overview(self, heads) -> Overview:
@@ -369,7 +369,7 @@ class _Generation:
         self.options = dict(use_cache=True) | ({'logits_to_keep': 1} if 'logits_to_keep' in names else {})
 
     def read(self, ids:list):
-        "Run the model on the tokens `ids`, which follow the tokens of earlier calls"
+        "Run the model on the token `ids`, which follow the tokens of earlier calls"
         found, inputs = {}, dict(input_ids=torch.tensor([ids], device=device_of(self.model)), **self.options)
         if self.cache is not None: inputs['past_key_values'] = self.cache
         with undisturbed(self.model): out = attention_calls(self.model, inputs, found.__setitem__)
@@ -399,7 +399,7 @@ def _first_pass(model, tokenizer, aligned, generate, longest) -> tuple: # see `e
     return text, _continuation(model, tokenizer, generation, text, aligned.word_ids)
 
 def _words_at(text:str, ends:list) -> np.ndarray: # int [tokens]; -1 outside words
-    "Return the index of the word in which each token begins, given the `ends` of all tokens, preceded by 0"
+    "Return the index of the first word that each token overlaps; `ends` contains 0 and the end of each token"
     spans, offsets = [(0, a, b) for a, b in find_words(text)], np.stack([ends[:-1], ends[1:]], 1)
     return touched_words((text,), spans, offsets, np.zeros(len(offsets), int))[0]
 

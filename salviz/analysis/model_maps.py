@@ -437,7 +437,7 @@ def _half_note(maps) -> str:
 def _snapshot(number, read, attention, reply, probabilities, names, model, notes, **more) -> Snapshot:
     """Create the snapshot of one forward pass
 
-    The fields of the snapshot are in the dictionary `read`, and further entries of its `info` are in `more`."""
+    Further fields of the snapshot are passed in `read`, and further entries of its `info` in `more`."""
     info = dict(args={}, seed=0, drawn_step=0, example_id=number, model=model, explains=reply.explains,
                 notes=notes + reply.notes, **more)
     if reply.token_predictions: info |= dict(task='question_answering', token_predictions=reply.token_predictions)
@@ -512,7 +512,7 @@ def _token_facts(
 def _saliency_of_each(
     model, inputs, score, start, saliency, steps, baseline,
 ) -> tuple: # ({name: array}, {name: layers}, notes)
-    "Compute the saliency of all tokens for the logit of each generated token; these tokens begin at position `start`"
+    "Compute the saliency of all tokens for the logit of each generated token, from position `start` on"
     ids, method = inputs['input_ids'][0], attribution_named(saliency)
     steps = _path_steps(saliency, len(ids), steps)
     options = {k: v for k, v in dict(steps=steps, baseline=baseline).items() if k in method.options}
@@ -748,7 +748,7 @@ def _read_images(
     model,
     images, # array, tensor or list of them, or rows of a data set
 ) -> tuple: # (float32 [n, channels, height, width], labels or None, names of the classes or None)
-    "Return the images as the array that `model` reads, with labels and class names; raise a ValueError if invalid"
+    "Return the images as an array for `model`, with labels and class names; raise a ValueError for invalid images"
     x, labels, names = _columns_of(images)
     if hasattr(x, '__len__') and len(x) > _most_images and np.ndim(x[0]) in (0, 3):
         raise ValueError(f'{len(x)} images at once are too many, because each needs the maps of all heads; pass at '
@@ -788,7 +788,7 @@ def _labels_of(
     labels,  # labels of the data: numbers, or None
     of_data, # names of these labels, or None
 ) -> tuple: # (a class index or None for each of `count` images, notes)
-    "Convert the labels of images to class indices of the model, by class name"
+    "Convert the labels of images to class indices of the model, with a note if the classes do not match"
     if named is not None:
         if hasattr(named, 'shape'): named = _array(named).tolist()
         each = _each(named, count, 'labels', 'image')
@@ -872,7 +872,7 @@ _turn = threading.Lock() # held by the computation that is running
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0392b
 class _BackgroundThread:
-    "A computation (`self._work`) in a separate thread, with progress and subscribers"
+    "Base class of computations in a background thread, with progress and subscribers; subclasses define `_work`"
     unit = 'pass' # unit of `step` and `total`
     def __init__(self, model):
         self.step, self.stage, self.error, self.seconds_left = 0, '', None, None
@@ -923,7 +923,7 @@ class _BackgroundThread:
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0394
 class _CapturePasses(_BackgroundThread):
-    "Background computation of everything that a `Capture` requests, with progress counted in forward passes"
+    "Base class of `BackgroundAttribution` that counts forward passes and records which results are missing"
     def __init__(self, run, capture):
         super().__init__(capture.model)
         self.run, self._capture = run, capture

@@ -64,12 +64,12 @@ _activations = 'gelu', 'gelu_new', 'relu'
 
 # %% ../../nbs/09_analysis/09_quantised_model.ipynb #pm4edd06
 def _activation(config) -> str:
-    "Return the name of the activation function in `config`, whose key differs between models"
+    "Return the name of the activation function in `config`, which models store under different keys"
     names = 'hidden_act', 'activation_function', 'activation'
     return next((name for key in names if isinstance(name := getattr(config, key, None), str)), '')
 
 def _model_faults(model, tokenizer): # generator of str
-    "Yield each reason why the engine cannot run the model"
+    "Yield each reason why the model cannot run in a web page"
     config, name = model.config, type(model).__name__
     if config.model_type not in _layouts:
         yield f'{name} has the unsupported model type {config.model_type!r}; supported: {", ".join(_layouts)}'
@@ -121,7 +121,7 @@ def _state_of(model) -> dict: # {name: float32 array}
     return out
 
 def _named_weights(model, layout) -> dict: # {name in the engine: array}
-    "Return the weights of `model` under the names that the engine uses"
+    "Return the weights of `model` under the names that the engine in the web page uses"
     state, out = _state_of(model), {}
     def add(name, module):
         for part in ('weight', 'bias'):
@@ -136,7 +136,7 @@ def _named_weights(model, layout) -> dict: # {name in the engine: array}
 
 # %% ../../nbs/09_analysis/09_quantised_model.ipynb #pm48c9c9
 def _engine_config(model, layout) -> dict:
-    "Return the description of the model that the engine reads"
+    "Return the description of the model for the engine that runs it in a web page"
     config = model.config
     eps = getattr(config, 'layer_norm_eps', getattr(config, 'layer_norm_epsilon', 1e-12))
     return dict(layers=config.num_hidden_layers, heads=config.num_attention_heads, hidden=config.hidden_size, eps=eps,

@@ -54,19 +54,19 @@ _sallm_settings = ('saliency target target_positions steps top_fraction binarise
                    'layers heads per_head rows').split()
 
 def _uniform_kl(target, counts) -> torch.Tensor: # float64 [batch]
-    """Return the KL divergence of uniform attention from `target` [batch, tokens]
+    """Return the KL divergence between `target` [batch, tokens] and uniform attention
 
-    Uniform attention covers the tokens selected by the mask `counts`."""
+    Uniform attention covers the tokens that are True in `counts`."""
     t = torch.where(counts, target.double(), 0.)
     return torch.xlogy(t, t).sum(-1) + counts.sum(-1).clamp(min=1).double().log() * t.sum(-1)
 
 def _mass(attention, target, counts) -> torch.Tensor: # float64 [batch]
-    "Return the fraction of `attention` on tokens with a positive `target`, among the tokens selected by `counts`"
+    "Return the fraction of `attention` on tokens with a positive `target`, among the tokens in the mask `counts`"
     a = torch.where(counts, attention.double(), 0.)
     return torch.where(target > 0, a, 0.).sum(-1)/a.sum(-1)
 
 def _auc(attention, target, counts) -> torch.Tensor: # float64 [batch], NaN without unmarked tokens
-    "Return the probability that a marked token receives more attention than an unmarked one; ties count half"
+    "Return the probability that a marked token (`target` > 0) gets more attention than another; ties count half"
     marked, unmarked = counts & (target > 0), counts & ~(target > 0)
     gap = (attention[:, :, None] - attention[:, None]).sign().double()/2 + .5
     pairs = (marked[:, :, None] & unmarked[:, None]).double()
@@ -119,7 +119,7 @@ def target_divergences(
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-10
 # -> (float64 [batch], attention [batch, tokens], target [batch, tokens], bool [batch, tokens])
 def _divergence(model, method, batch) -> tuple:
-    "Return the divergence of the attention from the method's target, the attention, the target and a token mask"
+    "Return four tensors: the divergence between attention and target, the attention, the target and a token mask"
     with undisturbed(model), torch.no_grad():
         plan = method.plan(unwrapped(model), batch, None)
         with observe(model, list(plan.layers), rows=plan.rows) as maps: outputs = model(**model_inputs(batch, model))

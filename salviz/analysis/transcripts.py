@@ -104,7 +104,7 @@ def _generated(model, name, values, ids, count) -> list:
 _precisions = torch.float64, torch.float64, torch.float32 # of self-attention, cross-attention, encoder
 
 class _DecoderPass:
-    "Logits and attention of one pass over the input and the answer, with gradients on request"
+    "Logits and attention of one forward pass of an encoder-decoder model, with gradients on request"
     def __init__(self, model, name, values, ids, needs_gradient):
         with torch.set_grad_enabled(needs_gradient), _eager(model):
             out = model(**{name: values}, decoder_input_ids=torch.tensor([ids], device=values.device),

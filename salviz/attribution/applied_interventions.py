@@ -25,7 +25,7 @@ from ..models.loading import device_of, pooled_rows, undisturbed
 
 # %% ../../nbs/04_attribution/11_applied_interventions.ipynb #4deac9d8
 def _words_of(word_ids, saliency) -> list: # of dicts: first token, number of pieces, block, saliency
-    "Return the words of a text; special tokens (`word_ids` -1) separate blocks"
+    "Return the words of a text and their saliency; each special token (`word_ids` of -1) starts a new block"
     words, block = [], 0
     for i, word in enumerate(word_ids):
         if word < 0: block += 1; continue
@@ -145,7 +145,7 @@ def _pattern_rows(one, name, batch, plain, allowed, saliency, tokenizer) -> np.n
 
 # %% ../../nbs/04_attribution/11_applied_interventions.ipynb #f3812671
 def _remaining(allowed, drop) -> np.ndarray: # bool [n, n]
-    "Remove the positions to drop from the allowed positions, except in rows that would lose all their keys"
+    "Remove the positions in `drop` from the `allowed` positions, except in rows that would lose all their keys"
     left = allowed & ~drop
     return np.where(left.any(-1, keepdims=True), left, allowed)
 

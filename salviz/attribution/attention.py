@@ -74,7 +74,7 @@ def _cast_to(dtype, inputs:dict):
 def _gradients_of_maps(score, maps, use) -> dict: # {layer: result of `use`}
     """Differentiate a score with respect to each of the `maps`, and return the results of `use(layer, gradient)`
 
-    The backward pass calls `use` layer by layer and releases each map afterwards."""
+    The backward pass calls this function layer by layer and releases each map afterwards."""
     results, (lowest, *others) = {}, maps.layers
     def reached(l, gradient): results[l] = use(l, gradient)
     for l in others: maps[l].register_hook(partial(reached, l))

@@ -131,7 +131,7 @@ _unsupported = dict.fromkeys('''Attribution GradientAttribution PerturbationAttr
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #021
 class _Score(nn.Module):
-    "The score of one target of a `Reading` at points near its input"
+    "Module that computes the score of one target of a `Reading` at the points that it receives"
     def __init__(self, reading, target:int, real=None, is_recomputed=False):
         super().__init__()
         # the embeddings as a layer; LRP has a rule for Dropout, but none for Identity
@@ -163,7 +163,7 @@ def _last_convolution(model):
     return ([m for m in model.modules() if isinstance(m, nn.Conv2d)] or [None])[-1]
 
 def _layer_of(score, layer):
-    "Return the module of the model that `layer` (a name, a module or None) denotes"
+    "Resolve `layer` (a name, a module or None) to a module of the model"
     reading, named = score.reading, dict(source_stack(score.model).named_modules(remove_duplicate=False))
     whole, fault = dict(score.model.named_modules(remove_duplicate=False)), ''
     if layer is None: found = score.entry if reading.is_text else _last_convolution(score.model)
@@ -432,7 +432,7 @@ def _cells(recipe, score, values) -> torch.Tensor: # [rows, n], [rows, height, w
     return reduced(reading.name, values, torch.ones_like(values))
 
 def _option_fault(recipe, score, x, options) -> str: # '' if there is none
-    "Return the reason why `options` are invalid or why there are too many features"
+    "Return the reason why `options` are invalid or there are too many features, or '' if there is none"
     if recipe.name == 'NeuronConductance' and options['neuron_selector'] is None:
         return ('captum.NeuronConductance requires the position of a neuron in the output of the layer; '
                 'pass neuron_selector=, such as (0, 3)')
@@ -481,7 +481,7 @@ def _product(passes:str, options, tokens) -> int:
     return math.prod(map(factor, passes.split(' × ')))
 
 class _CaptumProperties(Attribution):
-    "The properties of a Captum attribution, derived from its recipe and its options"
+    "Base class that derives the properties of a Captum attribution from its recipe and its options"
     @property
     def options(self) -> dict:
         "The options of the attribution and their values"
@@ -657,7 +657,7 @@ def _passes_here(entry) -> str:
     return 'steps' if 'steps' in entry.options else str(entry.copies)
 
 def _tasks_for(inputs) -> str:
-    "Return the tasks whose models read one of the `inputs`"
+    "Return the comma-separated names of the tasks whose models read one of the `inputs`"
     kinds = [_kinds_of_inputs[name] for name in inputs]
     return ', '.join(name for name, task in tasks.items() if task.modality in kinds)
 

@@ -38,14 +38,15 @@ def _moving(x) -> bool:
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #035b
 def _halves(x, which=None):
-    """Replace each half of `x` by one of the two halves or by their mean
+    """Replace each half of `x` with one of the two halves or with their mean
 
-    `which=0` selects the half of the input, `which=1` the half of the baseline, and `which=None` the mean."""
+    `which=0` selects the half that belongs to the inputs, `which=1` the half that belongs to the baselines, and
+    `which=None` the mean."""
     pair = x.detach().chunk(2)
     return torch.cat([(pair[0] + pair[1]) / 2 if which is None else pair[which]] * 2)
 
 def _secant(y, z, slope):
-    "Return (change in `y`)/(change in `z`) from baseline to input, or the mean `slope` where `z` hardly changes"
+    "Return the secant slope of `y` over `z` from baseline to input, or the mean `slope` where `z` hardly changes"
     (ya, yb), (za, zb) = y.detach().chunk(2), z.detach().chunk(2)
     flat = (za - zb).abs() < torch.finfo(z.dtype).eps**.5 * torch.maximum(za.abs(), zb.abs()).clamp(min=1e-3)
     change = torch.where(flat, _halves(slope).chunk(2)[0], (ya - yb) / torch.where(flat, 1., za - zb))
@@ -53,7 +54,7 @@ def _secant(y, z, slope):
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #035c
 def _rescaled(f, z):
-    "Apply `f` elementwise to `z`, with the secant as its derivative"
+    "Apply `f` elementwise to `z`, with the slope of the secant as its derivative"
     with torch.enable_grad():
         at = z.detach().requires_grad_()
         y = f(at)
@@ -107,7 +108,7 @@ def _layer_norm(x, shape, weight=None, bias=None, eps=1e-5):
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #040
 def _attend(query, key, value, attn_mask=None, dropout_p=0., is_causal=False, scale=None, enable_gqa=False):
-    "Compute scaled dot-product attention with the rules for products and softmax"
+    "Compute scaled dot-product attention with DeepLIFT's rules for products and softmax"
     groups = query.shape[-3] // key.shape[-3]
     if groups > 1: key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
     scores = _product(query, key.transpose(-1, -2), torch.matmul) * (query.shape[-1]**-.5 if scale is None else scale)
@@ -140,7 +141,7 @@ def _recurrent(x, states, weights, has_biases, layers, dropout, training, bidire
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #040c
 def _max_pooled(dims, z, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
-    """Compute max pooling over the last `dims` axes
+    """Compute max pooling over the last one or two axes (their number is `dims`)
 
     Attribute the change from baseline to input to the position of the larger maximum, in equal parts if there are
     ties."""

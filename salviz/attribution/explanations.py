@@ -113,7 +113,7 @@ def _settled_options(method, options:dict) -> dict:
     return settled
 
 def _with_seed(options:dict, seed:int) -> dict:
-    "Return the options with the seed that was used: the one in the options or, if there is none, the argument"
+    "Add `seed` to the options, unless they already contain a seed"
     return options | dict(seed=seed if options.get('seed') is None else options['seed'])
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #9dce5bb2

@@ -127,7 +127,7 @@ def whole(x) -> bool:
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #ct-2
 def _index_of(model, task, x, tokenizer) -> tuple: # (index or None, fault)
-    "Return (index, '') for the class or token `x`, or (None, reason) if there is no such class or token"
+    "Return the index of the class or token `x` and '', or None and a reason if it does not exist"
     size = model.config.num_labels if task.scores_classes else model.get_input_embeddings().num_embeddings
     names = {name: i for i, name in model.config.id2label.items()} if task.scores_classes else {}
     if isinstance(x, str) and tokenizer is not None and not task.scores_classes:

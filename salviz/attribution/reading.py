@@ -299,7 +299,7 @@ def predicted_classes(model, inputs, rows, tokens=None) -> torch.Tensor: # int64
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #024
 class _ReadExamples:
-    "The model input for several examples of a batch"
+    "Base class of `Reading` that prepares the model input for several examples of a batch"
     def __init__(self,
         model,
         batch:dict,             # tensors on the device of `model`
@@ -340,7 +340,7 @@ class _ReadExamples:
         return [x[real] for x, real in zip(self.x, self.real)]
 
     def at_once(self, count):
-        "Split the copies 0 to `count` - 1 into groups; the copies of all examples in a group share one forward pass"
+        "Split the copy numbers 0 to `count` - 1 into groups that fit into one forward pass for all examples"
         places = most_places(self.targets, self.rows)
         rows = self.batch_size or rows_at_once(self.model, row_tokens(self.model, self.inputs), places)
         groups = -(-count // max(1, rows // len(self)))

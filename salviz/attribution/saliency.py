@@ -52,7 +52,7 @@ def reduced(
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #029
 def _check_sum(model, gradient):
-    "Raise a `ValueError` if the sum of the gradient [batch, n, dim] over dimensions vanishes for every token"
+    "Raise a `ValueError` if the gradient, summed over the embedding dimension, vanishes for every token"
     largest = gradient.abs().sum(-1).max()
     if 0 < largest and gradient.sum(-1).abs().max() < 1e-3 * largest:
         raise ValueError("method='gradient' (the sum of the gradient over the embedding dimension) is identically zero "
@@ -61,7 +61,7 @@ def _check_sum(model, gradient):
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #029b
 def _warn_of_cancelling(model, gradient, x):
-    "Warn if the sum of `x` times its `gradient` [..., n, dim] almost vanishes for every token"
+    "Warn if `gradient` times `x`, summed over the embedding dimension, almost vanishes for every token"
     cells = (gradient * x).detach()
     largest, left = cells.abs().sum(-1).max(), cells.sum(-1).abs().max()
     if 0 < largest and left < 1e-3 * largest:

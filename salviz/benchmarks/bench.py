@@ -84,7 +84,7 @@ _rows = dict(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #006c
 def _in_bf16(name) -> bool:
-    "Return whether the benchmark row called `name` needs a processor with bf16 instructions"
+    "Return whether a benchmark row needs a device with bf16 support"
     return 'bf16' in _rows[name].how or 'attribution_dtype' in _rows[name].args
 
 # %% ../../nbs/13_cli/01_bench.ipynb #009
@@ -92,7 +92,7 @@ def _rows_for(
     methods=None,  # names in `_rows`; None: all
     device='cpu',
 ) -> list:
-    "Return the names of the rows to measure: plain fine-tuning twice, and those of `methods` that `device` supports"
+    "Return the benchmark rows to measure: plain fine-tuning twice, and the `methods` that the device supports"
     unknown = [m for m in methods or () if m not in _rows]
     if unknown: raise ValueError(f'bench: unknown methods: {", ".join(unknown)}; available: {", ".join(_rows)}')
     return [k for k in _rows if (methods is None or k in methods or k in ('plain', 'again'))
@@ -212,7 +212,7 @@ def trainer_for(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #020
 def _method_of(name, model, precision='fp32'):
-    "Create the method of the benchmark row called `name`; AD-DROP uses bf16 attributions if `precision` is 'bf16'"
+    "Create the method of a benchmark row; with `precision='bf16'`, the attributions of AD-DROP use bf16"
     row = _rows[name]
     args = dict(row.args, teacher=model, steps=2) if row.method is SalLM else dict(row.args)
     if precision == 'bf16' and row.method is ADDrop and row.args.get('attribution') != 'random':
@@ -259,11 +259,11 @@ def _count_flops(step) -> dict: # {operator: FLOPs}
 
 # %% ../../nbs/13_cli/01_bench.ipynb #025
 def _fused_kernel(flops:dict) -> str:
-    "Return the fused attention kernel in the result of `_count_flops`, or '' if attention was not fused"
+    "Return the name of the fused attention kernel in the result of `_count_flops`, or '' if there is none"
     return next((op for op in flops if 'scaled_dot_product' in op and 'backward' not in op), '')
 
 def _check_fused(flops:dict):
-    "Return the fused attention kernel of a plain step; raise an error if attention was not fused"
+    "Return the name of the fused attention kernel of a plain step; raise an error if attention was not fused"
     kernel = _fused_kernel(flops)
     if not kernel or 'bmm' in flops:
         raise RuntimeError(f'bench: plain fine-tuning did not run with fused attention but with {", ".join(flops)}; '
@@ -307,7 +307,7 @@ def _settled_rounds(
     tries=3,   # maximum number of attempts
     say=print, # function that receives messages
 ) -> dict: # rounds {name: seconds}, again: A/A ratio of every attempt, steady: bool
-    """Repeat `timed_rounds`, up to `tries` times, until the A/A ratio of two identical steps is steady
+    """Repeat `timed_rounds` until the A/A ratio (of two identical steps) is close to 1, at most `tries` times
 
     Return the attempt with the ratio closest to 1."""
     attempts = []
@@ -341,7 +341,7 @@ def _one_thread():
 # %% ../../nbs/13_cli/01_bench.ipynb #030e
 @contextlib.contextmanager
 def _prepared_steps(names, shape, tokens, dropout=0., device='cpu', precision='fp32'):
-    "Yield steps for the rows in `names` and texts of a given length; use one torch thread in the `with` block"
+    "Yield a `Step` for each row in `names` and texts of a given length; torch uses one thread inside the block"
     with tempfile.TemporaryDirectory() as folder, _one_thread():
         model, tokenizer = model_shapes[shape](dropout)
         yield _steps_of(names, model, tokenizer, bench_data(tokenizer, tokens), tokens, folder, device, precision)
@@ -384,7 +384,7 @@ def _measure_steps(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #037
 def _in_status(text:str, name:str) -> float:
-    "Return the value of the field called `name` in the text of Linux's /proc/self/status, in megabytes (10^6 bytes)"
+    "Return the value of a field of Linux's /proc/self/status, in megabytes (10^6 bytes)"
     line = next((l for l in text.splitlines() if l.startswith(f'{name}:')), None)
     if line is None: raise ValueError(f'bench: the status of this process has no field {name}')
     return int(line.split()[1]) * 1024 / 1e6
@@ -413,7 +413,7 @@ class Peak:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #039
 def _peak_of_steps(name, shape='minilm', tokens=128, dropout=0., device='cpu', precision='fp32') -> dict:
-    "Measure the peak memory of a training step of the benchmark row called `name` in this process"
+    "Measure the peak memory of a benchmark row's training step in this process, after a warm-up step"
     with _prepared_steps([name], shape, tokens, dropout, device, precision) as steps:
         peak = Peak(device)
         with steps[name].set_up() as step:
@@ -449,7 +449,7 @@ def _measure_memory(names, measure=_peak_alone, say=print, **setting) -> dict:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #gp05
 def _memory_in(table:dict) -> dict: # in the format of `_measure_memory`
-    "Return the peak GPU memory of the steps in `table`, a result of `_measure_steps`"
+    "Return the peak GPU memory of the steps in `table`, which is a result of `_measure_steps`"
     peaks = {name: r['megabytes'] for name, r in table['rows'].items()}
     return dict({k: table[k] for k in ('tokens', 'dropout', 'precision')}, how=Peak('cuda').how,
                 rows={k: dict(megabytes=x, ratio=x / peaks['plain']) for k, x in peaks.items()})
@@ -482,7 +482,7 @@ def _recording_fraction(
     recordings=20,          # snapshots of each probe example in an epoch
     saliency_recordings=20, # number of snapshots that include saliency
 ) -> dict:
-    "Return the cost of recording relative to an epoch's training steps, computed from the rows that a run logged"
+    "Estimate the cost of recording relative to an epoch's training steps from the metrics that a run logged"
     seen = [r for r in metrics if r['kind'] == 'record']
     seconds = float(np.median([r['seconds'] - r['saliency_seconds'] for r in seen]))
     saliency = float(np.median([r['saliency_seconds'] for r in seen]))

@@ -132,17 +132,19 @@ def _contradictions(intervention): # generator of str
 def _numbered(numbers) -> str: return ', '.join(map(str, numbers))
 
 def _tokens(places, labels) -> str:
-    "Join the positions of tokens into a string, with the label of each token where it is known"
-    return ', '.join(f'{i} ({labels[i]!r})' if i < len(labels) else str(i) for i in places)
+    "Return 'token' or 'tokens' and the positions, with the label of each token where it is known"
+    names = ', '.join(f'{i} ({labels[i]!r})' if i < len(labels) else str(i) for i in places)
+    return f'token{"s"*(len(places) > 1)} {names}'
 
 def _described(one, labels): # generator of str
     "Yield a description of each change that an intervention makes"
     how = one.options
     if one.mask_fraction:
         yield f'the {one.mask_fraction:.0%} of the words with the lowest saliency ({how.saliency}) are masked'
-    if one.positions: yield f'no token attends to token {_tokens(one.positions, labels)}'
-    if one.rows: yield f'the attention of token {_tokens(one.rows, labels)} is set to 0'
-    if one.layers: yield f'the attention of layer {_numbered(one.layers)} is crossed out'
+    if one.positions: yield f'no token attends to {_tokens(one.positions, labels)}'
+    if one.rows: yield f'the attention of {_tokens(one.rows, labels)} is set to 0'
+    if one.layers:
+        yield f'the attention of layer{"s"*(len(one.layers) > 1)} {_numbered(one.layers)} is crossed out'
     for layer, head in one.heads: yield f'head {head} of layer {layer} is crossed out'
     for (layer, head), name in one.maps:
         what = f'the pattern {name!r}'

@@ -192,7 +192,7 @@ def test_audio_is_read_in_seconds(page):
     snapshot = answered(['<s>', 'a', 'red', 'cat'])
     snapshot.info['answer']['seconds'] = .01
     panel = shown(page, snapshot)
-    assert 'of its weight is on the audio' in panel.inner_text()
+    assert 'of this token’s weight is on the audio' in panel.inner_text()
     words = panel.locator('.sv-imageanswer-times').first.inner_text().split()
     assert words == ['0', '0.075', '0.15', '0.225', '0.3', 's']
     panel.locator('canvas').nth(1).focus()
@@ -211,10 +211,10 @@ def test_the_weight_on_padding_is_not_on_the_audio(page):
     weights /= weights.sum(-1, keepdims=True)
     panel = shown(page, snapshot)
     row, text = weights[0, 0], panel.inner_text()
-    assert f'{percent(row[:2].sum())} of its weight is on the audio' in text
+    assert f'{percent(row[:2].sum())} of this token’s weight is on the audio' in text
     assert f'{percent(row[2:6].sum())} on the padding around it' in text
     label = panel.locator('canvas').nth(1).get_attribute('aria-label')
-    assert f'The strongest: {".15 to 0.3" if row[1] > row[0] else "0 to 0.15"} s'.replace(': .', ': 0.') in label
+    assert f'Strongest position: {".15 to 0.3" if row[1] > row[0] else "0 to 0.15"} s'.replace(': .', ': 0.') in label
     panel.locator('canvas').nth(1).focus()
     for _ in range(4): page.keyboard.press('ArrowRight')
     settled(page)

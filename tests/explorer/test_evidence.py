@@ -241,7 +241,7 @@ def test_custom_evidence_is_not_averaged_and_a_note_explains_it(page, entry, mes
     mount(page, meta([[s]]), [pack_frame(s)], dict(evidence='pull', entry=entry), ['evidence'])
     note = lambda: page.locator('.sv-evidence > .sv-note').first.inner_text()
     place = dict(mean='layer 2, head 1', heads='layer 2, head 0', all='layer 5, head 0')[entry['kind']]
-    assert f'Data from custom methods is not averaged: for {message}, only {place} is shown.' in note()
+    assert f'Data from custom methods is not averaged: only {place} is shown (chosen: {message}).' in note()
     assert page.evaluate("() => [...document.querySelectorAll('.sv-evidence select')].slice(1).map(s => s.value)"
                          ) == re.findall(r'\d', place)
     for name, alone in (('each layer', entry['kind'] != 'heads'), ('plain map', False)):

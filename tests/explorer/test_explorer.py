@@ -155,7 +155,7 @@ def test_a_small_budget_prefers_the_sentence_in_view_and_counts_missing_frames(r
     size = len(next(iter(held(ExplorerView([run])).values())))
     view = ExplorerView([run], budget=3.6*size)
     view.settle()
-    assert [s for _, p, s in sorted(held(view)) if p == 0] == [0, 20, 30] and 'left out' in meta(view)['shipped']
+    assert [s for _, p, s in sorted(held(view)) if p == 0] == [0, 20, 30] and 'leaves out' in meta(view)['shipped']
     view._handle_custom_msg(dict(kind='probe', run=0, probe=1), [])
     view.settle()
     assert len([1 for _, p, _ in held(view) if p == 1]) >= 3 and len(view.get_state()['index']) <= 5

@@ -71,7 +71,7 @@ def test_a_head_is_chosen_in_all_panels_by_mouse_and_by_keys_and_is_described(pa
     settled(page)
     assert page.evaluate('() => app.state.entry') == dict(kind='head', layer=1, head=2)
     assert 'collapsed at step 10' in text(page, '.sv-headtime .sv-tip')
-    assert 'at step 40, marked heads (layer.head): 0.0 (dead). Chosen: layer 1, head 2: relative entropy' in label(page)
+    assert 'at step 40, 1 head is marked (layer.head): 0.0 (dead). Chosen: layer 1, head 2: relative' in label(page)
     page.focus('.sv-headtime canvas')
     page.keyboard.press('ArrowUp')
     page.keyboard.press('ArrowLeft')
@@ -82,7 +82,7 @@ def test_a_head_is_chosen_in_all_panels_by_mouse_and_by_keys_and_is_described(pa
     assert page.evaluate('() => app.state.entry') == dict(kind='head', layer=0, head=0)
     page.evaluate('() => app.state.set({step: 10})')
     settled(page)
-    assert 'at step 10, marked heads (layer.head): 1.2 (collapsed)' in label(page)
+    assert 'at step 10, 1 head is marked (layer.head): 1.2 (collapsed)' in label(page)
 
 
 @pytest.mark.slow
@@ -92,7 +92,7 @@ def test_the_legend_states_the_rule_with_its_numbers(page):
     assert 'dead (solid frame, D): on each of the 2 texts with at least 5 ordinary tokens, at least 95 %' in legend
     assert 'of the head’s attention goes to the first token and special tokens.' in legend
     assert 'collapsed (dashed frame, C)' in legend and 'to one word.' in legend
-    assert 'At step 40, marked heads (layer.head): 0.0 (dead).' in legend
+    assert 'At step 40, 1 head is marked (layer.head): 0.0 (dead).' in legend
     show(page, rows(long_texts=0))
     assert text(page, '.sv-headtime-legend') == ('No head can be marked as dead or collapsed: no text has at least 5 '
                                                  'ordinary tokens that make up more than half of its tokens.')
@@ -124,7 +124,7 @@ def test_training_batches_are_a_choice_and_new_rows_appear(page):
     assert 'The batch differs from step to step' in notes and 'over 2 steps, on training batches' in label(page)
     page.evaluate('() => app.state.set({step: 0})')
     settled(page)
-    assert 'nothing at step 0' in label(page)
+    assert 'no statistics at or before step 0' in label(page)
     page.evaluate('row => store.addRows(0, [row])', rows((60,), examples='batches')[0])
     settled(page)
     assert 'over 3 steps' in label(page)

@@ -726,7 +726,7 @@ def test_long_sentences_show_thumbnails_and_ask_once_for_the_whole_map(page):
     s = invented(labels=labels, layers=1)
     entry = dict(kind='head', layer=0, head=0)
     mount(page, meta([[s]]), [pack_frame(s, full=[(0, 1)])], state=dict(entry=entry), panels=['heads', 'map'])
-    assert 'Thumbnails of 50 × 50' in page.text_content('.sv-heads .sv-note')
+    assert 'each cell covers 50 × 50 positions' in page.text_content('.sv-heads .sv-note')
     assert 'mean of 4 × 4' in page.text_content('.sv-map .sv-note')
     query = page.evaluate('asked')
     assert query == [dict(kind='map', run=0, probe=0, step=0, layer=0, head=0)]

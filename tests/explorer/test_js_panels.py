@@ -696,8 +696,8 @@ def test_left_out_rows_are_counted_and_not_called_ties(page, tiny_tokenizer, pla
         show(page, [snapshot], panels=['whatif'], state=dict(entry=dict(kind='head', layer=1, head=2)))
         shown_text[how] = text(page, '.sv-group[open] .sv-group-body > .sv-note')
     n = len(planned[0].tokens)
-    assert f'In {n - 1} of {n} rows, keys tie' in shown_text['tie'] and 'Left out' not in shown_text['tie']
-    assert f'Left out: {n - 1} of {n} rows, since the score does not depend on them.' in shown_text['left_out']
+    assert f'In {n - 1} of {n} rows, keys tie' in shown_text['tie'] and 'left out' not in shown_text['tie']
+    assert f'Rows on which the score does not depend are left out ({n - 1} of {n}).' in shown_text['left_out']
     assert 'keys tie' not in shown_text['left_out']
 
 def slide(page, label, value):

@@ -313,8 +313,8 @@ def test_guided_heads_show_the_name_of_their_pattern_and_their_fraction(page):
         c.dispatchEvent(new PointerEvent('pointermove', {clientX: b.x + t.x + 9, clientY: b.y + t.y + 9}));
             return document.querySelector('.sv-heads .sv-tip').textContent; }''')
     assert f'guided to “<b>mine</b>”, {100*share:.0f} % of its attention on the pattern' in tip
-    assert '“<b>mine</b>” 2 heads' in text(page, '.sv-patterns')
-    assert '“first” 2 heads' in text(page, '.sv-patterns')
+    assert '“<b>mine</b>” (2 heads), ' in text(page, '.sv-patterns')
+    assert '“first” (2 heads), ' in text(page, '.sv-patterns')
     assert page.query_selector('.salviz b') is None
     assert 'Pattern: <b>mine</b>.' in text(page, '.sv-words')
     assert 'candidates (outlined)' in text(page, '.sv-words')
@@ -351,7 +351,7 @@ def test_a_pattern_that_covers_every_position_has_no_fraction(page):
     s = invented.both(own='half')
     s.arrays['pattern_target'][:, 0] = 1/len(s.tokens)
     show(page, [s], panels=['heads', 'map'], state=dict(entry=dict(kind='head', layer=0, head=0)))
-    assert '“half” 2 heads, covers every position' in text(page, '.sv-patterns')
+    assert '“half” (2 heads), which covers every position' in text(page, '.sv-patterns')
     assert 'It covers every position.' in text(page, '.sv-words')
 
 @pytest.mark.slow
@@ -415,7 +415,7 @@ def test_a_patch_is_chosen_on_the_image_next_to_its_attention(page):
     assert abs(drawn() - A[1, 0, 6, 1:]).max() < .01 and page.evaluate('app.state.row') == 6
     discarded = int(s.arrays['discarded'][1, 0, 6].sum())
     message = text(page, '.sv-patches .sv-words')
-    assert f'{discarded} are discarded' in message and 'not patches: [CLS]' in message
+    assert f'{discarded} {"is" if discarded == 1 else "are"} discarded' in message and ' to [CLS].' in message
     set_state(page, entry=dict(kind='heads', layer=0), row=1)
     assert abs(drawn() - A[0, :, 1, 1:].mean(0)).max() < .01 and 'discard' not in text(page, '.sv-patches .sv-words')
     set_state(page, entry=dict(kind='rollout'))

@@ -238,7 +238,7 @@ def test_a_page_stays_below_its_limit(tmp_path):
     view = LongTextView(LongText(attention, ['a']*75, 'A text'), side=64)
     whole = view.save(tmp_path/'whole.html').stat().st_size
     assert view.save(tmp_path/'small.html', limit=whole - 1).stat().st_size < whole
-    with pytest.raises(ValueError, match='choose a larger limit'): view.save(tmp_path/'none.html', limit=1e3)
+    with pytest.raises(ValueError, match='pass a larger limit'): view.save(tmp_path/'none.html', limit=1e3)
 
 def test_explore_long_shows_a_text(tmp_path):
     view = explore_long(makers['llama']().eval(), words(), text(200), side=64)
@@ -288,7 +288,7 @@ def test_generated_tokens_appear_one_by_one(page, tmp_path):  # noqa: F811
     page.locator('input[type=search]').fill(shown.labels[0])
     page.keyboard.press('Shift+Enter') # the last one
     page.get_by_label('Follow generated tokens').check()
-    expect(strongest_links(page)).to_contain_text(f'Strongest links of 94 “{view.about["tokens"][94]}”')
+    expect(strongest_links(page)).to_contain_text(f'Strongest links of token 94 “{view.about["tokens"][94]}”')
     settled_tiles(page)
     with open(view.save(tmp_path/'page.html')) as saved: page.set_content(saved.read())
     page.wait_for_selector('.sv-tiles[data-cell]')

@@ -106,7 +106,7 @@ def test_an_intervention_is_chosen_by_mouse_and_keyboard(browser, tiny_bert, tin
     answered(p)
     assert probabilities(p) == pytest.approx(check(heads=[(0, 1)]), abs=6e-4)
     assert 'Changed manually: head 1 of layer 0 is crossed out.' in p.inner_text('.sv-intervene-statement')
-    assert 'B is an intervention, not the unmodified model: head 1' in p.inner_text('.sv-own-answer')
+    assert 'with an intervention, not with the unmodified model: head 1' in p.inner_text('.sv-own-answer')
     assert p.locator('.sv-own-map [aria-label^="B (changed manually) of"]').count() == 1
     for key in ('ArrowDown', 'ArrowRight', 'Enter'): p.keyboard.press(key)
     answered(p)
@@ -216,7 +216,7 @@ def test_two_models_read_the_typed_sentence_side_by_side(browser, tiny_bert, tin
     p.evaluate('intervention => salviz.state.set({intervention})', dict(heads=[[0, 1]]))
     answered(p)
     assert cells(1) == answers(first, heads=[(0, 1)]) and cells(2) == answers(last, heads=[(0, 1)])
-    assert 'A and B are interventions' in p.inner_text('.sv-own-answer')
+    assert 'A and B were computed with an intervention' in p.inner_text('.sv-own-answer')
     assert p.evaluate('() => document.documentElement.scrollWidth <= window.innerWidth')
     closed(p, path)
 

@@ -51,7 +51,7 @@ class AppPanel {
 
   fail(e) {
     const note = this.el.querySelector('.sv-failed') ?? elementOf('p', 'sv-note sv-failed');
-    note.textContent = `The ${this.name} panel could not be drawn: ${e.message}`;
+    note.textContent = `The ‘${this.title}’ panel could not be drawn: ${e.message}`;
     this.el.append(note);
   }
 }
@@ -82,7 +82,7 @@ function appMissing(panels, fitting, {probe}) {
   if (isText) return others ? '' : `This example is a sentence; the ‘${signals}’ panel shows only images and series.`;
   const what = probe.modality === 'series' ? 'a series' : 'an image';
   return `This example is ${what}, without tokens or head maps: use the ‘${signals}’ panel `
-    + `instead of ${without.map(({name}) => `‘${name}’`).join(', ')}.`;
+    + `instead of ${without.map(({name}) => `‘${name}’`).join(', ').replace(/, (?=[^,]*$)/, ' and ')}.`;
 }
 
 // The tabs of the side panels, of which one is visible at a time.

@@ -133,11 +133,13 @@ export class PageAnswers {
   notice(passes) {
     const {pieces, vocabulary} = this.header, left = [...new Set(passes.flatMap(({read}) => read.left))];
     if (!left.length) return '';
-    const names = left.slice(0, 6).map(token => `‘${this.reader.textOfPiece(token).slice(0, 30)}’`).join(', ');
+    const names = left.slice(0, 6).map(token => `‘${this.reader.textOfPiece(token).slice(0, 30)}’`),
+      listed = left.length > 6 ? [...names, 'others'] : names,
+      named = [listed.slice(0, -1).join(', '), listed.at(-1)].filter(Boolean).join(' and ');
     const [few, all] = [pieces.length, vocabulary].map(count => count.toLocaleString('en'));
     return `This page contains ${few} of ${all} word pieces. `
-      + `${names}${left.length > 6 ? ' and others' : ''} ${left.length > 1 ? 'are' : 'is'} split into smaller pieces `
-      + 'here, but not by the model in Python.';
+      + `${named} ${left.length > 1 ? 'are' : 'is'} split into smaller pieces `
+      + 'here, but not by the tokenizer in Python.';
   }
 
   content(question, passes, explains, other) {

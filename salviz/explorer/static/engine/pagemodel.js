@@ -40,7 +40,7 @@ export class PageModel {
     const waiting = [...this.waiting.values()];
     this.waiting.clear();
     for (const {answered} of waiting)
-      answered({error: `The engine of this page failed (${reason ?? 'unknown reason'}).`});
+      answered({error: `The engine of this page failed (${reason ?? 'unknown reason'}); reload the page.`});
   }
 
   close() { this.worker?.terminate(); }

@@ -30,7 +30,8 @@ class PageTrainings {
   example({text: words, marks, label}) {
     const {read, text} = this.text(words);
     if (marks.length !== read.words.length)
-      throw new Error(`the marks of “${words}” are for ${marks.length} words, not for ${read.words.length}`);
+      throw new Error(`marks must have one entry for each of the ${read.words.length} words of “${words}”, `
+        + `got ${marks.length}`);
     const counts = read.wordIds.map(word => word >= 0);
     return {text, label, counts, marks: read.wordIds.map(word => word < 0 ? 0 : marks[word])};
   }
@@ -54,7 +55,8 @@ class PageTrainings {
       this.text(text);
     }
     const examples = texts.filter(({marks}) => marks?.some(Boolean)).map(example => this.example(example));
-    if (!examples.length) throw new Error('no word is marked, so there is nothing to learn from');
+    if (!examples.length)
+      throw new Error('no word is marked, so there is nothing to learn from; mark at least one word');
     for (let step = 0; step <= of; step++) {
       const losses = step ? training.step(examples) : null;
       say({step, of, losses, answers: this.answers(training, all), more: step < of}, []);

@@ -24,8 +24,8 @@ export function isIntervention(value) {
 
 export function completed(intervention) { return {...noIntervention, ...intervention}; }
 
-const tokenNames = (places, labels) => places.map(i => labels[i] === undefined ? `${i}` : `${i} (‘${labels[i]}’)`)
-  .join(', ');
+const tokenNames = (places, labels) => `token${places.length > 1 ? 's' : ''} `
+  + places.map(i => labels[i] === undefined ? `${i}` : `${i} (‘${labels[i]}’)`).join(', ');
 
 // One description per change; `labels`: the tokens of the text.
 export function interventionChanges(intervention, labels = []) {
@@ -33,9 +33,10 @@ export function interventionChanges(intervention, labels = []) {
     saliency} = completed(intervention);
   const out = [], percentage = `${Math.round(100 * masked)}%`;
   if (masked) out.push(`the ${percentage} of the words with the lowest saliency (${saliency}) are masked`);
-  if (positions.length) out.push(`no token attends to token ${tokenNames(positions, labels)}`);
-  if (rows.length) out.push(`the attention of token ${tokenNames(rows, labels)} is set to 0`);
-  if (layers.length) out.push(`the attention of layer ${layers.join(', ')} is crossed out`);
+  if (positions.length) out.push(`no token attends to ${tokenNames(positions, labels)}`);
+  if (rows.length) out.push(`the attention of ${tokenNames(rows, labels)} is set to 0`);
+  if (layers.length)
+    out.push(`the attention of layer${layers.length > 1 ? 's' : ''} ${layers.join(', ')} is crossed out`);
   for (const [layer, head] of heads) out.push(`head ${head} of layer ${layer} is crossed out`);
   for (const [layer, head, name] of maps) {
     const what = name === 'saliency' ? `SalLM’s target (top fraction ${top}, ${saliency})` : `the pattern ‘${name}’`;

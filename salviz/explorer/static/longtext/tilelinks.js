@@ -47,7 +47,8 @@ export function drawLinks(view, weights, cell) {
     list.append(elementOf('li', '', button));
   }
   const isSingle = cell === 1 && unit.name === 'tokens', of = cell === 1 ? `each ${unit.noun}` : 'each cell';
-  const name = `Strongest links of ${token} “${unit.label(token)}”${isSingle ? '' : ` (${pool} of ${of})`}`;
+  const name = `Strongest links of ${unit.noun} ${token} “${unit.label(token)}”`
+    + (isSingle ? '' : ` (${pool} of ${of})`);
   list.prepend(elementOf('li', '', `${name}:`));
   list.setAttribute('aria-label', name);
 }

@@ -263,15 +263,14 @@ class AnswerPanel {
     setText(this.warning, notes.join(' '));
     setText(this.about, `${label}: probability ${numberWords(answer.probability[g], 2)}`
       + `${others ? `. Alternatives: ${others}` : ''}. `
-      + `${percent(this.onImage)} of its weight is on the ${this.source()}${this.outside()}.`);
+      + `${percent(this.onImage)} of this token’s weight is on the ${this.source()}${this.outside()}.`);
     this.image.setAttribute('aria-label', `the ${answer.seconds ? 'spectrogram' : 'image'}`);
-    this.map.setAttribute('aria-label', `Heat map for ${label}. The strongest: ${this.nameOf(strongest)}. `
-      + `Arrow keys move between ${answer.seconds ? 'moments' : 'image tokens'}.`);
+    this.map.setAttribute('aria-label', `Heat map for ${label}. Strongest position: ${this.nameOf(strongest)}. `
+      + `Arrow keys move between ${answer.seconds ? 'time intervals' : 'image tokens'}.`);
     const picture = answer.seconds ? 'spectrogram' : 'image';
-    setText(this.legend, `Colours are scaled to this token. The weights of ${this.source()}`
-      + `${this.hasPadding() ? ', padding' : ''}${answer.special ? ', the output for the whole image' : ''} and text `
-      + 'sum to 1. '
-      + 'Framed words were generated.'
+    setText(this.legend, `Colours are scaled to this token. The weights of the ${this.source()}`
+      + `${this.hasPadding() ? ', the padding' : ''}${answer.special ? ', the output for the whole image' : ''} `
+      + 'and the text sum to 1. Framed words were generated.'
       + (this.over ? ` The colours are blended with the ${picture}, so they look different from the scale.` : ''));
     if (this.speak) this.ctx.announce(this.about.textContent);
     this.speak = false;
@@ -313,10 +312,10 @@ class AnswerPanel {
 export const answerPanel = {
   name: 'answer', title: 'Answer', order: 61, shows: 'text', image: 'answer_heat_map', page: 'below',
   help: {says: [
-    'An answer about an image: the pixels and the words on which the chosen token depends.',
-    'Weights are shown for image tokens, or are traced through the image or audio encoder to patches or moments.'],
+    'An answer about an image or audio: the pixels or times, and the words, on which the chosen token depends.',
+    'Weights are shown for image tokens, or traced through the image or audio encoder to patches or time intervals.'],
   keys: [['← →', 'previous or next generated token'], ['← ↑ ↓ →', 'on the map: move between image tokens'],
     ['← ↑ ↓ →', 'on a mark: move it; with Shift: change its size'], ['Delete', 'remove the mark']]},
-  fits: frame => Boolean(answerOf(frame)), absent: 'This run contains no answer about an image.',
+  fits: frame => Boolean(answerOf(frame)), absent: 'This run contains no answer about an image or audio.',
   view: AnswerPanel,
 };

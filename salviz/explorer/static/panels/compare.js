@@ -89,7 +89,7 @@ class Compare {
     const names = shown.map(([run, {step}], i) => `${'AB'[i]}: ${run}, step ${step}`);
     if (lacks >= 0) return `${names[lacks]}: ${maps[lacks].note}`;
     if (maps[0].n !== maps[1].n)
-      return 'Only one of the two maps is stored in full; choose a head with full maps on both sides.';
+      return 'Only one of the two maps is stored in full; choose a head whose full map is stored for both A and B.';
     this.units = shownUnits(probe, state, maps[0]);
     this.sides = maps.map((map, i) => ({...unitMap(map, this.units), frame: frames[i], name: names[i]}));
     this.sides.forEach((side, i) => {
@@ -145,7 +145,7 @@ class Compare {
     if (!(moved[most] > 0)) return 'A and B are identical here.';
     const strongest = quotedToken(this.units[most].label);
     return `On average, ${percent(mean)} of a row’s attention moves to other keys; `
-      + `${strongest} changes most (${percent(moved[most])}).`;
+      + `the row of ${strongest} changes most (${percent(moved[most])}).`;
   }
 }
 

@@ -6,7 +6,7 @@ import {buttonOf, choiceOf, elementOf, fillChoice, labelled, setText} from '../l
 import {interventionChanges} from '../lib/interventions.js';
 import {chipText, countWords, directionOf, paintToken, quoted, repeatNames, scaleBar} from '../lib/words.js';
 import {signWords} from '../lib/words.js';
-import {entryTitle} from '../state/derive.js';
+import {entryPhrase} from '../state/derive.js';
 import {Store} from '../state/store.js';
 import {InterventionControls} from './interventioncontrols.js';
 import {SentenceMaps} from './sentencemaps.js';
@@ -50,7 +50,8 @@ class CustomSentence {
     this.besideField = labelled('Compare with', this.beside);
     this.words = elementOf('div', 'sv-own-words');
     this.words.setAttribute('role', 'group');
-    this.words.setAttribute('aria-label', 'words: arrow keys go to another word, Enter or Delete removes it');
+    this.words.setAttribute('aria-label',
+      'words: press an arrow key to go to another word, Enter or Delete to remove it');
     this.words.addEventListener('keydown', e => this.key(e));
     const options = elementOf('div', 'sv-own-options', this.submit, this.again, this.besideField, this.choiceField,
       this.attributionField);
@@ -325,12 +326,13 @@ class CustomSentence {
   aboutWords({alike, note}) {
     const {of, attribution, notice = '', sides: [a, b], intervention, isOfTwo} = this.pair,
       name = attribution.replaceAll('_', ' ');
-    const score = alike ? `for ${a.explains}` : `A for ${a.explains || 'nothing'}, B for ${b.explains || 'nothing'}`;
+    const score = alike ? `for ${a.explains}`
+      : `for ${a.explains || 'no score'} in A and ${b.explains || 'no score'} in B`;
     const saliency = a.frame.get('saliency') ? ` Saliency: ${name}, ${score}.` : '';
-    const apart = alike || !saliency ? '' : ' A and B explain different scores, so no saliency difference is shown.';
+    const apart = alike || !saliency ? '' : ' Because these scores differ, no saliency difference is shown.';
     const changes = interventionChanges(intervention ?? {}, a.probe.labels).join('; ');
-    const who = isOfTwo ? 'A and B are interventions, not the unmodified models'
-      : 'B is an intervention, not the unmodified model';
+    const who = isOfTwo ? 'A and B were computed with an intervention, not with the unmodified models'
+      : 'B was computed with an intervention, not with the unmodified model';
     const changed = changes ? ` ${who}: ${changes}.` : '';
     return [`A and B were computed just now by ${of}; neither was recorded.${changed}${saliency}${apart}`, note, notice]
       .filter(Boolean).join(' ');
@@ -367,7 +369,7 @@ class CustomSentence {
 
 function customLegend(what, shown, pair, state, same) {
   const meaning = what === 'saliency' ? `Saliency: ${signWords(pair.sides[0].frame.info)}`
-    : `Attention of ${shown.rowName} in ${entryTitle(state.entry)}.`;
+    : `Attention of ${shown.rowName} in ${entryPhrase(state.entry)}.`;
   const shared = same ? `B − A covers the ${countWords(same, 'word or punctuation mark',
     'words and punctuation marks')} that both sentences contain.` : 'The sentences have no words in common.';
   return `${meaning} ${shared}`;

@@ -106,9 +106,9 @@ function densityNames(context, {sides}, place, inks) {
 // Describes the bin at a point, or both histograms as a whole.
 export function densityText({edges, sides}, place = null, [x] = []) {
   const i = place ? Math.floor((x - place.x) / place.width * densityCount) : -1;
-  const listed = sides.map(s => `${s.name} ${percent(s.fractions[i])}`).join(', ');
+  const listed = sides.map(s => `${percent(s.fractions[i])} of the cells at ${s.name}`).join(', ');
   if (i >= 0 && i < densityCount)
-    return `from ${shortNumber(edges[i])} to ${shortNumber(edges[i + 1])}: ${listed} of the cells`;
-  const near = ({name, small, largest}) => `${name} ${percent(small)} (largest magnitude ${shortNumber(largest)})`;
+    return `from ${shortNumber(edges[i])} to ${shortNumber(edges[i + 1])}: ${listed}`;
+  const near = ({name, small, largest}) => `${percent(small)} at ${name} (largest magnitude ${shortNumber(largest)})`;
   return `Cells within ±${densityNear} of zero: ${sides.map(near).join(', ')}.`;
 }

@@ -173,7 +173,8 @@ class EvidencePanel {
   meanWords() {
     const {entry} = this.ctx.state, {places} = this, averaged = meanAxes(entry);
     if (!places.some(({axis}) => averaged.includes(axis))) return '';
-    return `Data from custom methods is not averaged: for ${entryTitle(entry)}, only ${placeWords(places)} is shown.`;
+    return `Data from custom methods is not averaged: only ${placeWords(places)} is shown `
+      + `(chosen: ${entryTitle(entry)}).`;
   }
 
   fillChoices() {
@@ -305,7 +306,7 @@ class EvidencePanel {
     const most = Math.max(1, Math.floor(evidenceCells / columns)), table = document.createElement('table');
     if (columns > evidenceCells)
       return void this.table.replaceChildren(elementOf('p', 'sv-note',
-        `${rows * columns} numbers are too many for a table.`));
+        `${rows * columns} numbers are too many for a table; the snapshot contains them.`));
     if (inside) {
       const top = table.createTHead().insertRow();
       if (inside === 2) top.append(elementOf('th', '', `${axes[0]} \\ ${axes[1]}`));
@@ -318,8 +319,8 @@ class EvidencePanel {
       if (inside) row.append(elementOf('th', '', inside === 2 ? chipText(names[0][r], 16) : ''));
       for (let c = 0; c < columns; c++) row.append(this.tableCell(r * columns + c, inside, [r, c], axes, names));
     }
-    const cut = rows > most ? [elementOf('p', 'sv-note', `The first ${most} of ${rows} rows; all are in the snapshot.`)]
-      : [];
+    const cut = rows > most ? [elementOf('p', 'sv-note',
+      `Only the first ${most} of ${rows} rows are shown; the snapshot contains all of them.`)] : [];
     this.table.replaceChildren(table, ...cut);
   }
 
@@ -337,7 +338,7 @@ class EvidencePanel {
   // ---- words
 
   scaleWords() {
-    const end = this.whole ? 'largest magnitude of all layers and heads' : 'largest magnitude here';
+    const end = this.whole ? 'largest magnitude of all layers and heads' : 'largest magnitude shown';
     return `linear scale${this.scale.signed ? ' centred at 0' : ''}, up to the ${end}`;
   }
 
@@ -345,7 +346,7 @@ class EvidencePanel {
     const {tensor, slice, form} = this, {axes, low, high, lost} = tensor.spec, {frame} = this;
     const sizes = axes.map((axis, k) => axisWords(axis, tensor.shape[k], tensor.pooled > 1 && k >= axes.length - 2))
       .join(' × ') || 'One number';
-    const range = slice.truth ? `${slice.values.reduce((a, v) => a + v, 0)} of ${slice.values.length} are true.`
+    const range = slice.truth ? `${slice.values.reduce((a, v) => a + v, 0)} of ${slice.values.length} values are true.`
       : `All values are between ${shortNumber(low)} and ${shortNumber(high)}.`;
     const crossed = form === 'map' ? ' (crossed out)' : '';
     const gone = lost ? ` ${lost} ${lost === 1 ? 'number is' : 'numbers are'} not finite${crossed}.` : '';

@@ -123,7 +123,8 @@ class HeadsGrid {
     if (unscored) return `Cannot sort by ${shortScores[state.sort]} at this step; heads are in their original order.`;
     const tokens = store.probe(state.run, state.probe).tokens.length;
     const thumbnails = tensor.pooled > 1
-      ? `Thumbnails of ${tensor.pooled} × ${tensor.pooled} blocks, since the sentence has ${tokens} tokens.` : '';
+      ? `Thumbnails: each cell covers ${tensor.pooled} × ${tensor.pooled} positions, `
+        + `because the sentence has ${tokens} tokens.` : '';
     return [thumbnails, this.tieWords()].filter(Boolean).join(' ');
   }
 
@@ -340,15 +341,15 @@ class HeadsGrid {
     return kind === 'head' ? this.guided.find(each => each.layer === layer && each.head === head) ?? null : null;
   }
 
-  // "Guided heads (corner mark) and their attention on the pattern: next, 2 heads, 61 % to 83 %; …"
+  // "Guided heads (corner mark) and their attention on the pattern: “next” (2 heads), 61 % to 83 %; …"
   sayPatterns() {
     const byName = new Map();
     for (const guided of this.guided) byName.set(guided.name, [...byName.get(guided.name) ?? [], guided]);
     const notes = [...byName].map(([name, heads]) => {
       const finite = heads.map(guided => guided.fraction).filter(Number.isFinite).sort((a, b) => a - b);
       const ends = [...new Set([finite[0], finite.at(-1)].map(v => percent(v)))];
-      const none = heads.every(guided => guided.everywhere) ? 'covers every position' : 'unknown';
-      return `${quotedToken(name)} ${heads.length > 1 ? `${heads.length} heads, ` : ''}${finite.length
+      const none = heads.every(guided => guided.everywhere) ? 'which covers every position' : 'unknown';
+      return `${quotedToken(name)}${heads.length > 1 ? ` (${heads.length} heads)` : ''}, ${finite.length
         ? ends.join(' to ') : none}`;
     });
     this.patterns.hidden = !notes.length;
@@ -477,7 +478,8 @@ class HeadsGrid {
       const everywhere = guided.everywhere ? ', which covers every position' : '';
       const lies = Number.isFinite(guided.fraction) ? `, ${percent(guided.fraction)} of its attention on the pattern`
         : everywhere;
-      parts.push(`guided to ${quotedToken(guided.name)}${lies}, ${percent(guided.loss)} of the pattern loss`);
+      parts.push(`guided to ${quotedToken(guided.name)}${lies}`,
+        `contributes ${percent(guided.loss)} of the pattern loss`);
     }
     return parts.join('; ');
   }
@@ -525,6 +527,6 @@ export const headsPanel = {
     'Each tile is the attention or attribution map of one head; means over heads and layers are shown along the edges.',
     'Look for shapes that persist over the steps; attention does not show what the prediction depends on.'],
   keys: [['← ↑ ↓ →', 'choose a neighbouring head']]},
-  tour: 'every head of every layer at this step. Click one, or choose it with the arrow keys.',
+  tour: 'every head of every layer at this step. Click one, or choose one with the arrow keys.',
   view: HeadsGrid,
 };

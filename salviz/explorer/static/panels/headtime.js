@@ -59,19 +59,20 @@ export function markedHeads(row) {
     : []));
 }
 
-// 'head 0.3 is dead, and head 1.2 is collapsed', with a number for many.
+// '2 heads are marked (layer.head): 0.3 (dead), 1.2 (collapsed)', with a number for many.
 function markedWords(row) {
   const marked = markedHeads(row);
   if (!marked.length) return 'no head is marked';
   const named = marked.slice(0, mostNamedHeads).map(({layer, head, mark}) => `${layer}.${head} (${mark})`).join(', ');
   const more = marked.length - mostNamedHeads;
-  return `marked heads (layer.head): ${named}${more > 0 ? ` and ${more} more` : ''}`;
+  const are = countWords(marked.length, 'head is', 'heads are');
+  return `${are} marked (layer.head): ${named}${more > 0 ? ` and ${more} more` : ''}`;
 }
 
 // What the texts are, as the subject of a mean.
 function textsWords({examples, texts}) {
   if (examples === 'probes') return countWords(texts, 'probe example');
-  return `the first ${countWords(texts, 'row')} of the training batch at each step`;
+  return `the first ${texts === 1 ? 'row' : `${texts} rows`} of the training batch at each step`;
 }
 
 // The sentences below the curves: how to read them, and what they do not show.
@@ -151,7 +152,8 @@ class HeadTime {
     const size = `${countWords(layers.length, 'layer')} with ${countWords(heads, 'head')} each`;
     this.sharp.el.setAttribute('aria-label', `${headNumbers[this.by].name} of ${size}, over `
       + `${countWords(steps.length, 'step')}, on ${headExampleNames[this.shown]}; `
-      + `${this.row ? `at step ${this.row.step}, ${markedWords(this.row)}` : `nothing at step ${this.step}`}.${chosen} `
+      + `${this.row ? `at step ${this.row.step}, ${markedWords(this.row)}`
+        : `no statistics at or before step ${this.step}`}.${chosen} `
       + 'Arrow keys choose a head.');
   }
 
@@ -165,7 +167,8 @@ class HeadTime {
     const texts = now.long_texts === 1 ? 'the one text' : `each of the ${now.long_texts} texts`;
     const rule = `on ${texts} with at least ${fewest} ordinary tokens, `
       + `at least ${percent(threshold)} of the head’s attention goes`;
-    const found = row ? `At step ${row.step}, ${markedWords(row)}.` : `No statistics at or before step ${this.step}.`;
+    const found = row ? `At step ${row.step}, ${markedWords(row)}.`
+      : `There are no statistics at or before step ${this.step}.`;
     return [item('dead', `dead (solid frame, D): ${rule} to the first token and special tokens.`),
       item('collapsed', `collapsed (dashed frame, C): ${rule} to one word.`),
       item('square', 'squares at the bottom: the recorded steps at which the head is marked.'),

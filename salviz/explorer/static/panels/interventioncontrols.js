@@ -21,9 +21,9 @@ export class InterventionControls {
     this.ctx = ctx;
     this.mode = choiceOf(tokenModes, () => this.show());
     this.tokens = new ToggleGrid('sv-intervene-tokens',
-      'tokens to cross out: arrow keys go to another token, Enter toggles it');
+      'tokens to cross out: press an arrow key to go to another token, Enter to toggle it');
     this.heads = new ToggleGrid('sv-intervene-heads',
-      'heads to cross out: arrow keys go to another head, Enter toggles it');
+      'heads to cross out: press an arrow key to go to another head, Enter to toggle it');
     this.map = choiceOf(mapModes, name => this.replaceMap(name));
     this.mapField = labelled('', this.map);
     this.mapName = this.mapField.firstChild;
@@ -49,8 +49,8 @@ export class InterventionControls {
       part('Heads', elementOf('p', 'sv-note', 'The output of a head that is crossed out is 0.'), this.heads.el),
       part('Replaced map', this.mapField),
       part('AD-DROP’s region', labelled('Drop', this.region), this.p.el, this.q.el, this.draw),
-      part('Masked words', this.mask.el, elementOf('p', 'sv-note', 'Replaces the words with the lowest saliency '
-        + '(input x gradient) with the nearest unmasked word.')),
+      part('Masked words', this.mask.el, elementOf('p', 'sv-note', 'The words with the lowest saliency '
+        + '(input x gradient) are each replaced by the nearest unmasked word.')),
       elementOf('div', 'sv-intervene-foot', this.reset, this.statement));
   }
 

@@ -260,12 +260,13 @@ class PatchesPanel {
   sayWords() {
     const {grid, row, map, query} = this, {candidates, discarded} = this.region(),
       total = x => x.reduce((a, b) => a + b, 0);
-    const others = Array.from({length: grid.first}, (_, k) => `${this.nameOf(k)} ${this.valueOf(k)}`);
+    const others = Array.from({length: grid.first}, (_, k) => `${this.valueOf(k)} to ${this.nameOf(k)}`);
     const notes = others.length
       ? [`Attention from ${this.nameOf(query)} to tokens that are not patches: ${others.join(', ')}.`] : [];
     if (map.note) notes.push(`Attention rollout is computed ${map.note}; its rounding error is unknown.`);
-    if (candidates) notes.push(`${total(candidates)} of ${row.length} keys of this query are in the discard region; `
-      + `${total(discarded ?? [])} are discarded (patches among them are crossed out).`);
+    const are = n => `${n} ${n === 1 ? 'is' : 'are'}`;
+    if (candidates) notes.push(`Of the ${row.length} keys of this query, ${are(total(candidates))} in the discard `
+      + `region and ${are(total(discarded ?? []))} discarded (patches among them are crossed out).`);
     notes.push(...this.guidanceWords());
     notes.push('Colours show the square root of attention, scaled to the largest patch of this query.');
     if (this.over.checked) notes.push('The colours are blended with the image, so they look different from the scale.');
@@ -299,7 +300,7 @@ export const patchesPanel = {
   name: 'patches', title: 'Patches', order: 75, shows: 'signals', image: 'patch_attention', page: 'below',
   help: {says: [
     'The image as patches, the attention from the chosen patch to each of them, and their saliency.',
-    'Click a patch to choose it; the lists choose heads, means, rollout and tokens that are not patches.'],
+    'Click a patch to choose it; use the lists to choose heads, means, rollout and tokens that are not patches.'],
   keys: [['← ↑ ↓ →', 'move between patches'], ['Enter', 'choose the patch']]},
   fits: frame => Boolean(frame?.info?.patches && frame.get('attention') && frame.get('input')),
   view: PatchesPanel,

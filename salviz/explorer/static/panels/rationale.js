@@ -1,6 +1,6 @@
 // Panel 'rationale': an explanation overlaid with the human rationale, and their agreement at this step and over the
 // steps.
-import {entryTitle, evidenceOf, methodArgs, methodNames, saliencyOf, unitsOf} from '../state/derive.js';
+import {entryPhrase, evidenceOf, methodArgs, methodNames, saliencyOf, unitsOf} from '../state/derive.js';
 import {attentionOfRow, rowName, saliencyWords} from './sentence.js';
 import {evidenceSlice} from './evidence.js';
 import {colourScaleOf, percent, scaleColour, shortNumber} from '../lib/colour.js';
@@ -226,7 +226,7 @@ class Rationale {
     const {pieces} = attentionOfRow(frame, probe, state), row = rowName(frame, probe, pieces);
     const coded = 'Weights are stored as one byte each, so close values may tie here but not in a figure.';
     return name === 'rollout' ? `Attention that reaches ${row} through all recorded layers. ${coded}`
-      : `Attention of ${row} in ${entryTitle(state.entry)}. ${coded}`;
+      : `Attention of ${row} in ${entryPhrase(state.entry)}. ${coded}`;
   }
 
   legendWords() {

@@ -1,7 +1,7 @@
 // Panel 'sentence': tokens coloured by saliency, by the attention of the chosen row or by their difference; choosing
 // rows and tokens; class probabilities.
 import {colourScaleOf, percent, scaleColour, shortNumber} from '../lib/colour.js';
-import {entryTitle, mapOf, pooledRow, rowOrMean, saliencyOf, unitsOf} from '../state/derive.js';
+import {entryPhrase, entryTitle, mapOf, pooledRow, rowOrMean, saliencyOf, unitsOf} from '../state/derive.js';
 import {copyNode, copySentence, paintCopy, recordedCopy} from './masked.js';
 import {LabelLines, labelRows, outcomeOf, targetLine} from './answers.js';
 import {attributionName, chipText, countWords, directionOf, isCut, listWords, numberWords} from '../lib/words.js';
@@ -32,7 +32,7 @@ export function attentionOfRow(frame, probe, state) {
   const map = mapOf(frame, state.entry, 'attention'), pieces = queryPieces(probe, state, frame);
   if (!map.values) return {values: null, note: map.note, pieces};
   if (map.pooled > 1)
-    return {values: null, note: `Only a thumbnail of ${map.title} is stored here; individual rows are not available.`,
+    return {values: null, note: `Only a thumbnail is stored here (${map.title}); individual rows are not available.`,
       pieces};
   if (!pieces.length) return {values: [...rowOrMean(map.values, map.n, null)], note: '', pieces};
   const values = probe.tokens.map((_, key) => pieces.reduce((sum, q) => sum + map.values[q * map.n + key],
@@ -78,7 +78,7 @@ export function sentenceScale(values, state, atLeast = 0) {
 }
 
 export function rowName(frame, probe, pieces) {
-  if (!pieces.length) return 'the mean over rows';
+  if (!pieces.length) return 'the mean row';
   const label = pieces.length > 1 ? probe.words[probe.word_ids[pieces[0]]] : probe.labels[pieces[0]] ?? '';
   return `${quoted(label)}${pieces.includes(pooledRow(frame)) ? ` (the row that the ${frame.info?.explains
     ? 'model' : 'classifier'} reads)` : ''}`;
@@ -92,7 +92,7 @@ export function saliencyWords(frame, values) {
 }
 
 function legendWords(frame, probe, state, values, scaleWords) {
-  const from = `Attention of ${rowName(frame, probe, values.pieces)} in ${entryTitle(state.entry)}`, notes = [];
+  const from = `Attention of ${rowName(frame, probe, values.pieces)} in ${entryPhrase(state.entry)}`, notes = [];
   if (state.colour === 'saliency') {
     notes.push(saliencyWords(frame, values));
     if (scaleWords) notes.push(scaleWords);
@@ -105,7 +105,7 @@ function legendWords(frame, probe, state, values, scaleWords) {
     notes.push(`Special tokens receive ${percent(values.specialFraction)} of the attention `
       + 'and are left out of the scale.');
   if (state.colour !== 'saliency' && state.colour !== 'rationale' && !values.pieces.length)
-    notes.push('This task uses all rows: until you choose a token, attention is the mean over rows.');
+    notes.push('This task uses all rows: until you choose a token, attention is the mean over all rows.');
   if (state.mergeWords)
     notes.push(`A word’s value is the sum over its pieces${state.colour === 'saliency'
       ? '' : '; a word’s row is the mean over its pieces'}.`);
@@ -158,7 +158,8 @@ class Sentence {
     this.line.setAttribute('role', 'listbox');
     this.line.setAttribute('aria-multiselectable', 'true');
     this.line.setAttribute('aria-orientation', 'horizontal');
-    this.line.setAttribute('aria-label', 'tokens: Enter chooses the row, Space adds to the selection');
+    this.line.setAttribute('aria-label',
+      'tokens: press Enter to choose the row, Space to add the token to the selection');
     this.scale = elementOf('div', 'sv-sentence-scale');
     this.legend = elementOf('p', 'sv-note');
     this.reading = elementOf('p', 'sv-reading');
@@ -387,7 +388,8 @@ export const sentencePanel = {
       + 'rationale.',
     'The note below the scale explains the colours; saliency describes the model’s prediction, not the sentence.'],
   keys: [['← →', 'move between tokens'], ['Home End', 'first or last token'], ['Enter', 'choose the row'],
-    ['Space', 'add to the chosen tokens'], ['click', 'choose the row'], ['Shift-click', 'add to the chosen tokens'],
+    ['Space', 'add the token to the selection'], ['click', 'choose the row'],
+    ['Shift-click', 'add the token to the selection'],
     ['Esc', 'clear the selection']]},
   tour: 'the input tokens and the prediction. Choose a token to see where it attends.',
   view: Sentence,

@@ -14,7 +14,7 @@ function pairRow({probe, frame}, map, units) {
     at = units.findIndex(u => u.tokens.includes(read));
   const rows = at < 0 ? units.map((_, r) => r) : [at];
   const mean = units.map((_, k) => rows.reduce((sum, r) => sum + values[r * count + k], 0) / rows.length);
-  const name = at < 0 ? 'the mean over rows' : `${quoted(units[at].label)} (the row that the model reads)`;
+  const name = at < 0 ? 'the mean row' : `${quoted(units[at].label)} (the row that the model reads)`;
   return {values: mean, name};
 }
 

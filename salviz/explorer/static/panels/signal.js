@@ -353,7 +353,7 @@ class SignalPanel {
     if (this.place.grids[0].across < shown.columns && shown.modality === 'series')
       notes.push('Several time steps share a pixel; the value furthest from 0 is drawn.');
     if (shown.informative) notes.push('Outlined: the region that determines the class in this synthetic data set.');
-    if (!frame.info?.patches) notes.push(`This network for ${this.probe.modality === 'series' ? 'series' : 'images'} `
+    if (!frame.info?.patches) notes.push(`This ${this.probe.modality === 'series' ? 'time-series' : 'image'} network `
       + 'has no tokens or recorded attention, so the heads, map and sentence panels are hidden.');
     const about = [...frame.info?.notes ?? [], frame.info?.awaited ?? ''].filter(Boolean);
     return [...notes, ...about.map(note => note.replace(/[^.]$/, '$&.'))].join(' ');
@@ -376,10 +376,10 @@ class SignalPanel {
     return `${which}${about}.`;
   }
 
-  // "time 12, feature “x”: input 0.31 ± 0.01, saliency −0.02 ± 0.001, masked input 0.5 ± 0.01 (masked)"
+  // "time step 12, feature “x”: input 0.31 ± 0.01, saliency −0.02 ± 0.001, masked input 0.5 ± 0.01 (masked)"
   cellText({row, column}) {
     const {shown} = this, k = row * shown.columns + column, parts = [];
-    const where = shown.rowNames ? `time ${column}, feature ${quotedToken(shown.rowNames[row].label)}`
+    const where = shown.rowNames ? `time step ${column}, feature ${quotedToken(shown.rowNames[row].label)}`
       : `row ${row}, column ${column}`;
     const text = map => !map.channels || map.channels.length === 1 || !shown.colours ? valueWithStep(map.values[k],
       map.half(k))

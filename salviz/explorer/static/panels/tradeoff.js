@@ -87,7 +87,7 @@ class TradeOff {
     const kinds = Object.keys(tradeKinds).filter(kind => front.points.some(p => p.standing === kind));
     const key = (mark, words) => elementOf('span', 'sv-trade-key',
       tradeNode('svg', {width: 14, height: 14, 'aria-hidden': 'true'}, mark), words);
-    const numbers = kind => kind === 'front' ? ` (numbers: ${visibleText(front.setting)})` : '';
+    const numbers = kind => kind === 'front' ? ` (numbers: values of ${visibleText(front.setting)})` : '';
     this.legend.replaceChildren(...kinds.map(kind => key(this.mark(kind, 7, 7), tradeKinds[kind] + numbers(kind))));
     if (front.points.some(p => p.is_knee)) this.legend.append(key(this.kneeMark(7, 7, 5), 'knee'));
   }
@@ -226,7 +226,7 @@ export const tradeoffPanel = {
   fits: (frame, store) => Boolean(store.meta.front),
   absent: 'This explorer has no Pareto front; use Explorer(pareto(study)).',
   help: {says: [
-    'Each point is one value of the setting, averaged over seeds; bars are the intervals over seeds.',
+    'Each point is one value of the setting, averaged over seeds; bars are confidence intervals of the mean.',
     'Points below the staircase are dominated in both metrics; a hollow point may still be on the front.'],
   keys: [['← ↑ ↓ →', 'move between values'], ['Enter', 'open the run with this value']]},
   view: TradeOff,

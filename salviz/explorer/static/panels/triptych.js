@@ -1,6 +1,6 @@
 // Panel 'triptych': attention, saliency or attribution, and their signed difference for the same tokens; below, the
 // chosen row of each with its tokens.
-import {attentionName, entryTitle, layersOf, mapOf} from '../state/derive.js';
+import {attentionName, entryPhrase, entryTitle, layersOf, mapOf} from '../state/derive.js';
 import {pooledRow, ranksOfHead, rowOrMean, saliencyOf} from '../state/derive.js';
 import {ranksOf, spearman, tiedRows} from '../lib/maths.js';
 import {attentionLimit, colourScaleOf, cssColour, scaleColour, shortNumber, valueWithStep} from '../lib/colour.js';
@@ -114,7 +114,7 @@ class Triptych {
     else this.besideSaliency(frame, saliency);
     const layers = layersOf(frame, 'attribution'),
       missing = this.wanted === 'attribution' && this.kind !== 'attribution';
-    return missing ? `No attribution was recorded for ${entryTitle(state.entry)}${layers.length
+    return missing ? `No attribution was recorded for ${entryPhrase(state.entry)}${layers.length
       ? `; available layers: ${layers.join(', ')}` : ''}.` : '';
   }
 
@@ -227,7 +227,7 @@ class Triptych {
     const values = items.map(item => `${item.title}: ${cells(this.band(item))}`);
     bands.el.setAttribute('aria-label', values.join('. '));
     bands.el.salviz = {grids: this.bandGrids, row: this.row};
-    const mean = 'Mean over all rows (this task does not read a single row)';
+    const mean = 'Mean over all rows (this task uses all of them)';
     this.bandTitle.textContent = this.row < 0 ? mean : `Row of ${quotedToken(units[this.row].label)}`;
   }
 

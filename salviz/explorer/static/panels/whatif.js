@@ -47,8 +47,9 @@ class WhatIfMask extends WhatIfGroup {
     const {of} = copyCount(this.recomputed), k = Math.floor(of * now.maskedShare + 1e-6);
     const lowest = now.ranking === 'signed' ? 'most negative saliency' : 'saliency closest to 0';
     setText(this.lesson,
-      `The ${k} of ${of} words with the ${lowest} (mask fraction ${now.maskedShare.toFixed(2)}, rounded down) `
-        + 'are replaced by the nearest unmasked word before them. Training penalises a change in the prediction.');
+      `Of ${countWords(of, 'word')}, the ${k === 1 ? 'one' : k} with the ${lowest} `
+        + `(mask fraction ${now.maskedShare.toFixed(2)}, rounded down) ${k === 1 ? 'is' : 'are each'} replaced `
+        + 'by the nearest preceding unmasked word. Training penalises a change in the prediction.');
     setText(this.counts, this.sayCounts());
     this.lines.replaceChildren(maskLine('recorded', this.was, null), maskLine('what-if', this.recomputed, this.was));
   }
@@ -111,8 +112,9 @@ class WhatIfThreshold extends WhatIfGroup {
     this.map = map;
     this.slider.show(Math.sqrt(threshold));
     const above = map.values.filter(v => v >= threshold), percentage = percent(maskSum(above) / maskSum(map.values));
-    const count = `${above.length} of ${map.values.length} positions are at least ${shortNumber(threshold)}`;
-    const words = `${map.title}: ${count}; they receive ${percentage} of the attention.`;
+    const [have, receive] = above.length === 1 ? ['has', 'receives'] : ['have', 'receive'];
+    const words = `${map.title}: of ${map.values.length} positions, ${above.length} ${have} a value of at least `
+      + `${shortNumber(threshold)} and ${receive} ${percentage} of the attention.`;
     const scale = colourScaleOf({limit: largest(map.values), palette, theme});
     setText(this.lesson,
       'Values below the threshold are left blank, here and on the map.');
@@ -174,6 +176,6 @@ export const whatIfPanel = {
     'No model is retrained, so this does not show how a model trained with these settings would behave.'],
   keys: [['← →', 'move a slider'], ['Enter', 'open or close the settings of a method'],
     ['← ↑ ↓ →', 'in a map: move between cells']]},
-  tour: 'other settings of the method. Move a slider to see what it would have chosen.',
+  tour: 'other settings of the method. Move a slider to see what the method would have chosen.',
   view: WhatIf,
 };

@@ -76,7 +76,7 @@ export class WhatIfRegion extends WhatIfGroup {
       darker = this.ctx.state.theme === 'dark' ? 'lighter' : 'darker';
     const meaning = `p is the fraction of each query’s keys that may be dropped: of ${n} keys${protect
       ? ' (without special tokens)' : ''}, `
-      + (many ? `the ${many} with the ${side} attribution.` : 'none.');
+      + (many ? `the ${many === 1 ? 'one' : many} with the ${side} attribution.` : 'none.');
     const draw = many
       ? ` Each candidate is dropped with probability q (${percent(q)}), with the random numbers of the training step: `
       + 'a larger q drops the same keys and additional ones, and no query loses all its keys.' : '';
@@ -90,7 +90,7 @@ export class WhatIfRegion extends WhatIfGroup {
   tieWords() {
     const {n, candidates, leftOut} = this.recomputed, {p, region} = this.now, unreadRows = maskSum(leftOut);
     const out = unreadRows
-      ? ` Left out: ${unreadRows} of ${countWords(n, 'row')}, since the score does not depend on them.` : '';
+      ? ` Rows on which the score does not depend are left out (${unreadRows} of ${n}).` : '';
     const sizeOf = i => maskSum(candidates.subarray(i * n, i * n + n));
     const tied = this.keyCounts.filter((count, i) => !leftOut[i] && sizeOf(i) !== candidateCount(count, p, region))
       .length;
@@ -120,7 +120,7 @@ export class WhatIfRegion extends WhatIfGroup {
       : 'no region was recorded (not trained with AD-DROP)';
     const half = frame.info.ranks === 'stored values' ? halfRanks : '';
     const draw = recomputed.discarded ? ''
-      : ' Drops cannot be recomputed: seed, step or example index was not recorded.';
+      : ' Drops cannot be recomputed: the seed, the step or the example index was not recorded.';
     return `What-if, ${this.headWords()}: ${count(recomputed)}; ${recorded}.${draw}${half}`;
   }
 

@@ -58,7 +58,8 @@ export class WhatIfPattern extends WhatIfGroup {
     this.fields[1].hidden = !['next', 'prev'].includes(chosen);
     this.fields[2].hidden = !['delim', 'period'].includes(chosen);
     const choose = 'Choose a pattern to see its target for this head.';
-    const asks = chosen ? `With pattern “${chosen}”, every query should attend to ${patternLessons[chosen]}.` : choose;
+    const asks = chosen
+      ? `With the pattern “${chosen}”, every query should attend to ${patternLessons[chosen]}.` : choose;
     setText(this.lesson,
       `Guidance adds the squared residual (attention − pattern) to the loss, which pulls the head towards the dots. `
         + asks + (this.recomputed || this.was
@@ -139,7 +140,7 @@ export class WhatIfTarget extends WhatIfGroup {
     const count = mayBeMarked(frame, special).filter(Boolean).length;
     const marked = Math.max(1, Math.ceil(count * now.topShare - 1e-6));
     const teacher = evidenceOf(frame, 'method_saliency', 'SalLM') && methodNames(frame).includes('SalLM')
-      ? ' for the teacher' : '';
+      ? ' from the teacher' : '';
     const marks = marked === 1
       ? `Of ${count} tokens, the one with the ${highest} saliency${teacher} gets the whole target`
       : `Of ${count} tokens, the ${marked} with the ${highest} saliency${teacher} share the target equally`;

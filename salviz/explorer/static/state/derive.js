@@ -73,6 +73,9 @@ export function entryTitle(entry) {
   return `layer ${entry.layer}, head ${entry.head}`;
 }
 
+// The title as it stands within a sentence: 'the mean over all heads'.
+export function entryPhrase(entry) { return entryTitle(entry).replace(/^mean/, 'the mean'); }
+
 function hasMean(tensor, {heads}) {
   return heads.length > 0 && heads.every(([layer, head]) => tensor.layers.includes(layer) && head < tensor.shape[1]);
 }
@@ -132,7 +135,8 @@ export function mapOf(frame, entry, what = 'attention') {
     const where = have.length ? ` Available layers: ${have.join(', ')}.`
       : ` The frame contains ${frame.names.join(', ')}.`;
     const awaited = frame.info?.awaited ?? '', later = what !== 'attention' && /attribution/i.test(awaited) && awaited;
-    const note = map?.missing || later || `No ${missingWords[what]} was recorded for ${title} at this step.${where}`;
+    const note = map?.missing || later
+      || `No ${missingWords[what]} was recorded for ${entryPhrase(entry)} at this step.${where}`;
     return {values: null, n: 0, pooled: 1, signed, title, halfStep: () => NaN, note};
   });
 }
