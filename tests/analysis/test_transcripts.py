@@ -210,7 +210,7 @@ def test_wrong_arguments_are_rejected_at_the_start():
     with pytest.raises(ValueError, match='explain_transcript: WhisperFor.* reads audio; pass its processor'):
         explain_transcript(model, wrong, tone(.5))
     processor = small_encoder_decoder('whisper')[1]
-    with pytest.raises(ValueError, match='audio must be finite floats'):
+    with pytest.raises(ValueError, match='audio must be an array .samples. of finite floats'):
         explain_transcript(model, processor, np.full(800, np.nan, np.float32))
 
 def test_the_explorer_names_the_input_that_is_missing_or_not_read():

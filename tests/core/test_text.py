@@ -623,7 +623,7 @@ class Slow: is_fast = False
     (lambda t: pool_words([1.], [0, 1]), 'the last axis of values must be as long as word_ids, got shapes [1] and [2]'),
     (lambda t: pool_words([1., 2.], [0, 1], n_words=1), 'n_words must be at least 2'),
     (lambda t: pool_words([1.], [0], how='median'), "how must be 'sum', 'mean', 'max' or 'first', got 'median'"),
-    (lambda t: _spread_words([1.], [0, 1]), 'word_values must have at least 2 words'),
+    (lambda t: _spread_words([1.], [0, 1]), 'word_values must have at least 2 values'),
     (lambda t: rationale_flags(align(t, 'a b')), 'either as spans or as words'),
     (lambda t: rationale_flags(align(t, 'a b'), spans=[(0, 1)], words=[1, 0]), 'either as spans or as words'),
     (lambda t: rationale_flags(align(t, 'a b'), words=[1, 0, 1]),

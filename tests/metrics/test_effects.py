@@ -72,7 +72,7 @@ def test_effects_are_equivariant_to_sign_and_unit():
 def test_malformed_effects_give_a_short_error():
     for call, says in ((lambda: over_tasks([[1., 2.]]), 'd must be a list'),
                        (lambda: over_tasks([1.], confidence=95), 'between 0 and 1'),
-                       (lambda: over_tasks([1., 2.], ['a', None]), '2 entries .1 missing.'),
+                       (lambda: over_tasks([1., 2.], ['a', None]), '2 entries .1 of them None or NaN.'),
                        (lambda: over_tasks([1., 2.], ['a', 'b', 'c']), 'got 3 entries'),
                        (lambda: over_tasks([1., 2.]).p_of(0, 'more'), "'greater' or 'less', got 'more'"),
                        (lambda: tost([1., 2.], -1), 'above 0'), (lambda: tost([1., 2.], 1, sides=3), 'sides must be'),
