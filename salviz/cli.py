@@ -69,7 +69,7 @@ def _whole(
     least,       # the smallest allowed number
     wanted=None, # description for the error
 ):
-    "Return a parser for whole numbers with the lower bound `least`"
+    "Return a parser for whole numbers that are at least `least`"
     wanted = wanted or f'a whole number of at least {least}'
     def read(word):
         if not re.fullmatch(r'[+-]?\d{1,15}', word) or int(word) < least:
@@ -91,7 +91,7 @@ def _amount(
 def _named(
     word, # a name or a path
 ) -> str:
-    "Parse a name or path, which must not be empty"
+    "Return the name or path unchanged; raise an error if it is blank"
     if not word.strip(): raise argparse.ArgumentTypeError('must be a name or a path, got an empty string')
     return word
 
@@ -147,14 +147,14 @@ def _load_data(a):
     return salviz.load_text(a.data, text=a.text, text_pair=a.text_pair, label=a.label)
 
 def _load_head(name, data, seed):
-    "Load the model called `name` with a head for `data`, and its tokenizer"
+    "Load the model called `name`, with a head for the task of `data`, and its tokenizer"
     import salviz
     from salviz.data.texts import data_classes, data_task
     return salviz.load_model_for(data_task(data), name, labels=data_classes(data), seed=seed)
 
 # %% ../nbs/13_cli/02_cli.ipynb #cli-datab
 def _make_method(kind, settings):
-    "Construct a method of class `kind` from recorded or current settings; raise an error for unknown settings"
+    "Construct a method of the class `kind` from `settings`; raise an error for unknown settings"
     from salviz.studies.trials import check_allowed
     check_allowed(f'{kind.__name__}: no argument', settings, kind.accepted())
     return kind.from_args(settings)
@@ -167,7 +167,7 @@ def _run_runs(a):
 
 # %% ../nbs/13_cli/02_cli.ipynb #012
 def _one(items):
-    "Return the list `items`, or its only item if it has exactly one"
+    "Return the item of a list with exactly one item; return anything else unchanged"
     if items and len(items) == 1: return items[0]
     return items
 
@@ -187,7 +187,7 @@ def _check_free(command, files, force):
                               'another file with --out')
 
 def _figure_errors(a, out, of_table, settings) -> Iterator[Exception]:
-    "Yield an error for each wrong option of `salviz figure`"
+    "Yield an error for each invalid option of `salviz figure`"
     if not out.parent.is_dir():
         yield FileNotFoundError(f'figure: no folder {out.parent}; create it or choose another file with --out')
     if out.is_dir() or not os.access(next(p for p in (out, out.parent) if p.exists()), os.W_OK):
@@ -261,7 +261,7 @@ def _run_collect(a):
 
 # %% ../nbs/13_cli/02_cli.ipynb #rk1
 def _remake_errors(settings, runs) -> Iterator[Exception]:
-    "Yield an error for each wrong option of `salviz remake`"
+    "Yield an error for each invalid option of `salviz remake`"
     for name in settings:
         if name in ('path', 'runs', 'to', 'force', 'source', 'kind'):
             yield ValueError(f'remake: --set cannot override {name}; it accepts only options of the figure')
@@ -382,7 +382,7 @@ def _run_show(a):
 
 # %% ../nbs/13_cli/02_cli.ipynb #016xc
 def _in_options(message, heads):
-    "Replace the arguments in an error message from `page_of` with the options of the command line"
+    "Replace the arguments in an error message from `page_of` with the corresponding command-line options"
     message = message.replace(' or full maps (heads=)', ' or full maps (without --heads)' if heads else '')
     message = message.replace('limit=None', '--limit 0')
     return re.sub(r'\b(probes|steps|layers|limit)=', r'--\1 ', message).replace(' )', ')')
@@ -399,7 +399,7 @@ _course_uses['class'] = 'out'
 
 # %% ../nbs/13_cli/02_cli.ipynb #co-2b
 def _course_word(a):
-    "Check the arguments of `salviz course`; return its form (course, class, grade, teach or check) and paths"
+    "Check the arguments of `salviz course`; return the form of the command, such as grade or teach, and its paths"
     what, paths = 'course', a.words
     if a.check: what = 'check'
     if paths and paths[0] in ('class', 'grade', 'teach'): what, *paths = paths
@@ -465,11 +465,11 @@ def _figure_tree(module) -> ast.Module:
     return ast.parse(files('salviz.figures').joinpath(f'{module}.py').read_text('utf-8'))
 
 def _assigned(tree, name) -> ast.expr:
-    "Return the expression that the syntax `tree` of a module assigns to the variable `name`"
+    "Return the expression that a module assigns to the variable called `name`"
     return next(o.value for o in tree.body if isinstance(o, ast.Assign) and ast.unparse(o.targets[0]) == name)
 
 def _registered_kinds(tree) -> Iterator[tuple[str, str]]:
-    "Yield the name and the description of each kind that the module `tree` registers with `figure_kind`"
+    "Yield the name and description of each figure kind registered with `figure_kind` in a module's syntax tree"
     for function in ast.iter_child_nodes(tree):
         for decorator in reversed(getattr(function, 'decorator_list', ())): # the last one is applied first
             if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == 'figure_kind':
@@ -489,7 +489,7 @@ def _describe_kinds() -> str:
 
 # %% ../nbs/13_cli/02_cli.ipynb #019
 def _figure_options(arg):
-    "Add the options of `salviz figure`, whose help ends with the kinds of figures"
+    "Add the options of `salviz figure`, and end its help with a list of the figure kinds and venues"
     p = arg.__self__
     def help_with_kinds():
         p.formatter_class = argparse.RawDescriptionHelpFormatter

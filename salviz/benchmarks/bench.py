@@ -646,7 +646,7 @@ def _each_try(table): return ', '.join(f'{a:.3f}' for a in table['again'])
 
 # %% ../../nbs/13_cli/01_bench.ipynb #053b1
 def _machine(results) -> str:
-    "Describe the model, the machine and the versions of the measurement"
+    "Describe the model, the machine and the library versions of a benchmark"
     at = results['tables'][0] if results['tables'] else {}
     return (f'{results["shape"]}, batch {results["batch_size"]}, {results["rounds"]} rounds; {results["processor"]}, '
             f'{results["clock"]}; torch {results["versions"]["torch"]}, transformers '
@@ -669,7 +669,7 @@ def _bench_table(results:dict) -> str:
 
 # %% ../../nbs/13_cli/01_bench.ipynb #053a
 def _cost_lines(results:dict) -> list: # of str, Markdown
-    "Return the lines on cost in the README: times relative to plain fine-tuning, peak memory and recording"
+    "Return the lines of the README that list costs: time relative to plain fine-tuning, peak memory and recording"
     tables = _main_tables(results)
     def span(*names):
         times = [t['rows'][name]['time_ratio'] for t in tables for name in names]

@@ -103,7 +103,7 @@ def _loop(model, batch, optimizer):
 # %% ../../nbs/13_cli/04_peers.ipynb #pe08b1
 @contextlib.contextmanager
 def _training(model, tokenizer, tokens=64, size=16, device='cpu'):
-    "Yield the same plain training step with salviz and with a plain loop: {work: {library: `Work`}}"
+    "Yield the same plain training step with salviz and as a plain PyTorch loop"
     data = bench_data(tokenizer, tokens, size)
     with tempfile.TemporaryDirectory() as folder:
         trainer = trainer_for(FineTuning(), model, tokenizer, data, tokens, Path(folder)/'plain', device)
@@ -117,7 +117,9 @@ def _training(model, tokenizer, tokens=64, size=16, device='cpu'):
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe08b
 def _browser():
-    "Return functions that launch Chromium (or None) and start Playwright; return None if Playwright is missing"
+    """Return a function that launches Chromium, or None if it is missing, and Playwright's `sync_playwright`
+
+    Return only None if Playwright is not installed."""
     try: from playwright.sync_api import sync_playwright
     except ImportError: return None
     from shutil import which
@@ -130,7 +132,7 @@ def _seconds_to_paint(
     files:dict,   # {library: (path of an HTML file, selector of an element that is drawn)}
     rounds=3,
 ) -> dict: # {library: median seconds}; {} if there is no browser
-    "Measure the time from opening a file in a browser until it is drawn"
+    "Return the median time from opening each file in a browser until it is drawn, in seconds"
     launch, sync_playwright = _browser() or (None, None)
     if not launch: return {}
     times = {who: [] for who in files}
@@ -148,7 +150,7 @@ def _seconds_to_paint(
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe08bc
 def _looking(snapshot, folder) -> dict: # {library: (path, selector)}
-    "Write pages that show `snapshot` with salviz and bertviz; return the path and a CSS selector of each page"
+    "Write pages that show the `snapshot` with salviz and bertviz; return the path and a CSS selector of each page"
     from salviz.explorer.bertviz import bertviz_view
     from salviz.explorer.page import page
     folder = Path(folder)
@@ -161,7 +163,7 @@ def _looking(snapshot, folder) -> dict: # {library: (path, selector)}
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pec2
 def _small_llama(tokenizer, hidden=256, layers=4, heads=8):
-    "Return a small, randomly initialised causal language model with Llama's architecture for `tokenizer`"
+    "Return a small, randomly initialised Llama language model with the vocabulary size of `tokenizer`"
     config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=hidden, intermediate_size=11*hidden//4,
                          num_hidden_layers=layers, num_attention_heads=heads, max_position_embeddings=4096,
                          pad_token_id=tokenizer.pad_token_id)
@@ -169,7 +171,7 @@ def _small_llama(tokenizer, hidden=256, layers=4, heads=8):
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pec2b
 def _next_token_path(model, ids, steps) -> torch.Tensor: # [tokens]
-    "Compute integrated gradients for the log-probability of the most likely token after the text `ids` [1, tokens]"
+    "Compute integrated gradients of the log-probability of the most likely next token"
     embed, total = model.get_input_embeddings(), 0.
     x, start = embed(ids).detach(), embed(torch.tensor([model.config.pad_token_id])).detach()
     def log_p(points):
@@ -183,7 +185,7 @@ def _next_token_path(model, ids, steps) -> torch.Tensor: # [tokens]
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pec2c
 def _explaining_next(model, ids, steps=20) -> dict: # {work: {library: `Work`}}
-    "Return functions that explain the token after one text (`ids` [1, tokens]), with salviz and with a plain loop"
+    "Return functions that explain the next token after one text, with salviz and with a plain loop"
     batch = dict(input_ids=ids, attention_mask=torch.ones_like(ids))
     def ours(): return [explain(model, batch, steps=steps, check=False).values[0].numpy()]
     def loop(): return [_next_token_path(model, ids, steps).numpy()]
@@ -199,7 +201,7 @@ def _causal_plain(model, ids, labels): return _loss(model(ids, use_cache=False).
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pec5b
 def _causal_drop(model, ids, labels, by_gradient, p=.3, q=.2):
-    "Compute the loss with AD-DROP: drop each position in the highest fraction `p` of every row with probability `q`"
+    "Compute the loss of AD-DROP, which drops positions of the discard region (a fraction `p`) with probability `q`"
     with observe(model) as maps, torch.set_grad_enabled(by_gradient):
         logits = model(ids, use_cache=False).logits
         attributions = [maps[l] for l in maps]
@@ -236,7 +238,7 @@ _causal_steps = {
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pec7b
 def _causal_loop(trainer, batch, loss, options):
-    "Return a function without arguments that performs a training step with the given `loss` and no Trainer"
+    "Return a function that performs one training step with the given `loss` in plain PyTorch"
     model, optimizer, read = trainer.model, trainer.optimizer, (batch['input_ids'], batch['labels'])
     def step():
         model.train()
@@ -249,7 +251,7 @@ def _causal_loop(trainer, batch, loss, options):
 # %% ../../nbs/13_cli/04_peers.ipynb #pec7c
 @contextlib.contextmanager
 def _training_causal(model, tokenizer, tokens=64, size=8):
-    "Yield training steps of a causal language model with salviz and with plain loops: {work: {library: `Work`}}"
+    "Yield training steps of a causal language model, each with salviz and as a plain PyTorch loop"
     data, works, optimizer = bench_data(tokenizer, tokens, size).remove_columns('label'), {}, None
     with tempfile.TemporaryDirectory() as folder:
         for number, (what, (method, args, loss, options)) in enumerate(_causal_steps.items()):
@@ -263,7 +265,7 @@ def _training_causal(model, tokenizer, tokens=64, size=8):
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe11
 def _compared(works, rounds, clock, agree) -> dict: # seconds, ratio and largest difference of each
-    "Compare the results and times of the libraries in `works` with those of salviz"
+    "Compare the time of each library with that of salviz, and also the results if `agree`"
     first = {who: work() for who, work in works.items()} if agree else {}
     differ = {who: _disagreement(values, first['salviz']) for who, values in first.items() if who != 'salviz'}
     if bad := [who for who, x in differ.items() if x > 1e-3]:
@@ -276,14 +278,14 @@ def _compared(works, rounds, clock, agree) -> dict: # seconds, ratio and largest
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe11b
 def _time(kinds, results, rounds, clock, say, agree=False):
-    "Compare salviz with other libraries on each kind of work in `kinds`, and add the comparison to `results`"
+    "Compare salviz with other libraries on each kind of work, and add the comparisons to `results`"
     for what, works in kinds.items():
         say(what)
         results['works'][what] = _compared(works, rounds, clock, agree)
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe11c
 def _looked_at(rounds) -> dict:
-    "Return the size of each page in bytes and the seconds until it is drawn"
+    "Return a description of the snapshot, and for each page its size in bytes and the seconds until it is drawn"
     from salviz.explorer.widget import Explorer
     snapshot = Explorer('ad-drop').selected().snapshot
     with tempfile.TemporaryDirectory() as folder:

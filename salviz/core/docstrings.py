@@ -51,7 +51,7 @@ def _parameters(tree) -> dict: # {name: syntax tree}
 
 # %% ../../nbs/01_core/08_docstrings.ipynb #007
 def _source(thing) -> tuple: # (source text, syntax tree)
-    "Return the source of a function, or of a class's `__init__` or fields"
+    "Return the source and syntax tree of a function, or of a class or its `__init__`"
     for cls in inspect.getmro(thing) if inspect.isclass(thing) else ():
         begin = inspect.unwrap(vars(cls).get('__init__'))
         if begin is None: continue
@@ -75,7 +75,7 @@ def comments_of(thing) -> dict: # {parameter, or 'return': comment}; {} without 
 
 # %% ../../nbs/01_core/08_docstrings.ipynb #011
 def _docstring_with_comments(thing) -> str:
-    "Return the docstring of `thing`, followed by its commented parameters and return value"
+    "Return the docstring of `thing`, followed by the comments on its parameters and return value"
     comments = comments_of(thing)
     back, doc = comments.pop('return', ''), inspect.getdoc(thing) or ''
     taken = '\n'.join(f'{name}: {comment}' for name, comment in comments.items())

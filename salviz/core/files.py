@@ -33,7 +33,7 @@ def _text_fault(
     data:bytes, # content of a file
     name,       # name of the file
 ) -> str: # '' if there is none
-    "Return the reason why `data` is empty or not UTF-8 text"
+    "Return an error message if `data` is empty, is not UTF-8 text or contains zero bytes"
     if not data.strip(): return ' is empty'
     if data.startswith((b'\xff\xfe', b'\xfe\xff')):
         return f' is in UTF-16, not in UTF-8; {_in_utf8.format("UTF-16", name)}'
@@ -95,7 +95,7 @@ def _regular_header(text) -> list: # None: the file has an error
 
 # %% ../../nbs/01_core/01_files.ipynb #009c
 def _separator_fault(name, line) -> str: # '' if there is none
-    "Return an error message if the header `line` of the file called `name` is not separated by commas"
+    "Return an error message if the header line of a file is separated by semicolons, tabs or bars"
     other = next((c for c in ';\t|' if c in line), None)
     if ',' in line or other is None: return ''
     return (f': the header is a single column, {line!r}; if the separator is {other!r}, read the '
@@ -103,7 +103,7 @@ def _separator_fault(name, line) -> str: # '' if there is none
             'codes such as 001)')
 
 def _header_fault(header) -> str: # '' if there is none
-    "Return a description of the duplicate column names in `header`"
+    "Return an error message if the header contains duplicate column names"
     twice = [name for name in dict.fromkeys(header) if header.count(name) > 1]
     if not twice: return ''
     return f' has more than one column named {", ".join(map(repr, twice))}; rename all but one'

@@ -41,7 +41,7 @@ def has_ended(who:dict): # None: unknown on this machine
 class RunInUse(RuntimeError): "Raised if another process, or another training run in this process, uses a run's folder"
 
 def _in_use(path, note, who, lives):
-    "Return the message of a `RunInUse`: which process uses the folder at `path`, and what to do"
+    "Return the error message of a `RunInUse`, which names the process that uses the folder and says what to do"
     if not who: return f'another process is training in {path}; wait until it has ended, or choose another folder'
     by = f'process {who["process"]} on {who["host"]}, since {who["since"]}'
     if not lives and has_ended(who) is None:

@@ -103,7 +103,7 @@ def methods_words(name) -> str:
     return ' + '.join(method_titles.get(one, one) for one in str(name).split(' + '))
 
 def _methods_of_run(run) -> str:
-    "Return the display name of the methods of `run`, or its folder name if no method is recorded"
+    "Return the display name of a run's methods, or the run's folder name if no method is recorded"
     method = run.config.get('method') or {}
     if isinstance(method, dict): return methods_words(method.get('name') or run.path.name)
     return str(method)

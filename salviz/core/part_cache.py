@@ -41,7 +41,7 @@ class PartCache:
         if not file.exists(): write_whole(file, to_json(wanted, indent=1).encode())
 
     def _fault(self, wanted:dict) -> str: # '' if there is none
-        "Return the reason why the folder cannot be used to cache the computation that `wanted` describes"
+        "Return the reason why the folder cannot be used to cache the computation described by the dict `wanted`"
         folder, file = self.folder, self.folder/'question.json'
         if folder.exists() and not folder.is_dir(): return f'{folder} is a file; pass a new or existing folder'
         if not file.exists():

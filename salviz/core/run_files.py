@@ -62,8 +62,8 @@ def _left_by_a_kill(path): # a lock, a note, or a file under a temporary name
 def _plain(x):
     """Convert `x` to a type that JSON supports
 
-    Arrays and sets become lists, NumPy numbers become numbers, paths become text, functions and classes become
-    names, and other objects become the name of their type in angle brackets."""
+    Arrays and sets become lists, NumPy numbers become numbers, and paths become strings. Functions and classes
+    become names, and other objects become the name of their type in angle brackets."""
     if hasattr(x, 'tolist'): return x.tolist()
     if isinstance(x, os.PathLike): return os.fspath(x)
     if isinstance(x, (set, frozenset)): return sorted(x, key=repr)
@@ -123,7 +123,7 @@ def _is_sealed(x:dict) -> bool:
 
 # %% ../../nbs/01_core/11_run_files.ipynb #012ad
 def _seal_fault(x, data:bytes, must_seal:bool) -> str: # '' if there is none
-    "Return the reason why `x`, which was parsed from `data`, is not an object or has a damaged seal"
+    "Return an error message if `x`, parsed from `data`, is not a JSON object or its seal is wrong or missing"
     if not isinstance(x, dict): return f'contains a JSON {type(x).__name__}, not an object'
     if not _is_sealed(x) and must_seal: return 'is damaged (its seal is missing)'
     if not _is_sealed(x): return ''

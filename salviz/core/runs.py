@@ -136,7 +136,7 @@ def _array_file(run, name):
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn03
 class _RunValues(_RunFolder):
-    "The state, arrays and summary of a run"
+    "Methods that read and write the state, arrays and summary of a run"
     def _values(self, name) -> dict:
         """Return the object in the file called `name`, or {} if the file is missing
 
@@ -370,9 +370,9 @@ def _number(row, name):
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn08
 class _RunCheckpoints(_RunReading):
-    "The checkpoints of a run, and the best checkpoint"
+    "Methods that return the checkpoints of a run and the best checkpoint"
     def _is_whole(self, folder) -> bool:
-        "Return whether the checkpoint in `folder` is complete; only the lengths of its files are checked"
+        "Return whether the checkpoint in `folder` is complete, without a check of all file contents"
         if self.sealed or os.path.lexists(folder/'manifest.json'): return not checkpoint_damage(folder)
         try: return bool(read_object(folder/'trainer_state.json'))
         except (OSError, ValueError): return False
@@ -426,7 +426,7 @@ _not_scores = {'step', 'epoch', 'kind', 'split', 'examples', 'seconds', 'runtime
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn09b
 class _RunScores(_RunCheckpoints):
-    "The scores of the best checkpoint, and the baseline for its accuracy"
+    "Methods that return the scores of the best checkpoint and compare its accuracy with a baseline"
     @property
     def measures(self) -> list:
         "The names of the evaluation scores: first the score that selects the best step, last the loss"
@@ -449,7 +449,7 @@ class _RunScores(_RunCheckpoints):
         self,
         split:str='validation', # one of `splits`
     ) -> dict: # {name: number} for each of `measures`, NaN where unknown
-        "Return the best checkpoint's scores on one split; runs recorded by earlier versions have only three splits"
+        "Return the scores of the best checkpoint on one split"
         check_choice('split', split, self.splits)
         names, summary = self.measures, self.summary
         if split == 'validation': rows = [r for r in self.eval_rows if r['step'] == self.best_step]
@@ -459,7 +459,7 @@ class _RunScores(_RunCheckpoints):
 
     @property
     def train_loss(self) -> float:
-        "The mean task loss ('task', or 'loss' in rows without terms) over the last epoch; NaN if none was logged"
+        "The mean task loss over the last epoch ('task', or else 'loss', of each row); NaN if none was logged"
         rows = [r for r in self.train_rows if not math.isnan(_number(r, 'loss'))]
         def epoch(r): return _number(r, 'epoch')
         last = [r for r in rows if math.isnan(epoch(r)) or not epoch(r) <= epoch(rows[-1]) - 1]
@@ -473,7 +473,7 @@ class _RunScores(_RunCheckpoints):
 
 # %% ../../nbs/01_core/15_runs.ipynb #kn-2
 def _knowledge(run) -> tuple: # as returned by `Run.knowledge`
-    "Compare the test accuracy of the best checkpoint of `run` with that of always predicting the most frequent class"
+    "Compare the test accuracy of a run with that of always predicting the most frequent class"
     accuracy = run.scores('test').get('accuracy', math.nan)
     try: labels = run.load_arrays('test_predictions').get('labels', np.zeros(0))
     except (KeyError, ValueError): return '', False
@@ -634,7 +634,7 @@ _score_names = dict(micro_f1='micro-F1', macro_f1='macro-F1', f1='F1', spearman=
                     mse='mean squared error')
 
 def _scored(run, split):
-    "Describe the scores of `run` on `split`; include the loss only if it selects the best step"
+    "Describe the scores of a run on one split; include the loss only if it selects the best step"
     scores, decides = run.scores(split), run.best_metric[0]
     shown = {k: x for k, x in scores.items() if not math.isnan(x) and (k != 'loss' or k == decides)}
     return ', '.join(f'{_score_names.get(k, k.replace("_", " "))} {x:.3f}' for k, x in shown.items())

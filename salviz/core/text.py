@@ -443,7 +443,7 @@ def _flag_spans(tt, flags):
 
 # %% ../../nbs/01_core/07_text.ipynb #057b
 def _full_spans(tt, spans):
-    "Return `spans` with their segments; raise a `ValueError` if a span is not inside the texts of `tt`"
+    "Return the spans with their segments; raise a `ValueError` if a span is not inside the texts"
     out = []
     for span in spans:
         segment, start, end = span if len(span) == 3 else (0, *span)

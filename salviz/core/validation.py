@@ -88,7 +88,7 @@ _classes['ProcessorMixin'] = (_has('tokenizer'), 'a processor, such as one that 
 
 # %% ../../nbs/01_core/05_validation.ipynb #a05
 class _Named(type):
-    "A placeholder for a class that is not imported; attributes are placeholders too, as in `torch.nn.Module`"
+    "The metaclass of placeholders for classes that are not imported; their attributes are placeholders too"
     def __getattr__(cls, name): return _placeholder(name)
 
 @lru_cache(maxsize=None)
@@ -129,7 +129,7 @@ def _fits_all(hint, x) -> bool:
 
 # %% ../../nbs/01_core/05_validation.ipynb #a06b
 def _fits(hint, x) -> bool:
-    "Return whether `x` may be passed where the annotation is `hint`"
+    "Return whether `x` matches the type hint `hint`"
     origin, args = _parts(hint)
     if hint in (Any, object, inspect.Parameter.empty) or isinstance(hint, TypeVar): return True
     if hint is None or hint is type(None): return x is None
@@ -190,7 +190,7 @@ def _bounded_words(base, constraints) -> str:
 
 # %% ../../nbs/01_core/05_validation.ipynb #a08d
 def _words(hint) -> str:
-    "Return a phrase, for use in an error message, that describes the values allowed by `hint`"
+    "Return a phrase, for use in an error message, that describes the values allowed by the type `hint`"
     origin, args = _parts(hint)
     if hint is None or hint is type(None): return 'None'
     if origin is Literal: return _listed(map(repr, args))

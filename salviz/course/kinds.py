@@ -354,7 +354,7 @@ def value_text(
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd25d
 def _order_text(truth, items, **_):
-    "Return `items` sorted by the middle of their intervals, with ≈ between overlapping neighbours"
+    "Join `items` in descending order of their interval midpoints, with ≈ between neighbours that overlap, else >"
     places = sorted(range(len(items)), key=lambda i: -sum(truth[i]))
     text = items[places[0]]
     for before, after in pairwise(places):

@@ -110,7 +110,7 @@ def _quoted(x):
     return json.dumps(x, ensure_ascii=False, separators=(',', ':'), default=repr)[:60]
 
 def _flags_problem(flags, words, most) -> str:
-    "Describe the fault in the `flags` of a sentence; '' if there is none"
+    "Return what is wrong with the word flags of a sentence, or '' if they are valid"
     if not isinstance(flags, (list, tuple)) or any(x not in (0, 1) for x in flags):
         return f'must be null or a list of flags, 0 or 1, got {_quoted(flags)}'
     if len(flags) != len(words): return f'has {len(flags)} flags for {len(words)} words'
@@ -155,7 +155,7 @@ def _file_name(nickname:str) -> str:
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma15b
 def _check_version(content, of:MarkSet, set_id):
-    "Raise a ValueError if a file or code has another version or belongs to another set of sentences"
+    "Raise a ValueError if marks have an unsupported version or belong to another set of sentences"
     problem = f'belongs to another set of sentences ({_quoted(set_id)} instead of {_quoted(of.id)})'
     is_other_version = content is True or content != _version
     if is_other_version:
@@ -190,7 +190,7 @@ def _digit(flags, most) -> int:
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma18b
 def _flags_of(digit, n, most):
-    "Return the flags of a sentence of `n` words from the number that `_digit` computed"
+    "Decode a number that `_digit` returned: return one flag per word, or None for 0"
     if digit == 0: return None
     flags, rest, k = [0]*n, digit - 1, 0
     for size in _place_sizes(n, most):

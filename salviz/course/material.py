@@ -49,7 +49,7 @@ def course_sentences(
     return [dict(sentence) for sentence in _sentences()[part]]
 
 def _sentence_set(part='mark') -> str:
-    "Return a checksum that identifies a set of course sentences in files of marks"
+    "Return a checksum that identifies a set of course sentences"
     content = json.dumps([[s['id'], s['text']] for s in course_sentences(part)])
     return hashlib.sha256(content.encode()).hexdigest()[:8]
 

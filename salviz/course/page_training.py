@@ -39,7 +39,7 @@ def described_sentence(
 _reader_sentences = 5, 11, 3, 9, 15, 6, 7, 4
 
 def _chosen(marked, mode):
-    "Return the sentences to mark as a list; those of the course if `marked` is None"
+    "Return the list of sentences to mark, by default those of the course for this `mode`"
     if marked is not None: return list(marked)
     every = course_sentences('mark')
     if mode != 'reader': return every
@@ -65,7 +65,7 @@ def _salient_words(model, tokenizer, texts) -> dict: # {text: one flag per word}
 # %% ../../nbs/14_course/17_page_training.ipynb #pt10
 @lru_cache(2)
 def _model_parts(model, tokenizer, texts, others) -> list: # of (type, id, text)
-    "Return the parts that a page needs to run a model, including all word pieces of `texts`"
+    "Return the data that a page needs to run a model, including all word pieces of `texts`"
     from salviz.analysis.model_source import ModelSource
     probes = [dict(texts=[text]) for text in texts]
     frequent = film_texts() if (model, tokenizer) == installed_base() else ()

@@ -67,11 +67,11 @@ _fold = re.compile(r'<details>\s*(?:<summary>(.*?)</summary>)?\s*|</details>\s*|
 _pre = '<pre tabindex="0">' # focusable, so that keys can scroll it
 
 def _wide(inner, name):
-    "Wrap HTML in a frame that scrolls sideways if it is too wide"
+    "Wrap HTML in an element that scrolls sideways if the content is too wide"
     return f'<div class="course-scroll" tabindex="0" role="group" aria-label="{html.escape(name)}">{inner}</div>\n'
 
 def _formula(latex):
-    "Return a displayed formula in a frame that scrolls sideways if it is too wide"
+    "Return a displayed formula as HTML that scrolls sideways if the formula is too wide"
     frame = '<div class="course-maths" tabindex="0" role="group" aria-label="formula">'
     return f'{frame}{_maths(latex, display=True)}</div>\n'
 

@@ -16,7 +16,7 @@ from ..core.validation import shown
 _orange, _blue = '217,119,6', '37,99,235'
 
 def _word_style(value, largest):
-    "Return the CSS of a word with this `value`: an underline for a flag, else a background"
+    "Return the CSS of a word: an underline for True, nothing for False, a background colour for a number"
     if isinstance(value, (bool, np.bool_)): return 'border-bottom:3px solid currentColor' if value else ''
     strength = 0 if not largest else .6*abs(float(value))/largest
     return f'background:rgba({_orange if value >= 0 else _blue},{strength:.2f})'

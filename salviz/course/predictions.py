@@ -97,7 +97,7 @@ class CourseWidget(anywidget.AnyWidget):
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr12b
 class _Question(CourseWidget):
-    "A question with its validated answer and the true answer"
+    "Base class of `Predict`: a question with its validated answer and the true answer"
     answer = T.Dict().tag(sync=True) # an entry, see `salviz.course.session`
     outcome = T.Dict(default_value=None, allow_none=True).tag(sync=True) # the true answer, after the reveal
 
@@ -253,7 +253,7 @@ _session = _Session()
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr20
 class _Gate(CourseWidget):
-    "The part of a reveal that lists the missing predictions"
+    "The widget of a `Reveal` that lists the missing predictions"
     state = T.Dict().tag(sync=True) # waiting (names of predictions), open, error
 
 def _reveal_fault(names, content) -> str: # '' if there is none

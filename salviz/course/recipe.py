@@ -135,7 +135,7 @@ def _train_method(
     seed=0, snapshots=4,
     marked=None,      # marked sentences; None for those of the course
 ): # (run, model)
-    "Train a run of the course, and return it with its model"
+    "Train one model of the course; return the run and the trained model"
     from salviz.training.trainer import train
     if marked is None: marked = course_sentences()
     settings = dict(dict(batch_size=16), **_settings[name])
@@ -170,7 +170,7 @@ def _agreement(readings) -> dict:
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-21c
 def _on_marks(readings, marks) -> dict:
-    "Return the fractions of attention and saliency on marked words, the fraction of marked words, and the AUPRCs"
+    "Return how well attention and saliency match the marked words, as mean fractions and mean AUPRCs"
     def area(values): return float(np.nanmean([auprc(v, m) for v, m in zip(values, marks)]))
     attention, size = [x['attention'] for x in readings], [np.abs(x['saliency']) for x in readings]
     return dict(attention=float(np.mean([a[m].sum() for a, m in zip(attention, marks)])),
@@ -263,7 +263,7 @@ def _comprehensiveness(model, texts, tokenizer, seed=0) -> dict: # {explanation:
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-25c
 def _snapshots_of(run, word='never', probe=2) -> list: # of dict, one per snapshot
-    "Return for each snapshot of a probe the prediction and how much attention and saliency a word receives"
+    "Return, for each snapshot of a probe example, the prediction and the attention and saliency of a word"
     rows = []
     for step in run.steps:
         snapshot = run.snapshot(step, probe)
@@ -360,7 +360,9 @@ def make_course(
 
 # %% ../../nbs/14_course/15_recipe.ipynb #cr-28c
 def _from_base(base, tokenizer, folder, seed, is_first) -> dict:
-    "Train all methods from the base classifier, pack the runs of the first seed, and return the measurements"
+    """Train all methods from the base classifier, and return the measurements
+
+    For the first seed, the runs that the course shows are also packed."""
     from salviz.recipes import pack_example_run
     where = folder if is_first else folder/f'seed-{seed}'
     where.mkdir(exist_ok=True)

@@ -131,7 +131,7 @@ def _is_prediction(entry:dict) -> bool:
 
 # %% ../../nbs/14_course/04_session.ipynb #se27b
 def _answer_problem(answer, kind):
-    "Describe the fault in one answer of an entry; '' if it is valid"
+    "Return what is wrong with one answer of an entry, or '' if it is valid"
     if answer is None: return ''
     if not isinstance(answer, dict) or not _shapes[kind](answer.get('value')):
         return f'must be an answer of the kind {kind!r}, got {shown(answer)}'
@@ -144,7 +144,7 @@ def _answer_problem(answer, kind):
 
 # %% ../../nbs/14_course/04_session.ipynb #se27c
 def _entry_problem(entry) -> str: # '' if there is none
-    "Describe the fault in the form of an `entry` from a file; '' if it is valid"
+    "Return what is wrong with an `entry` from a file, or '' if it is valid"
     if not isinstance(entry, dict) or not _is_text(entry.get('kind')): return 'it must be an object with a kind'
     if not _is_prediction(entry): return ''
     id, state = entry.get('id'), entry.get('state')
@@ -168,7 +168,7 @@ def store(name:str, entry:dict) -> None:
 
 # %% ../../nbs/14_course/04_session.ipynb #se12b
 def _name_problem(name, kind) -> str:
-    "Describe the problem with the name or the kind of an entry; '' if there is none"
+    "Return what is wrong with the name or the kind of an entry, or '' if both are valid"
     for argument, x in dict(name=name, kind=kind).items():
         if not isinstance(x, str) or not x: return f'`{argument}` must be a non-empty string, got {shown(x)}'
     if kind in _shapes: return f'`kind` must not be a kind of prediction, got {kind!r}'
@@ -416,7 +416,7 @@ def _answers_in(found, name, left_out) -> dict:
 
 # %% ../../nbs/14_course/04_session.ipynb #se23-2b
 def _class_problem(of_class):
-    "Describe the fault in the answers of a class to one question; '' if they are valid"
+    "Return what is wrong with the answers of a class to one question, or '' if they are valid"
     kind = of_class.get('kind') if isinstance(of_class, dict) else None
     if not isinstance(kind, str) or kind not in _shapes:
         return f'kind must be one of {", ".join(_shapes)}'

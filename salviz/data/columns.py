@@ -57,7 +57,7 @@ def _word_counts(text, pair=None) -> tuple: # (words, words separated by spaces)
 
 # %% ../../nbs/02_data/03_columns.ipynb #009c
 def _misfit(parts, name):
-    "Describe the first row whose values in the named column do not match the words of its text; '' if all match"
+    "Return a message about the first row with a wrong number of values in the given column, or '' if all match"
     for split, part in parts.items():
         texts, pairs = _texts_in(part)
         for i, (values, text, pair) in enumerate(zip(part[name][:], texts, pairs or [None]*len(texts))):
@@ -72,7 +72,7 @@ def _column_kind(
     name,
     of_text=True, # whether the examples are texts with words
 ) -> tuple: # (kind, why the column is not a tensor)
-    """Return the kind of the column called `name`, and the reason why it is not a tensor
+    """Return the kind of a column, and the reason why it cannot become a tensor ('' if it can)
 
     The kinds are 'rationale', 'number', 'words' (one value per word), 'numbers' (equal lengths) and 'list'."""
     features = [part.features[name] for part in parts.values()]

@@ -82,7 +82,7 @@ def _checked_spans(texts, spans):
     return [list(map(int, mark)) for mark in spans]
 
 def _spans_as_sides(texts, spans):
-    "Convert checked `spans` of `texts` to the argument `sides` of `_marked`"
+    "Return checked `spans` as (text, pieces, fractions) triples for `_marked`"
     pieces = [[] for _ in texts]
     for mark in spans:
         segment, start, end = [0, *mark][-3:]
@@ -91,7 +91,9 @@ def _spans_as_sides(texts, spans):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #009c
 def _flags_as_sides(texts, flags):
-    "Convert `flags` or fractions per word to the argument `sides` of `_marked`; an empty list marks nothing"
+    """Return flags or fractions per word as (text, pieces, fractions) triples for `_marked`
+
+    An empty list marks no words."""
     words, spaced = (sum(len(cut(text)) for text in texts) for cut in (find_words, spaced_words))
     problem = ''
     if flags and len(flags) not in (words, spaced):
@@ -136,7 +138,7 @@ def _hatexplain(row, annotators):
 _star = re.compile(r'\*[^*]+\*')
 
 def _esnli_side(row, number):
-    "Return a triple (text, pieces, fraction of annotators per piece); None if marked words do not match the text"
+    "Return the triple (text, pieces, fraction of annotators per piece), or None if marks are missing or do not fit"
     text, marked = row[f'Sentence{number}'], [row.get(f'Sentence{number}_marked_{person}') for person in (1, 2, 3)]
     pieces = spaced_words(text)
     def flags(marks): return [bool(_star.search(word)) for word in marks.split()]
@@ -151,7 +153,7 @@ def _esnli(row, annotators):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #015b
 def _runs(tokens, spans):
-    "Return the text of `tokens`, and their token `spans` [start, end) converted to character spans"
+    "Join `tokens` into a text; return it with the token `spans` [start, end) converted to character spans"
     text, pieces = joined(tokens)
     flags = np.zeros(len(pieces), bool)
     for start, end in spans:
@@ -379,7 +381,7 @@ def _export_of(rows, text) -> tuple: # (rows, function that makes their reader, 
 
 # %% ../../nbs/02_data/02_rationales.ipynb #023
 def _in_the_form(example, annotators):
-    "Return an `example`; if `annotators` is 'share', its spans (of one annotator) become fractions per word"
+    "Return an `example`, with its spans converted to fractions per word if `annotators` is 'share'"
     rationale = example and example['rationale']
     if annotators == 'share' and rationale is not None and all(isinstance(mark, list) for mark in rationale):
         texts = [example[side] for side in ('text', 'text_pair') if side in example]
@@ -474,7 +476,7 @@ def _generic(text, text_pair, label, rationale):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #028d
 def _shape_of(rows, columns, split):
-    "Return the function that reads `rows` in their published format, or else from the columns that the user named"
+    "Return a reader for `rows` in a published format or, for any other format, with the user's column names"
     columns_of_row = set(rows[0])
     reader = next((read for names, read in _shapes.items() if columns_of_row >= {*names}), None)
     missing = [c for c in columns if c is not None and c not in columns_of_row]

@@ -78,7 +78,9 @@ def _class_names(y, names):
 
 # %% ../../nbs/02_data/01_signals.ipynb #009b
 def _label_ids(y, names, are_named, split):
-    "Convert the labels `y` to indices into `names`; if `are_named`, integer labels are already indices"
+    """Convert the labels `y` to indices into `names`
+
+    Integer labels count as indices if the user passed the class names (`are_named`)."""
     y = np.asarray(y)
     ids = {name: i for i, name in enumerate(names)}
     if are_named and y.dtype.kind in 'iub': ids = {i: i for i in range(len(names))}
@@ -134,7 +136,7 @@ def _dataset(x, y, kind, names, source, info, informative=None):
 
 # %% ../../nbs/02_data/01_signals.ipynb #018
 def _split_problem(parts, xs, kind, feature_names) -> str:
-    "Describe the first mismatch between the splits, their checked values `xs` and the channel names; '' if all match"
+    "Return a message about the first fault in the splits, their values or channel names, or '' if there is none"
     shape = list(xs['train'].shape[1:])
     for name, (_, y) in parts.items():
         if name not in three_splits: return f'splits must be named train, validation and test, got {name}'
@@ -308,7 +310,7 @@ def _ts_header(lines, path):
     return header, number + 1
 
 def _header_problem(header) -> str:
-    "Describe the unsupported features in the `header` of a .ts file; '' if everything is supported"
+    "Return a message if the `header` of a .ts file describes unsupported data, otherwise ''"
     if header.get('timestamps', ['false'])[0].lower() == 'true':
         return ' has time stamps; only evenly sampled series without time stamps are supported'
     if header.get('classlabel', ['false'])[0].lower() != 'true':
@@ -316,7 +318,7 @@ def _header_problem(header) -> str:
     return ''
 
 def _values_problem(values) -> str:
-    "Describe why the series `values` [rows][channels] cannot form one array; '' if they can"
+    "Return the reason why the series `values` [rows][channels] cannot form one array, or '' if they can"
     if not values: return ' has no series'
     lengths, widths = {len(c) for row in values for c in row}, {len(row) for row in values}
     if len(lengths) > 1:
@@ -498,7 +500,7 @@ def _samples(rng, n, layout, process, steps, features, mu, noise, sampling):
 
 # %% ../../nbs/02_data/01_signals.ipynb #056
 def _layout(layout, positional):
-    "Return a `Layout` for `layout` (a name or a `Layout`) and `positional`, and the names of its classes"
+    "Return the Layout that the arguments describe, and the names of its classes"
     if isinstance(layout, str):
         if layout not in _layouts:
             raise ValueError(f'layout must be one of {", ".join(_layouts)}, or a Layout, got {layout!r}')

@@ -72,7 +72,7 @@ def _packaged(name):
 _genres = {'main-news': 'news', 'main-captions': 'captions', 'main-forums': 'forums', 'main-forum': 'forums'} # in files
 
 def _sts_b(genre=None, with_genre=False):
-    "Read the three splits of STS-B, optionally only the pairs of one `genre` or with a column for the genre"
+    "Read the three splits of STS-B, optionally limited to one `genre` or with a column for the genre"
     def part(name):
         lines = (asset('sts-b')/f'sts-{name}.csv').read_text(encoding='utf-8').strip('\n').split('\n')
         rows = [(_genres[kind], *more) for kind, _, _, _, *more in (line.split('\t')[:7] for line in lines)]
@@ -263,7 +263,7 @@ def _pairs_alike(names, key):
 
 # %% ../../nbs/02_data/00_texts.ipynb #lab5b
 def _alike_problem(names) -> str:
-    "Describe the first two class `names` that look the same; '' if all look different"
+    "Return a message about the first two class `names` that look the same, or '' if all look different"
     if len({*names}) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         return f'the classes mix numbers and texts: {twice} occurs as both; convert the column to one type'
@@ -279,7 +279,7 @@ def _warn_case(names):
 
 # %% ../../nbs/02_data/00_texts.ipynb #023
 def _plain(x):
-    "Convert a label to a plain string or integer; return None if it is missing and a float if it is not an integer"
+    "Convert a label to a plain string, integer or float; return None if it is missing"
     if isinstance(x, str): return str(x) if x.strip() else None
     if _missing(x): return None
     if isinstance(x, (float, np.floating, Decimal)): return int(x) if math.isfinite(x) and x == int(x) else float(x)
@@ -290,7 +290,7 @@ def _plain(x):
 def _plain_labels(table, name, split, **reading):
     """Return the labels in the column called `name`; raise a `ValueError` for missing or invalid labels
 
-    The keyword arguments `reading` are passed to `written_labels`."""
+    Further keyword arguments are passed to `written_labels`."""
     values = _label_values(table, name, split, **reading)
     odd = [i for i, x in enumerate(values) if isinstance(x, (bytes, dict, set))]
     if odd: refuse_rows(odd, split, f'the label is neither a name nor a number (type {type(values[odd[0]]).__name__})')
@@ -300,7 +300,7 @@ def _plain_labels(table, name, split, **reading):
 
 # %% ../../nbs/02_data/00_texts.ipynb #023c
 def _names_problem(names, wanted, stored, labels) -> str:
-    """Describe the problem with the class `names`; return '' if there is none
+    """Return what is wrong with the class `names`, or '' if they are valid
 
     The names come from the user (`wanted`), the data (`stored`) or the `labels`."""
     if wanted is None and stored is None and any(isinstance(x, float) for x in labels):
@@ -363,7 +363,7 @@ def _label_ids(labels, names, split, numbered=False):
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml02
 def _as_list(x):
-    "Return the labels in `x`, a list or a text such as '[0, 2]', as a list; return None for a single label"
+    "Return the labels in `x`, a list or a string such as '[0, 2]', as a list, or None for a single label"
     if isinstance(x, (list, tuple, set, frozenset, np.ndarray)): return list(x)
     if not isinstance(x, str) or not re.fullmatch(r'\s*\[.*\]\s*', x, re.DOTALL): return None
     try: found = ast.literal_eval(x.strip())
@@ -521,7 +521,7 @@ def stratified_order(labels, seed:int=0) -> np.ndarray:
 
 # %% ../../nbs/02_data/00_texts.ipynb #035
 def _rarest(rows) -> np.ndarray:
-    "Return the rarest class in each list of classes in `rows`; -1 for an empty list"
+    "Return the rarest class in each of the lists in `rows`, or -1 for an empty list"
     count = np.bincount([x for row in rows for x in row] or [0])
     return np.array([min(row, key=lambda x: (count[x], x), default=-1) for row in rows])
 
@@ -570,7 +570,7 @@ def check_splits(parts):
     if problems: raise ValueError(problems[0])
 
 def _make_missing(parts, splits, seed) -> DatasetDict:
-    "Add missing splits to `parts` by cutting them from the train split in the proportions of `splits`"
+    "Add missing splits to `parts` by cutting them from the train split in the given proportions"
     fractions, missing = checked_fractions(splits), [name for name in three_splits if name not in parts]
     if not missing: return DatasetDict({name: parts[name] for name in three_splits})
     train = parts['train']
@@ -609,7 +609,7 @@ def _source_name(source):
 
 # %% ../../nbs/02_data/00_texts.ipynb #045
 def _dataset(columns, types, source, called=None):
-    "Return a Dataset of `columns` with their `types`, named `called` or, if this is None, after its `source`"
+    "Return a Dataset of `columns` with their `types` and the given name or, by default, the name of its `source`"
     features = Features({name: types[name] for name in columns})
     if called is not None and not (isinstance(called, str) and called.strip()):
         raise ValueError('name must be the name of the data for captions, such as "film reviews", or None; '

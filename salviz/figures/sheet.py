@@ -819,7 +819,7 @@ def _evidence_words(view, width):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #aa64bacf
 def _evidence_table(view, width):
-    "Draw a table of numbers, with layers as rows and heads as columns"
+    "Draw a table of coloured cells, with numbers in them if there is space"
     depth, across = view.values.shape
     names = [fitted(text, 60, 6) for text in view.columns]
     row_names = [fitted(text, 60, 6) for text in view.rows]
@@ -865,7 +865,7 @@ def _evidence_view(view, width):
 def _fitting(views, width, most_height):
     """Return a (view, body) pair for each view, at most `most_height` points high in total if possible
 
-    If the views are too high, make them denser, and then narrower, starting with the highest view."""
+    If the views are too tall, draw all of them denser, and then make the tallest view narrower until they fit."""
     def draw(view, width): return bodies[type(view)](view, width)
     def draw_denser(view, width): return denser.get(type(view), draw)(view, width)
     def is_too_high(): return sum(item.height + 40 for item in drawn) > most_height
@@ -882,7 +882,7 @@ def _fitting(views, width, most_height):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #048b
 def _narrowed(view, body, width, most_height):
-    "Return a narrower, centred body of `view` that is at most `most_height` points high, or else `body`"
+    "Draw `view` narrower and centred, at most `most_height` points high; return `body` if that is impossible"
     for wide in np.arange(width - .25, _least([view]), -.25):
         slim = bodies[type(view)](view, float(wide))
         if slim.height > most_height: continue
@@ -890,7 +890,7 @@ def _narrowed(view, body, width, most_height):
     return body
 
 def _marks(views) -> list:
-    "Return the names of the panels: letters, or small Roman numerals if the maps within views have letters"
+    "Return the panel labels: letters, or lowercase Roman numerals if maps within the views have letters"
     if not any('(a)' in view.caption for view in views): return [letter(i) for i in range(len(views))]
     return [roman(i) for i in range(len(views))]
 
@@ -910,7 +910,7 @@ def _least(views): return max(narrowest[type(view)] for view in views)
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #051b
 def _side_by_side(views, columns, width):
-    "Return the number of panels per row: `columns`, or if it is None, as many panels of one kind as fit"
+    "Return the number of panels per row: `columns`, or if that is None, a number that fits `views` and `width`"
     # panels are legible at their minimum width, and easy to read from 2.6 inches; three stay together if possible
     if columns is None:
         if len({type(view) for view in views}) > 1: return 1
@@ -926,7 +926,7 @@ def _side_by_side(views, columns, width):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #051s
 def _on_one_scale(views):
-    "Return `views` with a common scale, the largest of their scales"
+    "Return `views` with shared colour scales that extend to the largest limits"
     if all(hasattr(view, 'limits') for view in views): return same_scale(views)
     kinds = dict.fromkeys(type(view).__name__ for view in views)
     if len(kinds) > 1 or not all(isinstance(getattr(view, 'limit', None), (int, float)) for view in views):
@@ -937,7 +937,7 @@ def _on_one_scale(views):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #051sb
 def _headed(views, heading, titles):
-    "Apply `heading` and custom `titles` to the headings of `views`, and add letters if there are several views"
+    "Return `views` with the titles that `heading` and `titles` request, and panel labels if there are several"
     if titles is not None:
         if isinstance(titles, str): titles = [titles]
         else: titles = list(titles)
@@ -957,7 +957,7 @@ def _headed(views, heading, titles):
 _for_the_author = re.compile('^To save space|choose layers and heads')
 
 def _without_repeats(drawn):
-    "Keep each repeated note of the (view, body) pairs in `drawn` only below the last panel with this note"
+    "Remove repeated notes from the (view, body) pairs in `drawn`; only the last pair with a note keeps it"
     out, later = [], set()
     for view, body in reversed(drawn):
         new_notes = [note for note in (*view.notes, *body.notes) if note not in later]
@@ -980,7 +980,7 @@ def _left_to_the_caption(drawn, views):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #053s
 def _laid_out(shown, views, width, columns, heading, most_height):
-    """Lay out the panels in `shown`, before they are enlarged, for a page of `width` inches by `most_height` points
+    """Lay out the panels in `shown` within `width` inches and, if possible, `most_height` points
 
     Return their sheets and bodies, the number of panels per row, and the notes for the caption and for the author."""
     across = _side_by_side(shown, columns, width)
@@ -994,13 +994,13 @@ def _laid_out(shown, views, width, columns, heading, most_height):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #053sb
 def _row_height(row):
-    "Return the height in points of the sheets of a row, with their headings aligned"
+    "Return the height in points of a row of sheets with aligned headings"
     heads = [sheet.head for sheet in row]
     return max(sheet.height for sheet in row) + max(heads) - min(heads)
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #053sc
 def _first_that_fits(scales, lay_out, page_height):
-    """Return the first scale with a layout that fits into `page_height` inches, or else the last, and the layout
+    """Return the first of `scales` whose layout fits into `page_height` inches, or else the last, and the layout
 
     `lay_out` is a function that returns the layout for a scale."""
     for scale in scales:
@@ -1013,7 +1013,7 @@ def _first_that_fits(scales, lay_out, page_height):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #05a
 def _cut_words(cut, scale):
-    "Return a warning about the parts of a figure that extend beyond the page, as listed in `cut`"
+    "Return the warning about a figure with parts that extend beyond the page; `cut` is a list of these parts"
     far, what = cut[0]
     more = ''
     if len(cut) > 1: more = f' (and {len(cut) - 1} more)'
@@ -1123,7 +1123,7 @@ def _in_all(part, lists): return all(part in parts for parts in lists)
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #054cs
 def _caption_of(views, titles=None, heading='full') -> str:
-    """Return the caption of `views`, with letters and `titles` if there are several
+    """Return the caption of `views`, with custom `titles` and, if there are several views, panel labels
 
     It also contains the parts that the option `heading` omits; parts that all views share appear once, at the end."""
     def left_out(view):

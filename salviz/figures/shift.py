@@ -15,7 +15,7 @@ from ..views.shift import domain_shift
 
 # %% ../../nbs/11_figures/14_shift.ipynb #fs-005
 def _range(view, axis):
-    "Return the limits that the user chose for `axis`, or else the range of points and bars, with a margin"
+    "Return the limits that the user chose for `axis`, or else the range of the points and intervals, with a margin"
     if chosen := current_limits(axis, None): return chosen
     values = view.frame[[axis, f'{axis}_low', f'{axis}_high']].to_numpy(float)
     return with_margin(*widened(np.nanmin(values), np.nanmax(values)), .08)
@@ -32,7 +32,7 @@ def _draw_points(ax, view):
 @figure_kind('domain_shift', domain_shift, 'a metric out of domain against the metric in domain, with intervals',
              'columns method, seed and two metrics', 'frame', example=dict(x='accuracy', y='macro_f1'))
 def _domain_shift(view, width):
-    "Draw the points of `view`, and connect each point to its name"
+    "Draw the points of `view`, and connect each point to its name if there is space for the name"
     (x_low, x_high), (y_low, y_high) = _range(view, 'x'), _range(view, 'y')
     high = float(np.clip(.6*width*72, 140, 230))
     label = wrapped(view.y_label, high, 6.5)

@@ -82,7 +82,7 @@ def _imported(package, module=None):
                           f'pip install {package}') from None
 
 class _TensorBoard:
-    "A writer of event files with torch's `SummaryWriter`"
+    "A writer of TensorBoard event files that uses torch's `SummaryWriter`"
     def __init__(self, folder, run):
         self.folder = Path(folder)/run.path.name
         writer = _imported('tensorboard', 'torch.utils.tensorboard').SummaryWriter
@@ -127,7 +127,7 @@ class _Trackio(_Logged):
 
 # %% ../../nbs/11_figures/13_trackers.ipynb #tr35
 class _MLflow:
-    "A writer for a run of MLflow, with an SQLite file and a folder of pictures"
+    "A writer for an MLflow run, with an SQLite database and a folder of artifacts"
     def __init__(self, folder, run):
         self.module, self.folder = _imported('mlflow'), Path(folder).absolute()
         self.folder.mkdir(parents=True, exist_ok=True)

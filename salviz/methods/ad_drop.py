@@ -148,7 +148,7 @@ _read_by = dict( # option: (attributions that use it, why the others do not)
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #036b
 def _reject_unused_options(method):
-    "Raise an error if `method` has options that its attribution does not use or that contradict each other"
+    "Raise an error if `method` has options that have no effect or contradict each other"
     values, defaults, variant = method.args(), method.options(), method.variant
     for name, (readers, why) in _read_by.items():
         x = values[name]
@@ -192,7 +192,7 @@ class _Attributing(Method):
     ) -> tuple: # ({layer: [batch, heads, query, key]}, {layer: bool [batch, 1, query, key]})
         """Return the attribution in every selected layer, and masks of the keys that each query may attend to
 
-        With RD, random numbers replace the attribution, including at positions that are not allowed."""
+        With `attribution='random'`, random numbers replace the attribution, also at positions that are not allowed."""
         if self.attribution == 'random':
             allowed = attendable(model, batch, check_layers(model, self.layers))
             return {l: random_attribution(batch, head_count(model), progress.seed, progress.step, l)
@@ -209,7 +209,7 @@ class _Dropping(_Attributing):
     "Base class of `ADDrop` that computes the drop masks for the second pass"
     def candidates(self, attribution:torch.Tensor, allowed:torch.Tensor,
                    batch:dict) -> torch.Tensor: # bool [batch, heads, query, key]
-        "Return the candidate discard region in a layer, without protected special tokens or rows that are left out"
+        "Return the candidate discard region in a layer, limited to the positions that may be dropped"
         may_drop = allowed & ~batch['is_special'][:, None, None, :] if self.variant.protect_special else allowed
         if self.variant.unread_rows == 'left_out': may_drop = may_drop & read_queries(attribution, allowed)
         by_position = self.attribution == 'random' and self.variant.random_form == 'positions'
@@ -240,7 +240,7 @@ class _Dropping(_Attributing):
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #047
 class _ComparingNodes(_Dropping):
-    "Base class of `ADDrop` that compares the approximation with `nodes` to the sum over all steps before training"
+    "Base class of `ADDrop` that checks how well the attribution with `nodes` approximates the sum over all steps"
     def nodes_agreement(
         self, model:torch.nn.Module, batch:dict, progress:'Progress',
     ) -> dict: # relative_difference of the worst layer, same_region
@@ -259,7 +259,7 @@ class _ComparingNodes(_Dropping):
         return dict(relative_difference=max(apart), same_region=shared / max(1, size))
 
     def epoch_begin(self, trainer:'MethodTrainer', epoch:int) -> None:
-        "Before the first AD-DROP epoch, store the `nodes_agreement` and warn if the attributions differ by over 1%"
+        "Before the first AD-DROP epoch, store the `nodes_agreement`; warn if the relative difference exceeds 1%"
         progress, nodes = trainer.progress(), self.variant.nodes
         if nodes is None or self.phase(progress) == 'fine-tuning' or 'nodes_agreement' in trainer.run.state: return
         from salviz.models.loading import full_precision # `loading` imports the methods

@@ -315,7 +315,7 @@ def by_name(
 _outweighs = 10. # multiple of the task loss
 
 class _Weighting(_Guiding):
-    "Base class of `AttentionGuidance` that chooses the initial weight"
+    "Base class of `AttentionGuidance` that chooses the initial weight of the guidance loss"
     def _first_losses(self, model, batches, over_processes) -> tuple: # (task loss, guidance loss with weight 1)
         "Return the mean task loss and the mean guidance loss over all examples in `batches`"
         sums = torch.zeros(3, dtype=torch.float64, device=device_of(model))
@@ -513,7 +513,7 @@ class AttentionGuidance(_Checking):
         return {**super().args(), 'custom': self.custom and {name: as_text(P) for name, P in self.custom.items()}}
 
     def _check_patterns(self):
-        "Raise an error if `patterns` is malformed or contradicts `layers` or `custom`"
+        "Raise an error if the argument `patterns` is malformed or contradicts `layers` or `custom`"
         by_layer = _is_by_layer(self.patterns)
         every = list(self.patterns.values()) if by_layer else [{} if self.patterns is None else self.patterns]
         self.require(all(isinstance(p, dict) and (p or self.patterns is None) and all(isinstance(k, str) for k in p)

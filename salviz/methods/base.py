@@ -190,7 +190,7 @@ def _renamed(cls) -> dict: # {name in salviz 0.1: name since 0.2}
     return {old: new for old, new in names.items() if new in options and old not in options}
 
 def _variant_class(parameters):
-    "Return the `Variant` class in the `parameters` of a constructor, or None"
+    "Return the `Variant` subclass in the annotation of the parameter `variant`, or None"
     annotation = getattr(parameters.get('variant'), 'annotation', None)
     parts = get_args(getattr(annotation, 'hint', annotation)) # `hint`: of a readable signature
     return next((part for part in parts if isinstance(part, type) and issubclass(part, Variant)), None)
@@ -314,7 +314,7 @@ class _Described(_WithOptions):
         if not ok: raise ValueError(f'{self.name}: {message}')
 
     def __getattr__(self, name:str) -> Any:
-        "Return an option of the variant by its current or earlier name"
+        "Return an option of the variant, or any renamed argument or option by its earlier name"
         new, variant = _renamed(type(self)).get(name), vars(self).get('variant')
         if isinstance(variant, Variant) and name in vars(variant): return getattr(variant, name)
         if new is None: raise AttributeError(f'{type(self).__name__!r} object has no attribute {name!r}')
@@ -459,7 +459,7 @@ def _check_term(
     term,      # should be a `Term`
     size=None, # number of examples in the batch, if known
 ):
-    "Raise an error unless `name` and `term` are valid; a `Term` needs one loss per example and a finite weight"
+    "Raise an error unless `name` is allowed and `term` has one loss per example and a number as its weight"
     method.require(isinstance(name, str) and name,
                    f'the name of a term must be a non-empty string, got {_in_words(name)}')
     taken = name in _metric_names or name.endswith('_weight')

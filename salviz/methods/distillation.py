@@ -111,7 +111,7 @@ def _answer(task, logits, batch):
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-031b
 def _logit_losses(task, student, teacher, batch, temperature) -> torch.Tensor: # [batch]
-    "Return the loss between the logits of `student` and `teacher`"
+    "Return the loss of each example between the logits `student` and `teacher`"
     if isinstance(task, Regression):
         kind = torch.promote_types(student.dtype, torch.float32)
         return (student.to(kind) - teacher.to(kind)).squeeze(-1).square()
@@ -121,7 +121,7 @@ def _logit_losses(task, student, teacher, batch, temperature) -> torch.Tensor: #
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-031c
 def _same_answers(task, student, answer, batch) -> torch.Tensor: # [batch]
-    "Return the fraction of the student's answers that equal the teacher's"
+    "Return, for each example, the fraction of the student's predictions that equal the teacher's"
     same = (_answer(task, student, batch) == answer).float()
     if isinstance(task, TokenTask): return example_mean(same, answer != -100)
     return same
@@ -144,7 +144,7 @@ class _Observing(_Opening):
         return check_layers(model, self.layers if of_student else self.teacher_layers)
 
     def _needed_rows(self, model, batch, layers) -> dict: # {layer: int64 [batch, 1]}
-        "Return the query rows to capture in `layers`, or an empty dict if whole maps are needed"
+        "Return the query rows to capture in `layers`, or an empty dict to capture whole maps or nothing"
         if not layers or self.explanation == 'rollout': return {}
         row = explaining_row(model, batch, self.variant.rows)
         if row is None: return {}
@@ -152,7 +152,7 @@ class _Observing(_Opening):
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #0a522210
 class _Explaining(_Observing):
-    "Base class of `Distillation` that computes the answers and explanations of teacher and student"
+    "Base class of `Distillation` that computes the logits and explanations of teacher and student"
     def explained(
         self,
         model:torch.nn.Module, maps:'Maps|None', batch:dict,
@@ -160,7 +160,7 @@ class _Explaining(_Observing):
         answer:torch.Tensor, # answer to explain, in the form of labels
         create_graph:bool=False, # keep the autograd graph of the saliency
     ) -> torch.Tensor: # [batch, n]; [batch, height, width]; [batch, time, features]
-        "Return the attention or saliency that explains this `answer` of the `model`"
+        "Return the attention of `model`, or its saliency for this `answer`, as an explanation"
         if self.of_attention:
             rollout = self.explanation == 'rollout'
             values, seen = explaining_attention(maps, model, batch, layers, rollout, self.variant.rows)
@@ -201,7 +201,7 @@ class _Explaining(_Observing):
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-035
 class _Caching(_Explaining):
-    "Base class of `Distillation` that caches the teacher's answers"
+    "Base class of `Distillation` that caches the teacher's logits and explanations"
     caches = True # whether answers are cached if the data and the number of epochs allow it
 
     def _explain_all(self, teacher, trainer) -> dict: # arrays example_id, length, saliency and logits
@@ -220,13 +220,13 @@ class _Caching(_Explaining):
         return {name: torch.cat([part[name] for part in parts]).cpu() for name in parts[0]}
 
     def _cache(self, answers:dict):
-        "Cache the answers that `_explain_all` returns, sorted by example id"
+        "Cache the logits and explanations that `_explain_all` returns, sorted by example id"
         order = answers['example_id'].argsort()
         explanations = Explanations(*(answers[k] for k in ('example_id', 'length', 'saliency')))
         self._cached = explanations, answers['logits'][order]
 
     def _cached_answers(self, batch) -> tuple: # (logits, explanation or None)
-        "Return the teacher's cached answers for the examples in `batch`, with NaN for logits that are not cached"
+        "Return the teacher's cached logits and explanations for `batch`, with NaN for logits that are not cached"
         explanations, logits = self._cached
         explanation = explanations.lookup(batch)
         at = torch.searchsorted(explanations.example_id, batch['example_id']).clamp(max=len(logits) - 1)
@@ -238,7 +238,7 @@ class _Caching(_Explaining):
 class _Distilling(_Caching):
     "Base class of `Distillation` that compares the student with the teacher in each training step"
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return a plan that compares the model with the teacher's answers for `batch`"
+        "Return a plan that contains the teacher's logits and, if required, explanations for `batch`"
         teacher, explains = self.loaded(model)[0], self.weight > 0 or not model.training
         cached = self._cached is not None and model.training
         logits, explanation = self._cached_answers(batch) if cached else self.teach(teacher, batch, explains)
@@ -253,7 +253,7 @@ class _Distilling(_Caching):
         return plan
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
-        "Return the terms `distillation` and `explanation`, and the metric `teacher_agreement` with weight 0"
+        "Return the terms `distillation`, `explanation` (if compared) and, except for regression, `teacher_agreement`"
         model, logits, explanation = plan.targets['distillation']
         task, student = tasks[task_of(model)], outputs['main'].logits
         answer = _answer(task, logits, batch)
@@ -361,7 +361,7 @@ class _Preparing(_Checking):
                 f'no better than a constant prediction of the mean ({spread:.3g})')*(missed >= spread)
 
     def prepare(self, trainer:'MethodTrainer') -> None:
-        "Move the teacher to the device of the student, check it, and cache its answers where possible"
+        "Move the teacher to the student's device, check it, and cache its logits and explanations if possible"
         teacher, task = self.loaded(trainer.model)[0], tasks[task_of(trainer.model)]
         teacher.to(device_of(trainer.model))
         now, before = weights_checksum(teacher), trainer.broadcast(trainer.run.state.get('distilled_from'))

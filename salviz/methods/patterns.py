@@ -112,7 +112,7 @@ def as_pattern(
 def _fixed_pattern(target, real):
     """Apply the matrix `target` [m, m] to the `real` tokens [batch, tokens] of every example
 
-    The batch may have at most m tokens. The result has shape [batch, tokens, tokens]."""
+    The padded length of the batch must not exceed m. The result has shape [batch, tokens, tokens]."""
     target = as_pattern(target).to(real.device)
     if len(target) < real.shape[1]:
         raise ValueError(f'a pattern of shape {list(target.shape)} is too small for a batch of {real.shape[1]} tokens; '
@@ -148,7 +148,7 @@ _why_not_on_images = dict(
     first='it selects the column of [CLS], but this model has no token before its patches')
 
 def _patterns_of(grid=None) -> tuple:
-    "Return the names of the patterns for texts, or of those for images if a `grid` of patches is passed"
+    "Return the names of the available patterns: for images if a `grid` of patches is passed, else for texts"
     if grid is None: return named
     return patch_pattern_names(grid.first)
 

@@ -159,7 +159,7 @@ def _attention_sets(
     per_head=False,    # True: each head separately; False: the mean over heads
     each=False,        # without `row`: each real row separately (True), or the mean over real rows (False)
 ) -> tuple: # (values [batch, sets, key], bool [batch, sets, key]: values that count)
-    "Return the attention that is used as explanations, and a mask of the values that count"
+    "Return the attention to compare with rationales, and a mask of the values that count"
     seen = seen.expand_as(A) & real[:, None, :, None] & real[:, None, None, :]
     if heads is not None: A, seen = A[:, list(heads)], seen[:, list(heads)]
     if not per_head: A, seen = A.mean(1, keepdim=True), seen.any(1, keepdim=True)
@@ -180,7 +180,7 @@ def explaining_row(
     return None
 
 def _attention_row(maps, layer, real, row, heads, per_head) -> tuple:
-    "Return the same as `_attention_sets` for one query `row` per example, from captured maps or rows"
+    "Return the result of `_attention_sets` for one query `row` per example, from captured maps or rows"
     A, seen = maps.rows(layer, row), maps.seen_rows(layer, row)
     is_real = real.gather(1, row[:, None])[:, None, :, None] & real[:, None, None, :]
     seen = seen.expand_as(A) & is_real
@@ -239,9 +239,9 @@ def image_attention(
     return normalised(A, is_image[:, None].expand_as(A)).mean(1)
 
 def _row_of(model, batch, rows) -> torch.Tensor|None: # int64 [batch]; None: several rows
-    """Return the query row to compare with the rationale
+    """Return the query row to compare with the rationale, or None if there are several
 
-    For an image, it is the row that predicts the answer's last token."""
+    For an answer about an image, it is the row that predicts the last token of the answer."""
     if 'is_image' not in batch: return explaining_row(model, batch, rows)
     return None if rows == 'mean' else predicting_weights(batch['is_answer']).argmax(1)
 
@@ -270,7 +270,7 @@ def _path_part(model, batch, target, steps, nodes, create_graph) -> torch.Tensor
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-044c
 class _SumOfParts(torch.autograd.Function):
-    "The sum of `part(nodes, create_graph)` over `parts`; the backward pass computes the graph for one part at a time"
+    "Autograd function that sums `part(nodes, create_graph)` over `parts`; backward builds one graph at a time"
     @staticmethod
     def forward(ctx, part, parts, *weights):
         ctx.part, ctx.parts, ctx.weights = part, parts, weights
@@ -368,7 +368,7 @@ class _Marked(Method):
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-055
 def _shown(values, counts):
-    "Return the mean of `values` over the sets [batch, n], with 0 for tokens that do not count in any set"
+    "Return the mean of `values` [batch, sets, n] over the sets in which a token counts, or 0 if there are none"
     total = counts.sum(1)
     return torch.where(counts, values, 0.).sum(1) / total.clamp(min=1)
 
@@ -393,7 +393,7 @@ class _Comparing(_Marked):
         return values, seen & counts[:, None]
 
     def _answer_attention(self, maps, plan, batch, counts) -> tuple: # as `explained`
-        "Return each layer's answer attention over image tokens, and a mask of the values that count"
+        "Return each layer's attention from the answer to the image tokens, and a mask of the values that count"
         row, weights = _row_of(None, batch, self.variant.rows), predicting_weights(batch['is_answer'], 'all')
         if row is None: found = [torch.einsum('bq,bhqk->bhk', weights.to(maps[l]), maps[l]) for l in plan.layers]
         else: found = [maps.rows(l, row)[:, :, 0] for l in plan.layers]
@@ -401,7 +401,7 @@ class _Comparing(_Marked):
         return torch.stack([image_attention(A, counts) for A in found], 1), counts[:, None].expand(-1, len(found), -1)
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
-        "Return the term `rationale`: the loss between explanations and rationales, or 0 without a rationale"
+        "Return the term `rationale`: the loss between explanations and rationales, 0 for examples without a rationale"
         left = 1 - progress.fraction if self.variant.schedule == 'linear' else 1.
         weight = self.weight * left / self.marked_fraction
         marks = self.marks(batch)
@@ -521,7 +521,7 @@ class RationaleGuidedVariant(Variant):
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-052
 def _is_heads(x) -> bool:
-    "Return whether `x` is None or a non-empty list of head indices"
+    "True if `x` is None or a non-empty list, tuple or range of integers"
     return x is None or isinstance(x, (list, tuple, range)) and len(x) > 0 and all(type(h) is int for h in x)
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-052b
@@ -584,7 +584,7 @@ class RationaleGuided(_Checking):
     def completed(self, args:dict) -> dict: return super().completed(recorded_settings('RationaleGuided', args))
 
     def _check_arguments(self):
-        "Raise an error if the explanation cannot be trained, or if the loss does not work with the normalisation"
+        "Raise an error if the explanation has no gradient, or if the loss does not work with the normalisation"
         check_trainable(self, 'input_ids')
         if self.loss == 'contrastive': return
         allowed, signed = _scales[self.loss], not self.of_attention and self.variant.ranking == 'signed'

@@ -337,7 +337,7 @@ def _pass_saliency(
 class _Explaining(_Masking):
     "Base class of `SaliencyGuided` that chooses the saliency, its target, and the pass that computes it"
     def saliency_for(self, model:torch.nn.Module, batch:dict) -> str:
-        """Return the name of the saliency that ranks the features of `model`'s inputs
+        """Return the name of the saliency method that ranks the features of the inputs
 
         The name is the argument `saliency` if it is set, else the name recorded in a resumed run, else the default
         for `model` and its first `batch`."""
@@ -346,10 +346,9 @@ class _Explaining(_Masking):
         return self.chosen[type(model)]
 
     def question(self, model:torch.nn.Module, batch:dict) -> str|torch.Tensor|Callable[..., torch.Tensor]:
-        """Return the target of the saliency
+        """Return the target of the saliency: the gold labels, 'predicted', or a function that computes the target score
 
-        The target is the class. In multi-label classification, it is the set of labels. In causal language modelling,
-        it is the score of the target tokens."""
+        The function is used in causal language modelling, and for the gold labels in multi-label classification."""
         labels = batch['labels'] if self.target == 'gold' and 'labels' in batch else 'predicted'
         task = tasks[task_of(model)]
         sets = task.several and not isinstance(labels, str)

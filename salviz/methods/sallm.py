@@ -74,7 +74,7 @@ def saliency_target(
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #012
 def _normalised(x, counts):
-    "Set `x` [batch, tokens] to 0 at tokens that do not count, and divide each row by its sum"
+    "Set `x` [batch, tokens] to 0 where `counts` is False, and divide each row by its sum"
     x = torch.where(counts, x, 0.)
     return x / x.sum(-1, keepdim=True).clamp(min=1e-12) # with a smaller sum the gradient would overflow
 
@@ -230,7 +230,6 @@ def standardised(
 def _mean_logit(outputs, rows): return outputs.logits.mean(-1)
 
 def _label_saliencies(teacher, batch, saliency, steps=20) -> torch.Tensor: # [labels, batch, tokens]
-    "Compute the saliency of the examples in `batch` for each label of `teacher`"
     classes = [torch.full_like(batch['example_id'], c) for c in range(teacher.config.num_labels)]
     return torch.stack([_class_saliency(teacher, batch, saliency, c, steps) for c in classes])
 
@@ -297,7 +296,7 @@ def _counted_tokens(model, batch:dict) -> torch.Tensor: # bool [batch, tokens]
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-6
 def _token_answer_saliency(teacher, batch, saliency, target, steps) -> torch.Tensor: # [batch, tokens], 0 at pads
-    "Return the saliency of each token for the log-probability of the prediction at `query_rows`"
+    "Return the saliency of each token for the gold or predicted label at the `query_rows`"
     task, rows = tasks[task_of(teacher)], query_rows(teacher, batch)
     answers = batch['labels']
     if target == 'predicted':
@@ -415,7 +414,7 @@ def _check_explanations(arrays:dict, file):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050b
 def _load_explanations(run, name:str) -> dict: # arrays
-    "Load the partial or complete explanations called `name` from `run`; raise an error if they are damaged"
+    "Load partial or complete explanations from the arrays `name`; raise an error if they are missing or damaged"
     file = run.path/'arrays'/f'{name}.safetensors'
     try: arrays = run.load_arrays(name)
     except KeyError: raise ValueError(f'{file} is missing') from None
@@ -431,7 +430,7 @@ def _remove_parts(run, name:str):
     for p in parts_of(run, name): p.unlink()
 
 def _maker_of(run, name:str): # None without a readable part
-    "Return the checksum of the model that computed the first readable part of the arrays called `name` in `run`"
+    "Return the checksum of the explaining model from the first readable part of the arrays `name`"
     for p in parts_of(run, name):
         try: return _load_explanations(run, p.stem)['weights'].item()
         except (ValueError, KeyError): pass # `_Unfinished` issues a warning
@@ -441,9 +440,7 @@ part_seconds = 60. # computing time after which a part is written
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050ab
 class _Unfinished:
-    """The explanations computed so far for the arrays called `name` in `run`
-
-    They include parts that an earlier process has written."""
+    "The explanations that have been computed so far, including the parts that earlier processes have written"
     def __init__(self,
         run, name:str,
         maker:int,          # checksum of the weights of the explaining model
@@ -456,7 +453,7 @@ class _Unfinished:
     def _file(self, start): return self.run.path/'arrays'/f'{self.name}.part-{start:08d}.safetensors'
 
     def _part(self, start):
-        "Return the part that begins with example `start`, or None if it is missing, damaged or from other weights"
+        "Return the part that begins at index `start`, or None if it is missing, damaged or from other weights"
         if not self._file(start).exists(): return None
         try:
             part = _load_explanations(self.run, self._file(start).stem)
@@ -492,7 +489,7 @@ class _Unfinished:
 
     @property
     def seconds(self) -> float:
-        "Return the computing time of all parts in seconds, without the work that a killed process lost"
+        "Computing time in seconds, excluding work that was lost when a process was killed"
         return sum(part['seconds'].item() for part in self.parts) + time.perf_counter() - self.since
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050ac
@@ -532,7 +529,7 @@ class _Unlabelled(Method):
         except ValueError as e: self.require(False, f'unlabelled: {e}')
 
     def _require_positions(self, longest:int, what:str):
-        "Raise an error if `padded_to` or `target_positions` is used but less than `longest`, the longest text length"
+        "Raise an error if `padded_to` or `target_positions` is in use and below `longest`, the longest text length"
         used = dict(padded_to=self.variant.loss == 'released', target_positions=self.variant.target == 'all_released')
         for name in (k for k, is_used in used.items() if is_used):
             n = getattr(self.variant, name)
@@ -562,7 +559,7 @@ class _Unlabelled(Method):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #058
 class _Targeting(_Unlabelled):
-    "Base class of `SalLM` that turns explanations into targets of attention"
+    "Base class of `SalLM` that turns explanations into attention targets"
     def prescribes(self, model:torch.nn.Module) -> dict: # {layer: heads}
         "Return the heads whose attention has a target"
         heads = range(head_count(model)) if self.variant.heads is None else self.variant.heads
@@ -668,7 +665,7 @@ class _Questioning(_Agreeing):
                      'use the same tokenizer')
 
     def _reused_explanations(self, tokenizer, parts:dict) -> dict: # arrays example_id, length, saliency, content
-        """Return the explanations of the examples in `parts` from the source run
+        """Return the source run's explanations of the examples in `parts`
 
         `parts` is a dict {name: encoded examples}. Raise an error if the settings or the examples do not match."""
         run = self.source if isinstance(self.source, Run) else Run(self.source)
@@ -705,9 +702,9 @@ def _teacher_state(path) -> tuple: # (True if training can be resumed, True if t
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tch
 class _Teaching(_Questioning):
-    "Base class of `SalLM` that loads the teacher or trains it first"
+    "Base class of `SalLM` that loads or trains the teacher"
     def _teacher_in(self, path) -> tuple: # (state, None) or (None, error message)
-        "Return the `_teacher_state` of `path` and None, or None and the error message if `path` cannot be read"
+        "Return the result of `_teacher_state` for `path`, and an error message if the folder cannot be read"
         try: return _teacher_state(path), None
         except (OSError, ValueError) as e: return None, str(e)
 
@@ -735,7 +732,7 @@ class _Teaching(_Questioning):
         return teacher
 
     def _load_teacher(self) -> tuple: # (model, tokenizer or None)
-        "Return the `teacher` argument as a model; the best checkpoint of a run is loaded only once"
+        "Return the teacher and its tokenizer; load them only once if `teacher` is a run"
         if isinstance(self.teacher, torch.nn.Module): return unwrapped(self.teacher), None
         if self._loaded is None:
             model, tokenizer = load_model(self.teacher)
@@ -869,7 +866,7 @@ class _Refreshing(_Explaining):
         self._use(trainer, explained)
 
     def _remove_leftovers(self, run):
-        "Remove parts of complete explanations that a killed process may have left behind"
+        "Remove the part files of complete explanations, which a killed process may have left behind"
         for epoch in [1] * ('explanation_seconds' in run.state) + run.state.get('refreshed', []):
             _remove_parts(run, _arrays_of(epoch))
 
@@ -897,10 +894,10 @@ class _Preparing(_Refreshing):
         return not is_explained or damage is not None, done, epoch, begun
 
     def prepare(self, trainer:'MethodTrainer') -> None:
-        """Explain the training set and the probes unless the run already contains the explanations
+        """Explain the training examples, probes and unlabelled texts unless the run already contains the explanations
 
-        Explanations of a source run are copied instead. With start='teacher', also copy the teacher's weights to the
-        model."""
+        If there is a source run, its explanations are copied instead. With start='teacher', the teacher's weights
+        are also copied to the model."""
         run = trainer.run
         if self.variant.unlabelled is not None: self._prepare_unlabelled(trainer)
         new, done, epoch, begun = self._where(trainer)

@@ -273,7 +273,8 @@ def test_bits_survive_packing_in_any_shape():
     (lambda: maths.rollout(np.ones((1, 2, 2)), residual=2), 'residual must be between 0 and 1'),
     (lambda: maths.entropy([-.1, 1.1]), 'attention must not be negative at counted positions, got -0.1'),
     (lambda: maths.kl([.5, .5], [-1., 2.]), 'q must not be negative'),
-    (lambda: maths.top_overlap([1.], [1.], 0), 'k, the number of largest values to compare, must be a positive integer'),
+    (lambda: maths.top_overlap([1.], [1.], 0),
+     'k, the number of largest values to compare, must be a positive integer'),
     (lambda: maths.pack_bits(np.ones(3)), 'only Boolean arrays'),
     (lambda: maths.unpack_bits(np.zeros(2, np.uint8), (3,)), 'shape (3,) needs 1 bytes, got 2'),
 ])

@@ -212,7 +212,8 @@ def test_a_plotly_figure_is_shown_as_small_data_with_an_image_and_no_code(losses
 
 def test_views_without_an_interactive_figure_raise_an_error():
     view = masked_sentence(invented.invent(9, method='SaliencyGuided'))
-    drawable = 'interactive=True supports only Curves, Grid, Boxes, MetricTable, got MaskedSentence; omit interactive=True'
+    drawable = ('interactive=True supports only Curves, Grid, Boxes, MetricTable, got MaskedSentence; '
+                'omit interactive=True')
     for source, more, said in ((view, {}, drawable),
                                ([metric_table(results())]*2, {}, 'draws one view, got 2; select one'),
                                (drops(), {}, 'kind must be one of'),
