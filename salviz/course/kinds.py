@@ -323,7 +323,7 @@ def score(
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd25
 def _text_of_number(x, unit='', step=.01):
-    "Round a number to two decimals (more for a finer `step`), and format it without leading and trailing zeros"
+    "Format a number and its `unit`, rounded to two decimals (more for a small `step`), without redundant zeros"
     digits = min(6, max(2, math.ceil(-math.log10(step) - 1e-9)))
     text = f'{x:.{digits}f}'.rstrip('0').rstrip('.')
     if text in ('-0', ''): text = '0'

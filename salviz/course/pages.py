@@ -252,7 +252,7 @@ def _packed_program():
     return f'<script type="text/plain" id="course-program">{packed}</script>', course_text('packedprogram.js')
 
 def _scripts(has_engine):
-    "Return the script element with the packed program, or '', and the JavaScript that a page runs"
+    "Return a script element for the packed program ('' if it is not packed) and the JavaScript that a page runs"
     return _packed_program() if has_engine else ('', _program()[0])
 
 def _whole_page(title, body, links, fragments=None, lesson=''):

@@ -198,7 +198,7 @@ def _all_fit(query, values):
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr16b
 class _Session:
-    "All predictions and reveals of this process"
+    "The predictions of this process, their saved answers and the answers of the class"
     def __init__(self):
         self.predictions, self.on_file, self.classmates, self.writing = {}, {}, {}, None
         session.tell_of(self._changed)

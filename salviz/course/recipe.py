@@ -70,7 +70,7 @@ def _marks_as_saliency(
     texts, marks, # for each text flags of its words
     tokenizer,
 ): # function(model, batch, classes) -> [batch, tokens], for `SalLM`
-    "Return a saliency function that returns `marks` for the `texts`, and NaN for other texts"
+    "Return a saliency function that returns the marks of the given `texts`, and NaN for other texts"
     import torch
     from salviz.core.text import align_batch
     from salviz.data.columns import token_values

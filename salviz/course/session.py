@@ -189,7 +189,7 @@ def record(
 
 # %% ../../nbs/14_course/04_session.ipynb #se12c
 def _lesson_of(names) -> str:
-    "Return the lesson numbers of all entry names, such as '1' or '1,5'"
+    "Return the lesson numbers in the entry names as a string such as '1' or '1,5'"
     return ','.join(sorted({name.partition('.')[0] for name in names if '.' in name}))
 
 # %% ../../nbs/14_course/04_session.ipynb #se15

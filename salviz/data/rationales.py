@@ -244,9 +244,9 @@ def _eraser_folder(folder, annotators='any'):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #7bf80a5b
 def _placed(text, start, end, marked=None) -> list: # [start, end] in characters
-    """Return a span of `text` in characters; raise a `ValueError` if its content differs from the `marked` text
+    """Convert a span to character positions; raise a `ValueError` if its content differs from the `marked` text
 
-    The span may be in characters or in UTF-16 code units."""
+    The positions of the span may count characters or UTF-16 code units."""
     def plain(x): return ''.join(x.replace('\\n', ' ').split())
     units = text.encode('utf-16-le')
     converted = [len(units[:2*k].decode('utf-16-le', 'ignore')) for k in (start, end)]

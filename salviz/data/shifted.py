@@ -16,13 +16,13 @@ from .texts import data_classes, load_text, polar_classes, polar_sentences, subs
 
 # %% ../../nbs/02_data/04_shifted.ipynb #sh-006
 def _pooled(source) -> Dataset:
-    "Return all rows of a packaged data set, or of a source that `load_text` reads"
+    "Return all splits of a data set as one Dataset; load it with `load_text` if necessary"
     if isinstance(source, Dataset): return source
     parts = source if isinstance(source, dict) else load_text(source)
     return concatenate_datasets([*parts.values()])
 
 def _with_classes_of(data, part) -> Dataset:
-    "Reduce the Dataset `part` to clearly positive and negative sentences if `data` has only these two classes"
+    "Reduce a rated data set to clearly positive and negative sentences if `data` has only these two classes"
     if data_classes(data) == polar_classes and 'rating' in part.column_names and data_classes(part) != polar_classes:
         part = polar_sentences(part)
     return part

@@ -726,8 +726,8 @@ def _are_counted(sentences):
 def _bio(path, word=None, tag=None):
     """Read a file with one word and its tag per line as a data frame with the columns words and tags
 
-    `word` and `tag` are column numbers. If `word` is None, words are read from the first column without word numbers.
-    If `tag` is None, tags are read from the last column."""
+    The arguments `word` and `tag` are column numbers. If `word` is None, words are read from the first column
+    without word numbers. If `tag` is None, tags are read from the last column."""
     sentences, choose = _tag_lines(path), 'pass the column numbers of words and tags, such as words=1, tags=3 (from 0)'
     width, counted = len(sentences[0][0][1]), _are_counted(sentences)
     unusable = {2: ': the first column contains only word numbers; a column of words is required',
@@ -931,7 +931,7 @@ def load_pairs(
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa02
 def _fact(pick, chance, verb):
-    "Draw a random sentence with the given `verb`; return it and the answer span of each question about it"
+    "Draw a random sentence with the given `verb`; return the sentence and the answer span of each question"
     subject, thing, place = (' '.join(_phrase(pick, chance)[0]) for _ in range(3))
     place = f"{pick('preposition')} {place}"
     # positions are computed from lengths, because subject and object may be the same phrase
@@ -977,7 +977,7 @@ _question_sources = Sources({'made-questions': lambda: dict(train=_synthetic_que
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa04b
 def _listed(x) -> list:
-    "Return the items of `x` as a list; an empty list for None, and a list with `x` for other values"
+    "Return the items of a list, tuple or array as a list, [] for None, and [`x`] for any other value"
     if isinstance(x, (list, tuple, np.ndarray)): return list(x)
     if x is None: return []
     return [x]
@@ -1038,7 +1038,7 @@ def load_questions(
 
 # %% ../../nbs/02_data/00_texts.ipynb #076
 def _rows_wanted(size, n, name):
-    "Return the number of rows out of `n` that `size` requests; `name` is the argument's name"
+    "Convert `size` to a number of rows between 1 and `n`; raise a `ValueError` if it is invalid"
     if isinstance(size, str) and size == 'full': return n
     ok = isinstance(size, (int, float)) and not isinstance(size, bool)
     if ok and isinstance(size, float) and 0 < size <= 1: return max(1, round(size*n))
@@ -1075,7 +1075,7 @@ def _beyond_json(x):
                     'remove the column, or convert it to text')
 
 def _undecoded(part, name):
-    "Return the split `part`, without decoding of the column `name` if it contains images, audio or video"
+    "Return the split `part`, with decoding of images, audio or video in the given column turned off"
     decoded = getattr(part.features[name], 'decode', None)
     if decoded: return part.cast_column(name, replace(part.features[name], decode=False))
     return part
@@ -1157,7 +1157,7 @@ def _ended(t, tokenizer):
 
 # %% ../../nbs/02_data/00_texts.ipynb #clm2b
 def _between(t) -> slice:
-    "Return the slice of special tokens between the two texts of `t`; an empty slice if none is the begin token"
+    "Return the slice of the special tokens between two texts, or an empty slice if they include no begin token"
     prompt, answer = (np.flatnonzero(t.segments == k) for k in (0, 1))
     if not (len(prompt) and len(answer)) or not t.is_special[0]: return slice(0, 0)
     between = slice(prompt[-1] + 1, answer[0])
@@ -1177,7 +1177,7 @@ def _begun_once(t):
 
 # %% ../../nbs/02_data/00_texts.ipynb #clm2d
 def _pair_length(tokenizer, max_length):
-    "Return the length to truncate a prompt and its answer to, so that they fit into `max_length` with an end token"
+    "Return the truncation length at which a prompt, its answer and an end token fit into `max_length`"
     if max_length is None: return None
     pair, end = align_batch(tokenizer, ['a'], ['a'])[0], tokenizer.eos_token_id
     removed = _between(pair)
@@ -1196,7 +1196,7 @@ def align_answers(
 
 # %% ../../nbs/02_data/00_texts.ipynb #clm2f
 def _next_labels(t, predicts):
-    "Return the id of the next token as the label of each token of `t`; -100 if the next token is not a target"
+    "Return the id of the next token as the label of each token, or -100 if the next token is not a target"
     after, labels = np.arange(1, len(t.input_ids)), np.full(len(t.input_ids), -100)
     answer = np.flatnonzero(t.segments == 1)
     first = 1

@@ -42,9 +42,7 @@ def _snapshot(source, step, probe):
 
 # %% ../../nbs/12_explorer/12_bertviz.ipynb #011
 def _second_start(is_special) -> int:
-    """Return the position where the second sentence of a pair starts
-
-    Returns None if the special tokens do not determine this position."""
+    "Return the position where the second sentence of a pair starts, or None if the special tokens do not show it"
     special = np.asarray(is_special, bool)
     at = np.flatnonzero(special[:-1] & ~special[1:]) + 1
     middle = [int(i) for i in at if not special[:i].all()]

@@ -47,7 +47,7 @@ def _two_models(sources, source, question, attribution) -> tuple: # (names of bo
 
 # %% ../../nbs/12_explorer/07_custom_sentences.ipynb #ow14
 def _reply(sources, question, attribution):
-    "Return the content and the frames of the answer to `question`, a valid query"
+    "Return the content and the frames of the answer to a valid query"
     source = sources[question['run']]
     choice, head, texts, change = question['choice'], question.get('head'), question['texts'], {}
     name, intervention = source.name_of(choice), question.get('intervention')

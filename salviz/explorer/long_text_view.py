@@ -195,7 +195,7 @@ class _Results(_Answers):
 
 # %% ../../nbs/12_explorer/17_long_text_view.ipynb #1dd03257
 class _Continuation:
-    "Display of the tokens that a thread generates"
+    "Mixin that displays text while a thread generates it"
     def _grow(self, growing):
         "Show the text after each generated token"
         try:

@@ -17,7 +17,7 @@ from ..core.run_files import write_whole
 _view = 'application/vnd.jupyter.widget-view+json'
 
 def _reached(models, ids):
-    "Return the model `ids` and those of all models that they refer to, directly or indirectly"
+    "Return `ids` and the ids of all models that those models refer to, directly or indirectly"
     reached, todo = set(), list(ids)
     while todo:
         if (one := todo.pop()) in reached: continue
@@ -53,7 +53,7 @@ def _strip(nb:dict) -> int: # number of removed views
 
 # %% ../../nbs/12_explorer/10_notebook_cleanup.ipynb #060d
 def _saved(nb):
-    "Encode `nb` as Jupyter does, but with JSON escapes if UTF-8 cannot encode a character"
+    "Encode the notebook `nb` as Jupyter does, but with JSON escapes if UTF-8 cannot encode a character"
     try: return (json.dumps(nb, indent=1, ensure_ascii=False) + '\n').encode()
     except UnicodeEncodeError: return (json.dumps(nb, indent=1) + '\n').encode()
 

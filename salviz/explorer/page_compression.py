@@ -27,7 +27,7 @@ def _follows(spec, info, arrays):
 
 # %% ../../nbs/12_explorer/03_page_compression.ipynb #029b
 def _left_out(header, arrays):
-    "Return {array name: how to recompute it} for the regions of a frame that need not be stored"
+    "Return {array name: how to recompute it} for the arrays of a frame that need not be stored"
     follows, specs, info = {}, header['arrays'], header['info']
     if 'discard_candidates' not in specs: return follows
     trials = dict(discard_candidates=_follows(specs['discard_candidates'], info, arrays))

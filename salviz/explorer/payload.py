@@ -82,7 +82,7 @@ def _custom_entry(name, x, axes):
 
 # %% ../../nbs/12_explorer/02_payload.ipynb #48fc922c
 def _of_layers(x, at, layers):
-    "Return the rows of `x` that belong to `layers` (None: all rows), and the layer of each of these rows"
+    "Return the rows of `x` for the given `layers`, by default all rows, and the layer of each of these rows"
     if at is None or layers is None: return x, at
     rows = [i for i, l in enumerate(at) if l in layers]
     return x[rows], [at[i] for i in rows]

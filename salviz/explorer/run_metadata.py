@@ -163,7 +163,7 @@ def grown(scale:dict, snapshot) -> dict:
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #045
 def _readable(run, recorded):
-    """Read the `recorded` snapshots in order until a snapshot of each probe has been read
+    """Read, for each probe example, the first of the `recorded` snapshots that is readable
 
     Returns [[probe, step]] of all snapshots except the unreadable ones, {probe: metadata}, the classes, and one
     message per unreadable snapshot."""
@@ -249,7 +249,7 @@ def _short(x) -> list:
     return float(f'{x:.3g}') if math.isfinite(x) else None
 
 def _head_row(heads) -> dict:
-    "Convert `heads`, a `HeadsAtStep`, to a row for the browser"
+    "Convert a `HeadsAtStep` to a row for the browser"
     marks = None if heads.marks is None else heads.marks.tolist()
     return dict(kind='heads', examples=heads.examples, step=heads.step, layers=list(heads.layers), texts=heads.texts,
                 long_texts=heads.long_texts, marks=marks, threshold=mark_threshold, fewest_words=fewest_words,

@@ -104,7 +104,7 @@ def _of_view(view, width) -> _Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #011b
 def _titled(words, view, width) -> _Part:
-    "Return the body of a view's figure below a title (`words`)"
+    "Return the body of a view's figure below a title"
     part, lines = _of_view(view, width), F.wrapped(words, width - 6, 7, 'bold')
     def draw(sheet, x, y):
         for i, line in enumerate(lines): sheet.text(x, y + 5 + 9*i, line, fontsize=7, weight='bold', va='center')
@@ -322,7 +322,7 @@ def _kind_view(image, selection): # a view
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028c
 def _standalone_view(image, selection): # a view; None to draw the part of that name
-    "Return the view for an image that is drawn on its own, or None if `image` names a part of a page"
+    "Return the view for an image that is drawn on its own, or None if the image is part of a page"
     s, entry = selection.snapshot, selection.entry
     if image == 'whatif': return view_for(s)
     if image == 'evidence': return _custom_evidence_view(selection)

@@ -28,7 +28,7 @@ from ..views.maps import telling_entry
 
 # %% ../../nbs/12_explorer/08_view.ipynb #025
 class _DescribedRuns:
-    "Metadata of the runs of an `ExplorerView`, and the transfer plan"
+    "Base class of `ExplorerView` that computes the metadata of its runs and plans the transfer"
     def _describe(self, probes, steps):
         "Compute the metadata of the runs and plan the transfer, with priority for the first example"
         self._metas = []
@@ -68,7 +68,7 @@ class _DescribedRuns:
 
 # %% ../../nbs/12_explorer/08_view.ipynb #027
 class _Inbox(_DescribedRuns):
-    "A queue of new snapshots and of requests from the page, for the next round of the sender"
+    "Base class of `ExplorerView` that queues new snapshots and requests from the page"
     def _notice(self, run:int, item):
         """Queue the new `item` if it is a snapshot, and schedule a delivery
 
@@ -85,7 +85,7 @@ class _Inbox(_DescribedRuns):
         self._sender.call()
 
     def _ask(self, content):
-        """Queue a valid request from the page, or pass on a query to a model
+        """Queue a valid request from the page, or forward a query for a model to `_ask_model`
 
         Requests are {kind: 'probe', run, probe} or {kind: 'map', run, probe, step, layer, head}."""
         if not isinstance(content, dict): return
@@ -123,7 +123,7 @@ class _Inbox(_DescribedRuns):
 
 # %% ../../nbs/12_explorer/08_view.ipynb #029
 class _PackedFrames(_Inbox):
-    "Storage of packed frames in numbered slots"
+    "Base class of `ExplorerView` that stores packed frames in numbered slots"
     def _wanted(self) -> list:
         "Return the planned frames that are missing or outdated, in the order of sending"
         planned = self._plan.planned
@@ -169,7 +169,7 @@ class _PackedFrames(_Inbox):
 
 # %% ../../nbs/12_explorer/08_view.ipynb #032
 class _Rows(_PackedFrames):
-    "Delivery of metrics, and of changes that happened while a page requested the whole state"
+    "Base class of `ExplorerView` that sends metrics, and resends frames that a page may have missed"
     def _rows(self, state) -> float: # seconds until the rows are due again, 0 if they are up to date
         "Add the metrics to `state` if they are due and have changed"
         wait = self._rows_due - time.monotonic()
@@ -193,7 +193,7 @@ class _Rows(_PackedFrames):
 
 # %% ../../nbs/12_explorer/08_view.ipynb #030
 class _Delivery(_Rows):
-    "Delivery of packed frames to the browser in rounds"
+    "Base class of `ExplorerView` that sends packed frames to the browser in rounds"
     def _fill(self, state, seconds, most=8e6):
         "Pack frames into the `state` within limits on time and size; return True if frames remain"
         start, total, wanted = time.monotonic(), 0, self._wanted()
@@ -258,7 +258,7 @@ def _well_formed(content, runs) -> bool:
 
 # %% ../../nbs/12_explorer/08_view.ipynb #vw42c
 class _ModelQueries:
-    "Queries from the page to a model, and their answers"
+    "Mixin that answers queries from the page to a model"
     def _ask_model(self, content):
         "Queue a valid query to a model; it is answered when the kernel is free"
         if not _well_formed(content, len(self.sources)): return

@@ -31,7 +31,7 @@ def _has_map(s, name, place):
 
 # %% ../../nbs/12_explorer/13_view_export.ipynb #006b
 def _regions_in(selection) -> list: # [(name of the overlay, name of the evidence)]
-    "Return the regions recorded for the head in view, or an empty list if no single head is in view"
+    "Return the overlays available for the head in view, or an empty list if no single head is in view"
     names = dict(candidates='discard_candidates', discarded='discarded')
     if selection.entry['kind'] != 'head': return []
     layers, layer = selection.snapshot.layers, selection.entry.get('layer')
@@ -75,7 +75,7 @@ def _panel_kind(selection, tab):
 
 # %% ../../nbs/12_explorer/13_view_export.ipynb #009c
 def _place(selection, kind, figure_kind, options) -> dict: # layer and head, or mean_of
-    "Return the layer and head in view as options for the figure `kind`, unless `options` already set them"
+    "Return the layer and head (or the heads to average) in view as options for the figure `kind`"
     if selection.entry.get('layer') is None and 'heads' not in selection.entry or 'mean_of' in options: return {}
     place = entry_place(selection.entry)
     if 'mean_of' in place and {'layer', 'head'} & {*options}: return {}

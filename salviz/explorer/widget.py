@@ -139,7 +139,7 @@ def _state_names() -> list:
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #047bb
 def _checked_state(state) -> dict:
-    "Return `state` as a dict; raise a ValueError for unknown keys"
+    "Return `state` as a dict; raise a ValueError if it is not a dict or has unknown keys"
     unknown, problem = [], f'state must be a dict such as dict(probe=2), got {state!r:.80}'
     if isinstance(state, dict):
         unknown = [name for name in state if name not in _state_names()]
@@ -149,7 +149,7 @@ def _checked_state(state) -> dict:
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #047bc
 def _of_front(front, compare, state):
-    "Return the runs of a front, the data of the trade-off panel, and a state that shows the run at the knee point"
+    "Return the runs of a Pareto front, the trade-off panel's data, and a state that shows the knee point's run"
     if compare is not None:
         raise ValueError('Explorer: compare= cannot be combined with a front; '
                          'compare the runs of the front in the Compare panel')
@@ -169,12 +169,12 @@ def _opened(run):
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #050
 def _same(sentence, m, probe):
-    "Return True if `sentence` is example number `probe` of the run that `m` describes"
+    "Return True if the run described by `m` contains this `sentence` under the id `probe`"
     return any(one['id'] == probe and same_probe(one) == same_probe(sentence) for one in m['probes'])
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #050b
 class _Selected(W.VBox):
-    "Methods that read the selection from the browser"
+    "Base class of `Explorer` that reads the selection from the browser"
     def _metas(self):
         return json.loads(self.view.get_state('meta')['meta'])['runs']
 
