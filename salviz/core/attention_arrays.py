@@ -171,7 +171,7 @@ def _size_fault(what, shape, queries, keys, i):
     return f'{wrong}; pass one token per position'
 
 def _per_token(name, x, n, i):
-    "Return `x` as a list after checking that it has one entry per token of sentence `i`; None stays None"
+    "Return `x` as a list after checking that it has one entry per token of sentence `i`; return None for None"
     if x is None: return None
     x = x.tolist() if hasattr(x, 'tolist') else list(x)
     _checked(len(x) != n and f'{name} of sentence {i} must have one entry for each of the {n} tokens, got {len(x)}')
@@ -237,7 +237,7 @@ def _of_sentence(part, i, layers, queries, keys, start):
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa023
 def _nested(x, batch):
-    "Return `x` (one number or label per token) as a list with one list per sentence; None stays None"
+    "Return `x` (one number or label per token) as a list with one list per sentence; return None for None"
     if x is None: return None
     x = x.detach().cpu().float().numpy() if hasattr(x, 'detach') else x
     is_flat = batch == 1 and not any(isinstance(one, (list, tuple)) or getattr(one, 'ndim', 0) for one in x)

@@ -110,7 +110,7 @@ def _methods_of_run(run) -> str:
 
 # %% ../../nbs/01_core/03_names.ipynb #02tb
 def _first_that_tells(runs, *ways) -> dict: # {path: words}
-    "Name `runs` with the first function that yields distinct names, or else with the last function"
+    "Return names for the runs from the first function that yields distinct names, or else from the last function"
     for way in ways:
         names = [way(run) for run in runs]
         if len(set(names)) == len(names): break

@@ -116,7 +116,7 @@ def unpacked_metadata(
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-10
 def _sha(*parts) -> str:
-    "Hash the bytes in `parts` with SHA-256 and return the first 16 hexadecimal digits"
+    "Hash the byte strings in `parts` with SHA-256 and return the first 16 hexadecimal digits"
     whole = hashlib.sha256()
     for part in parts: whole.update(len(part).to_bytes(8, 'little') + part)
     return whole.hexdigest()[:16]
@@ -333,7 +333,7 @@ def _unknown_in(x):
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-23
 def _seen_from(folder, base): # None if it would reveal something about the machine
-    "Return the path of `folder` relative to the folder at `base`"
+    "Return the path of `folder` relative to `base`; None if the path would reveal details of the machine"
     folder, base = (Path(os.path.abspath(p)) for p in (folder, base))
     try: shared = Path(os.path.commonpath([folder, base]))
     except ValueError: return None # on another disk

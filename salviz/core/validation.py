@@ -332,7 +332,7 @@ def _hint_of(parameter, module_names):
 # %% ../../nbs/01_core/05_validation.ipynb #009b
 @lru_cache(maxsize=None)
 def _checks_of(function):
-    "Return the name of `function` or of its class, its signature and a dict of its argument types"
+    "Return the name of a function (for `__init__`, of its class), its signature and a dict of its argument types"
     signature, module_names = inspect.signature(function), inspect.unwrap(function).__globals__
     who = function.__qualname__.split('.')[0 if function.__name__ == '__init__' else -1]
     return who, signature, {name: _hint_of(p, module_names) for name, p in signature.parameters.items()}
@@ -366,7 +366,7 @@ def validated(function:_Function) -> _Function:
 
 # %% ../../nbs/01_core/05_validation.ipynb #a7a18b9e
 def _type_text(hint) -> str:
-    "Return `hint` as it is written in code, without ranges and without the names of modules"
+    "Return the type `hint` as code, without ranges and module names"
     origin, args = _parts(hint)
     if hint is None or hint is type(None): return 'None'
     if hint is ...: return '...'
@@ -379,7 +379,7 @@ def _type_text(hint) -> str:
     return f'{name}[{", ".join(map(_type_text, args))}]' if args else name
 
 def _readable(annotation, module_names):
-    "Return the readable text of `annotation`, which may be empty"
+    "Return the readable text of an annotation; return an empty annotation unchanged"
     if annotation is inspect.Parameter.empty: return annotation
     hint = _evaluated(annotation, module_names)
     text = _Readable(_type_text(hint))

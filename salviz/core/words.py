@@ -19,7 +19,7 @@ _anywhere = {*map(chr, range(0xa0, 0x180)), *'ȘșȚț‐‑‒–—―‘’�
 _joiners = {*'\u200c\u200d'}
 
 def _printed_by(char):
-    "Return the engines that can print `char`: 'all', 'T1' (all, in the T1 encoding), 'Unicode' or 'none'"
+    "Return which LaTeX engines can print `char`: 'all', 'T1' (all, in the T1 encoding), 'Unicode' or 'none'"
     if char in _anywhere or ' ' <= char <= '~': return 'all'
     if char in _in_t1: return 'T1'
     no_sign = unicodedata.category(char) in ('Cc', 'Cf', 'Cs', 'Cn') and char not in _joiners
@@ -42,7 +42,7 @@ def _accented(m):
 
 # %% ../../nbs/01_core/00_words.ipynb #009b
 def _composed(source):
-    "Replace each letter with marks by one character if all engines can print it, otherwise by accent commands"
+    "Replace each accented letter by a single character if all engines can print it, otherwise by accent commands"
     source = unicodedata.normalize('NFC', source)
     apart = (c if _printed_by(c) == 'all' else unicodedata.normalize('NFD', c) for c in source)
     source = _marked.sub(_accented, ''.join(apart))

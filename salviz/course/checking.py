@@ -77,7 +77,7 @@ def _answer_of(
     truth,    # the right answer
     name:str, # name of the function
 ):
-    "Convert an answer to the type of the right one (list of words or array); raise `_Unfit` if that is impossible"
+    "Convert an answer to a list of words or an array, like the right answer; raise `_Unfit` if that is impossible"
     if value is None: raise _Unfit(f'`{name}` returns None. Have you written it? Does it end with a return?')
     if isinstance(truth, list):
         words = value.tolist() if isinstance(value, np.ndarray) else value

@@ -185,7 +185,7 @@ def _majority_of(votes, respondents:int): # flags; None without respondents
 # %% ../../nbs/14_course/07_classroom.ipynb #cl19
 @dataclass(eq=False)
 class _MergedMarks:
-    "The merged marks and the marks of each student"
+    "Base class of `ClassMarks` with the merged marks and the marks of each student"
     of:MarkSet
     sheets:list       # of `MarkSheet` that count
     broken:list       # [(source, reason)]
@@ -319,7 +319,7 @@ def _f1(a, b):
     return 0.
 
 def _with_others(marks:ClassMarks, i:int) -> list: # F1 of each sentence, or None
-    "Return the F1 of student `i` with the majority of the other students for each sentence"
+    "Return the F1 score of student `i` against the majority of the other students, for each sentence"
     out = []
     for table, votes, respondents in zip(marks.table, marks.votes, marks.respondents):
         mine = table[i]
@@ -340,7 +340,7 @@ def _mean(values):
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl23c
 def _student_table(marks:ClassMarks) -> pd.DataFrame: # index nickname; done, words (mean), f1, alpha_without
-    "Return a table with each student's progress, mean number of marked words and agreement with the others"
+    "Return a table of students with progress, mean number of marked words and two measures of agreement"
     rows = []
     for i, sheet in enumerate(marks.sheets):
         words = _mean([sum(flags) for flags in sheet.marks if flags is not None])
@@ -503,8 +503,9 @@ def _marks_teacher(
 def _taught_data(marks, by, names, held=()):
     """Return train, validation and test splits with a `rationale` column
 
-    The train split contains the marked sentences. The test split contains the held-out sentences, and the validation
-    split the first 16 of them. Without `held`, both splits equal the train split."""
+    The train split contains the sentences of the mark set. The test split contains the held-out sentences, and the
+    validation split contains the first 16 of them. Without held-out sentences, the validation and test splits equal
+    the train split."""
     from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value
     def number(label):
         if label in names: return names.index(label)

@@ -107,7 +107,7 @@ def _with_numbers(
     text,             # Markdown with facts in comments
     fact=course_fact, # function(name) -> printed fact
 ) -> str:
-    "Check each number in `text` against the fact named in the comment after it; return the text without comments"
+    "Check the numbers in `text` against the course facts named in the comments; return the text without comments"
     parts, start = [], 0
     for comment in _comment.finditer(text):
         before, name = text[start:comment.start()], comment[1]
@@ -127,7 +127,7 @@ _loose = re.compile(r'(?<![\w.])[-+−]?(?:\d*\.\d+|\d+(?= ?%))|(?<![\w.–-])[-
 def _loose_numbers(
     text, # Markdown
 ) -> list:
-    "Return the numbers in `text` that look like measurements but are not followed by a comment that names a fact"
+    "Return the numbers in `text` that look like measurements but have no comment that names a course fact"
     return _loose.findall(_free.sub(' ', text))
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-23
@@ -153,7 +153,7 @@ def called(
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-23c
 def _wrong_predictions(notebook, number):
-    "Return the errors in the names of predictions and reveals"
+    "Return the errors in the names that `Predict` and `Reveal` calls use"
     predicted, revealed, faults = [], [], []
     for function, words, cell in called(notebook, 'Predict', 'Reveal'):
         if function == 'Reveal':
@@ -209,7 +209,7 @@ def _wrong_parts(notebook, header):
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-24c
 def _wrong_picture(notebook):
-    "Return a fault unless exactly one picture comes before the first prediction"
+    "Return an error unless exactly one cell before the first prediction has the tag 'picture'"
     before = []
     for cell in notebook.cells:
         if cell.cell_type == 'code' and 'Predict(' in cell_text(cell): break

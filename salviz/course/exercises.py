@@ -787,7 +787,6 @@ _progress = {} # {name: dict(tries, failed, passed, hints, mistakes)} of this se
 def _entry(name): return _progress.setdefault(name, dict(tries=0, failed=0, passed=False, hints=0, mistakes=[]))
 
 def _exercise_named(name) -> Exercise:
-    "Return the exercise with this name; raise a ValueError if it does not exist"
     if isinstance(name, str) and name in _exercises: return _exercises[name]
     raise ValueError(f'check: unknown exercise {name!r}; exercises: {", ".join(_exercises)}')
 

@@ -117,7 +117,7 @@ def _turns(snapshots): # number of flips of the verdict between consecutive snap
 def _trained(snapshots): return [x for x in snapshots if x['step'] >= 203]
 
 def _verdict_turns_alone(tables):
-    "Return whether the verdict flips between two snapshots while attention on 'never' changes by less than .1"
+    "Return whether the prediction flips between successive snapshots while attention on 'never' changes little"
     snapshots = _trained(tables['looks'])
     return any((a['positive'] > .5) != (b['positive'] > .5) and abs(a['attention'] - b['attention']) < .1
                for a, b in zip(snapshots, snapshots[1:]))

@@ -243,7 +243,7 @@ def _no_network():
 
 # %% ../../nbs/14_course/13_handout.ipynb #ho-21
 def _open_reveal(reveal, where):
-    "Show the content of a reveal; raise a RuntimeError if that fails"
+    "Show the content of a `Reveal` widget; raise a `RuntimeError` if that fails"
     reveal.show(anyway=True)
     if reveal.gate.state['error']: raise RuntimeError(f'{where}: {reveal.gate.state["error"]}')
 

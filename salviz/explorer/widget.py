@@ -250,7 +250,7 @@ def _watch(
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #w0483b
 class _WithBackground(_Selected):
-    "Methods that wait for the computation of `explore`"
+    "Methods that wait for the background computation of `explore`"
     @property
     def _background(self):
         "Return the computation of `explore`, or None if there is none"
@@ -303,9 +303,9 @@ class _Pictures(_WithBackground):
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #051p
 class _Pages(_Pictures):
-    "Methods that export the current view as a page"
+    "Methods that export the current view as an HTML page"
     def _page(self, probes=None, steps=None, layers=None, heads=None, **kw):
-        "Build a page that shows this explorer in its current view"
+        "Build an HTML page that shows this explorer in its current view"
         panels, metas = json.loads(self.view.options).get('panels'), self._metas()
         if probes is None: probes = sorted({p for m in metas for p, _ in m['recorded']})
         if steps is None: steps = sorted({s for m in metas for _, s in m['recorded']})
@@ -345,7 +345,7 @@ class _Pages(_Pictures):
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #048
 def _apart() -> bool:
-    "Return True in VS Code and Colab, where outputs and widgets may be in separate documents"
+    "True in VS Code and Colab, where outputs and widgets may be in separate documents"
     return 'VSCODE_PID' in os.environ or 'google.colab' in sys.modules
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #048b
@@ -354,7 +354,7 @@ class _Display(_Pages):
     def _output(self, picture, limit=2e6):
         """Return an HTML output that works without a kernel
 
-        It contains the image and a page, or only the image if the page cannot be built within the size limit."""
+        It contains the image and an interactive page, or only the image if the page cannot be built."""
         words, copy = 'Static image; trust this notebook or run the cell again to use the explorer.', None
         try: copy = self._page(limit=limit, plotly=False)
         except (ValueError, KeyError, OSError) as e:
@@ -398,7 +398,7 @@ class _Display(_Pages):
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #close-1
 class _TrainingEnd(_Display):
-    "Final frames and final image at the end of training"
+    "Methods that send the final frames and redraw the image at the end of training"
     def _follow(self):
         """Send the final frames and redraw the image if training has ended
 
@@ -443,7 +443,7 @@ _passing = 'theme', 'playing' # not part of an exported state
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #keep2b
 class _Export(_TrainingEnd):
-    "Export of the view as a state, as arrays or as a figure"
+    "Methods that export the view as a state, as arrays or as a figure"
     def _view_state(self):
         "Return the current state, with explicit numbers for the example, step and head if there are recordings"
         state, selection = {k: v for k, v in self._state().items() if k not in _passing}, self.selected()
@@ -579,7 +579,6 @@ class _WithSelection(_Export):
         self.observe(lambda change: self._write_selection(change.new), 'selection')
 
     def _read_selection(self):
-        "Set the trait `selection` to the selection in the browser"
         if (place := self._place()) != self.selection: self.selection = place
 
     def _write_selection(self, place):
@@ -590,7 +589,7 @@ class _WithSelection(_Export):
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #df7ba6a9
 def _mark_fault(mark) -> str: # '' for a box or an outline
-    "Return a description of an invalid `mark`, or '' for a valid box or outline"
+    "Return a description of an invalid box or outline (`mark`), or '' if it is valid"
     if len(mark) < 4 or len(mark) % 2: return f'a mark of {len(mark)} numbers'
     is_valid = all(map(math.isfinite, mark)) and (len(mark) > 4 or mark[0] < mark[2] and mark[1] < mark[3])
     return '' if is_valid else str(mark)
@@ -631,7 +630,7 @@ class _WithMarks(_WithSelection):
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #79e358a4
 class _Intervening(_WithMarks):
-    "Experiments with the model of the explorer"
+    "Methods that run the model of the explorer with an intervention"
     @validated
     def intervene(self,
         intervention:Intervention|None=None, # change of the model's attention or input; None: end the experiment

@@ -41,7 +41,7 @@ def _scale(limit):
 
 # %% ../../nbs/11_figures/15_answers.ipynb #fa08
 def _lines_of(view, k, space, size):
-    "Return the indices, shortened texts, box widths and positions of the words before the chosen token `k`"
+    "Return the indices, fitted texts, box widths and positions of the words before generated token `k`"
     at = np.flatnonzero(view.sentence == k)
     texts = [fitted(view.words[i], space - 5, size) for i in at]
     widths = [text_width(text, size) + 5 for text in texts]

@@ -44,7 +44,7 @@ def _names_in(view) -> list:
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #b1d830ea
 def _found(name, existing):
-    "Return the form of `name` that occurs in the list `existing`, such as a method's title, or None"
+    "Return the spelling of `name` that occurs in `existing`, such as a method's title, or None"
     spellings = name, methods_words(str(name)), plain_series_name(name)
     return next((spelling for spelling in spellings if spelling in existing), None)
 
@@ -60,7 +60,7 @@ def _check_shown(argument, names, existing):
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #2811ce0e
 def _renamed_text(text, new):
-    "Replace the name in `text`, or else its comma-separated parts, according to the dict `new` {old: new}"
+    "Replace the name at the start of `text`, or else its comma-separated parts, with the help of `new` {old: new}"
     name, rest = _after_name.fullmatch(text).groups()
     if name in new: return type(text)(new[name] + rest)
     return type(text)(', '.join(new.get(part, part) for part in name.split(', ')) + rest)

@@ -253,12 +253,12 @@ def _grid_norm(view):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #024
 def _negative_cells(view, texts):
-    "Return the indices of cells that need a minus sign, because they have no number and greyscale hides their sign"
+    "Return the indices of the cells that need a minus sign because they show no number"
     return np.nonzero(is_negative(view.values, view.limits[1]) & (view.is_signed and not texts))
 
 # %% ../../nbs/11_figures/03_charts.ipynb #024b
 def _draw_cells(ax, view, texts, norm, cmap, cell_height, s=1.):
-    "Draw the colours, numbers and marks of the cells, at `s` times the usual font size"
+    "Draw the colours, numbers and marks of the cells; `s` scales the font sizes"
     ax.imshow(view.values, cmap=cmap, norm=norm)
     ties = getattr(view, 'ties', np.zeros(view.values.shape, bool))
     for (i, j), v in np.ndenumerate(view.values):
@@ -365,7 +365,7 @@ def _draw_points(ax, y, values):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #029b
 def _draw_box(ax, y, row, fill):
-    "Draw one box at height `y`, filled with the colour `fill`"
+    "Draw the box, whiskers, median, mean and extremes of `row` at height `y`, with the box in colour `fill`"
     ax.plot([row.low, row.q1], [y, y], color=ink, linewidth=.7)
     ax.plot([row.q3, row.high], [y, y], color=ink, linewidth=.7)
     for x in (row.low, row.high): ax.plot([x, x], [y - .16, y + .16], color=ink, linewidth=.7)
@@ -435,11 +435,11 @@ def _boxes(view, width):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #033
 def _column(size, head, means, deviations, stars, best):
-    """Lay out a table column; `size` is the font size in points
+    """Lay out a table column in a font of `size` points
 
-    The result is a dict with the `lines` of the heading, the `means`, the text after each mean (`tails`) and the
-    `best` cells. It also contains the widths of the means (`left`), of the means with their tails (`numbers`) and of
-    the whole column (`width`)."""
+    Return a dict with the `lines` of the heading, the `means`, the text after each mean (`tails`) and the `best`
+    cells. It also contains three widths: `left` (the means), `numbers` (the means with their tails) and `width` (the
+    whole column)."""
     tails = [' '.join(filter(None, ['± ' + d if d else None, s])) for d, s in zip(deviations, stars)]
     left = max(text_width(m or '–', size, weight_of(b)) for m, b in zip(means, best))
     right = max((text_width(t, size) + 3 for t in tails if t), default=0)
@@ -454,7 +454,7 @@ def _column(size, head, means, deviations, stars, best):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #033b
 def _split(columns, space, gap):
-    "Split table columns into blocks that are at most `space` points wide"
+    "Split table columns into blocks of at most `space` points in width"
     blocks, x = [[]], 0
     for c in columns:
         if blocks[-1] and x + c['width'] + gap > space: blocks, x = [*blocks, []], 0
@@ -506,7 +506,7 @@ def _draw_block(sheet, y, names, heads, widths, columns, gap, size):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #034
 def _table_layout(view, space, size, gap):
-    """Lay out a table; `size` is the font size, and `gap` the space between columns in points
+    """Lay out a table in a font of `size` points, with `gap` points between columns
 
     Return the row names, the headings and widths of the name columns, the blocks of columns, `gap` and `size`."""
     parts = zip(view.heads, zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T)
@@ -598,7 +598,7 @@ def named_places(points, names, width, height):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #pf003c
 def _point_names(view, x_range, y_range, width, height):
-    "Return labels as (x, y, text, is_knee) tuples, and the number of positions without space for a label"
+    "Return labels as (x, y, text, is_knee) tuples, and the number of labels for which there is no space"
     at, names = view.frame[['x', 'y']].to_numpy(float), view.frame['name'].tolist()
     places, groups = np.unique(at, axis=0, return_inverse=True)
     by_place = [[] for _ in places]

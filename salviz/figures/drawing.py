@@ -96,7 +96,7 @@ def user_style(
         finally: _in_force.reset(token)
 
 def _scaled(settings, scale):
-    "Return `settings` of matplotlib with all line widths multiplied by `scale`"
+    "Return matplotlib `settings` with all line widths multiplied by `scale`"
     return {k: x*scale if k.endswith('linewidth') else x for k, x in settings.items()}
 
 @contextmanager
@@ -195,7 +195,7 @@ def _is_sequential(cmap):
     return bool(abs(steps.sum()) > .2 and ((steps > -.02).all() or (steps < .02).all()))
 
 def _is_diverging(cmap):
-    """Return whether the lightness of `cmap` rises to a neutral middle and falls from there, or the reverse
+    """True if the lightness of `cmap` rises to a neutral middle and then falls, or the reverse
 
     Rainbow maps are not diverging, because their middle is a strong colour."""
     light, middle = _lightness_along(cmap), to_rgb(cmap(.5))
@@ -258,7 +258,7 @@ def _face(family): return get_font(_file_of(family, len(fontManager.ttflist)))
 # %% ../../nbs/11_figures/00_drawing.ipynb #012b
 @lru_cache
 def _is_postscript(family:str) -> bool:
-    "Return whether the installed font `family` has PostScript (CFF) outlines, in a single file or in a collection"
+    "True if the regular font of `family` has PostScript (CFF) outlines, in a single file or in a collection"
     file = _file_of(family, len(fontManager.ttflist))
     data, at = Path(file).read_bytes(), 12 + 4*getattr(file, 'face_index', 0) # matplotlib < 3.11: a string
     start = 0

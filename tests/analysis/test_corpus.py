@@ -107,7 +107,7 @@ def test_the_encoder_of_an_encoder_decoder_is_used(tiny_tokenizer):
     table = head_table(model, texts, tiny_tokenizer, saliency=None, batch_size=2)
     want = slow_table(model, tiny_tokenizer, texts).reshape(8, -1)
     assert table[[*kinds, 'entropy', 'normalised_entropy']].to_numpy() == pytest.approx(want, rel=1e-5, abs=1e-6)
-    with pytest.raises(ValueError, match="target='predicted' of seq2seq needs labels"):
+    with pytest.raises(ValueError, match="target='predicted' for seq2seq needs labels"):
         head_table(model, texts, tiny_tokenizer)
     pairs = datasets.Dataset.from_dict(dict(text=texts, target_text=[t[::-1] for t in texts]))
     assert head_table(model, pairs, tiny_tokenizer).agreement.notna().all()
@@ -250,7 +250,7 @@ def test_model_and_generators_are_restored_and_no_progress_bar_is_left(tiny_bert
 @pytest.mark.parametrize('options, said', [
     (dict(saliency='lime'), "saliency must be one of 'gradient'"),
     (dict(rows='first'), "rows must be 'ordinary', 'all' or 'pooled'"),
-    (dict(target='gold'), "target='gold' of classification needs labels"), (dict(target=2), 'a class from 0 to 1'),
+    (dict(target='gold'), "target='gold' for classification needs labels"), (dict(target=2), 'a class from 0 to 1'),
     (dict(target=True), 'a class from 0 to 1'),
     (dict(batch_size=0), 'batch_size must be a positive integer'),
     (dict(layers=[5]), 'has the layers 0 to 1'), (dict(patterns='next'), 'got a string'),

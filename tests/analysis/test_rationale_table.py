@@ -86,7 +86,7 @@ def test_what_is_missing_is_named(model, tiny_tokenizer):
     for problem, call in {
             'to use attributions by name, pass model=': lambda: plausibility_table(['gradient_norm'], marked),
             'methods must have at least one entry': lambda: plausibility_table({}, marked),
-            'pass rationales=': lambda: plausibility_table(dict(a=[[1.]])),
+            'rationales= is missing': lambda: plausibility_table(dict(a=[[1.]])),
             'pass model= and data= together': lambda: plausibility_table(dict(a=[[1.]]), [[1]], data=texts),
             "has no column 'rationale'": lambda: plausibility_table('gradient_norm', **of_model),
             'one entry for each of the 4 texts, got 1': lambda: plausibility_table('gradient_norm', [[1]], **of_model),

@@ -604,7 +604,7 @@ def test_pseudo_labels_of_each_step_need_a_path_and_a_prediction():
     anew = dict(pseudo_label='each_step')
     with pytest.raises(ValueError, match="pseudo_label must be one of 'fixed', 'each_step', got 'gold'"):
         attention_attribution(model, batch, pseudo_label='gold')
-    with pytest.raises(ValueError, match="for method='integrated_gradients', which has a path .* got 'gradient'"):
+    with pytest.raises(ValueError, match="to method='integrated_gradients', which has a path .* got 'gradient'"):
         attention_attribution(model, batch, **anew)
     for target in (torch.tensor([0, 1, 2]), lambda outputs, rows: outputs.logits[:, 0]):
         with pytest.raises(ValueError, match="pseudo_label='each_step' only applies to target='predicted'"):
@@ -958,7 +958,7 @@ def test_a_function_as_target_explains_its_value_for_a_signal():
 
 @pytest.mark.parametrize('kwargs, message', [
     (dict(method='gradient_norm'),
-     "must be one of 'gradient', 'input_x_gradient', 'integrated_gradients', .* for values, got 'gradient_norm'"),
+     "must be one of 'gradient', 'input_x_gradient', 'integrated_gradients', .* for values .*got 'gradient_norm'"),
     (dict(baseline=3), 'baseline is a token id, but values have no tokens'),
     (dict(target=torch.zeros(2)), r'here 3\), got torch.float32 \[2\]')])
 def test_invalid_arguments_for_signals_are_rejected(kwargs, message):

@@ -52,6 +52,6 @@ def test_unknown_names_are_reported(classifier, language_model, tiny_tokenizer):
     for model, pair, words in ((classifier, ('good', 'great'), "no class 'great'; the classes are bad, fair, good"),
                                (classifier, (0, 3), 'no class 3'), (language_model, ('film', 10**6), 'id of a token'),
                                (language_model, ('a film', 'dull'), 'name a single token'),
-                               (classifier, (0,), r'must be \(P, Q\), got 1')):
+                               (classifier, (0,), r'must have the form \(P, Q\), got 1')):
         with pytest.raises(ValueError, match=words): contrast_pair(model, pair, tiny_tokenizer)
     with pytest.raises(ValueError, match='tokenizer= is passed'): contrast_pair(language_model, ('film', 'dull'))

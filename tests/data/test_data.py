@@ -701,7 +701,7 @@ def test_columns_of_words_and_tags_can_be_numbers(tmp_path):
     assert load_tokens(files, words=2, tags=7)['train']['words'][0] == ['they', 'see', '.']
     with pytest.raises(ValueError, match='the last column of the CoNLL-U format is not a tag; pass the column numbers'):
         load_tokens(files)
-    with pytest.raises(ValueError, match='has 10 columns .from 0., so words=1, tags=10 are invalid'):
+    with pytest.raises(ValueError, match='has 10 columns, counted from 0, so words=1, tags=10 are invalid'):
         load_tokens(files, tags=10)
 
 @pytest.mark.parametrize('text,reason', [

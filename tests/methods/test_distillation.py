@@ -396,7 +396,7 @@ def test_a_study_of_another_teacher_of_the_same_class_is_another_study(tmp_path,
         return Study(tmp_path/'study', lambda seed: (model_for('classification', 'bert', tiny_data, tokens), tokens),
                      tiny_data, dict(plain=Distillation(teacher), both=Distillation(teacher) + SaliencyGuided()))
     study(3), study(3)
-    with pytest.raises(ValueError, match='a different design: methods.plain.weights.teacher was .*; '
+    with pytest.raises(ValueError, match='a different design: methods.plain.weights.teacher changed .*; '
                                          'methods.both.weights'):
         study(4)
 

@@ -258,7 +258,7 @@ def test_why_this_next_token_is_what_explain_answers_without_labels(tiny_tokeniz
             assert alike(found.score[i], score.detach()) and alike(found.values[i, :ids.shape[1]], expected, size=4096)
     with pytest.raises(ValueError, match='the id of a possible next token'):
         explain(model, texts, target=-1, tokenizer=tokenizer)
-    with pytest.raises(ValueError, match="target='gold' of causal_lm needs labels"):
+    with pytest.raises(ValueError, match="target='gold' for causal_lm needs labels"):
         explain(model, texts, target='gold', tokenizer=tokenizer)
 
 def test_further_columns_of_prompts_and_answers_stay_with_their_tokens(tmp_path, tiny_tokenizer):

@@ -138,7 +138,7 @@ def halves(grid):
     (dict(multiple='indicator'), 'boundary and multiple only apply to texts'),
     (dict(patterns={0: {0: torch.eye(6)}}), 'must be a matrix of shape .7, 7. for 7 tokens, got shape .6, 6.'),
     (dict(patterns={0: {0: torch.zeros(7, 7)}}), 'has no target on 2 × 3 patches'),
-    (dict(share=.25), 'one head for right, one for left, one for above, one for below, then neighbours')])
+    (dict(share=.25), 'one head for right, one for left, one for above, one for below, the others for neighbours')])
 def test_arguments_that_cannot_guide_patches_raise(arguments, message):
     data = signals((3, 8, 12), 'pixel_values', 4)
     with pytest.raises(ValueError, match=f'AttentionGuidance: .*{message}|^the pattern .*{message}'):

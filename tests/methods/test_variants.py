@@ -112,7 +112,8 @@ def test_repr_of_a_variant_contains_differences_only():
 
 
 @pytest.mark.parametrize('make,message', [
-    (lambda: ADDrop(variant='code'), "variant must be 'paper', 'released' or an instance of ADDropVariant, got 'code'"),
+    (lambda: ADDrop(variant='code'),
+     "ADDrop: variant must be 'paper', 'released' or an instance of ADDropVariant, got 'code'"),
     (lambda: ADDrop(variant=SalLMVariant()), 'ADDrop: variant must be .* got a SalLMVariant'),
     (lambda: ADDropVariant(region='middle'), "ADDrop: region must be one of 'high', 'low', 'low_released'"),
     (lambda: SalLMVariant(refresh=0), 'SalLM: refresh must be None or a positive integer, got 0'),

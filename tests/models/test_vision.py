@@ -61,7 +61,7 @@ def test_pooled_rows_exist_for_heads_that_read_only_cls():
 
 @pytest.mark.parametrize('make, said', [
     (lambda: vision(image_size=16),
-     'reads images of 3 × 16 × 16 .channels, height, width., the data contains 3 × 8 × 8'),
+     'reads images of 3 × 16 × 16 .channels, height, width., but the data contains 3 × 8 × 8'),
     (lambda: vision(num_channels=1), 'the data contains 3 × 8 × 8; resize the images'),
     (lambda: vision(num_labels=3), "the data has 2 classes .dark, bright. but the model's head has 3"),
     (lambda: vision(num_labels=1), 'ViTForImageClassification has num_labels=1 and problem_type'),

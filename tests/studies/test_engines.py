@@ -243,7 +243,7 @@ def test_workers_without_a_shared_folder_return_runs_as_files(engine, made, plai
 @pytest.mark.slow
 def test_trial_that_dies_three_times_is_set_aside(made, plain, tmp_path):
     study = made(tmp_path/'s', deaths=tmp_path/'deaths', times=3)
-    with pytest.warns(UserWarning, match='seed=1 with its process died'): study.run(executor=process_pool(tmp_path))
+    with pytest.warns(UserWarning, match='seed=1: its process died'): study.run(executor=process_pool(tmp_path))
     assert study.status().set_index('seed').state.to_dict() == {0: 'finished', 1: 'failed'}
     with pytest.warns(UserWarning, match='1 of 2 trials failed'): study.run()
     same(study.run(retry='all'), plain)
@@ -536,20 +536,20 @@ def test_three_deaths_count_as_three_tries(shared, made, tmp_path):
         if shared: study._write_record(name, measures={}, tries=n)
         return OSError('the machine went away')
     here = Here(die)
-    with pytest.warns(UserWarning, match='seed=1 with its process died'): study.run(executor=here, shared=shared)
+    with pytest.warns(UserWarning, match='seed=1: its process died'): study.run(executor=here, shared=shared)
     assert here.sent.count('FT.seed=1') == 3 and study.status()['state'].tolist() == ['finished', 'failed']
 
 def test_retries_of_the_engine_stop_after_three_tries(made, tmp_path):
     study = made(tmp_path/'s')
     def die(name, n): # three workers, of which the sender knows nothing
         if name == 'FT.seed=1': study._write_record(name, measures={}, tries=3)
-    with pytest.warns(UserWarning, match='seed=1 with its process died'): study.run(executor=Here(die))
+    with pytest.warns(UserWarning, match='seed=1: its process died'): study.run(executor=Here(die))
     assert not (tmp_path/'s'/'runs'/'FT.seed=1').exists()
 
 def test_retries_of_dask_count_without_a_shared_folder(made, tmp_path):
     class KilledWorker(Exception): allowed_failures = 3
     here = Here(lambda name, n: KilledWorker('four workers died') if name == 'FT.seed=1' else None)
-    with pytest.warns(UserWarning, match='seed=1 with its process died'):
+    with pytest.warns(UserWarning, match='seed=1: its process died'):
         made(tmp_path/'s').run(executor=here, shared=False)
     assert here.sent.count('FT.seed=1') == 1
 
