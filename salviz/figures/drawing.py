@@ -286,12 +286,12 @@ _followed = re.compile(r'axes\.(linewidth|edgecolor|labelcolor|axisbelow)|lines\
                        r'path\.sketch|[xy]tick\.(color|labelcolor|direction)|text\.color|font\.size|image\.cmap')
 
 def _is_pale(name, x):
-    "Return whether the setting called `name` is a colour of text or lines that is hardly visible on white"
+    "True if the value `x` of the setting `name` is a text or line colour that is hardly visible on white"
     is_colour = name.endswith('color') and x not in ('inherit', 'none')
     return is_colour and lightness(x) > (.97 if name == 'grid.color' else .6)
 
 def _style_faults(style):
-    "Yield a message for each style sheet in `style` that matplotlib does not have"
+    "Yield an error message for each item of `style` that is not a style sheet, a file or a dict of settings"
     names = [style] if isinstance(style, (str, PathLike)) else style
     if isinstance(names, dict): names = ()
     for name in names:
@@ -394,7 +394,7 @@ class Math(str):
     "A label with formulas between dollar signs; other strings are never parsed as formulas"
 
 def _drawable_value(value, without, inside=True):
-    """Return `value` with all strings made drawable, including those in tuples, lists and dicts
+    """Make all strings in `value` drawable, including those in nested tuples, lists and dicts
 
     Empty strings within tuples, lists and dicts are replaced by a visible blank."""
     if isinstance(value, Math): return value
@@ -527,7 +527,7 @@ class _TokenTicks:
     reach:float    # space that the labels need perpendicular to the axis, in points
 
     def put(self, axis, show=True):
-        "Set the token labels of matplotlib's `axis`; if `show` is False, draw only tick marks"
+        "Set the token labels of a matplotlib `axis`; if `show` is False, draw only tick marks"
         at = np.arange(0, len(self.texts), self.every)
         axis.set_ticks(at, [self.texts[i] if show else '' for i in at], fontsize=self.size)
         for i, label in zip(at, axis.get_ticklabels()):
@@ -773,7 +773,7 @@ def _drawn(view, body, width):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #038
 def _enlarge_ticks(axis, s):
-    "Enlarge the ticks of matplotlib's `axis`, including ticks that are created later"
+    "Enlarge the ticks of a matplotlib `axis`, including ticks that are created later"
     for which, ticks in (('major', axis.get_major_ticks()), ('minor', axis.get_minor_ticks())):
         if not ticks: continue
         mark, sizes = ticks[0].tick1line, [text.get_fontsize() for t in ticks for text in (t.label1, t.label2)]
@@ -1269,7 +1269,7 @@ def _option_of(kind, name) -> Option:
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #059db
 def _kind_lines(kind, width=110) -> list:
-    "Return the description of a kind as lines: content, source, example and options"
+    "Return the description of a figure kind as a list of lines"
     source = _sources[kind.takes]
     lines = [f'{kind.name}: {kind.about}', f'    source: {source}' + f' ({kind.needs})'*(kind.needs != source),
              f'    {kind.call}']
@@ -1342,7 +1342,7 @@ def figure_kind(
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #05bsb
 def _forget_kind(name):
-    "Remove a registered kind, and the entries for its view class if no other kind uses this class"
+    "Unregister a figure kind, and also its view class if no other kind uses this class"
     view = _view_class_of(_kinds.pop(name).make)
     if not any(_view_class_of(kind.make) is view for kind in _kinds.values()):
         for table in (bodies, denser, narrowest, axes_drawings, followed): table.pop(view, None)

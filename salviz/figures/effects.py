@@ -50,7 +50,7 @@ def _clipped(ax, x, y, colour, limits):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-6s
 def _draw_effect(ax, y, row, view, below=4.):
-    "Draw one effect at the height `y`, and under it the bracket of the detectable effect"
+    "Draw one effect at height `y`, and below it a bracket from zero to the detectable effect"
     (colour, fill), limits = _dot_colours(row, view.scaled), view.limits
     def inside(x): return float(np.clip(x, *limits))
     if np.isfinite(row.detectable):
@@ -68,7 +68,7 @@ def _draw_effect(ax, y, row, view, below=4.):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-6sb
 def _name_rows(ax, at, names):
-    "Write `names`, each a list of lines, along the left edge; draw a faint grid and remove the frame"
+    "Label the rows with `names` (lists of lines), draw vertical grid lines, and keep only the bottom spine"
     ax.set_yticks(at, map('\n'.join, names), fontsize=6.5)
     ax.tick_params(axis='y', length=0)
     ax.grid(axis='x')
@@ -83,8 +83,8 @@ def _forest_places(view, claims, high_row, stacked):
     """Return the layout of the groups and their total height in points
 
     The layout of a group is its heading (or None), the y of the heading, and its rows. A row is (index, y of its
-    axis, points above, points below). `claims` lists the lines of text of each claim. If `stacked`, the text is
-    above the interval; otherwise, it is beside the interval, in a row that is `high_row` points high."""
+    axis, points above, points below). `claims` contains the text of each claim as a list of lines. If `stacked`, the
+    text is above the interval; otherwise, it is beside the interval, in a row that is `high_row` points high."""
     places, y = [], 0.
     for title, group in zip(view.groups, dict.fromkeys(view.frame['group'])): # without groups, `group` is empty
         heading, y, rows = y + 6, y + 14*bool(group), []
@@ -214,7 +214,7 @@ def _pairs_range(view):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-13b
 def _spread_names(at, texts, least):
-    "Move the label positions in `at` apart where labels would overlap, without changing their order"
+    "Spread the label positions (`at`) where labels would overlap, without changing their order"
     order, out = np.argsort(at, kind='stable'), np.array(at, dtype=float)
     for _ in range(200):
         gaps = np.diff(out[order])

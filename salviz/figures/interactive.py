@@ -50,7 +50,7 @@ _text, _line, _none = '#7a7a7a', 'rgba(128,128,128,.28)', 'rgba(0,0,0,0)' # legi
 
 # %% ../../nbs/11_figures/06_interactive.ipynb #009s
 def _figure(view, height, traces, **layout):
-    "Return an `Interactive` figure with `traces` and the title and notes of `view`"
+    "Return an `Interactive` figure with the given `traces` and with the title, subtitle and notes of `view`"
     below = [line for note in (view.subtitle.replace('   ', ' · '), *view.notes) for line in _lines(note)]
     top = 44 + 17*len(below)
     fig = Interactive(data=traces, layout=dict(template='none', height=height + top + 60, paper_bgcolor=_none,
@@ -83,7 +83,7 @@ def _thin(colour, alpha): return 'rgba({},{},{},{})'.format(*(round(255*channel)
 _most_points = 600 # per line
 
 def _evenly(part):
-    "Return at most `_most_points` rows of `part`, including both ends"
+    "Return at most `_most_points` evenly spaced rows of `part`, including the first and the last"
     if len(part) <= _most_points: return part
     return part.iloc[np.linspace(0, len(part) - 1, _most_points).round().astype(int)]
 

@@ -51,7 +51,7 @@ venues = dict(acl=_acl, emnlp=_acl, naacl=_acl, eacl=_acl, icml=_icml, aistats=_
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #006b
 def _venue_of(width):
-    "Return the `Venue` that `width` names (None for inches), and whether the figure is as wide as the whole page"
+    "Return the `Venue` called `width` (None for inches), and whether the figure spans the whole page"
     if isinstance(width, (int, float)) and not isinstance(width, bool): return None, False
     venue = str(width).lower()
     name = venue.removesuffix('-two-column')
@@ -111,7 +111,7 @@ def _opened(source):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #019b
 def _of_study(study, kind, options): # (source, options)
-    "Return the table or the runs of `study` as the source for `kind`, and the options that the table did not use"
+    "Return the table or the runs of `study` as the source for `kind`, and the remaining options"
     takes, left = kind and kind.takes, {k: v for k, v in options.items() if k in ('title', 'about')}
     if takes == 'frame': return study.results(), options
     if takes == 'results':
@@ -218,7 +218,7 @@ def _places(content) -> list: # of lines
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #025c
 def _facts_of(content, tool='matplotlib') -> tuple: # of lines
-    "Describe how the figure of `content`, drawn with `tool`, was created"
+    "Return lines that describe how the figure of `content` was created with `tool`"
     seen = list({(id(one.run), one.snapshot.step, one.snapshot.probe, id(one.snapshot) if one.run is None else 0): one
                  for panel in content.seen for one in panel}.values())
     about = []
@@ -240,7 +240,7 @@ def _named_in(source) -> list:
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #025x
 def _configs_of(content) -> list:
-    "Return the distinct configs behind a figure, from its runs and from snapshots without a run"
+    "Return the configs of a figure's runs, and the distinct configs of its snapshots without a run"
     alone = [snapshot_config(one.snapshot) for panel in content.seen for one in panel if one.run is None]
     return [*(run.config for run in content.runs), *different(alone)]
 
@@ -279,7 +279,7 @@ def _options_from_runs(kind, panel, options) -> dict: # more options
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028
 def _distinctions(shown, options) -> list: # of words
-    """Return, for each view, the run, step, probe, layer and head that distinguish it from the others
+    """Return what distinguishes each view from the others: its run or methods, step, probe, layer and head
 
     The values come from the first snapshot of the view and from its options."""
     names = run_names(_runs_of(shown))
@@ -306,7 +306,7 @@ def _prefixed(views, distinctions):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #028c
 def _holding(error, seen):
-    "If `error` reports missing evidence, add the recorded steps that have this evidence; return the error"
+    "Extend an `error` about missing evidence with the recorded steps that have this evidence"
     m = re.match(r'(.*the snapshot of step (\d+), probe (\d+) (?:holds|has|contains) no ([^;]+);[^.]*)\. ', str(error))
     if not m: return error
     sources = [one.run for one in seen if one.run and [one.snapshot.step, one.snapshot.probe] == [int(m[2]), int(m[3])]]
@@ -369,7 +369,7 @@ def _without(name, kind, needs, **options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #029b
 def _check_table(name, kind, source):
-    "Raise an error if `kind` draws a table and `source` is not a table"
+    "Raise an error if `kind` is drawn from a table and `source` is not a table"
     if kind.is_of_table and isinstance(source, (Run, Snapshot, list, dict)):
         raise ValueError(f'figure: {name} needs a table ({kind.needs}), got {type(source).__name__}; studies and '
                          'metrics return such tables')
@@ -450,8 +450,7 @@ def _views_of(source, kind=None, step=None, probe=None, **options) -> Content:
 def _caption_sizes(points, inches, views, columns) -> list: # of points
     """Return the font sizes in points to try, from the largest to the smallest
 
-    The first size is `points`, or a smaller one if `views` would be illegible at a width of `inches`. Smaller sizes
-    follow in case the page is not high enough."""
+    The first size is `points`, or less if `views` need more space than the figure's width (`inches`)."""
     least = sheet._least(sheet._checked(views))
     most = min(points, int(70*inches/(columns or 1)/least)/10)
     return [most, *(size for size in range(int(points), 6, -1) if size < most)]
@@ -463,7 +462,7 @@ def _smaller_words(points, fig, inches, view):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031b1
 def _knowledge_note(runs) -> str: # '' if all of them learned
-    "Return a sentence for captions that lists the `runs` whose model hardly beats a constant prediction"
+    "Return a sentence on the `runs` whose model hardly beats a constant prediction, or '' if there are none"
     names, knowledge = folder_names(runs), {run.path: run.knowledge() for run in runs}
     few = [path for path, (_, is_close) in knowledge.items() if is_close]
     if len(runs) == 1 and few: return f' The model {knowledge[few[0]][0]}.'
@@ -476,7 +475,7 @@ _Described = namedtuple('_Described', 'config')
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031db
 def _without_heading(content, caption) -> list: # of sentences
-    "For a figure without a heading, return the methods, step and probe sentences that `caption` does not contain"
+    "Return the methods, the step and the probes that `caption` lacks, as sentences"
     seen = [one.snapshot for panel in content.seen for one in panel]
     methods = [entry_of(config, 'method').get('name') for config in _configs_of(content)]
     facts = [methods_words(name) for name in methods if name]
@@ -581,7 +580,7 @@ def _of_calls(calls):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #7680f29f
 def _look_of(content, choices, settings): # (content, `Look`)
-    "Return `content` with its views arranged by `choices`, and the `Look` to draw them with"
+    "Return `content` with the user's `choices` applied to its views, and the `Look` to draw them with"
     maps, views, colours, limits = chosen_maps(choices['cmap']), [], {}, {}
     for view in content.views: check_followed(view, choices)
     for fault in scale_faults(content.views, maps): raise ValueError(f'figure: {fault}')
@@ -658,7 +657,7 @@ def _content_to_draw(source, kind, step, probe, options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #3030f0ed
 def _settings_for(call, drawing, style, ax, interactive): # (settings, call, drawing)
-    "Return the matplotlib settings; move their font size to the dict `call` and their font to the dict `drawing`"
+    "Return the matplotlib settings, and the dicts `call` and `drawing` updated with the font size and font"
     venue, _ = _venue_of(6.75 if call['width'] is None else call['width'])
     settings = {}
     if venue is None or style is not None: settings = user_settings(style)

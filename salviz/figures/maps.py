@@ -34,7 +34,7 @@ def _scale_of(kind, limit):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #008b
 def _bars(view):
-    "Return a colour bar for each scale of the panels: (norm, colours, values to print, label, exceeded ends)"
+    "Return a colour bar for each scale of the panels: (norm, colour map, ticks, label, exceeded ends)"
     bars = {}
     for values, *key in zip(view.values, view.kinds, view.limits, view.units):
         bars.setdefault(tuple(key), []).append(values)
@@ -58,7 +58,7 @@ def _printed(ticks): return max(text_width(text, ticks.size) for text in ticks.t
 
 # %% ../../nbs/11_figures/02_maps.ipynb #010b
 def _panel_names(view):
-    "Return the heading of each panel: its letter, if there are several, and its name"
+    "Return the heading of each panel: its name, after a letter if there are several panels"
     return [' '.join(filter(None, parts)) for parts in zip(panel_letters(len(view.names)), view.names)]
 
 # %% ../../nbs/11_figures/02_maps.ipynb #010c
@@ -212,7 +212,7 @@ def _tiled(maps):
 # %% ../../nbs/11_figures/02_maps.ipynb #020b
 @figure_kind('head_grid', head_grid, 'all heads as small maps, layers x heads', 'attention')
 def _head_grid(view, width):
-    "Draw all heads on one scale, with layers as rows and heads as columns"
+    "Draw all heads on one colour scale, with layers as rows and heads as columns"
     depth, heads, cells = view.maps.shape[:3]
     image, step = _tiled(view.maps)
     left, top = 30, 22

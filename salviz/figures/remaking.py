@@ -22,7 +22,7 @@ from ..metrics.study_results import StudyResults, read_study
 _most_folders = 100_000
 
 def _below(folder, file):
-    "Yield `folder` and its subfolders that contain a file called `file`, without searching inside runs"
+    "Yield all folders at or below `folder` that contain the given `file`, without searching inside runs"
     for i, (at, inner, files) in enumerate(os.walk(folder)):
         if i >= _most_folders:
             raise ValueError(f'remake: {folder} has more than {_most_folders:,} folders; pass a subfolder with runs=')
@@ -109,7 +109,7 @@ def _restored(x, find):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-9
 def _entries(x, within):
-    """Return the descriptions of all runs, or of all studies, in the described source `x`, in order
+    """Return the descriptions of all runs or all studies in the source description `x`, in order
 
     `within` is 'run' or 'study'."""
     if isinstance(x, dict) and isinstance(x.get(within), dict): return [x[within]]
@@ -120,7 +120,7 @@ def _entries(x, within):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-9b
 def _changed(was, now, what):
-    "Return a sentence about a run or study that has changed; '' if it is the same"
+    "Return a sentence on how a run or study has changed; '' if it is the same"
     name, other_data = was.get('name'), was.get('data_fingerprint') != now.get('data_fingerprint')
     recreated = f'{what} {name} was recreated since'
     if was['id'] != now['id']: return f'{recreated}, with other data' if other_data else recreated

@@ -31,7 +31,7 @@ def _beyond(view):
 
 # %% ../../nbs/11_figures/09_saliency_grid.ipynb #fg-5b
 def _runs_of(columns):
-    "Group adjacent columns with the same training; return (training, first column, number of columns) lists"
+    "Group adjacent columns with the same training; return [training, first column, number of columns] lists"
     out = []
     for k, (training, _) in enumerate(columns):
         if out and out[-1][0] == training: out[-1][2] += 1

@@ -46,7 +46,7 @@ def _box(words, value, limit):
     return f'\\colorbox[HTML]{{{to_hex(fill)[1:].upper()}}}{{\\strut {words}}}'
 
 def _word_latex(text, value, limit, is_special=False) -> str:
-    "Return LaTeX for a word in a coloured box, underlined if clearly negative, or in grey if it has no value"
+    "Return LaTeX for a word in a coloured box, or in grey if it is a special token or has no value"
     if is_special or not np.isfinite(value): return f'\\textcolor[HTML]{{{grey[1:].upper()}}}{{{_token_latex(text)}}}'
     return _box(f'\\underline{{{_token_latex(text)}}}' if is_negative(value, limit) else _token_latex(text), value,
                 limit)

@@ -153,7 +153,7 @@ def _draw_copy(ax, view, below, places, widths, size, box, line):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #014
 def _shown_classes(view, most=8):
-    "Return the classes to show, in order: the labels, and the most probable classes before or after masking"
+    "Return the sorted indices of the classes to show: the labels and the most probable other classes"
     best = np.max([np.nan_to_num(p) for p in (view.probabilities, view.masked_probabilities) if p is not None], axis=0)
     ranked = sorted(np.argsort(-best, kind='stable').tolist(), key=lambda c: c not in view.right)
     return sorted(ranked[:most])
@@ -296,7 +296,7 @@ def _discard_region(view, width):
 @figure_kind('pattern_target', guided_heads, 'guided heads above their patterns (attention guidance)',
              'attention, pattern_target, guided', least=2.8)
 def _guided_heads(view, width):
-    "Draw attention above patterns, with a column for each head"
+    "Draw the attention of each guided head above its pattern, in one column per head"
     n, k, bar_label = len(view.labels), len(view.heads), 'attention (square-root scale)'
     across = min(k, 4 if width >= 5 else 2)
     left, gap, bar = 26 + label_width(view.labels, 50) + 4, 8, 44.
@@ -378,7 +378,7 @@ _Panel = namedtuple('_Panel', 'title values norm cmap ticks label extend is_copy
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #028b
 def _panels(view):
-    "Return the panels of a signal view: input, saliency, the method's saliency, masked copy"
+    "Return the panels of a signal view: input, saliency and, if available, ranking saliency and masked copy"
     image, grown = view.modality == 'image', np.nan_to_num(view.limit) or 1.
     if view.span[1] > view.span[0]: span = view.span
     else: span = (view.span[0], view.span[0] + 1)
@@ -484,7 +484,10 @@ _short = {'ranking saliency': 'ranking', 'masked copy X̃': 'copy X̃'}
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #030b
 def _square_layout(view, panels, width, dense=False):
-    "Lay out the panels of an image or series in rows; return the height, a drawing function and the cell size"
+    """Lay out the panels of an image or series in rows; return the height, a drawing function and the cell size
+
+    If `dense`, arrange the panels in a single row if each is then at least 40 points wide, and make the panels of a
+    series at least 32 points high."""
     rows, columns = _cells(view)
     left, foot, gap = 30, 50, 14
     if view.modality == 'image': left, foot = 10, 34
@@ -605,7 +608,7 @@ def _answers(rows, space, size):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #038b
 def _draw_answers(ax, texts, places, widths, wrong, chance, y0, size, box, line):
-    "Write labels, predictions and their probabilities below each line of words, with frames around `wrong` predictions"
+    "Write labels, predictions and probabilities in columns, with frames around `wrong` predictions"
     for i, (k, x) in enumerate(places):
         y, centre = k*line + y0, x + widths[i]/2
         ax.text(centre, y + box/2, texts[0][i], size=size, **middle)
@@ -794,7 +797,7 @@ def _evidence_map(view, width):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #d8178bbc
 def _evidence_words(view, width):
-    "Draw tokens in boxes that are coloured by the numbers below them"
+    "Draw tokens in boxes that are coloured by their values"
     size, numbered = _size(view), view.kind != 'region'
     left, space, box, line = 10, width*72 - 18, size + 5, size + 8 + 14*numbered
     if view.kind == 'signed': write = signed_number
