@@ -73,7 +73,7 @@ def _explored_answer(model, processor, image, audio, prompt, generate, not_used,
 
 # %% ../nbs/12_explorer/14_model_explorer.ipynb #de67dcae
 def _explored_capture(capture, kwargs) -> Explorer:
-    "Return the explorer of `capture`, and compute any missing attributions in the background"
+    "Return an `Explorer` of the `capture`, and compute any missing attributions in the background"
     from salviz.analysis.model_maps import BackgroundAttribution
     background = BackgroundAttribution(as_run(capture.snapshots), capture)
     if not background.total: return Explorer(capture.snapshots, **kwargs)

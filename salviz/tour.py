@@ -60,7 +60,7 @@ def _relative_time(
     run:Run,
     plain:Run, # trained on the same batches in the same order
 ) -> float:
-    """Return the time of a training step of `run` relative to the same step of `plain`
+    """Return the time of a training step of `run` relative to the same step of the run `plain`
 
     The ratio is the median over the steps of an epoch, averaged over the epochs."""
     base, ratios = {r['step']: r['seconds'] for r in plain.train_rows}, {}
@@ -72,7 +72,7 @@ def _demo_row(
     run:Run,
     plain:Run, # the reference for the time
 ) -> dict:
-    "Return the scores and times of `run` as a row of the demo's table"
+    "Return the scores, times and other metrics of `run` as a row of the demo's table"
     valid, test = run.scores('validation'), run.scores('test')
     time = _relative_time(run, plain)
     explaining = run.state.get('explanation_seconds', 0) / plain.summary['train_seconds']
@@ -87,7 +87,7 @@ def _demo_table(runs:dict) -> pd.DataFrame:
     return pd.DataFrame([_demo_row(r, runs['plain']) for r in runs.values()]).set_index('method')
 
 def _forms(table, times='x') -> dict: # {column: function of a number}
-    "Return a function for each column of `table` that formats its numbers"
+    "Return a dict with a number-formatting function for each column of `table`"
     def form(c): return f'{{:.2f}}{times}' if c.startswith('time') else '{:+.3f}' if c in _signed else '{:.3f}'
     return {c: form(c).format for c in table}
 

@@ -960,7 +960,7 @@ def _synthetic_questions(
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa04
 def _squad(path):
-    "Read the questions of a file in SQuAD's format"
+    "Read questions from a file in SQuAD format"
     def question(q, context):
         texts, starts = ([answer[name] for answer in q['answers']] for name in ('text', 'answer_start'))
         return dict(question=q['question'], context=context, answers=dict(text=texts, answer_start=starts))
@@ -1190,7 +1190,7 @@ def align_answers(
     answers,         # list of str, one per prompt
     max_length=None, # truncate prompt and answer to this many tokens, special ones included; None = never truncate
 ) -> list: # of `TokenText`: the prompt is segment 0, the answer segment 1
-    "Encode `prompts` with their `answers` like `align_batch`, but with one begin token and an end token per pair"
+    "Encode each prompt with its answer as `align_batch` does, but with a single begin token and an end token per pair"
     pairs = align_batch(tokenizer, prompts, answers, _pair_length(tokenizer, max_length))
     return [_ended(_begun_once(t), tokenizer) for t in pairs]
 

@@ -548,7 +548,9 @@ class _Unlabelled(Method):
         return {k: v.to(batch['example_id'].device) for k, v in collate(rows).items()}
 
     def _prepare_unlabelled(self, trainer):
-        "Encode the texts without labels like the training texts of `trainer`, with example ids above all others"
+        """Encode the unlabelled texts in the same way as the training texts of `trainer`
+
+        Their example ids follow all existing ids."""
         taken = [*trainer.encoded.values(), trainer.probe_set]
         first_id = 1 + max(max(part['example_id']) for part in taken)
         paired = 'text_pair' in trainer.data['train'].column_names
@@ -1003,7 +1005,7 @@ def _is_heads(x) -> bool:
     return is_list and len(set(x)) == len(x)
 
 def _are_texts(x) -> bool:
-    "Return whether `x` is a list of texts, a list of pairs of texts, or a `Dataset` with texts"
+    "Return whether `x` is a list of strings, a list of pairs of strings, or a `Dataset` with a text column"
     if isinstance(x, Dataset): return 'text' in x.column_names
     if not isinstance(x, (list, tuple)): return False
     def is_pair(t): return isinstance(t, (list, tuple)) and len(t) == 2 and all(isinstance(part, str) for part in t)

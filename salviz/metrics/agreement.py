@@ -40,7 +40,7 @@ def _check_how(sign, top_fraction):
     check_fraction('top_fraction', top_fraction, whole=True)
 
 def _top_count(n:int, top_fraction:float) -> int:
-    "Return the number of tokens, at least one, that `top_fraction` selects from `n`"
+    "Return the number of tokens in the top fraction of `n` tokens, which is at least 1"
     return max(1, int(np.ceil(n*top_fraction - 1e-6)))
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #010
@@ -75,7 +75,7 @@ def _query_rows(
     snapshot,
     rows='auto', # 'pooled', 'ordinary' (all tokens that are not special), or 'auto': the pooled row if it is recorded
 ) -> np.ndarray: # int [rows]
-    "Return the query rows that represent a map of the `snapshot`"
+    "Return the indices of the query rows to use: the pooled row, or the rows of all tokens that are not special"
     check_choice('rows', rows, ('auto', 'pooled', 'ordinary'))
     row = pooled_row_of(snapshot)
     if row is None and rows == 'pooled':
@@ -102,7 +102,7 @@ def _maps_of(snapshot, name, level):
     """Return the layers and heads of the maps at the given `level`, the maps, and a mask of attended keys
 
     The maps and the mask have the shape [m, n, n]. A key counts as attended if at least one head of the layer
-    attends to it; for the level 'mean', at least one head of any layer."""
+    attends to it, or, for the level 'mean', at least one head of any layer."""
     x = _array(snapshot, name)
     seen, layers, heads, n = (x != 0).any(1), snapshot.layers[name], x.shape[1], x.shape[-1]
     if level == 'head':
@@ -113,7 +113,7 @@ def _maps_of(snapshot, name, level):
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #021c
 def _table(rows_of, level):
-    "Return `rows_of(level)`; for 'all', concatenate the rows of all levels, with the level as a column"
+    "Return `rows_of(level)`; for the level 'all', concatenate the rows of all levels and add a level column"
     check_choice('level', level, (*_levels, 'all'))
     if level in _levels: return rows_of(level)
     whole = pd.concat([rows_of(l).assign(level=l) for l in _levels], ignore_index=True)
@@ -165,7 +165,7 @@ def agreement_table(
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #032
 def _stacked(tables, *front) -> pd.DataFrame:
-    "Concatenate `tables`, and move the given columns to the front"
+    "Concatenate `tables` and move the given columns to the front"
     whole = pd.concat(tables, ignore_index=True)
     return whole[[*front, *whole.columns.drop([*front])]]
 
@@ -233,7 +233,7 @@ def compare_methods(
 def _same_sentence(a, b) -> bool: return (a.texts, a.tokens) == (b.texts, b.tokens)
 
 def _check_same(a, b, what):
-    "Raise a `ValueError` if the snapshots are of different sentences, or if the shapes of the compared array differ"
+    "Raise a `ValueError` if two snapshots differ in their tokens, or in the layers or shape of the compared array"
     if not _same_sentence(a, b):
         shown = [repr(' | '.join(s.texts)[:60] or ' '.join(s.labels)[:60]) for s in (a, b)]
         how = ' and '.join(shown)
@@ -275,7 +275,7 @@ def compare_snapshots(
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #052
 def _paired(a, b):
-    "Match each snapshot in `a` with the snapshot of the same sentence in `b`; return the pairs"
+    "Return pairs of snapshots of the same sentence in `a` and `b`; raise a `ValueError` if one has no counterpart"
     rest, pairs, problem = list(b), [], ''
     advice = ('compare runs with the same probes and tokenizer (random probes depend on the seed: train both with '
               "the same ones, such as probes='test[:8]')")

@@ -63,7 +63,7 @@ def _task_codes(tasks, n):
 
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-7b
 def _within(x, codes):
-    "Return `x` minus its task mean, the number of pairs of each task, and the task means"
+    "Return the values in `x` minus the mean of their task, the number of pairs per task, and the task means"
     _, codes, counts = np.unique(codes, return_inverse=True, return_counts=True)
     means = np.bincount(codes, x, minlength=len(counts))/counts
     return x - means[codes], counts, means
@@ -77,7 +77,7 @@ def _a_list(name, x):
 
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-8a
 def _welch(d, codes, counts) -> tuple: # (standard error of the mean of task means, degrees of freedom)
-    "Combine the variances of the tasks by the formula of Welch and Satterthwaite; NaN if a task has only one pair"
+    "Return the standard error and degrees of freedom by Welch-Satterthwaite, or NaNs if a task has only one pair"
     if (counts < 2).any(): return math.nan, math.nan
     _, codes = np.unique(codes, return_inverse=True)
     variances = np.array([d[codes == i].var(ddof=1) for i in range(len(counts))])/counts

@@ -58,7 +58,7 @@ def dominated_area(
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr010
 def _scaled(costs) -> np.ndarray: # [values, 2]
-    "Scale `costs` from 0 (the best) to 1 (the worst); a constant cost becomes 0"
+    "Scale each cost to the range from 0 (best) to 1 (worst); a constant cost becomes 0"
     costs = np.asarray(costs, dtype=np.float64)
     low, high = costs.min(0), costs.max(0)
     return _pymoo().scale(low, high).forward(costs)
@@ -101,7 +101,7 @@ def _choice_problem(measures, have) -> str:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr013s
 def _directions(measures, better):
-    "Return {metric: 'higher' or 'lower'}; raise a `ValueError` if the better direction of a metric is unknown"
+    "Return the better direction of each metric, 'higher' or 'lower'; raise a `ValueError` if it is unknown"
     better = {m: checked_better(better, who='front: ').get(m) or better_of(m) for m in measures}
     unknown = [m for m, way in better.items() if way is None]
     if unknown: raise ValueError(f"front: it is unknown whether a higher or lower {unknown[0]} is better; pass "
@@ -315,7 +315,7 @@ def front_of(
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr21bs
 def _front_from(table, runs, measures, reported, better, reference, more):
-    "Create the `Front` from the `table` with one row per value"
+    "Create the `Front` from a `table` with one row per value of the setting"
     table['standing'] = _standing(table, measures, better)
     at = _front_rows(_costs(table, measures, better))
     knee = knee_row(_costs(table, measures, better)[at])
@@ -342,7 +342,7 @@ def _valued(values): return listed([value_words(v) for v in values])
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr023b
 def _standing_sentences(front) -> list:
-    "Return sentences that count the values on the front, dominated values and excluded values"
+    "Return sentences on how many values are on the front or dominated, and which values were left out"
     f, k = front.frame, front.setting
     counts = f['standing'].value_counts()
     first, sure, unsure = (int(counts.get(name, 0)) for name in _standings)
@@ -389,7 +389,7 @@ def _area_sentences(front) -> list:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr030
 def _between(a:float, b:float, scale='log') -> float:
-    "Return the value midway between `a` and `b` on the given `scale`, rounded to three digits"
+    "Return the value midway between `a` and `b` on the given `scale`, rounded to three significant digits"
     check_choice('scale', scale, ('log', 'linear'))
     middle = (a + b)/2
     if scale == 'log': middle = (a*b)**.5 or b/10
@@ -397,7 +397,7 @@ def _between(a:float, b:float, scale='log') -> float:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr030b
 def _stretches(front) -> list: # of (lower, upper value) of neighbours on the front, the farthest apart first
-    """Return the intervals between neighbours on the front, the widest first
+    """Return the intervals between neighbours on the front, those with the most different costs first
 
     If the front consists of a single value, return the intervals on both sides of this value."""
     on = front.frame[front.frame['standing'] == 'front']

@@ -35,7 +35,7 @@ def box_mask(
 
 # %% ../../nbs/08_metrics/10_localisation.ipynb #0ba17d1f
 def _inside_outline(outline, height, width) -> np.ndarray: # bool [height, width]
-    "Return a mask of the pixels whose centres are inside the `outline` (y, x, y, x, ...), a closed line"
+    "Return a mask of the pixels whose centres lie inside a closed `outline`, given as (y, x, y, x, ...)"
     points, mask = np.reshape(outline, (-1, 2)), np.zeros((height, width), bool)
     down, across = np.arange(height) + .5, np.arange(width) + .5
     for (y0, x0), (y1, x1) in zip(points, np.roll(points, -1, 0)):

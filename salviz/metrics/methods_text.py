@@ -85,7 +85,7 @@ class _Library:
     def __init__(self): self.entries = {}
 
     def of(self, *facts):
-        "Return a citation for the given models, methods or other `facts`, and collect the BibTeX entries"
+        "Return a citation for the given models, methods or other items, and add its BibTeX entries to the collection"
         entries = citations_of_facts(facts)
         self.entries |= {k: x for k, x in entries.items() if k not in self.entries}
         return _Cite(entries)
@@ -97,7 +97,7 @@ def _splits_of(configs) -> list:
     return list(dict.fromkeys(['train', 'validation', 'test', *(str(k) for x in sizes for k in x)]))
 
 def _named_parts(facts, library):
-    "Return the parts of a comma-separated list of models, data or other facts, each followed by its citation"
+    "Return the fragments of a comma-separated list of models or other items, each followed by its citation"
     return [part for i, fact in enumerate(facts) for part in (', '*bool(i), fact.words, library.of(fact))]
 
 def _model_parts(configs, library):
@@ -123,7 +123,7 @@ def _data_parts(configs, library):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-12
 def _completed(config, design):
-    "Return the `config` with the method's name from the study, and with its arguments if none were recorded"
+    "Return the `config` with the method's name from the study, and with the study's arguments if it has none"
     method = entry_of(config, 'method')
     args = method.get('args') or design.get('args')
     return {**config, 'method': {**method, 'name': design.get('name') or method.get('name'), 'args': args}}
@@ -321,7 +321,7 @@ def _by_method(pairs) -> dict: # {name of a method: configs of its runs}
     return by_method
 
 def _with_runs_named(x, seed, trials):
-    """Replace paths of runs with the same seed, such as a teacher's path, with descriptions in the config `x`
+    """In the config `x`, replace paths of runs with the same `seed`, such as a teacher's path, with descriptions
 
     `trials` is {(folder of the study, 'runs', name of a run): trial}."""
     if isinstance(x, dict): return {k: _with_runs_named(part, seed, trials) for k, part in x.items()}
@@ -375,7 +375,7 @@ def _unknown_part(configs):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-22
 def _limits(runs):
-    "Return sentences on the limitations of the numbers on a card"
+    "Return sentences on the limitations of the numbers on a model card"
     out = []
     seeds = {run.config.get('seed') for run in runs}
     if len(seeds) == 1: out.append('The model was trained with one seed: another seed may give another score.')
@@ -395,7 +395,7 @@ def _limits(runs):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-22b
 def _score_rows(run) -> tuple: # (heads, rows)
-    "Return the headings and the rows of a table: scores of a run on the test split and any further splits"
+    "Return the headings and rows of a table of a run's scores on the test split and any further splits"
     scores = {split: _card_scores(run, split) for split in run.splits[2:]}
     several = sum(map(bool, scores.values())) > 1
     rows = [[name.replace('_', ' '), *[split]*several, digits_of(x, 4)]
@@ -404,7 +404,7 @@ def _score_rows(run) -> tuple: # (heads, rows)
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-22c
 def _mean_rows(study) -> tuple: # (heads, rows)
-    "Return the headings and the rows of a table: metrics averaged over seeds, for each method and setting"
+    "Return the headings and rows of a table of metrics averaged over seeds, per method and setting"
     frame, rows = study.results(), []
     measured = frame.columns[list(frame.columns).index('run') + 1:]
     names = [name for name in measured if pd.api.types.is_numeric_dtype(frame[name])]

@@ -23,7 +23,7 @@ def _check_pairs(
     values,     # one array of numbers per example
     rationales, # one array of flags (0 or 1) per example, or None
 ) -> list: # of (values, flags)
-    "Return the examples that have a rationale, as float and bool arrays of equal length"
+    "Return the values and flags of each example that has a rationale; raise a `ValueError` if any are invalid"
     for name, x in dict(values=values, rationales=rationales).items():
         if not hasattr(x, '__len__') or isinstance(x, (str, type)):
             raise ValueError(f'{name} must be a list with one entry per example, got {x!r:.80}')

@@ -38,7 +38,7 @@ def check_shapes(description, dimensions, **arrays):
         raise ValueError(f'{listed(arrays)} must be {description}, got shapes {listed(map(str, shapes))}')
 
 def _check_classes(name, x, where=''):
-    "Raise a `ValueError` unless an array lists class numbers; the error names the argument and the position"
+    "Raise a `ValueError` unless the array `x` is a list of class indices"
     if x.ndim != 1 or x.size and x.dtype.kind not in 'iub':
         raise ValueError(f'{name} must be a list of classes (integers), '
                          f'got shape {list(x.shape)} and dtype {x.dtype}{where}; take argmax(-1) of logits')

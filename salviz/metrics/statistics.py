@@ -396,7 +396,7 @@ def _baseline_of(row, base, rows):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #044b
 def _compare(cells, base, test, correction, across=False):
-    """Compare each cell with the baseline `base`, and return {(row, column): (`Comparison`, adjusted p)}
+    """Compare each cell with the baseline called `base`; return {(row, column): (`Comparison`, adjusted p)}
 
     If `across` is True, the columns are values of a setting, and all comparisons form one family."""
     rows, columns = (list(dict.fromkeys(names)) for names in zip(*cells))
@@ -464,7 +464,7 @@ class _TableFields:
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #8f44e5aa
 class _Titled(_TableFields):
-    "Numbers and titles of a `ResultTable` as strings"
+    "Base class of `ResultTable` that formats its numbers and titles as strings"
     @property
     def columns(self) -> list:
         "Values or metrics along the columns; columns of two levels are pairs, grouped by their first value"
@@ -822,7 +822,7 @@ def _mark_best(table, by_group=False):
         if len(here) > 1: _mark_among(table, here, columns[here[0]], table.better.get(measures[here[0]]))
 
 def _mark_among(table, here, column, way):
-    "Mark the means in the given rows that look like the best mean when printed, unless all means do"
+    "Mark the means in the given rows that equal the best mean when printed, unless all of them do"
     if way is None: return
     means = table.frame['mean'].iloc[here]
     top = (max if way == 'higher' else min)(means)
@@ -982,10 +982,7 @@ def _measure_of_each_column(frame, columns, measure, better, titles):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #20d15530
 def _arranged(frame, rows, columns, measure, better, titles):
-    """Prepare the frame and the arguments of `result_table` for two settings as columns and for several metrics
-
-    Returns the frame, the arguments columns, measure, better and titles, and {metric: better direction}. The last
-    item is None if metrics are not rows."""
+    "Prepare the frame and the arguments of `result_table` for two settings as columns and for several metrics"
     frame, columns = _with_two_levels(frame, columns)
     frame, measure, ways = _with_metrics_as_rows(frame, rows, measure, better)
     if ways: better = None

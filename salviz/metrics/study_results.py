@@ -56,7 +56,7 @@ def read_study(folder) -> dict:
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #r010b
 class _StudyFolder:
-    "Runs of a study and the metrics of each run, read from its folder"
+    "A study whose design, runs and metrics are read from a folder"
     live = False # whether the study can be run
 
     @classmethod
@@ -133,7 +133,7 @@ class _DescribedStudy(_StudyFolder):
 
     @property
     def about(self) -> str:
-        "Model, data and training in sentences, for a caption; parts without a name are omitted"
+        "Sentences on model, data, training and missing runs for a caption; parts without a name are omitted"
         d, state = self.manifest['design'], self.status()['state']
         configs = [run.config for _, run in self._finished()]
         sizes = '' # sizes may differ between trials
@@ -230,7 +230,7 @@ class _MeasuredStudy(_DescribedStudy):
 def _means(frame, settings, by, report):
     """Return statistics of two metrics for the settings with the most runs, and the total number of settings
 
-    The statistics are [(setting, {metric: result of `over_seeds`})], for the metrics `by` and `report`."""
+    The statistics are (setting, {metric: result of `over_seeds`}) pairs."""
     groups, cells = [((), frame)], []
     if settings: groups = frame.groupby(settings, dropna=False, sort=False)
     for values, group in groups:

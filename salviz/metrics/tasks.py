@@ -19,7 +19,7 @@ from .scores import (
 
 # %% ../../nbs/08_metrics/04_tasks.ipynb #mt06
 def _refuse(bad, expected, where, advice=''):
-    "Raise a `ValueError` that quotes the first of the invalid values in `bad`, if there are any"
+    "Raise a `ValueError` that quotes the first invalid value, unless the list `bad` is empty"
     if bad:
         rows = f'{len(bad)} such row{"s"*(len(bad) > 1)}'
         raise ValueError(f'train: {expected}, got {bad[0]!r} in {where} ({rows}){advice}')

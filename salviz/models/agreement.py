@@ -52,7 +52,7 @@ def _label_feature(part, column):
     return (inner, True)
 
 def _names_in(part, column) -> list: # None without names
-    "Return the class names that a split stores for the labels in `column`"
+    "Return the class names that a split stores for its label `column`"
     if column not in part.column_names: return None
     return getattr(_label_feature(part, column)[0], 'names', None)
 

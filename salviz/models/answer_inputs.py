@@ -64,7 +64,7 @@ def _answer_ids(processor, answer, where) -> list:
     return ids + [tokenizer.eos_token_id]*(tokenizer.eos_token_id is not None)
 
 def _marked_fractions(layout, is_image, rationale) -> list: # [tokens]; or None
-    """Return the fraction of each image token that is inside `rationale`, and 0 for other tokens
+    """Return the fraction of each image token that lies inside the `rationale`, and 0 for other tokens
 
     Return None if there is no rationale, or if it overlaps no image token."""
     if rationale is None: return None

@@ -122,8 +122,7 @@ def eager_attention_of(cls):
 # %% ../../nbs/03_models/01_attention.ipynb #031
 @cache
 def _rounding(cls) -> tuple:
-    """Return whether the attention of the module class `cls` computes the softmax in float32, and whether it casts the
-    result back to the dtype of its input"""
+    "Return whether the attention class `cls` computes the softmax in float32, and whether it casts the result back"
     names = eager_attention_of(cls).__code__.co_names
     return 'float32' in names, not {'to', 'type'}.isdisjoint(names)
 
@@ -357,8 +356,9 @@ def _masked_scores(
     return scores
 
 def _probabilities(module, query, *args):
-    """Return A, the softmax of the masked scores [batch, heads, query, key], with the same rounding as in the model;
-    the arguments are those of `_masked_scores`"""
+    """Return A, the softmax of the masked scores [batch, heads, query, key], rounded as in the model
+
+    The arguments are those of `_masked_scores`."""
     A = F.softmax(_masked_scores(module, query, *args), -1)
     if _rounding(type(module))[1]: return A.to(query.dtype)
     return A
@@ -624,7 +624,7 @@ def _switched(stack, maps, part=None, name='salviz'):
 
 # %% ../../nbs/03_models/01_attention.ipynb #cm02
 class _EagerStance:
-    "A counter of the blocks in all threads that need uncompiled passes; torch has only one stance for all threads"
+    "The number of blocks that need uncompiled passes, and the torch stance that all threads share"
     lock, blocks, stance = threading.Lock(), 0, None
 
 # %% ../../nbs/03_models/01_attention.ipynb #cm02b
@@ -824,7 +824,7 @@ def _tried(stack) -> tuple: # (its attention calls, the reason why it cannot be 
 # %% ../../nbs/03_models/01_attention.ipynb #tr12
 @dataclass(frozen=True)
 class _Found:
-    "The result of the trial pass of a model for one of its attention parts"
+    "The result of a model's trial pass for a single attention part"
     numbers:tuple    # of int: the layer of each attention call in a pass, in order
     heads:tuple      # of int: the distinct head counts of the layers, in ascending order
     reason:str=None  # why the part cannot be observed
@@ -988,7 +988,7 @@ def _row_numbers(x) -> torch.Tensor: # int64 [batch or 1, rows]
     return numbers.reshape(-1, numbers.shape[-1] if numbers.dim() else 1)
 
 def _checked_rows(model, part, rows, layers) -> dict: # {layer: int64 [batch or 1, rows]}
-    "Return the rows to capture in each layer; without a dictionary of rows, they are the same in all `layers`"
+    "Return the rows to capture in each layer; unless `rows` is a dictionary, they are the same in all `layers`"
     if rows is None: return {}
     if not isinstance(rows, dict): rows = dict.fromkeys(check_layers(model, layers, part=part), rows)
     def is_valid(x):
@@ -1251,8 +1251,10 @@ def layer_modules(model, part=None) -> list:
 
 # %% ../../nbs/03_models/01_attention.ipynb #105
 class _PassCache:
-    """The cached outputs of a model's layers. If `start` is None, every layer runs and its output is cached; otherwise
-    layers before `start` return their cached outputs"""
+    """The cached outputs of a model's layers
+
+    If `start` is None, every layer runs and its output is cached; otherwise, layers before `start` return their
+    cached outputs."""
     def __init__(self): self.outputs, self.rows, self.calls, self.start = [], 0, 0, None
 
     def begin(self, stack, args): self.calls = 0

@@ -181,7 +181,7 @@ def small_model(
 
 # %% ../../nbs/03_models/06_corruption.ipynb #021
 def _joined(tokenizer, parts, block):
-    "Join consecutive `parts` with spaces into rows of at most `block` tokens"
+    "Join consecutive `parts` with spaces into rows of at most `block` tokens; a longer part forms a row by itself"
     def fits(a, b): return len(tokenizer(' '.join(parts[a:b]), verbose=False)['input_ids']) <= block
     ids = tokenizer(parts, add_special_tokens=False, verbose=False)['input_ids']
     upto, budget = np.cumsum([0, *map(len, ids)]), block - tokenizer.num_special_tokens_to_add()

@@ -34,7 +34,7 @@ class _Family:
 _families = {}
 
 def _family(*names, **options):
-    "Return a decorator that registers a function to find the crops of the given transformers model types"
+    "Return a decorator that registers the function to find crops for the given transformers model types"
     def register(crops):
         for name in names: _families[name] = _Family(crops, **options)
         return crops
@@ -90,7 +90,7 @@ def _grid(model, inputs, patch, merge) -> tuple: # (rows, columns)
 # %% ../../nbs/03_models/14_image_tokens.ipynb #it13
 @_family('internvl', merge=lambda config: round(1/config.downsample_ratio))
 def _internvl_crops(model, processor, height, width, inputs):
-    "Return the crops of InternVL: the tiles of the grid whose aspect ratio is closest to that of the image"
+    "Return the crops of InternVL: the tiles of the grid with the closest aspect ratio, and the whole image"
     how, tiles = processor.image_processor, inputs['pixel_values']
     columns = rows = 1
     if len(tiles) > 1:
@@ -102,7 +102,7 @@ def _internvl_crops(model, processor, height, width, inputs):
 
 @_family('idefics3', 'smolvlm', tower='vision_model', language='text_model', merge=lambda config: config.scale_factor)
 def _idefics_crops(model, processor, height, width, inputs):
-    "Return the crops of Idefics3 and SmolVLM: as many tiles as the image processor reports"
+    "Return the crops of Idefics3 and SmolVLM: as many tiles as the image processor reports, and the whole image"
     empty = np.zeros((height, width, 3), np.uint8)
     size = processor.image_processor([[empty]], return_row_col_info=True)
     config = model.config

@@ -208,8 +208,7 @@ def _row_products(model) -> list: # linear layers and dropout; [] if the first r
 
 # %% ../../nbs/03_models/03_loading.ipynb #row2c
 def _first_row(module, args):
-    """Return the first row of states [batch, n, size]; return None for other inputs, such as an adapter's weights,
-    to leave them unchanged"""
+    "Keep only the first row of states [batch, n, size]; leave other inputs, such as adapter weights, unchanged"
     if args[0].dim() == 3: return (args[0][:, :1], *args[1:])
     return None
 
@@ -290,8 +289,9 @@ def _explained(name, silence):
 _left_to_right = frozenset('gpt_neox gpt_neox_japanese'.split()) # regardless of is_decoder in their config
 
 def _is_decoder(config):
-    """Return whether language models with this `config` are causal; BERT and similar models are causal if
-    is_decoder=True"""
+    """Return whether language models with this `config` are causal
+
+    BERT and similar models are causal if `is_decoder=True`."""
     one_stack = not getattr(config, 'is_encoder_decoder', False)
     return one_stack and (getattr(config, 'is_decoder', True) or config.model_type in _left_to_right)
 
@@ -430,7 +430,7 @@ def new_head_note(model) -> str: # '' if the head was trained or its state is un
 
 # %% ../../nbs/03_models/03_loading.ipynb #041
 def _names_of_head(name, config, head, wanted, classes=None) -> dict:
-    "Return a trained head's class names as config settings; {} if the head or the `wanted` settings lack names"
+    "Return the class names of a trained head as config settings, or {} if there are none or they do not apply"
     head_names = list(classes or map(str, (config.id2label or {}).values()))
     is_trained = head.is_in(' '.join(config.architectures or ())) and wanted.get('num_labels') == len(head_names)
     if not is_trained or are_numbers(head_names) or 'id2label' not in wanted: return {}

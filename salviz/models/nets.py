@@ -129,8 +129,8 @@ class ResNet18(SmallNet):
 class _Recurrence(nn.Module):
     """An LSTM layer that maps [batch, steps, features] to states [batch, steps, hidden]
 
-    With `cell='modules'`, it is built from modules instead of a fused kernel and accepts series of at most `steps`
-    steps."""
+    With `cell='modules'`, it is built from modules instead of a fused kernel, and `steps` is the maximum length of a
+    series."""
     def __init__(self, features, hidden, steps=None, cell='fused'):
         super().__init__()
         check_choice('cell', cell, ('fused', 'modules')) # DeepLIFT needs modules
@@ -323,7 +323,7 @@ class _SeriesLayer(nn.Module):
 
 # %% ../../nbs/03_models/04_nets.ipynb #035
 def _sinusoids(steps, width, like):
-    "Return the position encodings [steps, width] of Vaswani et al. (2017) with the device and dtype of `like`"
+    "Return the position encodings of Vaswani et al. (2017), with the device and dtype of the tensor `like`"
     rates = torch.exp(torch.arange(0, width, 2, device=like.device)*(-math.log(10000)/width))
     at = torch.arange(steps, device=like.device)[:, None]*rates
     return torch.stack([at.sin(), at.cos()], -1).flatten(1)[:, :width].to(like.dtype)

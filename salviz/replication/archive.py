@@ -74,9 +74,10 @@ def verdicts_of(
 
 # %% ../../nbs/15_replication/14_archive.ipynb #1e23396f
 def _of_budget(file, budget) -> str:
-    """Return the lines of a file that belong to a budget: its rows and registries, and all machine entries
+    """Return the lines of a results file that belong to a `budget`
 
-    For 'tuned', add the rows and registries of the tuning runs and all entries of other kinds."""
+    Machine entries belong to every budget. For 'tuned', the rows and registries of the tuning runs and all entries
+    of other kinds are added."""
     budgets = {budget, 'tuning'} if budget == 'tuned' else {budget}
     def belongs(e):
         if e['kind'] == 'row': return e['budget'] in budgets

@@ -89,7 +89,7 @@ def _unusable(methods, points) -> dict: # {method: reason}
     return out
 
 def _planned(study, trials, seeds, budget, held_out, say, left_out, seconds, workers=1) -> _Plan:
-    "Return a plan: estimate the missing run times, and reduce the number of trials to fit the budget"
+    "Estimate the missing run times, reduce the number of tuning trials to fit the budget, and return the plan"
     sizes, epochs = {k: len(part) for k, part in study.data.items()}, study.train['epochs']
     steps = epochs*math.ceil(sizes['train']/study.train['batch_size'])
     seconds, left_out = dict(seconds), dict(left_out)
@@ -176,7 +176,7 @@ class _Ranked(_ComparedRows):
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #a35ea1ab
 class _Sentences(_Ranked):
-    "Sentences for the caption and for the methods text"
+    "Base class of `MethodComparison` that writes sentences for the caption and for the methods text"
     def _notes_sentence(self):
         "Return a sentence that lists the unranked methods, with the reason for each of them"
         notes = '; '.join(f'{name} ({why})' for name, why in self.notes().items())
@@ -202,7 +202,7 @@ class _Sentences(_Ranked):
         return ' '.join(dict.fromkeys(self._evaluation_notes().values()))
 
     def _test_sentence(self):
-        "Return a sentence on the significance tests, or on the reason why there are none"
+        "Return a sentence on the significance tests, or on why there are none"
         ranked = self.ranked()
         seeds = {name: {*self.rows['seed'][self.rows['method'] == name]} for name in ranked}
         pairs = max((len(seeds[name] & seeds.get(plain_method, set())) for name in ranked if name != plain_method),
@@ -291,7 +291,7 @@ def _final_measures(data, score, held_out, group, contrast, explained) -> dict: 
     return out
 
 def _with_means(frame, splits) -> pd.DataFrame:
-    "Add means over shifted splits and relative step times as columns to `frame`, and return the frame"
+    "Add columns for the means over shifted splits and for the relative step times to a `frame`, and return it"
     for end in dict.fromkeys(c.removeprefix('test_') for c in frame if c.startswith('test_')):
         shifted = [c for split in splits[1:] if (c := f'{split}_{end}') in frame]
         if shifted: frame[f'mean_ood_{end}'] = frame[shifted].mean(axis=1)
@@ -301,7 +301,7 @@ def _with_means(frame, splits) -> pd.DataFrame:
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-025
 def _tuned(study, plan, methods, measure) -> dict: # {method: {'trials', 'space', 'chosen', 'score'}}
-    "Return the best settings of each method according to `measure`, with score, number of trials and search space"
+    "Return the best settings of each method by the metric `measure`, with score, number of trials and search space"
     out = {}
     for name, points in study.points.items():
         scores = [study.score_of(name, point, measure) for point in points]
@@ -379,11 +379,11 @@ class _Work:
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #a7e0ab77
 class _Comparing(_Work):
-    "The plan and the tuning of one call to `compare`"
+    "Planning and tuning for one call to `compare`"
     def _read_plan(self, file) -> _Plan:
         """Return the plan in a `file`, reduced to the methods of this call
 
-        Raise an error if a method has fewer combinations of settings than there are planned trials."""
+        Raise an error if a method that is not left out has fewer combinations of settings than the plan has trials."""
         plan = _Plan(**json.loads(file.read_text(encoding='utf-8')))
         for name, spec in self.methods.items():
             n = math.prod(map(len, space_of(spec).values()))

@@ -32,7 +32,9 @@ def _packed_sentences(
     vocab_size=600,
     block=32, # number of tokens in a row
 ) -> tuple: # (tokenizer, rows of train, validation and test)
-    "Return a tokenizer trained on the training split of the movie sentences, and all splits packed into blocks"
+    """Return a tokenizer trained on the training split of the movie sentences, and all splits packed into blocks
+
+    Blocks that occur in an earlier split are omitted."""
     from salviz.models.corruption import pack_texts, train_tokenizer
     data = _rated_sentences(sign=False)
     tokenizer = train_tokenizer(data['train']['text'], vocab_size, max_length=block)
@@ -152,7 +154,7 @@ _needs = dict(full='a GPU, English Wikipedia and the tokenizer of RoBERTa from t
 def _guided(
     **arguments, # arguments of `AttentionGuidance`
 ):
-    "Return attention guidance with the automatic loss weight of the first report"
+    "Return attention guidance with `task_fraction` 1, as in the first report, unless the arguments set another value"
     from salviz.methods.attention_guidance import AttentionGuidance
     return AttentionGuidance.from_args({'task_fraction': 1., **arguments})
 
@@ -239,7 +241,7 @@ def _but(sizes, *names): return {k: v for k, v in sizes.items() if k not in name
       small=dict(_but(_small, 'learning_rate'), seeds=range(100, 104), layers=6, learning_rates=(5e-4, 8e-3)),
       full=dict(_but(_full, 'learning_rate'), seeds=range(100, 105), layers=12, learning_rates=(2.5e-5, 4e-4)))
 def _learning_rates(folder, after, seeds, learning_rates, **sizes):
-    "Return the study of MLM at one depth, with a quarter and four times its learning rate (G4)"
+    "Return the study that repeats MLM at one depth with a quarter and four times its learning rate (G4)"
     methods = dict(plain=unguided(), AG=partial(_guided, head_fraction=.5))
     return _pretraining(folder, 'LR', seeds, methods, _with_line, settings=dict(learning_rate=list(learning_rates)),
                        **sizes)
@@ -273,7 +275,7 @@ def _patterns(folder, after, seeds, alpha=10, **sizes):
       small=dict(_small, seeds=range(100, 105), layers=6),
       full=dict(_full, seeds=range(100, 105), layers=12) | dict(heads=4, hidden=256))
 def _replaced_tokens(folder, after, seeds, **sizes):
-    "Return the study of ELECTRA's task, with replaced tokens drawn by frequency (G8)"
+    "Return the study of replaced-token detection, the pre-training task of ELECTRA (G8)"
     methods = dict(plain=unguided(), AG=partial(_guided, head_fraction=.5))
     return _pretraining(folder, 'RTD', seeds, methods, _curves, task='replaced_token_detection', **sizes)
 
@@ -296,7 +298,7 @@ def _reorder_pools(
 # %% ../../nbs/15_replication/05_language.ipynb #lang-31b
 @lru_cache(1)
 def _iwslt_pools(block=128) -> tuple: # (tokenizer, pairs of train, validation and test)
-    "Return a tokenizer and English-German sentence pairs of talks from the Hub"
+    "Return a tokenizer and the English-German sentence pairs of IWSLT 2017 from the Hub"
     from salviz.data.texts import load_pairs
     from salviz.models.corruption import train_tokenizer
     data = load_pairs('IWSLT/iwslt2017', config='iwslt2017-en-de', text='translation.en',
@@ -417,7 +419,7 @@ def _antecedent_pools(
                  learning_rate=3e-4, max_length=48),
       full=dict(_full, seeds=range(100, 105), layers=12))
 def _coreference(folder, after, seeds, name=None, alpha=100, model=None, data=None, **sizes):
-    "Return the study of continued pre-training with and without guiding all heads (G7)"
+    "Return the study of continued pre-training with and without guidance of all heads (G7)"
     methods = dict(plain=unguided(), AG1=partial(_guided, head_fraction=1., alpha=alpha))
     measures = {**_curves, 'antecedent': _antecedents}
     if name is None: return _pretraining(folder, 'COREF', seeds, methods, measures, model=model, data=data, **sizes)

@@ -104,7 +104,7 @@ class _RoundsOfPoints(Study):
         return {**common, 'settings': {k: values for k, values in common['settings'].items() if k in old['settings']}}
 
     def _data(self, cell):
-        "Return the data of a trial, without held-out splits while tuning"
+        "Return the data of a trial; while tuning, return only its training and validation splits"
         data = super()._data(cell)
         if not self.tunes: return data
         return type(data)({k: part for k, part in data.items() if k in ('train', 'validation')})

@@ -269,7 +269,7 @@ def _edge(effect): # threshold of the effect, with its sign
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-14b
 def _interval_marks(axis, finding, scale=1.):
-    "Return marks for the interval, the mean and the detectable effect of a finding, with values divided by `scale`"
+    "Return marks for a finding's interval, mean and detectable effect, with their values divided by a `scale`"
     v, edge = finding.verdict, _edge(finding.effect)
     left, right = sorted((axis.at(0), axis.at(edge/scale)))
     out = [dict(shape='band', kind='small', x=left, width=f'{right - left:.2f}'), _upright(axis.at(0), 'zero')]
@@ -391,7 +391,7 @@ def _decimals(numbers): # number of decimals that the paper prints
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-20a
 def _paper_numbers(claim) -> Markup:
-    "Return the numbers that the paper prints, as tables and drawings"
+    "Return the numbers that the paper reports, as tables and drawings"
     tables = [(claim.unit, claim.numbers), *claim.also]
     printed = [_printed(unit, numbers, claim.sides) for unit, numbers in tables if claim.numbers]
     return _html('claim.html', 'paper_numbers', printed)
@@ -623,10 +623,11 @@ def _panels(panels, names, caption):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-24bc
 def _panel(title, means, names, at=None, ends=None, level=None, along=('start', 'end of training')):
-    """Return a panel with one line per condition and a thin line at `level`, or None without finite values
+    """Return a panel with one line per condition, or None without finite values
 
-    By default, the columns are evenly spaced and the scale covers all values. The arguments `at`, `ends` and `along`
-    set the positions of the columns, the ends of the scale and the labels below the panel."""
+    If `level` is set, the panel has a thin line at this height. By default, the columns are evenly spaced and the
+    scale covers all values. The arguments `at`, `ends` and `along` set the positions of the columns, the ends of the
+    scale and the labels below the panel."""
     low, high = ends or _ends(means) or (math.nan, math.nan)
     if not math.isfinite(low): return None
     if at is None: at = range(means.shape[1])
@@ -665,7 +666,7 @@ def _seed_lanes(part, conditions, measure, axis):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-25bc
 def _removal(query, runs, conditions):
-    "Draw one panel per removal method, all on one scale"
+    "Draw the curves over the removed fraction, with one panel per pixel ranking and the same scale in all panels"
     columns = {base: _curve_columns(runs, base.removesuffix('_')) for base in query.measures}
     columns = {base: found for base, found in columns.items() if len(found) > 1}
     if not columns: return ''
@@ -984,7 +985,7 @@ def _idle_claims(findings, rows) -> list: # of `Claim`
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-35
 def _chance_counts(findings) -> dict:
-    "Count the tested and the decided effects; list decided effects that Holm's correction makes insignificant"
+    "Count the tested and the decided effects; list decided effects that lose significance under Holm's correction"
     tested = [f for f in findings if f.effect.primary and f.has_interval]
     decided = [f for f in tested if _shows_an_effect(f)]
     return dict(tested=len(tested), decided=len(decided), weak=[f.effect.name for f in decided if f.p_holm >= .05])

@@ -90,7 +90,7 @@ def gain_check(
 
 # %% ../../nbs/15_replication/00_verdicts.ipynb #ve-9b
 def _failed(gate) -> list: # of phrases
-    "Describe the unmet conditions of `gate`, which is None, a truth value, a `GateCheck` or a list of checks"
+    "Describe the failed checks of a `gate`, which is None, a truth value, a `GateCheck` or a list of checks"
     if gate is None or gate is True: return []
     if gate is False: return ['the gate']
     gates = [gate] if isinstance(gate, GateCheck) else list(gate)

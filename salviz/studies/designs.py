@@ -110,7 +110,7 @@ def _loader(name, columns):
 
 # %% ../../nbs/07_studies/05_designs.ipynb #ds012d
 def _data_of(table, file, settings):
-    "Return the data that `table` describes, or a `Recipe` if `settings` vary the subset of the data"
+    "Return the data that a study's file specifies, or a `Recipe` if `settings` vary the subset of the data"
     arguments = dict(name=table) if isinstance(table, str) else dict(table)
     open = [k for k in _sizes if k in settings]
     twice, fault = [k for k in open if k in arguments], ''

@@ -72,7 +72,7 @@ def _fault_of(member, end) -> str|None:
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg05-2
 def _extract(archive, place):
-    "Check every member of `archive`, an open file, then unpack it into the folder at `place`"
+    "Check every member of the open file `archive`, then unpack the archive into the folder `place`"
     end = archive.seek(0, os.SEEK_END)
     archive.seek(0)
     with tarfile.open(fileobj=archive, mode='r:') as tar: # uncompressed only: a small compressed file can fill a disk
@@ -84,7 +84,7 @@ def _extract(archive, place):
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg05-2b
 def _unpacked(archive, place) -> str:
-    "Unpack an archive from `pack_run` (bytes or a file) into `place`, and return the name of its trial"
+    "Unpack an archive from `pack_run` (bytes or a file) into the folder `place`, and return the name of its trial"
     opened = io.BytesIO(archive) if isinstance(archive, bytes) else open(checked_file(archive), 'rb')
     try:
         with opened: _extract(opened, place)
@@ -102,7 +102,7 @@ def _came_to(run) -> int: # -1 without a run
     return -1
 
 def _put(place, folder, name):
-    """Move an unpacked record and its run into the study in `folder`
+    """Move an unpacked record and its run into the folder of a study
 
     The run is moved only if it is finished or has a later checkpoint than the existing run."""
     for part in ('runs', 'cells'): (folder/part).mkdir(exist_ok=True)
@@ -161,7 +161,7 @@ def _set_up(threads, devices):
     torch.set_num_threads(threads)
 
 def _elsewhere(study, folder, begun):
-    "Set up `study` in an empty folder with the partially trained run from an archive"
+    "Set up a `study` in an empty folder with the partially trained run from an archive"
     study.folder = Path(folder)
     write_whole(study.folder/'study.json', sealed(study.manifest, indent=2).encode())
     with _incoming(study.folder, begun) as (place, name): _put(place, study.folder, name)

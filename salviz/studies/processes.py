@@ -77,7 +77,7 @@ def _sendable(e):
 
 # %% ../../nbs/07_studies/01_processes.ipynb #pr08c
 def _leaving_together(wish):
-    "Return a `Control` that stops all processes after the same step, once the file at `wish` exists"
+    "Return a `Control` that stops all processes after the same step, once the file `wish` exists"
     from salviz.training.job import broadcast
     class Leaving(Control):
         def hold(self, trainer):
@@ -99,7 +99,7 @@ def _train_as_one_process():
 
 # %% ../../nbs/07_studies/01_processes.ipynb #pr09
 def _failure(folder, name, code) -> Exception:
-    "Return the error that ended the training of `name`, from files in `folder` and the launcher's exit code"
+    "Return the error that ended the training of a trial, based on its files and the launcher's exit code"
     output = (folder/'output').read_text(errors='replace').strip()
     killed = re.search(r'Signal \d+ \((\w+)\)', output.partition('Root Cause')[2])
     if killed:

@@ -36,7 +36,7 @@ def _since(folder, name):
 
 # %% ../../nbs/07_studies/06_progress.ipynb #pg007b
 def _run_seconds(folder):
-    "Return the seconds from the start to the end of the finished run in `folder`"
+    "Return the duration in seconds of the finished run in a `folder`"
     run = Run(folder)
     began, ended = (datetime.fromisoformat(x) for x in (run.config['created'], run.summary['ended']))
     return (ended - began).total_seconds()

@@ -67,7 +67,7 @@ class _PointStudy(Study):
         return study_cells(self.methods, self.seeds, settings, self._shared)
 
     def _data(self, cell):
-        "Return the data of a trial without test or other held-out splits, so that a search cannot use them"
+        "Return only the training and validation splits of a trial, so that a search cannot use the test split"
         data = super()._data(cell)
         return type(data)({k: part for k, part in data.items() if k in ('train', 'validation')})
 
@@ -155,7 +155,7 @@ class _OptunaTrials(_PointStudy):
 class _RunningSearch(_OptunaTrials):
     "A search with methods to run it and to evaluate its best point on the test split"
     def _report(self, busy):
-        "Report failed trials only at the end, since Optuna handles failed points during the search"
+        "Report failed trials only at the end or with busy trials, since Optuna handles failed points"
         if busy or len(self.points) >= self.trials: super()._report(busy)
 
     def run(self, retry=False, executor=None, **options): # see `Study.run`

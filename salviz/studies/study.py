@@ -61,7 +61,7 @@ def _named_measures(
     return dict(items)
 
 def _fault_of_measure(name, m, splits) -> str|None:
-    "Return the reason why a study cannot use the measure `m` called `name`; None if it can"
+    "Return the reason why a study cannot use the measure `m`, or None if it can"
     if not re.fullmatch(r'\w[\w. -]*', str(name)):
         return f'measure {name!r} requires a name of letters and digits; use measures={{name: function}}'
     if name in ('method', 'seed', 'run'):
@@ -97,7 +97,7 @@ def _source_and_values(f) -> tuple:
 
 # %% ../../nbs/07_studies/03_study.ipynb #013c
 def _measure_code(measure) -> str:
-    "Return an identifier of `measure`: its name, its `version`, or a hash of its source and the values that it uses"
+    "Return an identifier of a `measure`: its name, its `version`, or a hash of its source and the values that it uses"
     if isinstance(measure, str): return measure
     version = getattr(measure, 'version', None)
     if version is not None: return f'version {version}'
@@ -130,7 +130,7 @@ def _is_column(k, measures) -> bool:
     return k in measures or any(callable(m) and str(k).startswith(f'{name}_') for name, m in measures.items())
 
 def _check_better(better, measures):
-    "Raise an error for an invalid direction in `better` or a column that no measure can have"
+    "Raise an error if `better` contains an invalid direction or a column that no measure can have"
     for k in better or {}:
         if not _is_column(k, measures):
             raise ValueError(f'Study: better contains the unknown name {k!r}; available: {", ".join(measures)}')
@@ -222,7 +222,7 @@ def _arguments_for(f, offered): return {k: offered[k] for k in arguments_of(f) i
 
 # %% ../../nbs/07_studies/03_study.ipynb #022b
 class _TrialParts(_StudyArguments):
-    "The data, the model and the method of a trial"
+    "Base class of `Study` that creates the data, the model and the method of a trial"
     cells:list # of `Trial`
     _data_cache:tuple # (arguments of the last call of `data`, its result)
 
@@ -234,7 +234,7 @@ class _TrialParts(_StudyArguments):
         return self._data_cache[1]
 
     def _load(self, cell) -> tuple: # (model, tokenizer)
-        "Return the untrained model and the tokenizer of a trial"
+        "Return the model of a trial before training, and its tokenizer"
         if callable(self.model):
             pair = self.model(**_arguments_for(self.model, {**dict(cell.settings), 'seed': cell.seed}))
             if isinstance(pair, tuple): return pair
@@ -276,7 +276,7 @@ class _TrialParts(_StudyArguments):
 def _described(f, facts): return {'function': getattr(f, '__qualname__', type(f).__qualname__), **facts}
 
 def _weights_of(method) -> dict: # {argument: checksum}
-    """Return checksums of the models among the arguments of `method`, such as a teacher
+    """Return checksums of the models among the arguments of a `method`, such as a teacher
 
     The checksums are needed because a design contains only the class names of these models."""
     from torch.nn import Module
@@ -309,7 +309,7 @@ def _extended_only(old, new) -> dict:
 
 # %% ../../nbs/07_studies/03_study.ipynb #020x
 class _Design(_TrialParts):
-    "The design of a study, which its folder stores"
+    "Base class of `Study` that describes its design"
     manifest:dict   # contents of study.json
     _completed:dict # {method: function that adds arguments that do not exist in earlier versions}
 
@@ -351,7 +351,7 @@ class _Design(_TrialParts):
 
 # %% ../../nbs/07_studies/03_study.ipynb #f33f3123
 class _StoredDesign(_Design):
-    "A design that is compared with the design stored in the folder of the study"
+    "Base class of `Study` that compares its design with the one stored in its folder"
     def _common_design(self, old, new) -> dict:
         "Return a copy of the new design without the additions to the old design that an extension may make"
         return _extended_only(old, new)
@@ -471,7 +471,7 @@ class _NoSuchScore(ValueError): "Raised for the name of a measure that does not 
 
 # %% ../../nbs/07_studies/03_study.ipynb #027b
 def _on_device(run, untrained):
-    """Load the model of the best checkpoint, on the GPU if available, and its tokenizer
+    """Load the model of the best checkpoint and its tokenizer, and move the model to the GPU if available
 
     `untrained()` returns the base model of an adapter."""
     import torch
@@ -502,7 +502,7 @@ class _MeasuredTrials(_TrainedTrials):
         write_whole(self.folder/'cells'/f'{name}.json', sealed(record, indent=2).encode())
 
     def _measure(self, cell, run, pair, again=()):
-        """Compute the missing, outdated and explicitly requested (`again`) measures of a run
+        """Compute the measures of a run that are missing, outdated or listed in `again`
 
         `pair` is (model, tokenizer) if they are loaded, else None."""
         results = self._record(cell.name).get('measures', {})

@@ -91,7 +91,7 @@ class RationalePlausibility:
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td012
 def _faults_of_values(setting, values, scale) -> Iterator[str]:
-    "Yield the reasons why no further values can be placed between `values` on this `scale`"
+    "Yield the reasons why no further values can be inserted between the existing values of a setting"
     bad = [v for v in values if isinstance(v, bool) or not isinstance(v, (int, float)) or not np.isfinite(v)]
     if bad: yield f'settings[{setting!r}] must contain only finite numbers, got {bad[0]!r}'
     if scale == 'log' and min(values) < 0:
@@ -107,7 +107,7 @@ def _on_scale(values, scale) -> list:
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td012b
 def _faults_of_study(study, setting) -> Iterator[str]:
-    "Yield the reasons why the runs of a study cannot form a front over one setting"
+    "Yield the reasons why the runs of a study cannot form a Pareto front over one setting"
     if not study.live:
         yield ('study must be a Study with its model, data and methods, because pareto trains further runs; for a '
                'study from Study.open, use front_of')
@@ -131,14 +131,14 @@ def _faults_of_measures(study, measures) -> Iterator[str]:
                    'for example')
 
 def _check_directions(study, measures, options):
-    "Raise an error if `measures` and the `options` of `front_of` cannot select a front"
+    "Raise an error if the `measures` and the `options` of `front_of` cannot select a Pareto front"
     better = {**study.manifest['better'], **(options.get('better') or {})}
     twins = [t for m in measures if _is_column(t := _renamed(m, 'test', 'validation'), study.measures)]
     _check_arguments(measures, better, options.get('reference'), options.get('confidence', .95), have=twins)
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td012d
 def _even(values, start, scale) -> list:
-    "Return evenly spaced values to add, or an empty list if at least `start` values exist on this scale"
+    "Return the evenly spaced values to add, or an empty list if enough values (`start`) already exist"
     spread = sorted(_on_scale(values, scale))
     if len(spread) >= start: return []
     return [v for v in even_values(spread[0], spread[-1], start, scale) if v not in values]
@@ -156,7 +156,9 @@ def _faults(study, measures, setting, start, budget, scale) -> Iterator[str]:
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td014
 def _is_measured(study, path) -> bool:
-    "Return whether all measures of the finished run at `path` are stored (another process may still be computing them)"
+    """Return whether all measures of the finished run at `path` are stored and up to date
+
+    Another process may still be computing them."""
     results, run = study._record(path.name).get('measures', {}), Run(path)
     return all(name in results and study.is_current(name, results[name], run) for name in study.measures)
 

@@ -45,7 +45,7 @@ class _Recording(TrainerCallback):
         self.tell('recording')
 
     def gate(self):
-        "Wait while the control pauses training, and leave training if the control requests a stop"
+        "Wait while training is paused; if a stop is requested, save a checkpoint and stop training"
         if self.control.hold(self.trainer): self.trainer.leave()
 
 # %% ../../nbs/06_training/06_callbacks.ipynb #032

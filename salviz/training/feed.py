@@ -100,7 +100,7 @@ def _split_and_slice(probes) -> tuple: # (split, first, end) as texts; '' for an
     return split, first, end
 
 def _probe_faults(data, probes) -> Iterator[str]:
-    "Yield the reasons why the argument `probes` does not describe examples of `data`"
+    "Yield the reasons why the argument `probes` is invalid for `data`"
     if isinstance(probes, bool) or not isinstance(probes, (int, str, datasets.Dataset, list, tuple)):
         yield f'probes must be a number, a split, a Dataset or a list of texts, got {type(probes).__name__}'
     if isinstance(probes, int):
@@ -178,7 +178,7 @@ class Feed:
 
 # %% ../../nbs/06_training/00_feed.ipynb #clm1
 class _TextBatches(Feed):
-    "Feed of texts without probe examples"
+    "Base class of text feeds; subclasses encode the probe examples"
     def __init__(self, model, tokenizer, max_length=None, mlm_probability=.15):
         if tokenizer is None:
             raise ValueError(f'train: {type(model).__name__} reads text and requires its tokenizer, got None')
@@ -211,7 +211,7 @@ class _TextBatches(Feed):
         return encoded
 
     def corrupt(self, batch:dict, seed:int, step:int) -> dict:
-        "Return the `batch` with the corruption for `seed` and `step`; a batch with labels is returned unchanged"
+        "Return the `batch` corrupted for pre-training, or unchanged if it has labels or there is no corruption"
         if self.corruption is None or 'labels' in batch: return batch
         return self.corruption(batch, seed, step)
 

@@ -54,7 +54,7 @@ _compiling = dict(torch_compile=None, torch_compile_backend='backend', torch_com
 
 # %% ../../nbs/06_training/04_job.ipynb #046
 def _check_args(args:dict):
-    "Raise an error if `args` contains names that are unknown, set by `train` itself, or not supported by `train`"
+    "Raise an error if `args` contains names that are unknown, unsupported or replaced by arguments of `train`"
     unknown = sorted(set(args) - set(inspect.signature(TrainingArguments.__init__).parameters))
     faults = dict.fromkeys(unknown, ', which is not an argument of TrainingArguments')
     for name in args:
@@ -98,7 +98,7 @@ def _job_faults(model, tokenizer, method, settings) -> Iterator[str]:
 
 # %% ../../nbs/06_training/04_job.ipynb #046d
 def _column_faults(data, settings) -> Iterator[str]:
-    "Yield a fault for each of the settings `group` and `contrast` whose column is missing from all splits"
+    "Yield a message for each column that the settings name but that no split contains"
     for argument in ('group', 'contrast'):
         name, columns = getattr(settings, argument), dict.fromkeys(c for d in data.values() for c in d.column_names)
         if name is not None and name not in columns:
@@ -132,7 +132,7 @@ def _training_arguments(
 
 # %% ../../nbs/06_training/04_job.ipynb #jc02
 def _lacks_for_inductor() -> str: # '' if nothing is missing
-    "Return the requirement of inductor, the default backend of torch.compile, that this machine does not meet"
+    "Return what this machine lacks for inductor, the default backend of torch.compile"
     compiler = os.environ.get('CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
     if shutil.which(compiler) is None: return f'a C++ compiler ({compiler})'
     if (Path(sysconfig.get_path('include'))/'Python.h').exists(): return ''
@@ -154,7 +154,7 @@ def _compile_options(settings:Settings) -> dict: # None: do not compile
 
 # %% ../../nbs/06_training/04_job.ipynb #039
 def _size(model) -> dict:
-    "Return a model's number of attention layers and heads and, for a hybrid model, the layers with attention"
+    "Return a model's numbers of attention layers and heads and, for a hybrid model, the layers with attention"
     if getattr(model, 'salviz_task', None) is not None: return {}
     try: numbers = attention_layers(model)
     except ValueError: # trained without observation, for example with gradient checkpointing
@@ -203,7 +203,7 @@ def hardware_of(
 _same_when_resumed = 'model', 'data', 'class_order', 'seed', 'settings' # config entries to compare, besides the method
 
 def _same_method(was, now, method) -> bool:
-    """Return whether the method equals the recorded one, judging by their config entries
+    """Return whether two config entries describe the same method with the same arguments
 
     Citations are not compared, since they may be corrected later."""
     if not isinstance(was, dict) or was.get('name') != now['name'] or not isinstance(was.get('args'), dict):

@@ -74,7 +74,7 @@ def _todo(job:Job):
 
 # %% ../../nbs/06_training/09_live.ipynb #012
 class _TrainingState(Control):
-    "State of a training run in a worker thread, and of the requests from other threads"
+    "Base class of `Training` with the state of the worker thread and the requests of other threads"
     def __init__(self, job:Job):
         super().__init__()
         self.run, self.total, self.step = job.run, job.total_steps, job.first_step
@@ -109,7 +109,7 @@ class _TrainingState(Control):
 
 # %% ../../nbs/06_training/09_live.ipynb #015
 class _Controlled(_TrainingState):
-    "Training state that can be changed by requests from other threads"
+    "Base class of `Training` with methods that pause, resume, start and stop training"
     def _wishes(self, wish, instead_of):
         with self._wished:
             if self._wish in instead_of: self._wish = wish
@@ -135,7 +135,7 @@ class _Controlled(_TrainingState):
 
 # %% ../../nbs/06_training/09_live.ipynb #017
 class _Published(_Controlled):
-    "Training state that notifies subscribers"
+    "Base class of `Training` that notifies subscribers"
     def subscribe(self, fn:Callable[['Training'], object]) -> Callable[[], None]: # a function that unsubscribes
         """Call `fn` with this object after each step and change of state, in the worker thread
 
@@ -146,7 +146,7 @@ class _Published(_Controlled):
         return unsubscribe
 
     def at_end(self, fn:Callable[[], object]) -> Callable[[], None]: # a function that unregisters `fn`
-        """Call `fn()` when training has ended, in each thread that uses `wait` or `await`, before the thread continues
+        """Call `fn()` after training, in each thread that waits for it with `wait` or `await`, before the wait ends
 
         Exceptions in `fn` are stored in `subscriber_errors`."""
         entry = (fn,)
@@ -163,7 +163,7 @@ class _Published(_Controlled):
 
 # %% ../../nbs/06_training/09_live.ipynb #019
 class _Steered(_Published):
-    "Control of the worker's training loop"
+    "Base class of `Training` that controls the worker's training loop"
     def hold(self, trainer:'MethodTrainer') -> bool:
         "Wait while a pause is requested; return True if a stop is requested"
         if self._wish == 'run': return False
@@ -177,7 +177,7 @@ class _Steered(_Published):
         return self._wish == 'stop'
 
     def tell(self, what:str, n:int, seconds:float, trainer:'MethodTrainer') -> None:
-        "Update the remaining time; call the subscribers after each step of this run, but not of a nested run"
+        "Update the step and the remaining time, and call the subscribers after each step; ignore nested runs"
         if trainer.run is not self.run: return
         self._pace.block = trainer.flush_every
         self._pace.add(what, n, seconds)
@@ -187,7 +187,7 @@ class _Steered(_Published):
 
     @contextlib.contextmanager
     def preparing(self, trainer:'MethodTrainer') -> Iterator[None]:
-        "Check for a pause or stop before every forward pass of any model within this context"
+        "Within this context, check for a pause or stop request before each forward pass of this thread"
         me = threading.get_ident()
         def check(module, args):
             if threading.get_ident() != me or self.stages[-1] != 'preparing': return
@@ -198,7 +198,7 @@ class _Steered(_Published):
 
 # %% ../../nbs/06_training/09_live.ipynb #023
 class _Working(_Steered):
-    "Training in the worker thread, which stops when the interpreter exits"
+    "Base class of `Training` that runs the worker thread and stops it when the interpreter exits"
     def _work(self, job):
         "Target of the worker thread: train, and store the final state"
         end = 'failed'

@@ -92,7 +92,7 @@ class _JobTrainer(Trainer):
 
 # %% ../../nbs/06_training/07_method_trainer.ipynb #019
 class _BatchTrainer(_JobTrainer):
-    "A `Trainer` that creates batches in the order of `LengthBuckets`"
+    "A `Trainer` that uses `LengthBuckets` as its training sampler"
     def first_batches(self) -> list:
         "Return this process's micro-batches of the first training step, on the model's device"
         prepare = super()._prepare_inputs

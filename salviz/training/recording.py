@@ -36,7 +36,7 @@ from .step import captured_input
 _stored_as = dict(saliency='method_saliency', saliency_map='method_saliency_map')
 
 def _stored_name(evidence:str) -> str:
-    "Return the name under which snapshots store evidence; a suffix ' METHOD' (a method's name) stays unchanged"
+    "Return the name under which snapshots store this `evidence`, with any method suffix unchanged"
     name, space, of = evidence.partition(' ')
     return _stored_as.get(name, name) + space + of
 
@@ -232,7 +232,7 @@ class _SnapshotParts(_Observations):
 
     def _arrays(self, j, row, real, seen,
     ) -> tuple: # (arrays, layers, entries of `info`) of a `Snapshot`
-        """Return all observations of example `j` as arrays, the layers of the arrays, and entries of `info`
+        """Return the arrays of a snapshot of example `j`, their layers, and entries for the snapshot's `info`
 
         The mask `real` marks the tokens that are not padding; it is None if the example has no tokens."""
         maps, saliency = seen['maps'], seen['saliency']

@@ -53,7 +53,7 @@ def _by_length(data):
 
 # %% ../../nbs/06_training/08_trainer.ipynb #060
 def _affordable(job, recorder) -> int:
-    """Return how many snapshots with saliency cost at most a fraction `saliency_fraction` of the cost of training
+    """Return at how many steps saliency can be recorded for at most `saliency_fraction` of the cost of training
 
     Costs are counted in forward passes over tokens: a training step costs three, a gradient of the input costs two."""
     copies = recorder.saliency.copies_of(dict(steps=recorder.steps))
@@ -75,7 +75,6 @@ def _recorder(job, steps) -> Recorder:
 
 # %% ../../nbs/06_training/08_trainer.ipynb #060c
 def _predicted(p) -> tuple: # (predictions, confidence of each prediction or None)
-    "Return the predictions in the result `p` of an evaluation, and the confidence of each prediction or None"
     if isinstance(p.predictions, tuple): return p.predictions
     return p.predictions, None
 
@@ -131,9 +130,9 @@ _clearly = .9 # maximum time relative to the model's own kernel, so that timing 
 
 # %% ../../nbs/06_training/08_trainer.ipynb #065lb
 def _measured_kernel(trainer) -> str: # None: the model has only one kernel
-    """Return the kernel that is clearly faster than the model's kernel in bf16 on the first batch
+    """Return the attention kernel that is fastest in bf16 on the first batch
 
-    Return the model's kernel if there is no such kernel with the same losses in float32."""
+    The model's kernel is replaced only by a kernel that is clearly faster and gives the same losses in float32."""
     kernels, batch = attention_kernels(trainer.model), trainer.first_batch()
     if not kernels: return None
     reference, *others = (_losses_by(trainer, name, batch) for name in kernels)

@@ -246,7 +246,7 @@ class _Watched(FineTuning):
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa43
 class _Watching(TrainerCallback):
-    "A callback that writes losses and recordings into a run"
+    "Base class of `Watcher` that records the probe examples and the head statistics"
     def __init__(self,
         model:torch.nn.Module|None, # the model without wrappers; None in all processes except the first
         run:Run|None, held:Held|None, # the run, and the lock on its folder
@@ -291,7 +291,7 @@ class _Watching(TrainerCallback):
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa44
 class _Logging(_Watching):
-    "A callback that writes rows, notifies subscribers and ends recording"
+    "Base class of `Watcher` that logs losses, notifies subscribers and ends recording"
     def _flush(self):
         "Write the mean losses since the last row"
         rows, self._losses = self._losses, []
@@ -358,7 +358,7 @@ def _checked_batch(batch) -> dict:
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa52
 class _Loop(_Logging):
-    "The methods that a plain training loop calls"
+    "Base class of `Watcher` with the methods that a plain training loop calls"
     def _check_open(self, call):
         "Raise an error if the watcher has finished"
         if self.state == 'finished':
@@ -404,7 +404,7 @@ class _Loop(_Logging):
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa61
 class _Callback(_Loop):
-    "Handlers for the events of transformers' `Trainer`"
+    "Base class of `Watcher` that handles the events of transformers' `Trainer`"
     def on_train_begin(self, args:'TrainingArguments', state:'TrainerState', control:'TrainerControl',
                        model:torch.nn.Module|None=None, **kwargs) -> None:
         "Check that the `Trainer` trains the watched model, and that the model is complete"
@@ -428,7 +428,7 @@ class _Callback(_Loop):
 
     def on_log(self, args:'TrainingArguments', state:'TrainerState', control:'TrainerControl', logs:dict|None=None,
                **kwargs) -> None:
-        "Write the losses, scores and other numbers in the `logs`"
+        "Write the losses, scores and other numbers from the `logs` into the run"
         if not self._is_active: return
         numbers = {k: float(x) for k, x in (logs or {}).items() if isinstance(x, (int, float)) and k != 'epoch'}
         scores = scores_in(numbers, 'eval_')

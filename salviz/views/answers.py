@@ -67,7 +67,7 @@ _method_words = dict(attention='mean attention over layers and heads', rollout='
                      gradient_x_attention='gradient x attention')
 
 def _chosen_maps(snapshot, index, tokens, through_tower, size):
-    "Return the density maps of the chosen `tokens` [chosen, height, width] at the resolution of the image"
+    "Return the density maps of the chosen `tokens` at image resolution, [chosen, height, width]"
     name, answer = 'answer_heat_map', snapshot.info['answer']
     if through_tower:
         patches, = arrays_of(snapshot, name, 'answer_patches')
@@ -83,11 +83,11 @@ def _outline(mark, size) -> np.ndarray: # [points, 2]
     return np.reshape(mark, (-1, 2))/size
 
 def _percent_inside(measure, values, mask) -> str:
-    "Return a map's score under `measure` as a percentage, or 'undefined (the map is 0)' for a map of zeros"
+    "Return the score of a map as a percentage, or 'undefined (the map is 0)' for a map of zeros"
     return f'{measure(values, mask):.0%}' if values.any() else 'undefined (the map is 0)'
 
 def _inside_words(marks, maps, letters) -> str:
-    "Describe the marked regions for a caption: size, and the energy inside and pointing game score of each map"
+    "Return a caption text with the size of the marked regions and the localisation scores of each map"
     check_faults('' if all(map(is_mark, marks)) else 'marks must be boxes (top, left, bottom, right) or outlines '
                  f'(y, x, y, x, ...) in pixels, got {marks!r:.80}', 'answer_heat_map: ')
     mask = rationale_mask(marks, *maps[0].shape)
@@ -102,7 +102,7 @@ def _inside(answer) -> np.ndarray: # [image tokens]
     return inside_fractions(explained_layout(answer['layout'], size))
 
 def _outside(answer) -> str: # such as ', padding'
-    "List the inputs that have a weight but no pixels, for a caption: padding and the output for the whole image"
+    "List the inputs without pixels for a caption, that is, padding and the output for the whole image"
     has_padding = (_inside(answer) < 1 - 1e-6).any()
     return ', padding'*bool(has_padding) + ', the output for the whole image'*bool(answer.get('special', 0))
 

@@ -180,7 +180,7 @@ def _evidence_of(
     name:str,   # name of evidence, such as 'method_saliency'
     method:str, # name of the method that recorded it
 ) -> str: # the array's name in `snapshot`
-    "Return the key of a method's array in `snapshot`: '`name` (`method`)' if it exists, otherwise `name`"
+    "Return the key of a method's array in `snapshot`, with the method's name if there is such a key"
     full_name = f'{name} ({method})'
     if full_name in snapshot.arrays: return full_name
     return name
@@ -221,7 +221,7 @@ def layer_row(snapshot, view, name, layer, default=0):
 
 # %% ../../nbs/10_views/00_base.ipynb #019b
 def _check_heads(view, heads, count):
-    "Raise a ValueError if one of `heads` is not an integer from 0 to `count` - 1"
+    "Raise a `ValueError` unless all `heads` are integers from 0 to `count` - 1"
     for head in heads:
         if not isinstance(head, Integral) or not 0 <= head < count:
             raise ValueError(f'{view}: head={head!r:.80} does not exist; available: 0 to {count - 1}')
@@ -423,7 +423,7 @@ def explanation_beside_rationale(
 
 # %% ../../nbs/10_views/00_base.ipynb #027
 def _set_words(snapshot, probabilities):
-    "Describe labels and predictions in multi-label classification: all classes above 0.5 count as predicted"
+    "Describe the labels and the predicted classes (probability above 0.5) in multi-label classification"
     right, most = snapshot.info.get('right_classes'), int(np.argmax(probabilities))
     names = [_class_name(snapshot, i) for i in range(len(probabilities))]
     predicted = [f'{names[i]} ({p:.2f})' for i, p in enumerate(probabilities) if p > .5]
@@ -489,7 +489,7 @@ def _word_units(snapshot) -> tuple: # (units, their labels, int [units])
 # %% ../../nbs/10_views/00_base.ipynb #040
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Answered(View):
-    "Predictions for an input X and its masked copy X~"
+    "Base class of views with the predictions for an input X and its masked copy X~"
     classes:tuple                   # [C]
     label:int                       # true class or None
     holds:tuple = None              # multi-label: numbers of the true classes; None if unknown
@@ -512,7 +512,7 @@ class _Answered(View):
 
 # %% ../../nbs/10_views/00_base.ipynb #040s
 def _answers(snapshot) -> dict:
-    "Return the classes, labels and predictions of `snapshot`, and their divergence, as arguments of a view"
+    "Return the classes, labels, predictions and divergence of `snapshot` as keyword arguments of a view"
     before, after = (fixed(snapshot.arrays.get(name)) for name in ('probabilities', 'masked_probabilities'))
     is_finite = all(p is not None and np.isfinite(p).all() for p in (before, after))
     names, several = _class_names(snapshot), facts_of(snapshot.info).several
@@ -1036,7 +1036,7 @@ def _scored(args):
 
 # %% ../../nbs/10_views/00_base.ipynb #076c
 def _as_shown(x, span):
-    "Convert an image [channels, height, width] to [height, width, 1 or 3] and scale the range `span` to [0, 1]"
+    "Convert an image [channels, height, width] to [height, width, 1 or 3] with values scaled to [0, 1]"
     x = (x.transpose(1, 2, 0) - span[0])/max(span[1] - span[0], 1e-12)
     if x.shape[-1] not in (1, 3): x = x.mean(-1, keepdims=True)
     return fixed(np.clip(x, 0, 1))
@@ -1395,7 +1395,6 @@ def _form(axes):
     return 'table', min(len(axes), 2)
 
 def _evidence_axes(snapshot, name):
-    "Return the axis names of one of the snapshot's arrays"
     custom = custom_evidence(snapshot)
     if name in custom: return custom[name]
     x, layered = snapshot.arrays[name], name in snapshot.layers

@@ -219,7 +219,7 @@ def _opened(run):
     return open_run(run)
 
 def _run_faults(named, runs) -> Iterator[str]:
-    "Yield a message if a group has no runs, and one for each group that contains a run or a seed twice"
+    "Yield a message if a group has no runs, and a message for each group that contains a run or a seed twice"
     if not named or not all(named.values()):
         yield f'runs must be a Run, a list of runs or {{name: [runs]}}, with at least one run per name, got {runs!r}'
     for name, group in named.items():
@@ -378,7 +378,7 @@ def loss_curves(
 
 # %% ../../nbs/10_views/01_curves.ipynb #042
 def _part_of(snapshot, name):
-    "Return a named array of `snapshot`, or its tokens; raise a `KeyError` if missing or empty"
+    "Return a named array or the tokens of `snapshot`; raise a `KeyError` if they are missing or empty"
     parts = {**snapshot.arrays, 'tokens': snapshot.tokens}
     if name not in parts or not len(parts[name]): raise KeyError(f'{which_snapshot(snapshot)} has no {name}')
     return parts[name]
@@ -581,7 +581,7 @@ def accuracy_drop_curves(
     training:str=None, # column with the training method of each model; one colour for each
     by:str='method', # column with one line per level: 'method', or the way in which inputs are removed
 ) -> Curves:
-    "Return curves of accuracy against the fraction of the most important inputs replaced, with one line per method"
+    "Return curves of accuracy against the fraction of inputs replaced, most important first, with one line per method"
     name, origin = plain_series_name(value), frame
     if by != 'method':
         frame = frame_with(frame, 'accuracy_drop_curves', [by]).drop(columns='method', errors='ignore')
@@ -638,8 +638,8 @@ class Grid(Chart):
 def _gridded(rows, y, x, value, upwards=False):
     """Average a column over seeds and arrange the means as a grid
 
-    Return the frame of means, the levels of `y` (lowest at the bottom if `upwards`) and of `x`, and the means and
-    deviations [levels of `y`, levels of `x`]."""
+    Return the frame of means, the levels of `y` and of `x`, and the means and deviations [levels of `y`, levels of
+    `x`]. If `upwards`, the lowest level of `y` is at the bottom."""
     keys = [column for column in rows if column in (x, y)]
     means = rows.groupby(keys, sort=False)[value].agg(value='mean', deviation='std', n='size').reset_index()
     xs, ys = _levels(means[x]), _levels(means[y])

@@ -65,7 +65,7 @@ def _reaches(rows):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-8b
 def _axis_ends(rows, limit, marks):
-    "Return the ends of the axis: ±`limit` if set, otherwise wide enough for `marks` and all but very long rows"
+    "Return the ends of the axis: ±`limit` if set, otherwise a range that fits all marks and all but very long rows"
     reach = _reaches(rows)
     if limit is not None: return -float(limit), float(limit)
     longest, usual = reach.max(1), 1.
@@ -161,7 +161,7 @@ class Pairs(Chart):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-15b
 def _spread_rows(frame, view, keys, value, band, deviation):
-    "Return the mean, band and count of a column for each combination of `keys`, one row each, and notes"
+    "Return a frame with the mean, band and count of a column for each combination of `keys`, and notes"
     if deviation is None:
         rows, notes = by_seed(frame, view, keys, value)
         means = []
@@ -186,7 +186,7 @@ def _band_words(frame, means, band, deviation):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-15sc
 def _joined(frame, columns):
-    "Return a name for each row: its values in `columns`, with methods replaced by their titles"
+    "Name each row by its values in the given `columns`, with methods replaced by their titles"
     def words(row): return ', '.join(plain_series_name(methods_words(str(value))) for value in row)
     return [words(row) for row in frame[columns].itertuples(index=False)]
 

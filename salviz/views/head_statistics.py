@@ -57,7 +57,7 @@ def _word_rows(snapshot):
 def _head_numbers(
     snapshot, # snapshot with the array 'attention'
 ) -> dict: # {number: float [layers, heads]}; NaN without ordinary tokens
-    "Return the statistics of every head for one example, averaged over its ordinary tokens"
+    "Return the statistics of every head for one example"
     A, at, keys = _word_rows(snapshot)
     if not len(at): return {name: np.full(A.shape[:2], np.nan) for name in _number_labels}
     special, n = np.asarray(snapshot.is_special), A.shape[-1]

@@ -47,7 +47,7 @@ def _selected(run, steps, probe) -> dict: # {(step, probe): Snapshot}
     return {(s.step, s.probe): s for s in run.snapshots(probe=probe) if wanted is None or s.step in wanted}
 
 def _padded(snapshots, name, steps, probes, layers) -> tuple: # (axes, float32 array)
-    "Combine the arrays of one name from all snapshots into an array [step, probe, ...], padded with NaN"
+    "Combine one named array of all snapshots into an array [step, probe, ...], padded with NaN"
     present = {at: s for at, s in snapshots.items() if name in s.arrays}
     axes = _axes(next(iter(present.values())), name)
     arrays = {at: _without_unit_axes(s, name, axes) for at, s in present.items()}

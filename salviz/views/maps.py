@@ -63,10 +63,10 @@ def _units_of(
 
 # %% ../../nbs/10_views/02_maps.ipynb #008c
 def _on_units(values, units, how='map'):
-    """Pool token values into the words or tokens of `units`
+    """Pool token values into the words or tokens in `units`
 
-    `how` is 'map' for values [..., n, n], 'cells' for a boolean map of the same shape, or 'row' for values [..., n],
-    which are summed."""
+    The argument `how` is 'map' for values [..., n, n], 'cells' for a boolean map of the same shape, or 'row' for
+    values [..., n], which are summed."""
     if how == 'row': return pool_words(values, units.ids)[..., units.shown]
     pooled = pool_map(np.asarray(values, dtype=float), units.ids)[..., units.shown, :][..., units.shown]
     if how == 'cells': return pooled > 0
@@ -140,7 +140,7 @@ def telling_entry(
 _map_names = dict(attention='attention', attribution='attention_attribution', target='pattern_target')
 
 def _evidence(view, what):
-    "Return the name of the array for a kind of map (`what`); raise a `ValueError` for an unknown kind"
+    "Return the name of the array for a kind of map; raise a `ValueError` for an unknown kind"
     check_choice(f'{view}: what', what, _map_names)
     return _map_names[what]
 
@@ -440,7 +440,7 @@ def _tied_rows(values) -> np.ndarray: # bool [...]
     return (counts.sum(-1) > 1) & (highest == lowest)
 
 def _row_fractions(values, counts):
-    "Divide `values` [..., n] by their sum over the positions selected by the mask `counts`, with NaN elsewhere"
+    "Divide `values` [..., n] by their sum over the positions where `counts` is True, with NaN elsewhere"
     counted = np.where(counts, values, 0.)
     total = np.nansum(counted, -1, keepdims=True)
     return np.where(counts, np.divide(counted, total, out=np.zeros_like(counted), where=total > 0), np.nan)
@@ -799,13 +799,13 @@ class ColouredSentences(View):
 
 # %% ../../nbs/10_views/02_maps.ipynb #048b
 def _check_shape(name, values, texts, unit):
-    "Raise a `ValueError` if the array of `values` does not contain one number per text"
+    "Raise a `ValueError` if the array `values` does not contain one number per label or token"
     if values.shape != (len(texts),):
         raise ValueError(f'coloured_sentences: {name} must have one number for each of {len(texts)} {unit}, got shape '
                          f'{list(values.shape)}')
 
 def _coloured(source, words, evidence):
-    "Return the labels, the special flags, the values, the continuation flags and the unit of one sentence"
+    "Return the labels, special-token flags, values, word-continuation flags and unit of one sentence"
     if not hasattr(source, 'arrays'):
         labels, values = source
         values = np.asarray(values, dtype=float)
@@ -942,7 +942,7 @@ class MaskedPairs(View):
 
 # %% ../../nbs/10_views/02_maps.ipynb #052b
 def _pair_words(snapshot, view, distinct):
-    "Return a heading for one pair: differing parts, label, predictions before and after masking, and divergence"
+    "Return a heading for one pair with its label, its predictions before and after masking, and their divergence"
     parts = [distinct]*bool(distinct) + view.label_words
     for p, name in ((view.probabilities, 'f(X)'), (view.masked_probabilities, 'f(X̃)')):
         if p is not None and np.isfinite(p).all():

@@ -71,7 +71,7 @@ def _item_name(snapshot):
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-6sb
 def _trainings(snapshots, names):
-    """Name the training run of each snapshot from `names` or, without `names`, from its methods
+    """Name the training run of each snapshot by the given `names` or, by default, by its methods
 
     If several snapshots would get the same name, the seed and the step are added where they differ."""
     if names is not None: return [re.sub(r',? ?probe \d+$', '', str(name)) or 'no method' for name in names]

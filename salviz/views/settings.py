@@ -23,7 +23,6 @@ from .curves import (
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-6
 def _log_fits(levels) -> bool:
-    "Return True if a logarithmic axis suits the `levels` of a setting"
     return bool(len(levels) > 2 and min(levels) > 0 and max(levels) >= 10*min(levels))
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-6b
