@@ -958,7 +958,8 @@ def test_a_function_as_target_explains_its_value_for_a_signal():
 
 @pytest.mark.parametrize('kwargs, message', [
     (dict(method='gradient_norm'),
-     "must be one of 'gradient', 'input_x_gradient', 'integrated_gradients', .* for values .*got 'gradient_norm'"),
+     "must be one of 'gradient', 'input_x_gradient', 'integrated_gradients', "
+     ".* for values such as 'captum.Lime', got 'gradient_norm'"),
     (dict(baseline=3), 'baseline is a token id, but values have no tokens'),
     (dict(target=torch.zeros(2)), r'here 3\), got torch.float32 \[2\]')])
 def test_invalid_arguments_for_signals_are_rejected(kwargs, message):

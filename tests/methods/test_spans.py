@@ -10,7 +10,7 @@ import torch
 
 from salviz.attribution.explanations import explain
 from salviz.core.runs import Run
-from salviz.data.texts import Collator, answers_within, _synthetic_questions, encode, load_questions
+from salviz.data.texts import Collator, _synthetic_questions, answers_within, encode, load_questions
 from salviz.metrics.scores import span_metrics
 from salviz.methods import (ADDrop, AttentionGuidance, AttentionGuidanceVariant, FineTuning, RationaleGuided,
                             RationaleGuidedVariant, SaliencyGuided, SalLM)
@@ -141,7 +141,7 @@ def test_answers_are_truncated_on_either_side_only_if_text_was_removed(tokenizer
     [whole] = encode(part.select([0]), tokenizer)['labels']
     first, last = whole.index(1), len(whole) - 1 - whole[::-1].index(1)
     assert last > first # pieces
-    with pytest.warns(UserWarning, match='removed questions .*: 1 of 2'):
+    with pytest.warns(UserWarning, match='removed questions whose answers are not within the first .* tokens: 1 of 2'):
         within = answers_within(datasets.DatasetDict(train=part), left, len(whole) - (first - whole.index(0)) - 1)
     assert within['train']['answer'] == [[11, 15]]
     unseen = part.select([0]).map(lambda r: dict(text_pair='a dog\x00', answer=[2, 6]))
@@ -155,7 +155,7 @@ def test_malformed_answers_raise_a_clear_error(answer):
     with pytest.raises(ValueError, match="column 'answer' has an answer that is not in the context .* row 0"):
         load_questions(dict(train=table))
 
-def testanswers_within_raises_for_invalid_arguments(data, tokenizer):
+def test_answers_within_raises_for_invalid_arguments(data, tokenizer):
     for other in (data['train'], datasets.DatasetDict(train=data['train'].remove_columns('text_pair'))):
         with pytest.raises(ValueError, match='a DatasetDict of questions with contexts'):
             answers_within(other, tokenizer)

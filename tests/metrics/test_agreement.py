@@ -156,7 +156,8 @@ def test_fewer_than_three_ordinary_tokens_have_no_rank_correlation():
 
 @pytest.mark.parametrize('call, error, message', [
     (lambda s: agreement_table(s, saliency='rationale'), KeyError, 'has no rationale; available: attention, saliency'),
-    (lambda s: agreement_table(s, saliency='is_masked'), ValueError, 'is_masked must contain one number'),
+    (lambda s: agreement_table(s, saliency='is_masked'), ValueError,
+     'is_masked must contain one number for each of the 9 tokens'),
     (lambda s: agreement_table(s, level='row'), ValueError, "'head', 'layer', 'mean' or 'all'"),
     (lambda s: agreement_table(s, rows='first'), ValueError, "rows must be 'auto', 'pooled' or 'ordinary'"),
     (lambda s: agreement_table(s, sign='abs'), ValueError, 'sign must be one of'),
@@ -245,7 +246,8 @@ def test_attributions_and_saliency_of_snapshots_can_be_compared():
     sal = [abs(s.arrays['saliency'][1:8]).tolist() for s in (a, b)]
     assert compare_snapshots(a, b, 'saliency').iloc[0].tolist() == pytest.approx(slow_likeness(*sal))
     b.layers['attention_attribution'] = [1]
-    with pytest.raises(ValueError, match=r'got shape .* \(layers \[2\]\) and shape .* \(layers \[1\]\)'):
+    with pytest.raises(ValueError, match=r'got shape \[1, 4, 9, 9\] \(layers \[2\]\) and '
+                                          r'shape \[1, 4, 9, 9\] \(layers \[1\]\)'):
         compare_snapshots(a, b, 'attention_attribution')
 
 

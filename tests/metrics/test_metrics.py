@@ -130,7 +130,8 @@ def test_snapshot_without_required_arrays_raises():
         del s.arrays[name]
         with pytest.raises(KeyError, match=f'has no {name}; record'): attention_agreement(s)
     for row in (9, -1):
-        with pytest.raises(ValueError, match=f'pooled_row must be the index of one of .* .0 to 8., got {row}'):
+        with pytest.raises(ValueError, match='pooled_row must be the index of one of the 9 tokens .0 to 8., '
+                                              f'got {row}'):
             attention_agreement(look(pooled_row=row))
 
 

@@ -219,7 +219,8 @@ def test_tokens_and_words_of_pairs_align_with_marks(tiny_tokenizer):
 
 def test_inconsistent_texts_raise(tiny_tokenizer):
     tt = align_batch(tiny_tokenizer, ['the film'])[0]
-    with pytest.raises(ValueError, match='values of example 0 must'): _aligned([tt], [[1, 2]], [None])
+    with pytest.raises(ValueError, match='values of example 0 must have one number for each of its 4 tokens'):
+        _aligned([tt], [[1, 2]], [None])
     with pytest.raises(ValueError, match='the rationale of example 0 does not match its text: spans must lie inside'):
         _aligned([tt], [np.zeros(4)], [[[0, 99]]])
     with pytest.raises(ValueError, match="unit must be 'word' or 'token'"):

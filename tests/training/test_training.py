@@ -412,7 +412,8 @@ bad = dict(
     arguments=(dict(args=dict(learning_ratio=1)), 'learning_ratio, which is not an argument of TrainingArguments'),
     classes=(dict(num_labels=3), "data has 2 classes .* head has 3"),
     resume=(dict(resume=True), 'no run in'),
-    saliency=(dict(saliency='lime'), "train: saliency must be one of .*'gradient_norm'.* for input_ids .*got 'lime'"),
+    saliency=(dict(saliency='lime'),
+              "train: saliency must be one of .*'gradient_norm'.* for input_ids such as 'captum.Lime', got 'lime'"),
     no_saliency=(dict(saliency='gradient'), "train: saliency='gradient': .*identically zero"),
 )
 
