@@ -854,7 +854,8 @@ def test_the_threshold_shows_the_remaining_fraction(page, runs):
     settled(page)
     a = unpack_frame(pack_frame(runs['addrop'].snapshot(-1, 0)))['arrays']['attention'][0, 0]
     counts = text(page, '.sv-group[open]:has(summary:has-text("Threshold")) .sv-group-counts')
-    assert f'{(a >= np.float32(.1)).sum()} of {a.size} positions' in counts
+    n = (a >= np.float32(.1)).sum()
+    assert f'of {a.size} positions, {n} {"has" if n == 1 else "have"} a value of at least 0.1' in counts
     page.click('button:text("Reset")')
     settled(page)
     assert state(page)['threshold'] == 0

@@ -222,7 +222,7 @@ def test_masked_and_replaced_tokens_show_what_was_there(page):
     show(page, [invented.masked_words()], panels=['sentence'])
     assert [o for o in zip(answers(page, 'gold'), answers(page, 'model'))
             if any(o)] == [('cat', '✗dog'), ('mat', '✓mat')]
-    assert 'finds 1 of 2 masked' in text(page, '.sv-outcome')
+    assert 'predicts 1 of 2 masked tokens correctly' in text(page, '.sv-outcome')
     show(page, [invented.masked_words(task='replaced_token_detection')], panels=['sentence'])
     assert answers(page, 'gold')[1:7] == ['·', 'replaced', '·', '·', '·', '·']
     assert answers(page, 'model')[2:6] == ['✗original', '✓·', '✓·', '✗replaced']
@@ -419,7 +419,8 @@ def test_a_patch_is_chosen_on_the_image_next_to_its_attention(page):
     set_state(page, entry=dict(kind='heads', layer=0), row=1)
     assert abs(drawn() - A[0, :, 1, 1:].mean(0)).max() < .01 and 'discard' not in text(page, '.sv-patches .sv-words')
     set_state(page, entry=dict(kind='rollout'))
-    assert abs(drawn() - rollout(A)[1, 1:]).max() < .01 and 'Rollout' in text(page, '.sv-patches .sv-words')
+    assert abs(drawn() - rollout(A)[1, 1:]).max() < .01
+    assert 'Attention rollout is' in text(page, '.sv-patches .sv-words')
 
 def test_dots_on_the_grid_mark_the_pattern_of_a_guided_head(page):
     s, grid = of_patches(), dict(rows=2, columns=3, first=1)

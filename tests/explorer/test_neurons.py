@@ -337,14 +337,14 @@ def test_a_choice_beyond_the_sentence_is_no_choice(opened):
 def test_vectors_from_before_the_latest_step_have_a_note(opened, view):
     page, kernel = opened
     answer(page, kernel)
-    assert 'Computed just now by a model' in page.inner_text('.sv-neurons')
+    assert 'Computed just now by the model' in page.inner_text('.sv-neurons')
     meta = json.loads(view.get_state('meta')['meta'])
     meta['runs'][0]['recorded'].append([0, 9])
     push(page, dict(meta=json.dumps(meta)))
     assert 'press Recompute to update' in page.inner_text('.sv-neurons')
     page.click('.sv-neurons >> text=Recompute')
     answer(page, kernel)
-    assert 'Computed just now by a model' in page.inner_text('.sv-neurons')
+    assert 'Computed just now by the model' in page.inner_text('.sv-neurons')
 
 @pytest.mark.slow
 def test_a_custom_sentence_is_answered_while_vectors_are_requested(opened, view):

@@ -28,7 +28,7 @@ class Kernel:
     def __init__(self, page, view, kind='own'):
         self.page, self.view, self.kind, self.sent, self.heard = page, view, kind, [], 0
         view._loop = None # the one that runs here is playwright's
-        view.send = lambda content, buffers: self.sent.append((content, buffers))
+        view.send = lambda content, buffers=(): self.sent.append((content, buffers)) # as `Widget.send`
 
     def is_asked(self):
         "Wait until there is a question of this kind that nobody has read yet"
@@ -54,7 +54,7 @@ class Kernel:
             self.view._handle_custom_msg(question, [])
             self.view._replier.flush()
         reply, self.sent = self.sent, []
-        self.view.send = lambda content, buffers: self.sent.append((content, buffers))
+        self.view.send = lambda content, buffers=(): self.sent.append((content, buffers))
         for content, buffers in reply: self.tell(content, buffers)
         settled(self.page)
         return [content for content, _ in reply]
@@ -238,14 +238,17 @@ def test_an_intervention_of_the_kernel_is_shown_in_the_panel(opened, explorer):
     assert explorer.state['intervention'] == one.as_dict()
     n = len(after.tokens)
     assert np.array_equal(after.arrays['attention'][1, 0], np.eye(n)[[0]*n])
-    page.evaluate('intervention => app.state.set({intervention})', one.as_dict())
+    page.evaluate('state => model.listeners["msg:custom"].forEach(tell => tell({kind: "state", state}, []))',
+                  dict(intervention=one.as_dict()))
     kernel.is_asked()
     kernel.answer()
     table = page.eval_on_selector_all('.sv-own-table tbody td', 'all => all.map(o => o.textContent)')
     assert [float(x) for x in table[1::3]] == pytest.approx(after.arrays['probabilities'].tolist(), abs=6e-4)
     assert 'the map of head 0 of layer 1 is replaced by the pattern ‘first’' in page.inner_text('.sv-own-answer')
     page.click('.sv-own >> text=Reset')
-    assert page.evaluate('() => app.state.intervention') is None and not page.is_visible('.sv-own-answer')
+    settled(page)
+    assert page.evaluate('() => JSON.parse(model.get("ui")).intervention') is None
+    assert not page.is_visible('.sv-own-answer')
     with pytest.raises(ValueError, match='head 9 of layer 0 does not exist'):
         explorer.intervene(Intervention(heads=[(0, 9)]))
     assert explorer.intervene()[1].info.get('intervention') is None

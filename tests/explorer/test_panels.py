@@ -86,7 +86,7 @@ def test_a_panel_of_one_file_is_shown_by_a_page_without_network(house, browser, 
     p.wait_for_selector('.sv-longest')
     assert p.inner_text('.sv-longest') == 'The longest token is unforget.'
     assert p.locator('.sv-failed').count() == 0 and p.errors == []
-    assert p.locator('.sv-panel').count() == (16 if name == 'whole' else 2)
+    assert p.locator('.sv-panel').count() == (18 if name == 'whole' else 2)
     p.close()
 
 @pytest.mark.slow
