@@ -52,7 +52,7 @@ def _class_scores(
     # 'logit' or 'log_probability' of the class, or 'log_sigmoid', its log-probability in a multi-label model
     score='logit',
 ) -> torch.Tensor: # [batch]
-    "Return the `score` of each example's class; log-probabilities are computed at least in float32"
+    "Return the `score` of each example's class; log-probabilities are computed in at least float32"
     if score == 'log_sigmoid': logits = nn.functional.logsigmoid(full(logits))
     if score == 'log_probability':
         if logits.shape[1] < 2:
@@ -196,10 +196,10 @@ def embeddings_replaced(model, x):
     finally:
         for handle in handles: handle.remove()
     if calls != [x.shape]:
-        raise ValueError(f'{type(model).__name__} reads the word embeddings of its source {len(calls)} '
-                         'times in a forward pass; '
-                         'input saliency needs a model that reads them once, such as an encoder, a decoder-only or an '
-                         'encoder-decoder model')
+        how = f'{len(calls)} times' if len(calls) != 1 else f'with shape {[*calls[0]]} instead of {[*x.shape]}'
+        raise ValueError(f'{type(model).__name__} reads the word embeddings of its source {how} in a forward pass; '
+                         'input saliency needs a model that reads all of them once, such as an encoder-only, '
+                         'decoder-only or encoder-decoder model')
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #017
 def differentiable(model):

@@ -1,1 +1,1 @@
-"Measure the cost of a training step of each method, and compare it with other libraries; see `salviz bench`."
+"Measure the cost of each method's training step, and compare salviz with other libraries; see `salviz bench`."

@@ -266,8 +266,8 @@ def _check_fused(flops:dict):
     "Return the name of the fused attention kernel of a plain step; raise an error if attention was not fused"
     kernel = _fused_kernel(flops)
     if not kernel or 'bmm' in flops:
-        raise RuntimeError(f'bench: plain fine-tuning did not run with fused attention but with {", ".join(flops)}; '
-                           'relative to this baseline, the costs of the methods would be too low. '
+        raise RuntimeError(f'bench: plain fine-tuning did not use fused attention (operations: {", ".join(flops)}), '
+                           'so the relative costs of the methods would be too low. '
                            'Set attention dropout to 0 and load the model with SDPA attention')
     return kernel
 
@@ -295,7 +295,7 @@ def timed_rounds(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #028c
 def relative(times:dict, name, base='plain') -> float:
-    "Return the median over rounds of the ratio between the times of `name` and `base`"
+    "Return the median over rounds of the time of `name` divided by the time of `base`"
     return float(np.median(np.divide(times[name], times[base])))
 
 # %% ../../nbs/13_cli/01_bench.ipynb #030
@@ -341,7 +341,7 @@ def _one_thread():
 # %% ../../nbs/13_cli/01_bench.ipynb #030e
 @contextlib.contextmanager
 def _prepared_steps(names, shape, tokens, dropout=0., device='cpu', precision='fp32'):
-    "Yield a `Step` for each row in `names` and texts of a given length; torch uses one thread inside the block"
+    "Yield a `Step` for each row in `names`, on texts of a given length; torch uses one thread inside the block"
     with tempfile.TemporaryDirectory() as folder, _one_thread():
         model, tokenizer = model_shapes[shape](dropout)
         yield _steps_of(names, model, tokenizer, bench_data(tokenizer, tokens), tokens, folder, device, precision)
@@ -386,7 +386,7 @@ def _measure_steps(
 def _in_status(text:str, name:str) -> float:
     "Return the value of a field of Linux's /proc/self/status, in megabytes (10^6 bytes)"
     line = next((l for l in text.splitlines() if l.startswith(f'{name}:')), None)
-    if line is None: raise ValueError(f'bench: the status of this process has no field {name}')
+    if line is None: raise ValueError(f'bench: /proc/self/status has no field {name}')
     return int(line.split()[1]) * 1024 / 1e6
 
 # %% ../../nbs/13_cli/01_bench.ipynb #037b
@@ -456,7 +456,7 @@ def _memory_in(table:dict) -> dict: # in the format of `_measure_memory`
 
 # %% ../../nbs/13_cli/01_bench.ipynb #042
 def _measure_explanations(shape='minilm', tokens=64, device='cpu', nodes=20, rounds=3, clock=None, say=print) -> dict:
-    "Measure the throughput of SalLM's explanations relative to plain forward-backward passes"
+    "Measure the throughput of SalLM's explanations relative to that of plain forward-backward passes"
     say(f'explanations of SalLM, {tokens} tokens, {nodes} steps')
     clock, times = clock or clock_of(device), dict(plain=[], explain=[])
     with _prepared_steps(['plain'], shape, tokens, device=device) as steps:
@@ -482,7 +482,7 @@ def _recording_fraction(
     recordings=20,          # snapshots of each probe example in an epoch
     saliency_recordings=20, # number of snapshots that include saliency
 ) -> dict:
-    "Estimate the cost of recording relative to an epoch's training steps from the metrics that a run logged"
+    "Estimate, from a run's logged metrics, the cost of recording relative to an epoch's training steps"
     seen = [r for r in metrics if r['kind'] == 'record']
     seconds = float(np.median([r['seconds'] - r['saliency_seconds'] for r in seen]))
     saliency = float(np.median([r['saliency_seconds'] for r in seen]))
@@ -818,10 +818,9 @@ def free_folder(out=None, force=False, names=('bench.json', 'bench.md')) -> Path
         return next(p for p in itertools.chain([Path('runs/bench')], numbered) if not p.exists())
     out = Path(out)
     taken = [out/n for n in names if (out/n).exists()]
-    if out.exists() and not out.is_dir(): taken = [out]
+    if out.exists() and not out.is_dir(): raise FileExistsError(f'bench: {out} is a file; choose another `out`')
     if taken and not force:
         raise FileExistsError(f'bench: {taken[0]} already exists; choose another `out` or use `force` to overwrite it')
-    if taken == [out]: raise FileExistsError(f'bench: {out} is a file; choose another `out`')
     return out
 
 # %% ../../nbs/13_cli/01_bench.ipynb #058b

@@ -58,7 +58,7 @@ def _with_captum(model, tokenizer, texts, steps, size, inside) -> list: # of arr
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe05c
 def _without_library(model, tokenizer, texts, size=32) -> list: # of arrays [n]
-    "Compute gradient x attention of the last layer without the library's attribution code"
+    "Compute gradient x attention of the last layer without the attribution code of salviz"
     out = []
     for batch in _batches(tokenizer, texts, size):
         with observe(model, layers=-1) as maps:
@@ -72,7 +72,7 @@ def _without_library(model, tokenizer, texts, size=32) -> list: # of arrays [n]
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe05d
 def _explaining(model, tokenizer, texts, steps=20) -> dict: # {work: {library: `Work`}}
-    "Return functions that compute the same explanations of `texts` with salviz and with other libraries"
+    "Return functions that compute the same explanations of `texts` with salviz, Captum and a plain loop"
     def ours(method, **options):
         return Work(lambda: explain_data(model, texts, method, tokenizer=tokenizer, progress=False, **options))
     captum = lambda size, inside: Work(lambda: _with_captum(model, tokenizer, texts, steps, size, inside))
@@ -103,7 +103,7 @@ def _loop(model, batch, optimizer):
 # %% ../../nbs/13_cli/04_peers.ipynb #pe08b1
 @contextlib.contextmanager
 def _training(model, tokenizer, tokens=64, size=16, device='cpu'):
-    "Yield the same plain training step with salviz and as a plain PyTorch loop"
+    "Yield a plain training step in two versions: with salviz and in plain PyTorch"
     data = bench_data(tokenizer, tokens, size)
     with tempfile.TemporaryDirectory() as folder:
         trainer = trainer_for(FineTuning(), model, tokenizer, data, tokens, Path(folder)/'plain', device)
@@ -117,7 +117,7 @@ def _training(model, tokenizer, tokens=64, size=16, device='cpu'):
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe08b
 def _browser():
-    """Return a function that launches Chromium, or None if it is missing, and Playwright's `sync_playwright`
+    """Return a function that launches Chromium (None if Chromium is missing), and Playwright's `sync_playwright`
 
     Return only None if Playwright is not installed."""
     try: from playwright.sync_api import sync_playwright
@@ -132,7 +132,7 @@ def _seconds_to_paint(
     files:dict,   # {library: (path of an HTML file, selector of an element that is drawn)}
     rounds=3,
 ) -> dict: # {library: median seconds}; {} if there is no browser
-    "Return the median time from opening each file in a browser until it is drawn, in seconds"
+    "For each library, return the median time in seconds from opening its file in a browser until it is drawn"
     launch, sync_playwright = _browser() or (None, None)
     if not launch: return {}
     times = {who: [] for who in files}
@@ -216,7 +216,7 @@ def _causal_drop(model, ids, labels, by_gradient, p=.3, q=.2):
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pec5c
 def _causal_guided(model, ids, labels, mask_fraction=.5):
-    "Compute the loss of saliency guided training: each of the least salient tokens is replaced by its predecessor"
+    "Compute the loss of saliency guided training, which replaces each of the least salient tokens by its predecessor"
     model.eval()
     x = model.get_input_embeddings()(ids).detach().requires_grad_()
     logits = model(inputs_embeds=x, use_cache=False).logits
@@ -251,7 +251,7 @@ def _causal_loop(trainer, batch, loss, options):
 # %% ../../nbs/13_cli/04_peers.ipynb #pec7c
 @contextlib.contextmanager
 def _training_causal(model, tokenizer, tokens=64, size=8):
-    "Yield training steps of a causal language model, each with salviz and as a plain PyTorch loop"
+    "Yield training steps of a causal language model, each in two versions: with salviz and in plain PyTorch"
     data, works, optimizer = bench_data(tokenizer, tokens, size).remove_columns('label'), {}, None
     with tempfile.TemporaryDirectory() as folder:
         for number, (what, (method, args, loss, options)) in enumerate(_causal_steps.items()):
@@ -265,7 +265,9 @@ def _training_causal(model, tokenizer, tokens=64, size=8):
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe11
 def _compared(works, rounds, clock, agree) -> dict: # seconds, ratio and largest difference of each
-    "Compare the time of each library with that of salviz, and also the results if `agree`"
+    """Compare the time of each library with that of salviz
+
+    If `agree` is True, also compare their results, and raise a `RuntimeError` if they differ by more than 0.1%."""
     first = {who: work() for who, work in works.items()} if agree else {}
     differ = {who: _disagreement(values, first['salviz']) for who, values in first.items() if who != 'salviz'}
     if bad := [who for who, x in differ.items() if x > 1e-3]:
@@ -285,7 +287,7 @@ def _time(kinds, results, rounds, clock, say, agree=False):
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe11c
 def _looked_at(rounds) -> dict:
-    "Return a description of the snapshot, and for each page its size in bytes and the seconds until it is drawn"
+    "Return a description of an example snapshot, and each page's size in bytes and drawing time in seconds"
     from salviz.explorer.widget import Explorer
     snapshot = Explorer('ad-drop').selected().snapshot
     with tempfile.TemporaryDirectory() as folder:
@@ -330,7 +332,7 @@ def peers(
     force=False,    # overwrite earlier results in `out`
     say=print,      # function that receives messages about the progress
 ) -> dict: # the contents of peers.json
-    "Compare the cost of salviz, Captum, bertviz and plain loops with one thread, and write a report"
+    "Compare the cost of salviz, Captum, bertviz and plain loops on one CPU thread, and write a report"
     check_bench([64], rounds, device, shape, 0)
     if device != 'cpu': raise ValueError("bench: --peers runs only on the CPU; use device='cpu'")
     versions = _versions()

@@ -9,6 +9,7 @@ __all__ = ['renamed', 'ordered', 'limited', 'scale_faults', 'check_followed', 'a
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 
 import numpy as np
 from matplotlib.colors import is_color_like, to_rgb
@@ -44,7 +45,7 @@ def _names_in(view) -> list:
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #b1d830ea
 def _found(name, existing):
-    "Return the spelling of `name` that occurs in `existing`, such as a method's title, or None"
+    "Return the form of `name` (such as a method's title) that occurs in `existing`, or None"
     spellings = name, methods_words(str(name)), plain_series_name(name)
     return next((spelling for spelling in spellings if spelling in existing), None)
 
@@ -60,7 +61,7 @@ def _check_shown(argument, names, existing):
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #2811ce0e
 def _renamed_text(text, new):
-    "Replace the name at the start of `text`, or else its comma-separated parts, with the help of `new` {old: new}"
+    "Replace the name at the start of `text`, or the parts of a comma-separated name, according to `new` {old: new}"
     name, rest = _after_name.fullmatch(text).groups()
     if name in new: return type(text)(new[name] + rest)
     return type(text)(', '.join(new.get(part, part) for part in name.split(', ')) + rest)
@@ -167,15 +168,19 @@ def _values_along(view, axis):
     return frame['value'].to_numpy(float)
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #67f3c1d3
+def _ends_fault(ends) -> str:
+    "Return an error message if `ends` is not (lowest, highest), two finite numbers in this order, else ''"
+    is_pair = isinstance(ends, (list, tuple, np.ndarray)) and len(ends) == 2
+    if is_pair and all(isinstance(x, Real) and np.isfinite(x) for x in ends) and ends[0] < ends[1]: return ''
+    return f'limits must be (lowest, highest) with lowest < highest, got {shown(ends)}'
+
 def _limit_faults(view, limits):
     "Yield an error message for each entry of `limits` {axis: (lowest, highest)} that is invalid for `view`"
     axes = ('x', 'y') if isinstance(view, (Curves, TradeOff)) else (_value_axis(view),)
     for axis, ends in limits.items():
-        is_pair = isinstance(ends, (list, tuple, np.ndarray)) and len(ends) == 2
         if axis not in axes:
             yield f'limits contains {shown(axis)}, which is not an axis with numbers; allowed: {", ".join(axes)}'
-        elif not is_pair or not all(map(np.isfinite, ends)) or not ends[0] < ends[1]:
-            yield f'limits must be (lowest, highest) with lowest < highest, got {shown(ends)}'
+        elif fault := _ends_fault(ends): yield fault
         elif isinstance(view, EffectBars) and not ends[0] <= 0 <= ends[1]:
             yield f'limits of bars must include 0, where the bars begin, got {shown(ends)}'
         elif ends[0] <= 0 and (getattr(view, 'log', False) or axis == 'x' and getattr(view, 'log_x', False)):
@@ -197,41 +202,35 @@ def _beyond_scale(values, ends) -> tuple:
     return (f'{lost} of {len(values)} cells lie beyond the colour scale, which is limited to {ends[0]:g} to '
             f'{ends[1]:g}.'),
 
-def _limited_grid(view, limits):
+def _limited_grid(view, ends):
     "Limit the colour scale of the grid `view`, and add a note if values lie beyond the scale"
-    ends = limits if not isinstance(limits, Mapping) else tuple(limits.values())[0]
-    fault = ''
-    if len(ends) != 2 or not ends[0] < ends[1]:
-        fault = f'limits must be (lowest, highest) with lowest < highest, got {shown(limits)}'
-    elif view.is_signed and ends[0] != -ends[1]:
-        fault = f'limits of a scale with both signs must be symmetric, such as (-1, 1), got {shown(limits)}'
+    fault = _ends_fault(ends)
+    if not fault and view.is_signed and ends[0] != -ends[1]:
+        fault = f'limits of a scale with both signs must be symmetric, such as (-1, 1), got {shown(ends)}'
     if fault: raise ValueError(f'figure: {fault}')
     values = view.values[np.isfinite(view.values)]
     return replace(view, limits=tuple(map(float, ends)),
                    notes=(*view.notes, *_beyond_scale(values, ends)))
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #87bdcfc9
-def _limited_maps(view, limits):
+def _limited_maps(view, ends):
     "Limit the colour scale of `view`, whose maps must share one scale, and add a note if values lie beyond it"
-    ends, kinds = limits, {*zip(view.kinds, view.units)}
-    if isinstance(limits, Mapping): ends = tuple(limits.values())[0]
-    is_signed, fault = 'signed' in view.kinds, ''
-    if len(ends) != 2 or not ends[0] < ends[1]:
-        fault = f'must be (lowest, highest) with lowest < highest, got {shown(limits)}'
-    elif len(kinds) > 1: fault = f'need maps with one common scale, but the maps have {len(kinds)} scales'
+    fault, scales, is_signed = _ends_fault(ends), {*zip(view.kinds, view.units)}, 'signed' in view.kinds
+    if fault: pass
+    elif len(scales) > 1: fault = f'limits need maps with one common scale, but the maps have {len(scales)} scales'
     elif ends[0] != (-ends[1] if is_signed else 0):
         example = 'be symmetric, such as (-1, 1)' if is_signed else 'start at 0, such as (0, 0.5)'
-        fault = f'of this scale must {example}, got {shown(limits)}'
-    check_faults(fault, 'figure: limits ')
+        fault = f'limits of this scale must {example}, got {shown(ends)}'
+    check_faults(fault, 'figure: ')
     values = view.values[np.isfinite(view.values)]
     return replace(view, limits=(float(ends[1]),)*len(view.limits),
                    notes=(*view.notes, *_beyond_scale(values, ends)))
 
 def limited(
     view,
-    limits, # (lowest, highest) of the axis of values, or {'x' or 'y': (lowest, highest)}
+    limits, # (lowest, highest) of the axis of values or of the colour scale; for an axis also {'x' or 'y': (low, high)}
 ) -> tuple: # (view, {axis: limits})
-    "Return `view` with the given limits and a note on values beyond them, and a dict of the axis limits"
+    "Apply `limits` to `view` and note the values beyond them; return the view and a dict of the axis limits"
     if isinstance(view, Grid): return _limited_grid(view, limits), {}
     if isinstance(view, MapPanels): return _limited_maps(view, limits), {}
     if not isinstance(limits, Mapping): limits = {_value_axis(view): limits}
@@ -242,7 +241,9 @@ def limited(
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #7da268f4
 def _colour_faults(view, colours):
-    "Yield an error message for each invalid colour in `colours` {name: colour}, or one for similar colours"
+    """Yield an error message for each invalid colour in `colours` {name: colour}
+
+    If all are valid but some look alike, yield one message about these."""
     for name, colour in colours.items():
         if not is_color_like(colour):
             yield f"colours[{name!r}] must be a colour such as 'C0', 'red' or '#d55e00', got {shown(colour)}"

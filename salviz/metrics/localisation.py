@@ -109,7 +109,7 @@ def pointing_game(
     mask:'ArrayLike',     # bool [height, width]: marked pixels
     tolerance:int=0,      # pixels around the mask that also count
 ) -> float: # from 0 to 1
-    "Return the fraction of the pixels with the largest value that are inside the mask (Zhang et al. 2018)"
+    "Of the pixels with the largest value, return the fraction inside the mask (Zhang et al. 2018)"
     values, mask = _checked(values, mask)
     return float(_grown(mask, tolerance)[values == values.max()].mean())
 
@@ -133,12 +133,14 @@ def localisation(
 ) -> dict: # pointing_game, energy, area, images
     """Return the means of `pointing_game` and `energy_inside` over images, and the mean fraction of marked pixels
 
-    The fraction of marked pixels (`area`) is the score of a uniform map in both metrics if `tolerance` is 0. The
-    result also contains the number of images."""
+    Maps without a positive value are excluded from the mean energy, which is NaN if none is left. The fraction of
+    marked pixels (`area`) is the score of a uniform map in both metrics if `tolerance` is 0. The result also
+    contains the number of images."""
     check_faults('' if len(maps) == len(masks) else
                  f'maps and masks must have the same length, got {len(maps)} and {len(masks)}', 'localisation: ')
     pairs = [_checked(one, mask) for one, mask in zip(maps, masks) if mask is not None]
     check_faults('' if pairs else 'masks must contain the mask of at least one image, got only None', 'localisation: ')
+    energies = [x for one, mask in pairs if not np.isnan(x := energy_inside(one, mask))]
     return dict(pointing_game=float(np.mean([pointing_game(one, mask, tolerance) for one, mask in pairs])),
-                energy=float(np.nanmean([energy_inside(one, mask) for one, mask in pairs])),
+                energy=float(np.mean(energies)) if energies else float('nan'),
                 area=float(np.mean([mask.mean() for _, mask in pairs])), images=len(pairs))

@@ -310,7 +310,7 @@ def _check_head(name, config, task):
     if task in can: return
     usual = ('bert', 'roberta', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian', 'bart', 't5', 'vit', 'deit', 'beit')
     with_one = ", ".join(kind for kind in usual if task in tasks_of_kind(AutoConfig.for_model(kind)))
-    raise ValueError(f'{str(name)!r} is a {config.model_type} model, for which transformers has no '
+    raise ValueError(f'{str(name)!r} has the model type {config.model_type}, for which transformers has no '
                      f'{tasks[task].head.words} '
                      f'(model types with one: {with_one}). '
                      f'{config.model_type} supports {", ".join(can) or "no task of this library"}')
@@ -342,7 +342,7 @@ def _class_count(name, config, num_labels, labels, replace, head=tasks['classifi
 
 # %% ../../nbs/03_models/03_loading.ipynb #030
 def _give_padding(model, tokenizer):
-    "Replace an unusable padding token of `tokenizer` with its end token, and set that of `model` to match"
+    "Use the end token of `tokenizer` for padding if its padding token is unusable, and set the model's to match"
     if not is_embedded(model, tokenizer.pad_token_id):
         if not is_embedded(model, tokenizer.eos_token_id):
             raise ValueError(f'{type(tokenizer).__name__} has neither a padding nor an end token with an embedding in '
@@ -543,6 +543,6 @@ def longest_input(
     "Return the maximum number of tokens in a text, including special tokens"
     limit = input_limit(model, tokenizer)
     if max_length is None: return min(limit, 512)
-    if type(max_length) is int and max_length <= limit: return max_length
+    if type(max_length) is int and 1 <= max_length <= limit: return max_length
     raise ValueError(f'max_length must be None or an integer from 1 to {limit}, the maximum input length of the model '
                      f'and its tokenizer, got {max_length!r}')

@@ -102,7 +102,7 @@ def _inside(answer) -> np.ndarray: # [image tokens]
     return inside_fractions(explained_layout(answer['layout'], size))
 
 def _outside(answer) -> str: # such as ', padding'
-    "List the inputs without pixels for a caption, that is, padding and the output for the whole image"
+    "List the inputs without pixels for use in a caption: padding and the output for the whole image"
     has_padding = (_inside(answer) < 1 - 1e-6).any()
     return ', padding'*bool(has_padding) + ', the output for the whole image'*bool(answer.get('special', 0))
 
@@ -118,7 +118,7 @@ def answer_heat_map(
     # drawn, and the caption says how much of each map is inside
     marks:Sequence|None=None,
 ) -> AnswerHeatMap:
-    "Return heat maps of the image and the weights of the preceding text for several generated tokens"
+    "Return an image heat map and the weights of the preceding text for each chosen generated token"
     name = 'answer_heat_map'
     answer, = infos_of(snapshot, name, 'answer')
     image, weights = arrays_of(snapshot, name, 'answer_image', 'answer_weights')

@@ -145,10 +145,13 @@ def check_names(
     names,    # None: default names
     count:int,
     items:str='sentences', # kind of the named items, for errors
-):
-    "Raise a ValueError if `names` is not None and its length is not `count`"
-    if names is not None and len(names) != count:
+) -> list|None:
+    "Return `names` as a list, or None; raise a ValueError if their number is not `count`"
+    if names is None: return None
+    names = as_list(names)
+    if len(names) != count:
         raise ValueError(f'{view}: names must contain one name for each of {count} {items}, got {len(names)}')
+    return names
 
 def picked(
     view:str,     # name of the view, for errors
@@ -180,14 +183,14 @@ def _evidence_of(
     name:str,   # name of evidence, such as 'method_saliency'
     method:str, # name of the method that recorded it
 ) -> str: # the array's name in `snapshot`
-    "Return the key of a method's array in `snapshot`, with the method's name if there is such a key"
+    "Return the key of a method's array in `snapshot`: 'name (method)' if it exists, otherwise `name`"
     full_name = f'{name} ({method})'
     if full_name in snapshot.arrays: return full_name
     return name
 
 # %% ../../nbs/10_views/00_base.ipynb #016
 def _patch_names(rows, columns, first):
-    "Return the token names of an image: [CLS] and other tokens before the patches, then row and column of each patch"
+    "Return an image's token names: [CLS] and other tokens before the patches, then the row and column of each patch"
     before = ['[CLS]', *(f'extra {i}' for i in range(1, first))][:first]
     return (*before, *(f'{r}, {c}' for r in range(rows) for c in range(columns)))
 
@@ -276,7 +279,7 @@ def _row_name(snapshot, row_words):
     return f'attention (row {snapshot.labels[pooled]})'
 
 def _listed(name, numbers):
-    "Return the numbers after their name, such as 'head 3' or 'heads 1, 3'"
+    "Return the `name`, in the plural if needed, followed by the `numbers`, such as 'head 3' or 'heads 1, 3'"
     return name + 's'*(len(numbers) > 1) + f' {", ".join(map(str, numbers))}'
 
 # %% ../../nbs/10_views/00_base.ipynb #024s
@@ -434,7 +437,7 @@ def _set_words(snapshot, probabilities):
 
 # %% ../../nbs/10_views/00_base.ipynb #027b
 def class_words(snapshot):
-    "Describe the label and the prediction of `snapshot` for a subtitle, as far as they were recorded"
+    "Describe the label and the prediction of `snapshot` for a subtitle, omitting either if it was not recorded"
     words, probabilities = [], snapshot.arrays.get('probabilities')
     is_finite = probabilities is not None and np.isfinite(probabilities).all()
     if is_finite and facts_of(snapshot.info).several: return _set_words(snapshot, probabilities)
@@ -544,7 +547,7 @@ class MaskedSentence(_Answered):
 
 # %% ../../nbs/10_views/00_base.ipynb #042
 def _masked_texts(snapshot, view):
-    "Return tokens and readable labels of the masked copy"
+    "Return the tokens and the readable labels of the masked copy"
     tokens, labels = (snapshot.info.get(name) for name in ('masked_tokens', 'masked_labels'))
     if tokens is None and labels is None:
         raise ValueError(f'{view}: snapshot.info has neither masked_tokens nor masked_labels; store the tokens of '
@@ -613,7 +616,7 @@ def masked_sentence(snapshot:Snapshot) -> MaskedSentence:
 def robust_limit(values, quantile):
     """Return a quantile of the magnitudes of all finite `values`, for use as the limit of a colour scale
 
-    If it is 0, return the largest magnitude instead, or 1 if no finite value differs from 0."""
+    If this quantile is 0, return the largest magnitude instead, or 1 if no finite value differs from 0."""
     if values is None: return 1.
     finite = np.abs(values[np.isfinite(values)])
     if not finite.size or not finite.any(): return 1.
@@ -722,8 +725,8 @@ def best_head(fractions, *scores) -> tuple: # row and head
     """Return the row and head with the largest score among heads whose fraction is at least `_least_on_words`
 
     `fractions` contains each head's attention on words (see `word_fractions`). Like every array in `scores`, it has
-    the shape [layers, heads]. The first array with a non-zero score for an eligible head decides; if no array has
-    one, return the head with the largest fraction."""
+    the shape [layers, heads]. The first array with a non-zero score for an eligible head decides; if there is no such
+    array, return the head with the largest fraction."""
     eligible = fractions >= _least_on_words
     score = next((s for score in scores if (s := score*eligible).any()), fractions)
     return tuple(int(i) for i in np.unravel_index(np.argmax(score), score.shape))
@@ -825,9 +828,9 @@ def discard_region(
 
 # %% ../../nbs/10_views/00_base.ipynb #060s
 def _under_regions(snapshot, view, observed):
-    """Return the maps to draw under the regions of the `observed` layers, with a name and a note on the regions
+    """Return the maps to draw under the regions of the `observed` layers, a name for the maps, and a note
 
-    The maps are [L, H, query, key]."""
+    The maps are [L, H, query, key]. The note is '' unless the regions were drawn at random."""
     kind = (methods_of(snapshot).get('ADDrop') or {}).get('attribution', 'gradient')
     if kind != 'random' and 'attention_attribution' in snapshot.arrays:
         maps, = arrays_of(snapshot, view, 'attention_attribution')
@@ -878,7 +881,7 @@ def custom_patterns(snapshot) -> dict: # {(layer, head): name}
 # %% ../../nbs/10_views/00_base.ipynb #068
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GuidedHeads(View):
-    "Attention of guided heads of one layer with their targets"
+    "Attention and target patterns of the guided heads in one layer"
     attention:np.ndarray # [shown heads, query, key]; NaN where the query cannot attend
     target:np.ndarray    # [shown heads, query, key]
     limit:float          # upper end of the shared colour scale
@@ -895,7 +898,9 @@ def _one_head_each(names, guided):
 
 # %% ../../nbs/10_views/00_base.ipynb #068c
 def _closest_layer(snapshot):
-    "Return the layer whose guided heads have the smallest mean squared residual, or None if it cannot be computed"
+    """Return the layer whose guided heads have the smallest mean squared residual
+
+    Return None if no residual can be computed."""
     if any(snapshot.arrays.get(name) is None for name in ('attention', 'pattern_target', 'guided')): return None
     attention, target, guided = (fixed(snapshot.arrays[name]) for name in ('attention', 'pattern_target', 'guided'))
     observed, distances = snapshot.layers['attention'], {}
@@ -1043,7 +1048,7 @@ def _as_shown(x, span):
 
 # %% ../../nbs/10_views/00_base.ipynb #077
 def _signal_parts(snapshot, x, masked):
-    "Return the input and its masked copy for display, their value range, and notes on what was changed"
+    "Return the input and its masked copy for display, the input's value range, and notes that describe any changes"
     finite, span, notes = x[np.isfinite(x)], (0., 1.), []
     if finite.size: span = float(finite.min()), float(finite.max())
     if snapshot.info['modality'] == 'series': return fixed(x), fixed(masked), span, notes
@@ -1056,7 +1061,7 @@ def _signal_parts(snapshot, x, masked):
 
 # %% ../../nbs/10_views/00_base.ipynb #077b
 def shown_image(snapshot, view:str) -> tuple: # ([height, width, 1 or 3] from 0 to 1, notes)
-    "Return the image of `snapshot` for display, and notes on what was changed"
+    "Return the image of `snapshot` for display, and notes that describe any changes to it"
     x, = arrays_of(snapshot, view, 'input')
     check_choice(f"{view}: snapshot.info['modality']", snapshot.info.get('modality'), ('image',))
     image, _, _, notes = _signal_parts(snapshot, x, None)
@@ -1120,7 +1125,7 @@ class SaliencyDistribution(View):
 
 # %% ../../nbs/10_views/00_base.ipynb #083b
 def _scaled_saliency(snapshot):
-    "Return the flat saliency divided by its largest magnitude, without special tokens and non-finite values"
+    "Return the flattened saliency divided by its largest magnitude, excluding special tokens and non-finite values"
     evidence = next((k for k in ('saliency_map', 'saliency') if k in snapshot.arrays), None)
     if evidence is None: arrays_of(snapshot, 'saliency_distribution', 'saliency')
     x = np.asarray(snapshot.arrays[evidence], dtype=float)
@@ -1226,7 +1231,7 @@ def _rare_words(snapshot, gold, predicted):
 # %% ../../nbs/10_views/00_base.ipynb #087s
 @answer_view(_tells('token_predictions'), "info['token_predictions']")
 def token_labels(snapshot:Snapshot) -> TokenLabels:
-    "Return each token with its label, the prediction and its confidence (token tasks)"
+    "Return each token's label, prediction and confidence (token tasks)"
     predicted, = infos_of(snapshot, 'token_labels', 'token_predictions')
     gold = snapshot.info.get('token_labels')
     if gold is None: gold = [None]*len(predicted)
@@ -1259,7 +1264,7 @@ def _keys(snapshot): return ', '.join(sorted(snapshot.info)) or 'nothing'
 # %% ../../nbs/10_views/00_base.ipynb #090
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TranslationView(View):
-    "Target and teacher-forced predictions with the attention of the encoder; `labels` are the source tokens"
+    "Target tokens and teacher-forced predictions, with the encoder's attention; `labels` are the source tokens"
     target:tuple            # [m] tokens
     predicted:tuple         # [m] prediction at each position, given the target tokens before it
     probability:np.ndarray  # [m] probability of the target token; NaN where unknown

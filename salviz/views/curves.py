@@ -282,7 +282,7 @@ def _split_of(groups, what, split):
 
 # %% ../../nbs/10_views/01_curves.ipynb #035
 def _gathered(groups, values, what, x):
-    """Return the curves of all runs as {name: {run: (x, y)}}, and notes on the runs and values that are left out
+    """Return the curves of all runs as {name: {run: (x, y)}}, and notes about the runs and values that are left out
 
     The function `values(run)` returns (x, y, number of non-finite values)."""
     found, notes = {}, []
@@ -323,7 +323,7 @@ def _y_label(groups, what, split):
 
 # %% ../../nbs/10_views/01_curves.ipynb #035sb
 def _about_runs(groups):
-    "Describe models, data and seeds of the runs for a caption"
+    "Describe the models, data and seeds of the runs for a caption"
     words = runs_words(groups)
     if words: return f' {words}'
     return ''
@@ -469,7 +469,7 @@ def frame_with(
     keys:Sequence, # required columns, which may be index levels
     *more:str,     # further required columns
 ) -> pd.DataFrame:
-    "Return a frame whose required index levels are columns; raise a ValueError if columns or rows are missing"
+    "Return `frame` with the required index levels as columns; raise a ValueError if columns or rows are missing"
     frame = _of_frame(frame)
     if isinstance(frame, pd.DataFrame) and set(keys) - set(frame.columns) and set(frame.index.names) & set(keys):
         frame = frame.reset_index()
@@ -536,7 +536,7 @@ def plain_series_name(name):
     return str(name) if str(name).startswith('captum.') else str(name).replace('_', ' ')
 
 def about(frame) -> str: # '' or a space and the sentence
-    "Return the description of model, data and seeds in `frame.attrs['about']` for a caption"
+    "Return the description of the model, data and seeds from `frame.attrs['about']` for a caption"
     words = str(getattr(_of_frame(frame), 'attrs', {}).get('about', '') or '').strip()
     if words: return f' {words}'
     return ''
@@ -555,7 +555,7 @@ def _frame_methods(frame):
 
 # %% ../../nbs/10_views/01_curves.ipynb #051b
 def _by_training(frame, training, value): # (frame, styles)
-    "Combine the columns of training and method, and return the frame and a line style for each pair"
+    "Combine the training and method columns into one; return the frame and a line style for each combination"
     checked = checked_frame(frame, 'accuracy_drop_curves', ['method', 'share', training], value)
     pairs = list(dict.fromkeys(zip(checked[training], checked['method'])))
     trainings, methods = map(list, map(dict.fromkeys, zip(*pairs)))
@@ -569,7 +569,7 @@ def _by_training(frame, training, value): # (frame, styles)
 
 # %% ../../nbs/10_views/01_curves.ipynb #051bb
 def _random_words(frame):
-    "Return a caption note on the dotted lines of random removal, or '' if there are none"
+    "Return a caption note that explains the dotted lines of random removal, or '' if there are none"
     has_random = any(m.endswith(', random') for m in frame['method'])
     return '; dotted: the same fraction removed at random'*has_random
 
@@ -690,7 +690,7 @@ def sensitivity_grid(
     # 'higher' or 'lower'; None: inferred from the name, see `better_of`, or else no cell is marked
     better:str|dict|None=None,
 ) -> Grid:
-    "Return a grid over two settings with a column's mean and deviation over seeds, and with the best cell marked"
+    "Return a grid of two settings with a column's mean and deviation over seeds; the best cell is marked"
     frame, without = _with_settings(frame, [x, y], value)
     rows, notes = by_seed(frame, 'sensitivity_grid', [x, y], value)
     notes = [*without, *notes]

@@ -78,9 +78,9 @@ def _axis_ends(rows, limit, marks):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-9
 def _scaled_rows(rows):
-    """Divide the numbers in each row by the smallest effect of interest in this row
+    """Divide the numbers in each row by that row's smallest effect of interest
 
-    Return the scaled rows and a note on rows without a smallest effect of interest, whose numbers become NaN."""
+    Return the scaled rows, and a note about rows without a smallest effect of interest, whose numbers become NaN."""
     without = ~(rows['smallest'] > 0)
     columns = ['mean', 'low', 'high', 'detectable']
     out = rows.copy()
@@ -139,7 +139,6 @@ def _marks_of(rows, scaled):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-10sb
 def _forest_caption(rows, scaled, title, confidence, power):
-    "Return the caption of the forest plot of `rows`"
     unit = ', each divided by its smallest effect of interest'*scaled
     words = [f'{title}{unit}: points are means in the direction of the claim, lines their {100*confidence:g} '
              '% intervals.']

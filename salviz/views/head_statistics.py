@@ -25,7 +25,7 @@ from .curves import Grid
 
 # %% ../../nbs/10_views/07_head_statistics.ipynb #e79c879e
 def _passes(snapshots) -> list: # of `Snapshot`
-    "Return `snapshots`, splitting pairs that the model reads in separate passes into one snapshot per sentence"
+    "Return `snapshots`, with pairs that the model reads in separate passes split into one snapshot per sentence"
     found = []
     for s in snapshots:
         ends = np.cumsum(s.info.get('passes', ()))
@@ -99,7 +99,7 @@ def head_marks(
 
 # %% ../../nbs/10_views/07_head_statistics.ipynb #hs31
 def _one_run(source):
-    "Return the run, opening it if necessary; raise an error for several runs"
+    "Return the run in `source`, opened if necessary; raise an error if `source` is not exactly one run"
     one = source[0] if isinstance(source, (list, tuple)) and len(source) == 1 else source
     if isinstance(one, (str, PathLike)): return open_run(one)
     if isinstance(one, Run): return one
@@ -107,7 +107,7 @@ def _one_run(source):
     raise ValueError(f'head_statistics: run must be one Run or its folder, got {got}')
 
 def _at_step(run, step):
-    "Return the run's snapshots at one step that contain attention; raise an error if there are none"
+    "Return the snapshots at `step` that contain attention between tokens; raise an error if there are none"
     found = [s for s in run.snapshots(step=step) if 'attention' in s.arrays and len(s.tokens)]
     if not found: raise ValueError(f'head_statistics: {run.path.name} has no attention between tokens at step {step}')
     return found

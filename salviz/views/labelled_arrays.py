@@ -141,7 +141,7 @@ def labelled_arrays(
 ) -> dict: # the arguments `data_vars`, `coords` and `attrs` of `xarray.Dataset`
     """Return the recorded arrays and losses of `run`, padded with NaN, with axis names and coordinates
 
-    If all arrays are chosen, the result includes head statistics of training batches, such as `batch_entropy`."""
+    If `arrays` is None, the result includes head statistics of training batches, such as `batch_entropy`."""
     snapshots = _selected(run, steps, probe)
     recorded = list(dict.fromkeys(name for s in snapshots.values() for name in s.arrays))
     names = recorded if arrays is None else [arrays] if isinstance(arrays, str) else list(arrays)

@@ -74,9 +74,9 @@ def _on_units(values, units, how='map'):
 
 # %% ../../nbs/10_views/02_maps.ipynb #011
 def _on_patterns(snapshot, layers):
-    """Return the fraction of attention from words that goes to words on each head's pattern, [layers, heads]
+    """Return the mean fraction of a word's attention that goes to words on the head's pattern, [layers, heads]
 
-    It is averaged over the rows that the pattern guides, and 0 in layers without recorded attention or patterns."""
+    The mean is over the words that the pattern guides. It is 0 in layers without recorded attention or patterns."""
     words, observed, at = word_tokens(snapshot), *(snapshot.layers.get(k, []) for k in ('attention', 'pattern_target'))
     out = np.zeros_like(word_fractions(snapshot, layers))
     for i, layer in enumerate(layers):
@@ -89,7 +89,7 @@ def _on_patterns(snapshot, layers):
 
 # %% ../../nbs/10_views/02_maps.ipynb #011b
 def _contrasts(snapshot, layers):
-    "Return the range (largest − smallest) of attention between words in a row, averaged over rows, [layers, heads]"
+    "Return the range (largest − smallest) of each row's attention between words, averaged over rows, [layers, heads]"
     words, observed = word_tokens(snapshot), snapshot.layers['attention']
     def contrast(A):
         part = between_words(A, words)
@@ -218,7 +218,7 @@ def chosen_map(
     view='chosen_map', # name of the view, for errors
     mean_of=None,    # (layer, head) pairs to average, instead of layer and head
 ) -> Map:
-    "Return one recorded map of `snapshot` [query, key] with its description"
+    "Return one map [query, key] of `snapshot` with its description"
     name = _evidence(view, what)
     maps, = arrays_of(snapshot, view, name)
     if mean_of is not None:
@@ -488,7 +488,7 @@ def _pooled_row(snapshot, units, values):
 
 # %% ../../nbs/10_views/02_maps.ipynb #029b
 def _tied_words(attribution, tied, name) -> tuple: # of notes
-    "Describe the `tied` rows, which have no ranks, and the reason if all their attributions are 0"
+    "Describe the `tied` rows, which have no ranks, and why their values tie"
     if tied is None or not tied.any(): return ()
     none = (np.nan_to_num(attribution[tied]) == 0).all()
     rows = f'{tied.sum()} of {len(tied)} rows'
@@ -620,9 +620,10 @@ def compared(
     names:Names|None=None,                      # names of the two sides; None: the differing parts (method, seed, step)
     mean_of:Sequence[tuple]|None=None,          # as in `attention_map`
 ) -> Compared:
-    "Return the same map in two runs or at two steps, and the difference from A to B"
+    "Return the same map in two runs or at two steps, A and B, and the difference B − A"
     name, sides = 'compared', (snapshot_a, snapshot_b)
     _same_tokens(name, sides)
+    names = check_names(name, names, 2, 'sides')
     b, units = chosen_map(snapshot_b, layer, head, what, name, mean_of), _units_of(snapshot_b, words, special)
     place = dict(mean_of=mean_of)
     if mean_of is None: place = dict(layer=b.layer, head=b.head)
@@ -636,13 +637,13 @@ def compared(
     moved, moved_words = np.nan, f'largest change: {np.nanmax(np.abs(difference)):.2g}'
     if what == 'attention': moved = float(np.nanmean(np.nansum(np.abs(difference), -1)/2))
     if np.isfinite(moved): moved_words = f'on average, {moved:.0%} of a row’s attention moves to other keys'
-    gradients = 'Attributions are gradients: their size depends on the model on each side.'
+    sizes = 'The size of attributions depends on the model on each side: compare patterns, not sizes.'
     return Compared(
         title=', '.join([*shared, b.where]), subtitle=moved_words,
         caption=' '.join([f'{unit.capitalize()} of {b.where}: (a) A is {distinct[0]}, (b) B is {distinct[1]}, and (c) '
                           f'B − A (orange: more in B; blue: less); {moved_words}. {axes_meaning}',
                           *filter(None, [b.choice.replace('shown:', 'shown, chosen in B:')]), *units.notes]
-                         + [gradients]*(what == 'attribution')),
+                         + [sizes]*(what == 'attribution')),
         values=fixed([first, second, difference]),
         names=tuple(f'{side}: {o}' if o != side else o for side, o in zip('AB', distinct)) + ('B − A',),
         kinds=(kind, kind, 'signed'), limits=(limit, limit, robust_limit(difference, .98)),
@@ -864,7 +865,7 @@ def coloured_sentences(
     if snapshots: shared, distinct = _distinctions(snapshots)
     if len(snapshots) == len(sources):
         headings = [f'{name}{class_words(s)}'.strip() or None for name, s in zip(distinct, snapshots)]
-    check_names(name, names, len(sources))
+    names = check_names(name, names, len(sources))
     labels, special, values, pieces, units = zip(*sentences)
     values = np.concatenate(values)
     limit, unit = float(limit or robust_limit(values, 1.)), unit or units[0]
@@ -959,7 +960,7 @@ def masked_pairs(
 
     Colours show the saliency that ranks words in saliency guided training."""
     snapshots = listed_sources('masked_pairs', snapshots, 'snapshots of saliency guided training')
-    check_names('masked_pairs', names, len(snapshots))
+    names = check_names('masked_pairs', names, len(snapshots))
     views = [masked_sentence(s) for s in snapshots]
     shared, distinct = _distinctions(snapshots)
     def joined(name): return tuple(cut_name(part) for v in views for part in getattr(v, name))
@@ -1045,7 +1046,8 @@ def patch_attention(
     grid, = infos_of(snapshot, name, 'patches')
     layers, heads = as_list(layer), as_list(head)
     if not layers or not heads:
-        raise ValueError(f'{name}: layer and head must not be empty lists; pass at least one number each, or omit them')
+        raise ValueError(f'{name}: layer and head must not be empty lists; '
+                         'pass at least one number for each, or omit them')
     places = list(dict.fromkeys((None if h == 'rollout' and len(heads) > 1 else l, h) for l in layers for h in heads))
     chosen = [chosen_map(snapshot, l, h, 'attention', name, mean_of) for l, h in places]
     queries = _queries_of(name, patch, grid)

@@ -90,6 +90,7 @@ def _of_snapshots(snapshots, names):
 
     Return the modality, the items {item: (name, input)}, the columns {(training, method): {item: map}}, and the
     (item, column) pairs with wrong predictions."""
+    names = check_names('saliency_grid', names, len(snapshots), 'snapshots')
     inputs, items, columns, wrong = [_input_of(s) for s in snapshots], {}, {}, set()
     if len(kinds := list(dict.fromkeys(kind for kind, _, _ in inputs))) > 1:
         raise ValueError(f'saliency_grid: expected inputs of one kind, got {listed(kinds)}')
@@ -122,14 +123,14 @@ def _as_input(x, modality):
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-7sb
 def _of_arrays(source, inputs, modality, names):
-    "Collect the contents of a grid from {training: {method: maps}} in the format of `_of_snapshots`"
+    "Convert {training: {method: maps}} to the contents of a grid, in the format that `_of_snapshots` returns"
     if not all(isinstance(by, dict) and by for by in source.values()) or inputs is None:
         raise ValueError('saliency_grid: expected {training: {saliency method: [a map for each input]}} and inputs= '
                          '(images, series or lists of words)')
     check_choice('saliency_grid: modality', modality, ('image', 'series', 'text'))
     shown = [_as_input(x, modality) for x in inputs]
-    called = names or [f'input {i + 1}' for i in range(len(shown))]
-    check_names('saliency_grid', called, len(shown), 'inputs')
+    called = check_names('saliency_grid', names, len(shown), 'inputs')
+    if called is None: called = [f'input {i + 1}' for i in range(len(shown))]
     columns = {}
     for training, by in source.items():
         for method, maps in by.items():

@@ -240,12 +240,12 @@ def distribution(
     settings:Names|None=None, # columns over which values vary, for the caption; None: described as settings and seeds
 ) -> Boxes:
     "Return the distribution of a metric over all settings and seeds, as a box with points for each level of `rows`"
-    columns = as_list(rows)
-    checked = checked_frame(frame, 'distribution', [*columns, *(settings or ())], value)
+    columns, varied = as_list(rows), as_list(settings or ())
+    checked = checked_frame(frame, 'distribution', [*columns, *varied], value)
     def name_of(row): return ', '.join(methods_words(str(k)) for k in row)
     names = [name_of(row) for row in checked[columns].itertuples(index=False)]
     boxes = gradient_boxes(checked.assign(**{'box of': names}), value, 'box of', whiskers, False, label)
-    words = {k: f'values of {plain_series_name(k)}' for k in settings or ()}
+    words = {k: f'values of {plain_series_name(k)}' for k in varied}
     if 'seed' in words: words['seed'] = 'seeds'
     counts = [f'{checked[k].nunique()} {word}' for k, word in words.items()]
     over = f'over {listed(counts) or "settings and seeds"}'

@@ -24,7 +24,7 @@ class DomainShift(Chart):
 
 # %% ../../nbs/10_views/09_shift.ipynb #vs-006
 def _points(table, x, y, confidence) -> pd.DataFrame:
-    "Return the mean and the interval of both metrics for each method"
+    "Return the mean and the interval of the metrics `x` and `y` for each method"
     rows = []
     for name, group in table.groupby('method', sort=False):
         row = dict(name=str(name), seeds=len(group))

@@ -152,7 +152,7 @@ def test_the_comparison_is_b_minus_a_on_one_scale_and_says_how_much_moved():
     assert view.limits[0] == view.limits[1] == max(A.max(), B.max())
     assert view.moved == pytest.approx(np.mean([sum(max(B[q, k] - A[q, k], 0) for k in range(10)) for q in range(10)]))
     assert np.isnan(compared(a, b, 1, 2, 'attribution').moved)
-    assert 'Attributions are gradients' in compared(a, b, 1, 2, 'attribution').caption
+    assert 'compare patterns, not sizes' in compared(a, b, 1, 2, 'attribution').caption
 
 
 def test_steps_share_one_scale_and_too_many_are_thinned_visibly(tmp_path):
@@ -262,6 +262,7 @@ def test_several_views_can_share_their_scales():
     (lambda s: triptych(s, beside='gradient'), "beside must be 'attribution', 'saliency' or None, got 'gradient'"),
     (lambda s: compared(s, invent(9)),
      r'compared: the tokens of step 120, probe 3 \(9 tokens\) differ from those of step 120, probe 3 \(8 tokens\)'),
+    (lambda s: compared(s, s, names='ab'), 'names must contain one name for each of 2 sides, got 1'),
     (lambda s: evolution([]), 'evolution: no snapshots to show'),
     (lambda s: head_grid(s, scale='row'), "head_grid: scale must be 'shared' or 'own', got 'row'"),
     (lambda s: head_grid(s, layers=[]),
