@@ -45,7 +45,7 @@ def discard_candidates(
     p:float,                  # fraction of each row that may be dropped
     region='high',            # 'high' attributions, 'low' ones (eq. 6 for -B), or 'low_released' (authors' code)
 ) -> torch.Tensor: # bool [..., query, key]
-    """Return the candidate discard region (eq. 6): the fraction `p` of each row with the highest `attribution`
+    """Return the candidate discard region (eq. 6): the keys with the highest `attribution`, a fraction `p` of each row
 
     Only `allowed` keys count in each row. With `region='low'` or `'low_released'`, the positions with the lowest
     attribution are candidates."""
@@ -96,9 +96,9 @@ class ADDropVariant(Variant):
     """Further options of AD-DROP; the preset 'paper' uses the defaults, and 'released' follows the authors' code
 
     The released code also does some things that no option reproduces. It pools the scores of tagging and translation
-    over the batch, including padded target positions. On STS-B, it drops the lowest attention with AA. It lets rows
-    that lose every key attend to padding. After IGA, it leaves the model in eval mode. It computes the size of the
-    region in float32."""
+    over the batch, including padded target positions. With AA on STS-B, it drops the positions with the lowest
+    attention. It lets rows that lose every key attend to padding. After IGA, it leaves the model in eval mode. It
+    computes the size of the region in float32."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(after_dropout=True, pseudo_label='each_step',
                                                           random_form='positions'))
     limits:ClassVar[dict] = dict(nodes=optional(is_count, 'None (each step)'))
@@ -192,7 +192,7 @@ class _Attributing(Method):
     ) -> tuple: # ({layer: [batch, heads, query, key]}, {layer: bool [batch, 1, query, key]})
         """Return the attribution in every selected layer, and masks of the keys that each query may attend to
 
-        With `attribution='random'`, random numbers replace the attribution, also at positions that are not allowed."""
+        With `attribution='random'`, random numbers replace the attribution, even at positions that are not allowed."""
         if self.attribution == 'random':
             allowed = attendable(model, batch, check_layers(model, self.layers))
             return {l: random_attribution(batch, head_count(model), progress.seed, progress.step, l)
@@ -218,7 +218,7 @@ class _Dropping(_Attributing):
 
     def drawn(self, batch:dict, heads:int, progress:'Progress',
               layer:int) -> torch.Tensor: # bool [batch, heads, query, key]
-        "Return a mask of the positions at which `drop_uniform` is below `q`"
+        "Return a mask of the positions whose random number from `drop_uniform` is below `q`"
         shape = heads, *_query_and_key(batch)
         return keyed_below(batch['example_id'], shape, self.q, progress.seed, progress.step, stream=layer)
 
@@ -452,7 +452,7 @@ def prior_method(
     rate=.3,       # fraction of each row that is dropped
     p=None,        # fraction of each row to sample from; None: `rate`, so that the whole region is dropped
     layers=0,      # see `ADDrop`
-    form='equal',  # 'equal': every strategy drops the same number of positions per row; 'released': authors' code
+    form='equal',  # 'equal': every strategy drops as many positions per row (if `p` > `rate`, on average); 'released'
 ) -> Method:
     "Return the method for one run of the experiment that compares dropping strategies (section 2.2)"
     for name, x, allowed in (('strategy', strategy, prior_strategies), ('form', form, _prior_forms)):

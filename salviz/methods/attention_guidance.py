@@ -455,7 +455,7 @@ class AttentionGuidanceVariant(Variant):
     With 'paper', the loss is reduced as in the authors' code, because the published weights only make sense with
     this reduction. The authors' code still differs from 'released' in four ways. Its patterns have rows and columns
     for padding. It treats each delimiter as a separate pattern, which you can write as 'delim:TOKEN' in `patterns`.
-    If a sentence does not contain the token of a pattern, its target consists of zeros. The code pools the
+    If a sentence lacks the token of a pattern, the target of this pattern is all zeros. The code pools the
     pre-training loss over the batch."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(
         boundary='zero', multiple='indicator', schedule='constant-then-linear', after_dropout=True))

@@ -111,7 +111,7 @@ def _answer(task, logits, batch):
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-031b
 def _logit_losses(task, student, teacher, batch, temperature) -> torch.Tensor: # [batch]
-    "Return the loss of each example between the logits `student` and `teacher`"
+    "Return each example's loss between the `student` and `teacher` logits"
     if isinstance(task, Regression):
         kind = torch.promote_types(student.dtype, torch.float32)
         return (student.to(kind) - teacher.to(kind)).squeeze(-1).square()
@@ -137,7 +137,7 @@ class _Observing(_Opening):
         return {l: tuple(range(head_count(model))) for l in check_layers(model, self.layers)}
 
     def observed(self, model:torch.nn.Module, of:Literal['student', 'teacher']='student') -> tuple:
-        "Return the layers whose attention is compared in `model`, which is the student or the teacher"
+        "Return the layers of `model` (the student or the teacher) whose attention is compared"
         if not self.of_attention: return ()
         if self.explanation == 'rollout': return check_layers(model)
         of_student = of == 'student' or self.teacher_layers is None
@@ -361,7 +361,7 @@ class _Preparing(_Checking):
                 f'no better than a constant prediction of the mean ({spread:.3g})')*(missed >= spread)
 
     def prepare(self, trainer:'MethodTrainer') -> None:
-        "Move the teacher to the student's device, check it, and cache its logits and explanations if possible"
+        "Move the teacher to the student's device, check its weights, and cache its logits and explanations if possible"
         teacher, task = self.loaded(trainer.model)[0], tasks[task_of(trainer.model)]
         teacher.to(device_of(trainer.model))
         now, before = weights_checksum(teacher), trainer.broadcast(trainer.run.state.get('distilled_from'))
@@ -379,8 +379,8 @@ class _Preparing(_Checking):
 class DistillationVariant(Variant):
     """Further options of distillation; the presets 'paper' and 'released' both use the defaults
 
-    Three features of the paper and its code are not available: GradCAM and B-cos networks as explanations, an explained
-    pass in train mode, and explanations that are computed beforehand and augmented with the image."""
+    Three features of the paper and its code are not available: explanations from GradCAM or B-cos networks,
+    explanations computed in train mode, and precomputed explanations that are augmented together with the image."""
     limits:ClassVar[dict] = dict(steps=is_count)
 
     # attention and rollout: 'pooled': the row that the head reads; 'first'; 'mean' of all rows

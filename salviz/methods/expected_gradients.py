@@ -29,7 +29,7 @@ def drawn_references(
     count:int,               # number of references for each example
     seed:int=0, step:int=0,
 ) -> tuple: # (int64 [count, batch]: places of the references in the batch, float32 [count, batch]: alpha)
-    "Draw references for each example from the rest of the batch, and an alpha from 0 to 1 for each reference"
+    "Draw references for each example from the rest of the batch, each with an interpolation factor alpha from 0 to 1"
     u, alpha = keyed_uniform(example_id, (2, count), seed, step, _stream).permute(1, 2, 0)
     size = len(example_id)
     return (torch.arange(size, device=u.device) + 1 + (u*max(1, size - 1)).long()) % size, alpha

@@ -198,7 +198,7 @@ def pattern_target(
     tokenizer=None,     # needed for functions only
     grid=None,          # `PatchGrid` of a model that reads images; `ids` to `tokenizer` are for texts only
 ) -> tuple: # (target [batch, tokens, tokens], 0 at pads; guided bool [batch])
-    "Return the pattern called `name` for every example in `batch`, and a mask of the examples to which it applies"
+    "Return the target of pattern `name` for each example in `batch`, and a mask of the examples to which it applies"
     if grid is not None: return _on_patches(name, batch, grid)
     real = batch['attention_mask'].bool()
     if callable(name): return _function_pattern(name, batch, tokenizer)

@@ -423,7 +423,7 @@ def check_explaining_attention(
     method:Method, # method to name in errors
     model, layers, heads, rows, # see `explaining_attention`
 ):
-    "Raise an error unless the attention of these `layers`, `heads` and `rows` of `model` can explain predictions"
+    "Raise an error unless attention in these `layers`, `heads` and `rows` can explain the predictions of `model`"
     try: check_observable(model)
     except ValueError as e:
         method.require(False, f"{e}; or train a saliency, such as explanation='input_x_gradient'")
@@ -521,7 +521,7 @@ class RationaleGuidedVariant(Variant):
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-052
 def _is_heads(x) -> bool:
-    "True if `x` is None or a non-empty list, tuple or range of integers"
+    "Return whether `x` is None or a non-empty list, tuple or range of integers"
     return x is None or isinstance(x, (list, tuple, range)) and len(x) > 0 and all(type(h) is int for h in x)
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-052b

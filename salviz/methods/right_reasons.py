@@ -57,7 +57,7 @@ class _OnRationales(Method):
         self.require(has, "requires rationales in the column 'rationale' of the training data; see load_rationales")
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return a plan with masks of the words inside and outside the rationale, which the method `terms` uses"
+        "Return a plan that contains masks of the words inside and outside the rationale, for use in `terms`"
         inside, outside = rationale_sides(batch)
         return Plan(targets=dict(model=model, inside=inside, outside=outside),
                     evidence=dict(rationale_target=inside.float()),
@@ -88,7 +88,7 @@ def energy_loss(
     inside:torch.Tensor,  # bool [batch, n]: tokens of the rationale
     outside:torch.Tensor, # bool [batch, n]: the other tokens that count
 ) -> torch.Tensor: # [batch], from 0 (all positive attribution is inside) to 1
-    "Return 1 minus the fraction of the positive attribution inside the rationale (Rao et al. 2023)"
+    "Return 1 minus the fraction of the positive attribution that lies inside the rationale (Rao et al. 2023)"
     positive = values.clamp(min=0)
     energy = torch.where(inside, positive, 0.).sum(-1)
     total = energy + torch.where(outside, positive, 0.).sum(-1)

@@ -32,7 +32,7 @@ def drawn_partners(
     alpha:float=.2,          # α of the Beta distribution
     seed:int=0, step:int=0,
 ) -> tuple: # (int64 [batch]: places of the partners in the batch, float32 [batch]: λ)
-    "Draw a partner with the same label for each example, if possible from another domain, and a mixing weight λ"
+    "For each example, draw a mixing weight λ and a partner with the same label, if possible from another domain"
     u, v = keyed_uniform(example_id, (2,), seed, step, 0x32000000).T
     domains = torch.tensor(np.unique([str(x) for x in domains], return_inverse=True)[1], device=u.device)
     fits = (labels[:, None] == labels) & ~torch.eye(len(labels), dtype=torch.bool, device=u.device)

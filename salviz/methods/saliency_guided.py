@@ -179,7 +179,9 @@ def default_saliency(
     model,
     batch:dict, # a few examples of the model's inputs
 ) -> str: # a method of `input_saliency`
-    "Return 'gradient', as in the paper, or 'gradient_norm' for text models that normalise token embeddings"
+    """Return 'gradient', as in the paper, or 'gradient_norm' for text models with LayerNorm or RMSNorm modules
+
+    A text model for which 'gradient' raises a `ValueError`, because the sum vanishes, also gets 'gradient_norm'."""
     if what_is_read(batch) != 'input_ids': return 'gradient'
     if any(re.search('LayerNorm|RMSNorm', type(m).__name__) for m in model.modules()): return 'gradient_norm'
     try: input_saliency(model, batch, 'gradient')
@@ -219,7 +221,7 @@ def _maskable_words(batch:dict) -> torch.Tensor: # int64 [batch, tokens], -1 whe
 class SaliencyGuidedVariant(Variant):
     """Further options of saliency guided training; the preset 'paper' uses the defaults
 
-    'released' follows the digits branch of the authors' training loop. 'released_colour' follows its branch for colour
+    'released' follows the digits branch of the authors' training loop. 'released_colour' follows the branch for colour
     images, which has the same options as 'paper'. The loop does not support texts or series. Two details of the loop
     are not available as options: without noise, the digits branch fills with the value of the batch's first pixel, and
     the colour branch masks at least one pixel."""
@@ -323,7 +325,7 @@ def _pass_saliency(
     batch:dict,
     method:str,    # 'gradient', 'input_x_gradient', or for text 'gradient_norm' or 'gradient_abs'
     target,        # 'predicted' (by this pass), or int64 [batch]
-    score='logit', # score of the target class, see `class_scores`
+    score='logit', # score of the target class, see `_class_scores`
 ) -> torch.Tensor: # tokens [batch, n], pixels [batch, height, width] or series [batch, time, features]
     "Return the saliency from the graph of a forward pass; the graph is retained for the loss"
     x, name = outputs.salviz_input, what_is_read(batch)
@@ -356,7 +358,7 @@ class _Explaining(_Masking):
         return labels
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return a plan with a pass over the masked `batch`, computed after the main pass if `passes='reuse'`"
+        "Return a plan with a pass over a masked copy of `batch`, which is made after the main pass if `passes='reuse'`"
         target, method, plan = self.question(model, batch), self.saliency_for(model, batch), Plan()
         score = score_by(model, self.variant.score)
         if tasks[task_of(model)].several: plan.targets['divergence'] = consistency_loss_per_class

@@ -269,10 +269,9 @@ def query_rows(
     model,
     batch:dict, # batch, with labels if `model` makes a prediction at every token
 ) -> torch.Tensor: # int64 [batch]
-    """Return the query row of each example that is compared with the explanation
+    """For each example, return the query row whose attention is compared with the explanation
 
-    It is the row that predicts the class or score of the text, the tag of a random word, or the first token of the
-    answer."""
+    The row predicts the class or score of the text, the tag of a random word, or the first token of the answer."""
     task = tasks[task_of(model)]
     if not task.per_token: return pooled_rows(model, batch)
     has_label = batch['labels'] != -100
@@ -414,7 +413,7 @@ def _check_explanations(arrays:dict, file):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050b
 def _load_explanations(run, name:str) -> dict: # arrays
-    "Load partial or complete explanations from the arrays `name`; raise an error if they are missing or damaged"
+    "Load partial or complete explanations from the arrays called `name`; raise an error if they are missing or damaged"
     file = run.path/'arrays'/f'{name}.safetensors'
     try: arrays = run.load_arrays(name)
     except KeyError: raise ValueError(f'{file} is missing') from None
@@ -430,7 +429,7 @@ def _remove_parts(run, name:str):
     for p in parts_of(run, name): p.unlink()
 
 def _maker_of(run, name:str): # None without a readable part
-    "Return the checksum of the explaining model from the first readable part of the arrays `name`"
+    "Return the checksum of the explaining model from the first readable part of the arrays called `name`"
     for p in parts_of(run, name):
         try: return _load_explanations(run, p.stem)['weights'].item()
         except (ValueError, KeyError): pass # `_Unfinished` issues a warning
@@ -489,7 +488,7 @@ class _Unfinished:
 
     @property
     def seconds(self) -> float:
-        "Computing time in seconds, excluding work that was lost when a process was killed"
+        "Return the computing time in seconds, excluding work that was lost when a process was killed"
         return sum(part['seconds'].item() for part in self.parts) + time.perf_counter() - self.since
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050ac
@@ -776,7 +775,7 @@ class _Explaining(_Teaching):
         return dict(train=trainer.encoded['train'], probes=trainer.probe_set, **more)
 
     def _begun(self, name, teacher, trainer, splits) -> tuple: # (`_Unfinished`, content of all examples by id)
-        "Return the explanations of `splits` that earlier processes have written, and a hash of each example"
+        "Return the explanations that earlier processes wrote for `splits`, and a hash of each example"
         unfinished = _Unfinished(trainer.run, name, _checksum(teacher), self._question(trainer.tokenizer))
         content, ids = {}, []
         for examples in splits:
@@ -1113,7 +1112,7 @@ class SalLM(_Checking):
         "Raise an error if `saliency` is invalid or if arguments contradict each other"
         names, is_function = registered_attributions('input_ids'), callable(self.saliency)
         self.require(is_function or is_attribution(self.saliency, 'input_ids'),
-                     f"saliency must be one of {', '.join(map(repr, names))}, an attribution of Captum such as "
+                     f"saliency must be one of {', '.join(map(repr, names))}, a Captum attribution such as "
                      f"'captum.Lime', or a function of (model, batch, classes), got {self.saliency!r}")
         alone = is_function and self.variant.start == 'pretrained' and self.variant.refresh is None
         self.require(self.teacher is not False or alone, 'teacher=False requires a function as saliency, '
@@ -1125,7 +1124,7 @@ class SalLM(_Checking):
     def arguments(self) -> dict: return {**super().arguments(), 'explanations': self.source}
 
     def completed(self, args:dict) -> dict:
-        "Return `args` with current names and defaults; the released loss of version 0.1 was not normalised"
+        "Return recorded `args` with current names and defaults; mark version 0.1's 'released' loss as not normalised"
         if args.get('loss') == 'released' and 'padded_to' not in args:
             args = {**args, 'loss': 'released, not normalised'}
         return super().completed(recorded_settings('SalLM', args))
