@@ -277,7 +277,7 @@ def test_a_class_is_merged_in_the_page_by_keyboard_and_by_files(browser, tmp_pat
     page = opened(browser, path, accept_downloads=True)
     files = sorted(str(p) for p in tmp_path.glob('marks-*.json'))
     page.locator('input[type=file]').set_input_files(files)
-    page.locator('[role=status]:has-text("26 students count")').wait_for() # files are read one after the other
+    page.locator('[role=status]:has-text("the marks of 26 students")').wait_for() # files are read one after the other
     marks = class_marks(files, of)
     body = page.locator('main').inner_text()
     for text in ('marks-cut.json: is not JSON', 'marks-too-many.json: sentence 1 has 12 marks',

@@ -289,7 +289,7 @@ def test_a_student_plays_lesson_7(browser, tmp_path, width, scheme):
     for region in ('high', 'low', 'random'):
         p.select_option('.sv-intervene label:has-text("Drop") select', region)
         answers.append(answer())
-    p.click('.sv-intervene button:has-text("New draw")') # the text of the lesson also contains these words
+    p.click('.sv-intervene button:has-text("Draw again")') # the text of the lesson also contains these words
     answers.append(answer())
     assert len({*answers}) == 4
     assert 'random positions are dropped' in p.inner_text('.sv-intervene-statement')

@@ -103,7 +103,7 @@ def test_the_truth_of_an_array_of_heads_is_its_five_best_without_nan():
     (lambda: slope(.5, same=-1), 'near and same must not be negative'),
     (lambda: truth_of(number(0, 1), (.5, .2)), 'an interval needs low <= high'),
     (lambda: truth_of(words('so and so'), ['so']), 'occurs 2 times, at the indices 0, 2; pass one of them'),
-    (lambda: Predict('1.x', 'Which?', 'words'), '`kind` must be a result of words, head'),
+    (lambda: Predict('1.x', 'Which?', 'words'), '`kind` must be created with words, head'),
     (lambda: Predict('', 'Which?', words(film)), '`name` must be a non-empty string'),
     (lambda: Predict('1.x', 'Which?', words(film), truth='best'), "'best' is not one of"),
     (lambda: Reveal('1.x'), '`content` is missing'),

@@ -81,7 +81,8 @@ def test_first_answers_then_those_after_discussion_then_the_truth_each_on_a_key(
     assert screen.inner_text('.vt-truth') == ''
     screen.keyboard.press('PageDown')
     assert stage(screen) == 'truth' and rows(screen)[1] == ['positive', ['true'], ['4', '9']]
-    assert screen.inner_text('.vt-truth') == 'True: positive. Mean score: .33 at first, .75 after discussion.'
+    printed = screen.inner_text('.vt-truth')
+    assert printed == 'Correct answer: positive. Mean score: .33 at first, .75 after discussion.'
     screen.keyboard.press('ArrowLeft')
     assert stage(screen) == 'answers after discussion' and screen.inner_text('.vt-truth') == ''
     screen.keyboard.press('Escape')
@@ -114,13 +115,14 @@ def test_every_kind_of_question_has_its_rows_and_its_truth(screen):
         screen.keyboard.press('Escape')
         return seen, printed
     seen, printed = after('1.word', 3)
-    assert seen['never'] == (['true'], ['7', '12']) and seen['not'] == ([], ['5', '0']) and 'True: never.' in printed
+    assert seen['never'] == (['true'], ['7', '12']) and seen['not'] == ([], ['5', '0'])
+    assert 'Correct answer: never.' in printed
     seen, printed = after('2.order', 3)
     assert seen['occlusion'] == (['correct position 1'], ['2', '1'])
     assert seen['rollout'][0] == ['correct position 2 to 3']
     seen, printed = after('4.after', 3)
     assert seen['.6 to .7'][0] == ['true'] and seen['.2 to .3'] == (['before'], ['3', '0'])
-    assert 'True: .2 → .6' in printed
+    assert 'Correct answer: .2 → .6' in printed
     seen, printed = after('8.head', 0)
     assert seen == {}
     seen, printed = after('8.head', 3)

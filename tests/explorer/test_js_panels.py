@@ -249,7 +249,7 @@ def test_which_of_equal_words_is_masked_means_nothing(page, ranking, values, los
                 is_masked=np.isin(np.arange(6), lost), method_saliency=np.array(values))
     show(page, [s], panels=['sentence'])
     label = text(page, '.sv-sentence')
-    assert f'{len(lost)} of 4 words, those with the lowest saliency, are replaced' in label
+    assert f'the words with the lowest saliency ({len(lost)} of 4) are replaced' in label
     assert ('Ties: ' in label) == bool(tied)
     if tied: assert f'{tied} words tie at the threshold; which of them are replaced is arbitrary' in label
     caption = masked_sentence(s).caption

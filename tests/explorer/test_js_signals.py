@@ -152,7 +152,7 @@ def test_a_saliency_that_ranks_by_another_class_has_a_separate_map(page):
     assert 'raising the value raises the class’s score where the colour is orange' in text(page, '.sv-words')
     same.info['methods']['SaliencyGuided'] |= dict(unit='patch', ranking='magnitude')
     show(page, [same], panels=['signal'])
-    assert 'those of the patches with the lowest sum of absolute values of saliency.' in text(page, '.sv-words')
+    assert 'those in the patches with the lowest summed absolute saliency.' in text(page, '.sv-words')
 
 def test_the_distribution_is_that_of_the_first_step_and_of_the_step_in_view(page):
     steps = [invented.series(s, time=30, features=5) for s in (0, 20, 40)]

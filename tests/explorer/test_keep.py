@@ -231,7 +231,7 @@ def test_a_banner_names_the_what_if_settings(page, run):
     kept_page(page, run, whatIf=dict(p=.5, q=.2))
     banner = page.locator('.sv-banner')
     assert banner.is_visible()
-    assert 'What-if settings: p 0.5, q 0.2. The result is recomputed, not recorded.' in banner.inner_text()
+    assert 'What-if settings: p = 0.5, q = 0.2. The result is recomputed, not recorded.' in banner.inner_text()
     drawn = page.evaluate('() => document.querySelector(".sv-map canvas").toDataURL()')
     banner.get_by_role('button').click(); settled(page)
     assert not banner.is_visible() and page.evaluate('() => app.state.whatIf') is None

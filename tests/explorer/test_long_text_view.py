@@ -176,7 +176,7 @@ def test_a_continuation_that_is_not_possible_is_reported():
     model = causal('llama')
     with pytest.raises(ValueError, match='BertModel cannot generate text; use a causal language model'):
         explained_text(makers['bert']().eval(), words(), text(30), generate=2)
-    limited = 'at most 45 are allowed, including generated ones, so at most 5 can be generated; .* a larger max_length'
+    limited = r'so at most 5 can be generated \(limit: 45 in total\); .* a larger max_length'
     for tokenizer, most in ((words(45), None), (words(), 45)):
         with pytest.raises(ValueError, match=limited):
             explained_text(model, tokenizer, text(40), max_length=most, generate=6)

@@ -122,7 +122,7 @@ def test_an_intervention_is_chosen_by_mouse_and_keyboard(browser, tiny_bert, tin
     p.evaluate("() => salviz.state.set({entry: {kind: 'head', layer: 1, head: 0}})")
     p.select_option('.sv-intervene label:has-text("in view") select', 'saliency')
     p.select_option('.sv-intervene label:has-text("Drop") select', 'high')
-    p.click('text=New draw')
+    p.click('text=Draw again')
     answered(p)
     change = dict(maps={(1, 0): 'saliency'}, region='high', seed=1)
     assert probabilities(p) == pytest.approx(check(**change), abs=6e-4)

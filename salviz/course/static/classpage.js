@@ -132,7 +132,7 @@ class ClassPage {
   draw(first = '') {
     const m = this.merged(), n = m.sheets.length, marked = n || this.without.length;
     const students = count => `${count} student${count === 1 ? '' : 's'}`, found = [];
-    if (marked || !m.voters) found.push(`The marks of ${students(n)} count.`);
+    if (marked || !m.voters) found.push(`Counted: the marks of ${students(n)}.`);
     if (m.voters) found.push(`${students(m.voters)} answered questions.`);
     setText(this.message, first + found.join(' '));
     if (!this.handed.length && !m.broken.length) { this.results.replaceChildren(); return; }
@@ -174,9 +174,9 @@ class ClassPage {
       + `${classPoint(alpha.high)})`;
     const whole = sheets.filter(sheet => sheet.marks.every(flags => flags !== null)).length;
     const parts = [elementOf('p', '', "Krippendorff's alpha ", elementOf('strong', '', value), sampled,
-      '. 1 means perfect agreement, 0 means agreement by chance.'),
-    elementOf('p', '', `Sheets with all ${this.set.spans.length} sentences: ${whole} of ${sheets.length}. Of the `
-      + 'others, only the finished sentences count.')];
+      '. A value of 1 means perfect agreement; 0 means agreement by chance.'),
+    elementOf('p', '', `Sheets with all ${this.set.spans.length} sentences: ${whole} of ${sheets.length}. In `
+      + 'incomplete sheets, only the finished sentences count.')];
     return elementOf('section', '', elementOf('h2', '', 'Agreement'), ...parts);
   }
 
@@ -184,8 +184,8 @@ class ClassPage {
     const name = sheet => sheet.source || sheet.nickname;
     const lists = {
       'Could not be read': broken.map(({source, reason}) => `${source || 'the pasted text'}: ${reason}`),
-      'Duplicates': doubled.map(({better, other, reason}) =>
-        `${reason}; ${name(better)} counts, ${name(other)} does not`),
+      'Duplicates': doubled.map(({better, other, reason}) => `${reason}; ` + (name(better) === name(other)
+        ? 'only one of them counts' : `${name(better)} counts, but ${name(other)} does not`)),
       'Unlike the others (still counted)': outliers.map(({nickname, reason}) => `${nickname}: ${reason}`)};
     return Object.entries(lists).filter(([, lines]) => lines.length).map(([title, lines]) => elementOf('section', '',
       elementOf('h2', '', title), elementOf('ul', '', ...lines.map(line => elementOf('li', '', line)))));
@@ -286,7 +286,7 @@ class ClassPage {
       forget.dataset.sure = 'yes';
       setText(forget, 'Press again to delete everything');
     });
-    const holds = 'marks.jsonl contains the text, label, votes and majority of each sentence, but no names.';
+    const holds = 'For each sentence, marks.jsonl contains the text, label, votes and majority, but no names.';
     return elementOf('section', '', elementOf('h2', '', 'Export'), elementOf('p', '', holds),
       elementOf('div', 'sv-marks-moves', download, forget));
   }

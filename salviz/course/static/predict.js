@@ -148,8 +148,9 @@ export class CoursePredict {
     if (entry.state === 'revealed' && this.about.hasTruth && !outcome)
       return 'Waiting for the answer. If it does not appear, the kernel has stopped: run the cell again.';
     if (outcome?.error) return outcome.error;
-    if (entry.skipped) return 'You showed the answer without answering, so this prediction is recorded as skipped.';
-    if (entry.state === 'committed' || entry.state === 'discussed') return 'Saved. You can no longer change it.';
+    if (entry.skipped) return 'You revealed the answer without a prediction, so this question is recorded as skipped.';
+    if (entry.state === 'committed' || entry.state === 'discussed')
+      return 'Saved. You can no longer change this answer.';
     return '';
   }
 

@@ -11,7 +11,7 @@ export class CourseReveal {
     this.wait = elementOf('p', 'cr-wait', 'Shown after you commit ', this.list, '.');
     this.shows = courseButton('Show', () => this.open(), 'cr-main');
     this.anyway = courseButton('Show anyway', () => this.open());
-    this.anyway.title = 'Unanswered predictions are recorded as skipped';
+    this.anyway.title = 'Questions without an answer are recorded as skipped';
     this.buttons = elementOf('div', 'cr-buttons', this.shows, this.anyway);
     this.note = elementOf('p', 'sv-note cr-note');
     this.note.setAttribute('role', 'status');

@@ -113,7 +113,7 @@ export class TeachClassMarks {
         flags === null || Array.isArray(flags) && flags.length === this.texts[i].words.length);
       if (fits && marks.some(flags => flags?.some(Boolean))) this.use(marks, 'Your marks are the teacher.');
       else setText(this.message, 'No marks from lesson 3 are stored in this browser.');
-    } catch { setText(this.message, 'This browser does not store the marks of lesson 3.'); }
+    } catch { setText(this.message, 'This browser does not store the marks from lesson 3.'); }
   }
 
   lock(on) { for (const part of this.el.querySelectorAll('button, textarea, input')) part.disabled = on; }

@@ -127,8 +127,8 @@ export class TeachWatch {
 
   accuracyNote(first, last) {
     const {lost, won, p} = teachAccuracy(first, last, this.labels);
-    if (lost + won === 0) return 'For new sentences, no answer changed from right to wrong or from wrong to right.';
-    const counts = `Of the answers to new sentences, ${lost} became wrong and ${won} became right.`;
+    if (lost + won === 0) return 'In new sentences, no answer changed from right to wrong or from wrong to right.';
+    const counts = `In new sentences, ${lost} answer${lost === 1 ? '' : 's'} became wrong and ${won} became right.`;
     if (p < .05) return `${counts} Chance alone rarely leads to so uneven a result (sign test, p = ${p.toFixed(3)}).`;
     return `${counts} Chance alone often leads to such a result, so do not call the model better or worse.`;
   }

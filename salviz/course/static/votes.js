@@ -134,5 +134,5 @@ function votesMean(about, values, truth) {
 export function votesTruth(about, {first, second}, truth) {
   const means = first.length ? ` Mean score: ${votesMean(about, first, truth)} at first, `
     + `${votesMean(about, second, truth)} after discussion.` : '';
-  return `True: ${courseTruthText(about, truth)}.${means}`;
+  return `Correct answer: ${courseTruthText(about, truth)}.${means}`;
 }

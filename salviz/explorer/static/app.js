@@ -113,7 +113,7 @@ function tabsBar(tabbed, state) {
 }
 
 const appWhatIfNames = {topShare: 'top fraction', binarised: 'binary target', maskedShare: 'mask fraction',
-  multiple: 'several matching tokens', first: 'if no unmasked word precedes it'};
+  multiple: 'value for several matching tokens', first: 'fallback if no unmasked word precedes it'};
 
 // A banner that is visible while what-if settings are active; its button ends them.
 function whatIfBanner({state}) {
@@ -123,7 +123,7 @@ function whatIfBanner({state}) {
   const update = () => {
     el.hidden = !state.whatIf;
     const settings = Object.entries(state.whatIf ?? {}).map(([name, value]) =>
-      `${appWhatIfNames[name] ?? name} ${typeof value === 'number' ? shortNumber(value) : value}`);
+      `${appWhatIfNames[name] ?? name} = ${typeof value === 'number' ? shortNumber(value) : value}`);
     setText(label, `What-if settings: ${settings.join(', ')}. The result is recomputed, not recorded.`);
   };
   return {el, update};

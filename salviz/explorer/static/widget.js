@@ -8,7 +8,7 @@ import {Store} from './state/store.js';
 import {watchTheme} from './lib/theme.js';
 
 const widgetSaveAfter = 400;
-const widgetElsewhere = 'Another view of this explorer sent a newer request; run this one again.';
+const widgetElsewhere = 'Another view of this explorer sent a newer request; send this request again.';
 // All pages that show the same widget receive the kernel's answers.
 const widgetName = Math.random().toString(36).slice(2);
 

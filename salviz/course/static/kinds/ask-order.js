@@ -59,7 +59,7 @@ class CourseOrderList {
       if (el !== holds) this.list.insertBefore(el, place < at ? holds : null);
       number.textContent = String(place + 1);
       handle.setAttribute('aria-label',
-        `${this.items[item]}, position ${place + 1} of ${this.items.length}; move it with alt and the arrow keys`);
+        `${this.items[item]}, position ${place + 1} of ${this.items.length}; move it with Alt and the arrow keys`);
     });
   }
 
@@ -151,7 +151,7 @@ function courseCompareOrder({items}, {first, second, truth, class: of}) {
   const el = elementOf('div', 'cr-columns', ...columns);
   const anyTied = el.querySelector('.cr-tied');
   return elementOf('div', '', el,
-    ...anyTied ? [elementOf('p', 'sv-note', '≈: this item overlaps with the one above, so the two are tied.')] : []);
+    ...anyTied ? [elementOf('p', 'sv-note', '≈: tied with the item above, because their intervals overlap.')] : []);
 }
 
 export const courseOrder = {

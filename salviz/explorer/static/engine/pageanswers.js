@@ -82,7 +82,7 @@ export class PageAnswers {
     const {network, header} = this, {region, maps, mask_fraction: masked, saliency: by} = completed(intervention),
       isRanked = masked || maps.some(([, , name]) => name === 'saliency');
     if (isRanked && (by === 'integrated_gradients' || !header.attributions[by]))
-      throw new Error(`In this page, an intervention cannot use the saliency ${by}; use input_x_gradient.`);
+      throw new Error(`On this page, an intervention cannot use saliency by ${by}; use input_x_gradient.`);
     const gradient = region || isRanked ? network.gradient(tape, probabilities.indexOf(Math.max(...probabilities)))
       : null;
     const saliency = isRanked ? reducedTo(by, gradient, words, read.tokens.length) : null;

@@ -309,7 +309,7 @@ export class TileView {
     const {awaited, problem} = this.meta, range = cell > 1 ? `of ${cell} x ${cell} ${of}` : `over a pair of ${of}`;
     const shows = one ? 'one weight per cell' : `each cell: ${this.pool} ${range}`;
     const kernel = this.isLive || this.cell() >= cell ? ''
-      : '; this page has no finer level, but a kernel can compute it';
+      : '; this page has no finer level, but a kernel can compute one';
     const waiting = missing ? `; computing ${missing} tile${missing > 1 ? 's' : ''}` : '';
     const written = problem ? `; the continuation failed: ${problem}` : awaited && this.isLive ?
       `; generating, at most ${awaited} token${awaited > 1 ? 's' : ''} left` : '';

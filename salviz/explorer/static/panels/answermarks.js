@@ -79,7 +79,7 @@ export function measureWords(marks, measures) {
   if (!measures) return 'No pixel of the image is marked.';
   if (!measures.total) return 'The map is 0 everywhere in the image, so nothing can be measured.';
   return `Inside ${countWords(marks.length, 'mark')}: energy ${percent(measures.energy)}, pointing game `
-    + `${shortNumber(measures.pointing)}. A uniform map scores ${percent(measures.area)} in both.`;
+    + `${shortNumber(measures.pointing)}. A uniform map scores ${percent(measures.area)} on both metrics.`;
 }
 
 // Draws marks above `canvas` and lets the user draw, move and remove them.

@@ -138,7 +138,7 @@ class Compare {
     const count = this.units.length,
       rows = this.units.map((_, r) => this.difference.subarray(r * count, (r + 1) * count));
     if (this.ctx.state.what === 'attribution')
-      return 'Attributions are gradients, so their sizes depend on the model: compare patterns, not sizes.';
+      return 'The size of attributions depends on the model: compare patterns, not sizes.';
     const moved = rows.map(row => row.reduce((sum, v) => sum + (Number.isFinite(v) ? Math.abs(v) : 0), 0) / 2);
     const most = moved.indexOf(Math.max(...moved));
     const mean = moved.reduce((a, b) => a + b, 0) / count;

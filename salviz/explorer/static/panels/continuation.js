@@ -140,7 +140,7 @@ class Continuation {
       + `${numberWords(probability[g], 2)}${instead ? `. Alternatives: ${instead}` : ''}.`);
     const by = attributionName(frame.info?.saliency_method);
     const what = `Saliency (${by ? `${by}, ` : ''}for the logit of ${quoted(tokens[g])} after ${quoted(before)}): `
-      + 'orange is evidence for the token, blue is evidence against it; the colours are scaled to this token. '
+      + 'orange is evidence for the token and blue is evidence against it; the colours are scaled to this token. '
       + 'Dashed: later tokens, which cannot influence it.';
     setText(this.legend, this.values ? what : frame.info?.awaited ?? 'No saliency was recorded.');
     if (this.speak) this.ctx.announce(this.about.textContent);

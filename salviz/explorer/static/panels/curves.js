@@ -509,7 +509,7 @@ function curveNote(curves, run, log) {
   const notes = [];
   if (run.cross_tuning) notes.push(`Shaded epochs use ${run.cross_tuning}; the others use plain fine-tuning.`);
   if (curves.some(isMeaned))
-    notes.push('Lines are moving averages; the faint lines show every step.');
+    notes.push('Faint lines show every step; the lines over them are moving averages.');
   if (log) notes.push('The losses differ widely, so their axis is logarithmic.');
   return notes.join(' ');
 }

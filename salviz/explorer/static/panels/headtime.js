@@ -13,7 +13,8 @@ const headNumbers = {
   entropy: {name: 'entropy', words: 'entropy of attention in nats', open: true},
   largest: {name: 'largest weight', words: 'largest weight of a query'},
   to_first: {name: 'attention to the first token', words: 'fraction of attention on the first token'},
-  to_special: {name: 'attention to special tokens', words: 'fraction of attention on later special tokens'},
+  to_special: {name: 'attention to special tokens',
+    words: 'fraction of attention on special tokens after the first token'},
   distance: {name: 'distance', words: 'mean distance to the attended token, in tokens', open: true},
   largest_logit: {name: 'largest logit', words: 'largest attention logit (score before the softmax)', open: true,
     over: 'maximum over all queries and keys'},
@@ -172,7 +173,7 @@ class HeadTime {
     return [item('dead', `dead (solid frame, D): ${rule} to the first token and special tokens.`),
       item('collapsed', `collapsed (dashed frame, C): ${rule} to one word.`),
       item('square', 'squares at the bottom: the recorded steps at which the head is marked.'),
-      item('step', `vertical line: the current step. ${found} On other texts, these heads may differ.`)];
+      item('step', `vertical line: the current step. ${found} On other texts, other heads may be marked.`)];
   }
 
   sign(name) {

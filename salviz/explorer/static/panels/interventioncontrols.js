@@ -30,7 +30,7 @@ export class InterventionControls {
     this.region = choiceOf(regionModes, region => this.set({region: region || null}));
     this.p = whatIfSlider('p', 100, p => this.set({p}));
     this.q = whatIfSlider('q', 100, q => this.set({q}));
-    this.draw = buttonOf('New draw', 'draw again from the region, with the next seed',
+    this.draw = buttonOf('Draw again', 'draw again from the region, with the next seed',
       () => this.set({seed: this.value.seed + 1}));
     this.mask = whatIfSlider('Mask fraction', 100, fraction => this.set({mask_fraction: fraction}));
     this.reset = buttonOf('Remove the intervention', 'use the unmodified model',
@@ -42,8 +42,8 @@ export class InterventionControls {
   body() {
     const part = (title, ...children) => elementOf('fieldset', 'sv-intervene-part',
       elementOf('legend', '', title), ...children);
-    this.lesson = elementOf('p', 'sv-note', 'Does the model need what it attends to? Cross it out: A is the '
-      + 'unchanged sentence, B the same sentence with the intervention. The weights of the model do not change.');
+    this.lesson = elementOf('p', 'sv-note', 'Cross out what the model attends to: does the prediction change? '
+      + 'A is the sentence without the intervention, B with it; the weights of the model do not change.');
     return elementOf('div', 'sv-group-body', this.lesson,
       part('Tokens', labelled('If a token is crossed out,', this.mode), this.tokens.el),
       part('Heads', elementOf('p', 'sv-note', 'The output of a head that is crossed out is 0.'), this.heads.el),

@@ -56,11 +56,13 @@ export function copyCount(words) {
   return {replaced: of.filter(w => w.replaced).length, of: of.length};
 }
 
+function replacesClosestToZero(frame) { return methodArgs(frame, 'SaliencyGuided').ranking === 'magnitude'; }
+
 // How many words tie at the highest saliency among the replaced ones, if kept words tie with them.
 function tiedAtBorder(words, frame) {
   const saliency = (evidenceOf(frame, 'method_saliency', 'SaliencyGuided') ?? frame.get('saliency'))?.values();
   if (!saliency) return 0;
-  const bySize = methodArgs(frame, 'SaliencyGuided').ranking === 'magnitude', sums = words.filter(w => !w.special)
+  const bySize = replacesClosestToZero(frame), sums = words.filter(w => !w.special)
     .map(({tokens, replaced}) => ({replaced, sum: tokens.reduce((sum, k) => sum + saliency[k], 0)}))
     .map(({replaced, sum}) => ({replaced, sum: bySize ? Math.abs(sum) : sum}));
   const border = Math.max(...sums.filter(w => w.replaced).map(w => w.sum)), equal = sums.filter(w => w.sum === border);
@@ -70,7 +72,8 @@ function tiedAtBorder(words, frame) {
 export function copySentence(words, frame) {
   const {replaced, of} = copyCount(words), tied = tiedAtBorder(words, frame);
   const ties = tied ? ` Ties: ${tied} words tie at the threshold; which of them are replaced is arbitrary.` : '';
-  return `${replaced} of ${of} words, those with the lowest saliency, are replaced by an unmasked neighbour.${ties}`;
+  const lowest = replacesClosestToZero(frame) ? 'saliency closest to zero' : 'the lowest saliency';
+  return `the words with ${lowest} (${replaced} of ${of}) are replaced by unmasked neighbours.${ties}`;
 }
 
 export function divergenceOf(frame) {

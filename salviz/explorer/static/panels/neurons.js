@@ -330,7 +330,7 @@ function neuronsCut(text) { return chipText(text, 12); }
 export const neuronsPanel = {
   name: 'neurons', title: 'Query × key', order: 45, tab: true, shows: 'maps', image: 'map',
   help: {says: [
-    'Query-key products of one head (rows: keys, columns: neurons); orange raises the score, blue lowers it.',
+    'Query-key products of one head (rows: keys, columns: neurons); orange raises the score and blue lowers it.',
     'They are computed now; the note below states whether the weights match those recorded at this step.'],
   keys: [['↑ ↓', 'move between keys'], ['← →', 'move between neurons'], ['Enter', 'choose the key']]},
   view: Neurons,

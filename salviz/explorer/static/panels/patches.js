@@ -268,7 +268,7 @@ class PatchesPanel {
     if (candidates) notes.push(`Of the ${row.length} keys of this query, ${are(total(candidates))} in the discard `
       + `region and ${are(total(discarded ?? []))} discarded (patches among them are crossed out).`);
     notes.push(...this.guidanceWords());
-    notes.push('Colours show the square root of attention, scaled to the largest patch of this query.');
+    notes.push('Colours show the square root of attention, scaled to the patch that this query attends to most.');
     if (this.over.checked) notes.push('The colours are blended with the image, so they look different from the scale.');
     return notes.join(' ');
   }

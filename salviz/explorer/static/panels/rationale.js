@@ -233,11 +233,13 @@ class Rationale {
     const {agreement: {k, n, isFlat, chosen}} = this.shown, {unit} = this, notes = [this.what()];
     if (!isFlat) notes.push('The colours are scaled to this sentence at this step.');
     notes.push(this.isSoft()
-      ? `Bar below a ${unit}: the fraction of annotators who marked it; filled bars (at least one half) `
-        + `count as marked (${k} of ${countWords(n, unit)}).`
+      ? `Bar below a ${unit}: the fraction of annotators who marked it; ${unit}s with a filled bar `
+        + `(at least one half) count as marked (${k} of ${n}).`
       : `Underlined: marked by the rationale (${k} of ${countWords(n, unit)}).`);
-    if (chosen) notes.push(`Framed: the ${k === 1 ? 'highest value' : `${k} highest values`} (${k} marked).`);
-    if (this.unit === 'word') notes.push('A word’s value is the sum over its pieces; it is marked if any piece is.');
+    if (chosen) notes.push(`Framed: the ${k === 1 ? 'highest value' : `${k} highest values`}, because `
+      + `${countWords(k, `${unit} is`, `${unit}s are`)} marked.`);
+    if (this.unit === 'word')
+      notes.push('A word’s value is the sum over its pieces; the word is marked if any of its pieces is.');
     return notes.join(' ');
   }
 

@@ -366,10 +366,10 @@ class SignalPanel {
       counts = `${masked} of ${shown.isMasked.length} cells are masked`;
     if (!methodNames(frame).includes('SaliencyGuided')) return `${counts}.`;
     const {ranking, score, unit} = methodArgs(frame, 'SaliencyGuided'), isSized = ranking === 'magnitude';
-    const patches = unit === 'patch' && `of the patches with the lowest sum${isSized ? ' of absolute values' : ''}`;
-    const low = patches || (isSized ? 'closest to zero' : 'lowest'), of = this.rankedClass();
+    const low = isSized ? 'closest to zero' : 'lowest', of = this.rankedClass();
     const name = shown.ranking ? 'ranking saliency' : 'saliency';
-    const which = `${counts}, those ${patches ? `${low} of ${name}` : `whose ${name} is ${low}`}`;
+    const patches = `in the patches with the lowest summed ${isSized ? 'absolute ' : ''}${name}`;
+    const which = `${counts}, those ${unit === 'patch' ? patches : `whose ${name} is ${low}`}`;
     if (!shown.ranking) return `${which}.`;
     const scored = score === 'log_probability' ? 'the log-probability of ' : '';
     const about = of ? ` (for ${scored}${quoted(of.name)}, ${of.gold ? 'the label' : 'the predicted class'})` : '';

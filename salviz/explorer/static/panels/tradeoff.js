@@ -226,7 +226,7 @@ export const tradeoffPanel = {
   fits: (frame, store) => Boolean(store.meta.front),
   absent: 'This explorer has no Pareto front; use Explorer(pareto(study)).',
   help: {says: [
-    'Each point is one value of the setting, averaged over seeds; bars are confidence intervals of the mean.',
+    'Each point is the mean over seeds for one value of the setting; bars are confidence intervals of this mean.',
     'Points below the staircase are dominated in both metrics; a hollow point may still be on the front.'],
   keys: [['← ↑ ↓ →', 'move between values'], ['Enter', 'open the run with this value']]},
   view: TradeOff,

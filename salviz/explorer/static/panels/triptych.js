@@ -270,7 +270,8 @@ export const triptychPanel = {
   name: 'triptych', title: 'Triptych', order: 30, tab: true, shows: 'maps', image: 'triptych',
   help: {says: [
     'Attention, an explanation of the same tokens and their signed difference; each has its scale below.',
-    'The difference compares ranks or fractions within a row; it does not show which of the two is correct.'],
+    'The difference compares ranks or fractions within a row; '
+      + 'it does not show whether attention or the explanation is correct.'],
   keys: [['← ↑ ↓ →', 'move between cells, in all three maps'], ['Enter', 'choose the row']]},
   view: Triptych,
 };

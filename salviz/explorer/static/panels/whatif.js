@@ -47,8 +47,8 @@ class WhatIfMask extends WhatIfGroup {
     const {of} = copyCount(this.recomputed), k = Math.floor(of * now.maskedShare + 1e-6);
     const lowest = now.ranking === 'signed' ? 'most negative saliency' : 'saliency closest to 0';
     setText(this.lesson,
-      `Of ${countWords(of, 'word')}, the ${k === 1 ? 'one' : k} with the ${lowest} `
-        + `(mask fraction ${now.maskedShare.toFixed(2)}, rounded down) ${k === 1 ? 'is' : 'are each'} replaced `
+      `Of ${countWords(of, 'word')}, ${k ? `the ${k === 1 ? 'one' : k} with the ${lowest}` : 'none'} `
+        + `(mask fraction ${now.maskedShare.toFixed(2)}, rounded down) ${k > 1 ? 'are each' : 'is'} replaced `
         + 'by the nearest preceding unmasked word. Training penalises a change in the prediction.');
     setText(this.counts, this.sayCounts());
     this.lines.replaceChildren(maskLine('recorded', this.was, null), maskLine('what-if', this.recomputed, this.was));

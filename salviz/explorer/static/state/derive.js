@@ -82,7 +82,7 @@ function hasMean(tensor, {heads}) {
 
 function rolloutMap(frame) {
   const tensor = frame.get('attention');
-  if (tensor.pooled > 1) return {missing: 'Rollout needs full maps; this sentence is stored as thumbnails.'};
+  if (tensor.pooled > 1) return {missing: 'Rollout needs full maps, but only thumbnails of this sentence are stored.'};
   const layers = tensor.layers.map((_, i) =>
     meanMaps(thumbs(frame, 'attention', entryPairs(tensor, {kind: 'heads', layer: tensor.layers[i]}))).values);
   const n = tensor.shape.at(-1);
@@ -133,7 +133,7 @@ export function mapOf(frame, entry, what = 'attention') {
     if (map?.values) return {note: '', ...map, signed, title};
     const have = layersOf(frame, what === 'residual' ? 'target' : what);
     const where = have.length ? ` Available layers: ${have.join(', ')}.`
-      : ` The frame contains ${frame.names.join(', ')}.`;
+      : ` Recorded at this step: ${frame.names.join(', ')}.`;
     const awaited = frame.info?.awaited ?? '', later = what !== 'attention' && /attribution/i.test(awaited) && awaited;
     const note = map?.missing || later
       || `No ${missingWords[what]} was recorded for ${entryPhrase(entry)} at this step.${where}`;

@@ -60,9 +60,9 @@ export class Store {
     const of = this.run(run), {limit = null, step = null} = of?.saliency ?? {};
     const single = {limit: 0, name: 'of this sentence'};
     if (ownScale) return {...single,
-      words: 'Colours are scaled to this sentence and step, so do not compare them with others.'};
+      words: 'Colours are scaled to this sentence and step, so do not compare them across sentences or steps.'};
     if (limit === null) return {...single, words: 'The largest saliency of the run was not recorded: '
-      + 'colours are scaled to this sentence and step, so do not compare them with others.'};
+      + 'colours are scaled to this sentence and step, so do not compare them across sentences or steps.'};
     const words = 'The colour scale covers all sentences and steps of the run so far, up to step ';
     return {limit, name: 'of the run', words: of.live && !of.finished ? `${words}${step}.` : ''};
   }
