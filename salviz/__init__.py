@@ -10,7 +10,7 @@ from types import FunctionType
 __version__ = "0.2.0"
 
 def _public_names(file) -> dict: # {public name: its module}
-    "Return the module of each name that the stub `file` re-exports, also through `from .methods import *`"
+    "Map each name that the stub `file` re-exports, including through `from .methods import *`, to its module"
     home = {}
     for statement in ast.parse(file.read_text(encoding='utf-8')).body:
         if not isinstance(statement, ast.ImportFrom): continue
@@ -41,7 +41,7 @@ def lazy_attributes(module, home):
     return load
 
 def lazy_names(package, **more):
-    "Return a `__getattr__` for `package` that imports public names of its modules and the names in the dict `more`"
+    "Return a `__getattr__` for `package` that imports its public names and the names in `more`, {name: module}"
     within = package.removeprefix('salviz.')
     home = {name: module for name, module in _home.items() if module.startswith(f'{within}.')}
     return lazy_attributes(package, home | {name: f'{within}.{module}' for name, module in more.items()})
@@ -50,7 +50,7 @@ from salviz.core.docstrings import documented # noqa: E402, their package calls 
 from salviz.core.model_access import provide_model_access # noqa: E402
 
 def _model_source(*args):
-    "Return a `ModelSource`, so that the explorer can run models without importing the analysis package"
+    "Return a `ModelSource`, imported here so that the explorer does not depend on the analysis package"
     from salviz.analysis.model_source import ModelSource
     return ModelSource(*args)
 

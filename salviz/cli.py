@@ -455,7 +455,8 @@ def _run_reproduce(a):
     if not (a.report or a.archive): reproduce(folder, a.claims, a.budget, a.processes, file)
     elif not a.rows and not Path(file).is_file(): file = shipped_rows(a.budget)
     if not Path(file).is_file():
-        raise ValueError(f'reproduce: no results for the budget {a.budget!r} yet; run it without --report first')
+        raise ValueError(f'reproduce: no results for the budget {a.budget!r} yet; run the command without --report '
+                         'and --archive first')
     print(write_budget_report(folder, file, a.budget))
     if a.archive: print(write_archive(f'{folder}/replication-{a.budget}.zip', file, a.budget))
 

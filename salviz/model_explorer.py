@@ -48,7 +48,7 @@ def _check_text_args(model, tokenizer, image_args):
 
 # %% ../nbs/12_explorer/14_model_explorer.ipynb #3f597319
 def _explored_answer(model, processor, image, audio, prompt, generate, not_used, kwargs) -> Explorer:
-    "Return the explorer of an answer about an `image` or `audio`; the values in `not_used` must be None"
+    "Return an `Explorer` of the model's answer about `image` or `audio`; the values in `not_used` must be None"
     from salviz.analysis.answers import answer_snapshot, explain_answer
     from salviz.analysis.transcripts import explain_transcript
     from salviz.models.encoder_inputs import reads_with_encoder
@@ -155,8 +155,8 @@ def explore_long(
 ) -> 'LongTextView':
     """Show the attention of a text of thousands of tokens as a map with pan and zoom
 
-    The model runs once with its fused kernel. Overviews and tiles are computed from queries and keys when you look
-    at them. The rows of the map are tokens, words or sentences. The method `save(path)` of the result writes a page
+    The model runs once with its fused kernel. Each overview or tile is computed from queries and keys when you view
+    it. The rows of the map are tokens, words or sentences. The method `save(path)` of the result writes a page
     with the overviews of all heads. `head_frame()` computes the statistics of all heads in chunks. Both methods wait
     until all tokens are generated, and so does `settle()`. `close()` stops the generation."""
     from salviz.analysis.long_texts import explained_text

@@ -99,7 +99,7 @@ def _table_text(table) -> str:
 
 # %% ../nbs/13_cli/00_tour.ipynb #017
 def _guided_last(snapshot):
-    "Return a view of the guided heads of the last layer, because those of the first layer change slowly"
+    "Return a view of the last layer's guided heads, which change faster than those of the first layer"
     return guided_heads(snapshot, layer=snapshot.layers['pattern_target'][-1])
 
 _pictures = {'sallm': attention_beside_saliency, 'saliency-guided': masked_sentence, 'ad-drop': discard_region,
@@ -128,7 +128,7 @@ def _honest(
     sentences:int,
     knows:bool=True, # True if the initial model had already learned the task
 ) -> str:
-    "Return a note on the limits of a demo with this number of `sentences`"
+    "Return a note that states the limits of a demo trained on this many `sentences`"
     start = 'start from a classifier that has already learned the task and ' if knows else ''
     model = ', starting from a model that has not learned the task (--model minilm)' if knows else ''
     return (f'All five runs {start}train on {sentences:,} sentences with one seed. Differences of a few points are '

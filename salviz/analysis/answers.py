@@ -50,7 +50,7 @@ _methods = dict(attention=_mean_attention, rollout=_rollout, gradient_x_attentio
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an13
 def scaled_to(v, total:float):
-    "Scale `v` [batch, n] to a given sum (`total`); zeros remain zeros"
+    "Scale `v` [batch, n] so that it sums to `total`; leave it unchanged if its sum is not positive"
     now = v.sum()
     return v*(total/now) if now > 0 else v
 
@@ -169,7 +169,7 @@ def _inputs(model, processor, image, prompt) -> dict:
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an22
 def _continued(inputs, ids) -> dict:
-    "Return `inputs` extended to the prompt and the answer, whose tokens are in the tensor `ids` [1, n]"
+    "Extend `inputs` to cover the prompt and the answer, whose token ids are in the tensor `ids` [1, n]"
     n, out = inputs['input_ids'].shape[1], {}
     for name, x in inputs.items():
         if x.shape == (1, n):
@@ -247,7 +247,7 @@ def token_facts(
     ids:list, start:int, # tokens; those from position `start` on were generated
     most=5,
 ) -> tuple: # (probability [generated], alternatives)
-    "Return the probability of each generated token, and the alternatives with the highest probabilities"
+    "Return the probability of each generated token and its most probable alternatives"
     p, written = logits[start - 1:-1].softmax(-1), torch.as_tensor(ids[start:])
     probability = p.gather(1, written[:, None].to(p.device))[:, 0]
     rest = p.scatter(1, written[:, None].to(p.device), 0.).topk(min(most, p.shape[1] - 1))

@@ -55,7 +55,7 @@ _mention_kinds = dict(pronominal=('subject', 'object', 'possessive'), nominal=('
 
 # %% ../../nbs/09_analysis/02_antecedents.ipynb #009
 def _phrases(rng, kind, gender, place) -> list: # of 4 str
-    """Draw four noun phrases, of which the one at index `place` has the requested gender
+    """Draw four noun phrases; the one at index `place` has the requested gender
 
     No other phrase has this gender, unless the phrases are proper names."""
     if kind == 'proper':

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #007
 def check_has_column(data, name:str, function:str, needs:str):
-    "Raise a `ValueError` if `data` lacks the named column; the message says what the function needs"
+    "Raise a `ValueError` if `data` has no column `name`; the message includes `function` and `needs`"
     if name not in data.column_names:
         raise ValueError(f'{function} needs {needs}, but data only has the columns {", ".join(data.column_names)}')
 
@@ -124,7 +124,7 @@ class RunningMean:
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #021
 def _received(model, batch, A) -> np.ndarray: # float64 [batch, heads, n]
-    "Return the attention that each token receives from the pooled row or, without one, from ordinary tokens on average"
+    "Return the attention that tokens receive from the pooled row or, if there is none, the mean over ordinary rows"
     if A.shape[2] == 1: return A[:, :, 0].cpu().double().numpy() # only the pooled row was computed
     try: row = pooled_rows(model, batch)
     except ValueError: row = None
@@ -221,7 +221,7 @@ def head_table(
                    'function of (outputs, rows) as target')
     if is_attribution(saliency): saliency = attribution_name(saliency)
     elif saliency is not None and not callable(saliency):
-        problem = (f'saliency must be one of {", ".join(map(repr, names))}, an attribution of Captum such as '
+        problem = (f'saliency must be one of {", ".join(map(repr, names))}, a Captum attribution such as '
                    "'captum.Lime', a function (model, batch) or None, got "
                    f'{saliency!r}')
     check_faults(problem)
@@ -268,7 +268,9 @@ def gradient_sizes(
     max_length:int|None=None,
     progress:bool=True,
 ) -> pd.DataFrame: # method (name of the model), example, gradient: one row per token, pixel or cell
-    "Return the gradients of `models` with respect to all inputs in `data` (Ismail et al. 2021, figure 2)"
+    """Return the gradients of each model's class logit with respect to the inputs in `data`
+
+    See Ismail et al. (2021), figure 2."""
     check_choice('size', size, ('magnitude', 'signed'))
     parts, named = [], models
     if not isinstance(models, dict): named = {type(unwrapped(models)).__name__: models}

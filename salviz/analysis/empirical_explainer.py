@@ -58,7 +58,7 @@ class EmpiricalExplainer(nn.Module):
 
 # %% ../../nbs/09_analysis/13_empirical_explainer.ipynb #em-8
 def _error(explainer, texts, targets, seconds) -> dict:
-    "Return the errors, correlation and speedup of predictions for `texts`, compared with attributions (`targets`)"
+    "Compare the predictions for `texts` with the attributions in `targets`; return errors, correlation and speedup"
     start = time.perf_counter()
     found = explainer.explain(texts)
     passed = (time.perf_counter() - start)/len(texts)
@@ -68,7 +68,7 @@ def _error(explainer, texts, targets, seconds) -> dict:
                 correlation=float(np.mean([np.corrcoef(a, b)[0, 1] for a, b in pairs])), speedup=seconds/passed)
 
 def _fit(explainer, rows, collate, targets, epochs, learning_rate, batch_size, seed):
-    "Train `explainer` to predict attributions (`targets`), with a squared error loss and shuffled batches"
+    "Train `explainer` to predict the attributions in `targets`, with a squared error loss and shuffled batches"
     optimiser, generator = torch.optim.AdamW(explainer.parameters(), lr=learning_rate), np.random.default_rng(seed)
     for _ in range(epochs):
         order = generator.permutation(len(targets))

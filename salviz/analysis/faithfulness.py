@@ -135,8 +135,8 @@ def _compacted(
 ) -> dict: # the same, [rows, longest row]
     "Keep only the `remaining` positions of the inputs, close the gaps and pad each row on the right"
     if not remaining.any(1).all():
-        raise ValueError("an example without special tokens would lose all its tokens; use "
-                         "replacement='mask' or 'mean_embedding'")
+        raise ValueError("removal would leave an example without tokens; use replacement='mask' or "
+                         "'mean_embedding'")
     length = remaining.sum(1)
     order = (~remaining).to(torch.uint8).argsort(dim=1, stable=True)[:, :length.max()]
     filled = torch.arange(order.shape[1], device=remaining.device) < length[:, None]
@@ -309,7 +309,9 @@ def faithfulness(
     # arrays: comprehensiveness, sufficiency, flipped (1, 0), removed [B, K]; aopc_comprehensiveness, aopc_sufficiency,
     # probability, target [B]; shares [K]
 ) -> dict:
-    "Compute comprehensiveness and sufficiency (DeYoung et al. 2020, section 4.2) of attributions for each example"
+    """Compute the comprehensiveness and sufficiency of each example's attributions
+
+    See DeYoung et al. (2020), section 4.2."""
     check_choice('aopc', aopc, ('bins', 'paper'))
     _of_one_class(model, target)
     batch, ranks, units, run = _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean,
@@ -398,7 +400,7 @@ def values_by_method(
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036c
 class Measured(dict):
-    "Dictionary of measured arrays per method, with an attribute `about` that describes model and data for captions"
+    "Dictionary of measured arrays per method; its attribute `about` describes the model and the data for captions"
     about = ''
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #036r
@@ -473,7 +475,7 @@ def faithfulness_data(
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #037
 def _means(measured, names):
-    "Average each named array over the examples without NaN, per method; warn about the excluded examples"
+    "Average the arrays `names` of each method over the examples, ignoring NaN; warn about the excluded examples"
     gone = sorted({int(i) for f in measured.values() for n in names for i in np.argwhere(np.isnan(f[n]))[:, 0]})
     if gone:
         rows = ', '.join(map(str, gone[:10])) + ', …'*(len(gone) > 10)

@@ -318,7 +318,7 @@ class LongText:
     awaited:int=0              # number of tokens that are still to be generated
 
 def _longest(model, tokenizer, text, max_length) -> int:
-    "Return the number of tokens to use; warn if the text is truncated"
+    "Return the maximum number of tokens; warn if the text is truncated"
     longest = input_limit(model, tokenizer) if max_length is None else longest_input(model, tokenizer, max_length)
     note = cut_note(model, tokenizer, [text], longest, others='')
     if note: warn_caller(f'explore_long: {note}')
@@ -384,9 +384,9 @@ def _continuation_fault(model, tokens, generate, longest) -> str: # '' if there 
         return f'generate must be a positive integer, got {generate!r}'
     if head_of(model) != 'causal': return f'{type(model).__name__} cannot generate text; use a causal language model'
     if tokens + generate <= longest: return ''
-    return (f'the text has {tokens:,} tokens and at most {longest:,} are allowed, including generated ones, so at most '
-            f'{max(0, longest - tokens)} can be generated; generate fewer tokens, shorten the text, or pass a larger '
-            'max_length if the model accepts it')
+    return (f'the text has {tokens:,} tokens, so at most {max(0, longest - tokens):,} can be generated '
+            f'(limit: {longest:,} in total); generate fewer tokens, shorten the text, or pass a larger max_length if '
+            'the model accepts it')
 
 def _first_pass(model, tokenizer, aligned, generate, longest) -> tuple: # see `explained_text`
     aligned = continued(tokenizer, aligned, []) # without special tokens at its end

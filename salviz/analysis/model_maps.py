@@ -78,7 +78,7 @@ def _names_of(model, count, classes=None):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #014b
 def _class(model, target, count, classes=None, what='target'):
-    "Convert a class name or number (`target`) to a class index; raise a `ValueError` if there is no such class"
+    "Convert `target`, a class name or number, to a class index; raise a `ValueError` if there is no such class"
     names = _names_of(model, count, classes)
     if isinstance(target, str) and target in names: return names.index(target)
     if isinstance(target, int) and not isinstance(target, bool) and 0 <= target < count: return target
@@ -113,7 +113,7 @@ def _place(position, n):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #017
 def _by_example(model, outputs, inputs, target, classes=None):
-    "Return the `Answer` of a classifier of texts or images"
+    "Return the `Answer` of a text or image classifier"
     logits, kind = outputs.logits[0], 'text'
     if 'pixel_values' in inputs: kind = 'image'
     if logits.dim() != 1:
@@ -256,7 +256,7 @@ def _path_steps(saliency, tokens:int, steps=None) -> int:
     return min(_most_steps, max(_fewest_steps, round(_most_steps * (_tokens_of_most / tokens)**2)))
 
 def _note_on_steps(model, inputs, values, score, steps, baseline) -> str:
-    "Return a note on the low number of `steps` of integrated gradients (`values`) and their completeness error"
+    "Return a note that states the reduced number of integrated gradients `steps` and the completeness error"
     error = float(completeness_error(model, inputs, values, score, baseline))
     return (f'Integrated gradients have {steps} steps instead of {_most_steps}, since the input has '
             f'{row_tokens(model, inputs):,} tokens; completeness error: {error:.1%}. '
@@ -413,7 +413,7 @@ def _extended(snapshot, arrays, layers, notes, wanted) -> Snapshot:
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0322
 @dataclass
 class Capture:
-    "Results of the forward passes over texts or images, and the computations still to be performed (`requested`)"
+    "Results of the forward passes over texts or images, and the computations still to be performed"
     model:object       # model whose attention was observed
     snapshots:list     # one per text or image
     questions:list     # inputs, score and start of the continuation for each; None: nothing is explained
@@ -481,8 +481,8 @@ def _continuations(
         prompt = continued(tokenizer, text, [])
         ids = torch.tensor([prompt.input_ids.tolist()], device=device_of(model))
         if ids.shape[1] + settings.get('max_new_tokens', 1) > longest:
-            raise ValueError(f'generate: the text has {ids.shape[1]} tokens and at most {longest} are allowed, '
-                             f'including generated ones, so at most {max(0, longest - ids.shape[1])} can be generated; '
+            raise ValueError(f'generate: the text has {ids.shape[1]} tokens, so at most '
+                             f'{max(0, longest - ids.shape[1])} can be generated (limit: {longest} in total); '
                              'generate fewer tokens, shorten the text, or pass a larger max_length if the model '
                              'accepts it')
         with undisturbed(model, seed=0), torch.no_grad():
@@ -562,7 +562,7 @@ def capture_texts(
     model, tokenizer, texts, target, position, saliency, steps, attribution, max_length, generate=None,
     interventions=None, # an `Intervention` or None for each text
 ) -> Capture:
-    """Run one forward pass for each text; the other arguments are those of `_explain_texts`
+    """Run one forward pass for each text; except for `interventions`, the arguments are those of `_explain_texts`
 
     Without a model, the bundled sentiment classifier is used."""
     if model is None: model, tokenizer = load_classifier('movie-minilm')
@@ -665,7 +665,7 @@ def explain_alike(
     interventions=None, # an `Intervention` or None for each text
     target:int|None=None, # the explained class; None: for a classifier, the one predicted for the first text
 ) -> list: # of `Snapshot`, one per text
-    "Explain all `texts` for the same class"
+    "Explain the same class for all `texts`"
     _check_whole(model, tokenizer, texts)
     chosen = target
     if target is None and saliency is not None and head_of(unwrapped(model)) == 'sequence':
@@ -861,7 +861,7 @@ def _explain_images(
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0392
 def _trim_heap():
-    "Return freed memory of the heap to the system; only glibc supports this"
+    "Return freed heap memory to the system; only glibc supports this"
     if sys.platform != 'linux': return
     trim = getattr(ctypes.CDLL(None), 'malloc_trim', None)
     if trim is not None: trim(0)
@@ -969,7 +969,7 @@ class _CapturePasses(_BackgroundThread):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #03941
 class BackgroundAttribution(_CapturePasses):
-    "Background computation of attribution and saliency, while the attention of the texts or images is shown"
+    "Computation of attribution and saliency that runs in the background while the attention maps are shown"
     def __init__(self,
         run,             # object with `snapshot(step, probe)` and `put(snapshot)`
         capture:Capture, # result of `capture_texts` or `capture_images`

@@ -110,7 +110,7 @@ class ModelSource(_ModelChoices):
         at:int=-1,    # index among the `choices`; the last is the newest
         frequent=(),  # texts whose word pieces come first, see `quantised_model`
     ) -> tuple: # (`QuantisedModel`, its name)
-        "Return the model of one of the `choices`, quantised for a web page, and its name"
+        "Quantise the model of one of the `choices` for a web page, and return it with its name"
         from salviz.analysis.quantised_model import quantised_model
         check_faults(self.needs())
         choice, name = self.choices()[at]

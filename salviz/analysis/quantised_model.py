@@ -148,8 +148,8 @@ def _engine_config(model, layout) -> dict:
 def _piece_order(tokenizer, texts, frequent=()) -> tuple: # (ids always included, others by decreasing frequency)
     """Return the token ids that are always included (pieces of `texts`, special tokens, characters) and the others
 
-    Reserved tokens such as [unused1] are excluded. The others are sorted by decreasing frequency in further texts
-    (`frequent`)."""
+    Reserved tokens such as [unused1] are excluded. The others are sorted by decreasing frequency in the texts of
+    `frequent`."""
     vocabulary, first = tokenizer.get_vocab(), {*tokenizer.added_tokens_decoder}
     for text in texts: first |= {*tokenizer(*text)['input_ids']}
     byte_level = tokenizer.backend_tokenizer.model.__class__.__name__ == 'BPE'

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/09_analysis/08_rationales.ipynb #3161f8dd
 def _marked_words(model, data, tokenizer, rationales) -> list: # of bool [words]; None: not annotated
-    "Return a mask of the words that the rationale of each text marks, up to the last word that the model reads"
+    "For each text, return a mask of the words in its rationale, up to the last word that the model reads"
     texts, problem = aligned_texts(model, data, tokenizer), ''
     if rationales is None and 'rationale' in getattr(data, 'column_names', ()): rationales = list(data['rationale'])
     if rationales is None: problem = "rationales= is missing, and data has no column 'rationale'"

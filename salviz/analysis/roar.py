@@ -18,7 +18,7 @@ from ..core.validation import check_choice
 
 # %% ../../nbs/09_analysis/06_roar.ipynb #ro-6
 def _replaced(part, saliency, fraction, background):
-    "Return a split (`part`) in which the most salient `fraction` of each example is replaced by a background value"
+    "Return a copy of the split `part` with the most salient `fraction` of each example set to a background value"
     name = next(k for k in ('pixel_values', 'values') if k in part.column_names)
     rows = part.with_format('numpy')[:]
     x = torch.from_numpy(np.asarray(rows[name], np.float32))
@@ -28,7 +28,7 @@ def _replaced(part, saliency, fraction, background):
 
 # %% ../../nbs/09_analysis/06_roar.ipynb #ro-6b
 class RemovedData:
-    "Data for a `Study` in which the most salient inputs are replaced; its settings are `share` and `saliency`"
+    "`Study` data whose most salient inputs are replaced; its settings are `share` and `saliency`"
     def __init__(self,
         model,               # model to explain, trained on `data`
         data,                # DatasetDict of `load_images`, `load_series` or `synthetic_series`
@@ -50,7 +50,7 @@ class RemovedData:
         self.batch_size, self.seed, self._cache = batch_size, seed, {}
 
     def saliency(self, name, split) -> list: # of arrays, one per example
-        "Return the attributions of one method (`name`) for each example of a split, computed once and cached"
+        "Return the attributions of the method `name` for each example of a split; cache them for later calls"
         if (name, split) not in self._cache:
             how = self.methods[name]
             if isinstance(how, str): how = dict(method=how)
@@ -61,7 +61,7 @@ class RemovedData:
         return self._cache[name, split]
 
     def __call__(self, share, saliency) -> DatasetDict:
-        "Replace the top fraction (`share`) of each example's inputs, ranked by `saliency`, and return all splits"
+        "Replace the top fraction `share` of each example's inputs, ranked by the method `saliency`; return all splits"
         check_choice('saliency', saliency, list(self.methods))
         return DatasetDict({split: _replaced(part, self.saliency(saliency, split), share, self.background)
                             for split, part in self.data.items()})

@@ -28,7 +28,9 @@ from ..models.tasks import task_of
 
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-6
 def _teacher(teacher, model, tokenizer):
-    "Return the teacher (default: `model`), loaded if necessary; raise a `ValueError` if its tokens or classes differ"
+    """Return the teacher (default: `model`), loaded if necessary
+
+    Raise a `ValueError` if its tokens or classes differ from those of `model`."""
     if teacher is None: return unwrapped(model)
     if isinstance(teacher, nn.Module): explainer, teachers_tokenizer = unwrapped(teacher), None
     else:
@@ -65,8 +67,10 @@ def _mass(attention, target, counts) -> torch.Tensor: # float64 [batch]
     a = torch.where(counts, attention.double(), 0.)
     return torch.where(target > 0, a, 0.).sum(-1)/a.sum(-1)
 
-def _auc(attention, target, counts) -> torch.Tensor: # float64 [batch], NaN without unmarked tokens
-    "Return the probability that a marked token (`target` > 0) gets more attention than another; ties count half"
+def _auc(attention, target, counts) -> torch.Tensor: # float64 [batch], NaN without marked or unmarked tokens
+    """Return the probability that a marked token (`target` > 0) gets more attention than an unmarked one
+
+    Ties count half."""
     marked, unmarked = counts & (target > 0), counts & ~(target > 0)
     gap = (attention[:, :, None] - attention[:, None]).sign().double()/2 + .5
     pairs = (marked[:, :, None] & unmarked[:, None]).double()
@@ -135,7 +139,7 @@ def target_kl(
     teacher=None,
     **settings,  # settings of `target_divergences`
 ) -> float:
-    "Return the mean KL divergence of the model's attention from the teacher's target, over the texts with a target"
+    "Return the mean KL divergence between the teacher's target and the model's attention, over the texts with a target"
     return float(target_divergences(model, data, tokenizer, teacher, **settings)['kl'].mean())
 
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-16b

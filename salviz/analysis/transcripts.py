@@ -51,7 +51,7 @@ def _through_decoder(method, inner, crosses, gradients, position) -> tuple: # (u
 # %% ../../nbs/09_analysis/14_transcripts.ipynb #tr09
 @contextmanager
 def _eager(model):
-    "Run all parts of `model` with eager attention inside the block, so that transformers returns their maps"
+    "Run all parts of `model` with eager attention inside the block, so that transformers returns the attention maps"
     configs = {id(m.config): m.config for m in model.modules() if hasattr(m, 'config')}
     before = {key: getattr(config, '_attn_implementation', None) for key, config in configs.items()}
     for config in configs.values(): config._attn_implementation = 'eager'
@@ -85,7 +85,7 @@ def _prompt_ids(model, processor, values, prompt) -> list:
 
 # %% ../../nbs/09_analysis/14_transcripts.ipynb #900ddb96
 def _generated(model, name, values, ids, count) -> list:
-    "Return the token `ids` followed by greedily generated tokens, up to a maximum number (`count`)"
+    "Return the token `ids` followed by at most `count` greedily generated tokens"
     settings = model.generation_config
     suppressed, at_first = list(settings.suppress_tokens or []), list(settings.begin_suppress_tokens or [])
     ends = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
@@ -147,7 +147,7 @@ def _labels(processor, ids, found) -> list:
     return ['[whole image]']*found.special + [f'{one} {i}' for i in range(count)] + words
 
 def _check_length(model, count, generate):
-    "Raise a `ValueError` if prompt tokens (`count`) plus new tokens (`generate`) exceed the decoder's positions"
+    "Raise a `ValueError` if `count` prompt tokens plus `generate` new tokens exceed the decoder's positions"
     config = getattr(model.config, 'decoder', model.config)
     limit = getattr(config, 'max_target_positions', None) or getattr(config, 'max_position_embeddings', np.inf)
     advice = f'generate must be at most {limit - count}, got {generate}'
@@ -166,7 +166,7 @@ def explain_transcript(
     generate:PositiveInt=16,      # maximum number of tokens in the answer
     methods:Sequence[AnswerMethod]=('attention', 'rollout', 'gradient_x_attention'),
 ) -> AnswerExplanation: # for audio, `image` is its spectrogram, and `seconds` the duration of a column
-    """Generate an answer, and attribute each of its tokens to pixels or moments and to earlier tokens
+    """Generate an answer, and attribute each of its tokens to pixels or moments of the input and to earlier tokens
 
     The model is not changed. See `explain_answer` for the methods."""
     check_methods(methods, 'explain_transcript: ')

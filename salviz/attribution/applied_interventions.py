@@ -115,7 +115,7 @@ class _Plain:
         return input_saliency(self.model, self.inputs, method, self.target)[0].float().cpu().numpy()
 
     def dropped(self, one:Intervention) -> dict: # {layer: bool [heads, n, n]}
-        "Draw the positions that AD-DROP drops from the region of an intervention; 'random' ranks positions at random"
+        "Draw the positions that AD-DROP drops in an intervention's region; for 'random', rank positions at random"
         attribution, allowed = attention_attribution(self.model, self.inputs, self.target)
         drops, is_random = {}, one.region == 'random'
         for layer, x in attribution.items():
@@ -128,7 +128,7 @@ class _Plain:
 
 # %% ../../nbs/04_attribution/11_applied_interventions.ipynb #0f6815e1
 def _pattern_rows(one, name, batch, plain, allowed, saliency, tokenizer) -> np.ndarray: # [n, n], NaN: not replaced
-    "Return the attention rows of a pattern that replace the rows of a head"
+    "Return the attention rows of a pattern, which replace those of a head"
     real, n = real_tokens(batch)[0].cpu().numpy(), batch['input_ids'].shape[1]
     if name == 'next' and not np.triu(allowed, 1).any():
         raise ValueError("Intervention: the pattern 'next' attends to later tokens, which a causal model cannot do; "
@@ -173,7 +173,7 @@ def apply_intervention(
     tokenizer=None,     # needed by the pattern 'period'
     target='predicted', # class whose logit the region and the saliency explain, see `target_scores`
 ) -> AppliedIntervention:
-    "Compute the changes of an intervention for one example; raise a `ValueError` if they cannot be applied to it"
+    "Compute the changes that an intervention makes to one example; raise a `ValueError` if it cannot be applied"
     check_faults(_batch_faults(intervention, batch, tokenizer), 'Intervention: ')
     layers, heads, (_, n) = attention_layers(model), head_count(model), batch['input_ids'].shape
     length = int(real_tokens(batch)[0].nonzero().max()) + 1

@@ -36,7 +36,7 @@ def _real_queries(model, inputs:dict, part=None) -> torch.Tensor:
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #050
 def _dropout_fault(after_dropout, method:str, training) -> str: # '' if there is none
-    "Return the reason why `after_dropout` has no effect"
+    "Return the reason why `after_dropout` is invalid or has no effect"
     if after_dropout not in (True, False): return f'after_dropout must be True or False, got {after_dropout!r}'
     if not after_dropout: return ''
     if method == 'integrated_gradients':
@@ -183,7 +183,7 @@ def path_rule(
     steps:int,      # m: the sum is over k/m for k from 1 to m, each with weight 1/m
     nodes:int=None, # number of points in the Gauss rule for this sum; None, or at least `steps`: the sum itself
 ) -> tuple: # (points [nodes] between 0 and 1 = full attention, weights [nodes] that add up to 1), float64
-    "Return the points on the path of eq. 3 of AD-DROP at which the gradient is computed, and their weights"
+    "Return the points on the path in eq. 3 of AD-DROP at which to compute the gradient, and their weights"
     x, each = np.arange(1, steps + 1) / steps, np.full(steps, 1 / steps)
     if nodes is not None and nodes < steps:
         polynomials = np.linalg.qr(np.polynomial.chebyshev.chebvander(2 * x - 1, nodes - 1) * np.sqrt(each)[:, None])[0]
@@ -256,7 +256,7 @@ def attention_completeness_error(
     target='predicted',
     part=None,
 ) -> dict: # {layer: [batch]}: 0.05 means a difference of 5 % of F(A) - F(0)
-    "Return for each layer the relative error of the sum of `attribution` with respect to F(A) - F(0)"
+    "Return, for each layer, the error of the sum of `attribution` relative to F(A) - F(0)"
     inputs, errors = model_inputs(inputs, model), {}
     check_target(target, len(every_row(inputs)))
     with undisturbed(model), torch.no_grad():

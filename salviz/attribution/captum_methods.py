@@ -432,7 +432,7 @@ def _cells(recipe, score, values) -> torch.Tensor: # [rows, n], [rows, height, w
     return reduced(reading.name, values, torch.ones_like(values))
 
 def _option_fault(recipe, score, x, options) -> str: # '' if there is none
-    "Return the reason why `options` are invalid or there are too many features, or '' if there is none"
+    "Return an error message if `options` are invalid or there are too many features, else ''"
     if recipe.name == 'NeuronConductance' and options['neuron_selector'] is None:
         return ('captum.NeuronConductance requires the position of a neuron in the output of the layer; '
                 'pass neuron_selector=, such as (0, 3)')
@@ -555,7 +555,7 @@ class CaptumAttribution(_CaptumProperties):
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #052
 def _input_fault(attribution) -> str:
-    "Return a message that names the inputs supported by an attribution and gives the reason"
+    "Return a message that names the only inputs that an attribution supports, with the reason"
     why = 'units of a layer do not belong to features of a series'
     if attribution.trains_on == ('pixel_values',): why = 'it averages the gradient over the pixels of a channel'
     return f'supports {" and ".join(attribution.trains_on)} only ({why})'

@@ -126,7 +126,7 @@ def _refuse(why):
 def _recurrent(x, states, weights, has_biases, layers, dropout, training, bidirectional, batch_first):
     "Compute a one-layer LSTM step by step"
     if not isinstance(states, (tuple, list)) or layers > 1 or bidirectional or not batch_first or len(weights) > 4:
-        _refuse('supports only LSTMs with one layer, one direction and batch_first=True, and no packed sequences or '
+        _refuse('supports only unidirectional one-layer LSTMs with batch_first=True, without packed sequences or '
                 'projections')
     (h, c), hidden, biases = (s[0] for s in states), [], weights[2:] if has_biases else (None, None)
     for t in range(x.shape[1]):
@@ -199,7 +199,7 @@ def _refuse_incomplete(model, values, gain, whose, instead):
     off, size = (values.sum(-1) - gain).abs(), values.abs().sum(-1) + gain.abs()
     if not (off <= .01 * size).all():
         worst = (off / gain.abs()).nan_to_num(math.inf).max().item()
-        raise ValueError(f'{whose} of {type(model).__name__} do not add up to the difference between the scores '
+        raise ValueError(f'{whose} for {type(model).__name__} do not add up to the difference between the scores '
                          f'(off by {worst:.0%}): {instead}')
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #043b

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # %% ../../nbs/04_attribution/09_explanations.ipynb #008
 @dataclass(frozen=True)
 class Explanation:
-    "Attributions of several examples' scores to their tokens, pixels or cells"
+    "Attributions for several examples: one value for each token, pixel or cell"
     method:str
     # [batch, n] (0 at padding), [batch, height, width] or [batch, time, features];
     # for target 'each', the first axis is the class
@@ -275,7 +275,7 @@ def explain_data(
     # returns arrays [n_b] (texts, without padding; with `words` [W_b]), [height, width] or [time, features];
     # for target 'each', the first axis is the class
 ) -> list:
-    "Attribute the score of every example to each token, pixel or cell; return one array per example"
+    "Attribute each example's score to its tokens, pixels or cells; return one array per example"
     model = unwrapped(model)
     target = contrast_pair(model, target, tokenizer)
     data, collate, order = encoded_for(model, data, tokenizer, target=target)

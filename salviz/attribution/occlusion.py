@@ -58,7 +58,7 @@ def _windows(
     sizes:tuple, window, stride, device,
     # [bool [down, height], bool [across, width]] (series: time, features)
 ) -> list:
-    "Return row and column masks, each pair of which defines a window; windows are cut off at the edge"
+    "Return row and column masks; any row mask and any column mask together define a window, cut off at the edge"
     def pair(x, name):
         both = x if isinstance(x, (tuple, list)) else (x, x)
         check_counts(**{f'{name}[{i}]': v for i, v in enumerate(both)})

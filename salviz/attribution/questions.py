@@ -127,7 +127,7 @@ def whole(x) -> bool:
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #ct-2
 def _index_of(model, task, x, tokenizer) -> tuple: # (index or None, fault)
-    "Return the index of the class or token `x` and '', or None and a reason if it does not exist"
+    "Return (index, '') for the class or token `x`, or (None, reason) if it does not exist"
     size = model.config.num_labels if task.scores_classes else model.get_input_embeddings().num_embeddings
     names = {name: i for i, name in model.config.id2label.items()} if task.scores_classes else {}
     if isinstance(x, str) and tokenizer is not None and not task.scores_classes:
@@ -297,7 +297,7 @@ class TargetQuery:
 def settled_targets(
     model, batch:dict, target, batch_size=None, # as in `packs_of`
 ) -> tuple: # as `TargetQuery.settled`
-    "Return the targets and scores of all examples of a batch from a separate pass"
+    "Compute the targets and scores of all examples of a batch in a separate pass"
     inputs, query = model_inputs(batch, model), TargetQuery(model, batch, target, batch_size)
     for rows, tokens in packs_of(model, inputs, 1, batch_size, query.is_of_example):
         with logits_at(model, places_of(query, rows)): outputs = model(**rows_of(inputs, rows, tokens))

@@ -58,7 +58,7 @@ class Attribution:
         return attributions.get(self.name) is self
 
     def copies_of(self, options:dict) -> int|Callable[[int], int]: # a function of the number of tokens of a text
-        "Return the number of copies of each example in a pass, given the `options`, or a function that computes it"
+        "Return the number of copies of each example in a pass for these `options`, or a function that computes it"
         if isinstance(self.copies, str): return {**self.options, **options}[self.copies]
         return self.copies
 
@@ -129,7 +129,7 @@ def attribution_named(
         found = import_module('salviz.attribution.captum_methods').CaptumAttribution(method)
     if found is not None and (name is None or name in found.trains_on): return found
     of = f' for {name}' if name else ''
-    raise ValueError(f'{argument} must be one of {", ".join(map(repr, allowed))} or an attribution of Captum{of} '
+    raise ValueError(f'{argument} must be one of {", ".join(map(repr, allowed))} or a Captum attribution{of} '
                      f"such as 'captum.Lime'{or_else}, got {method!r}")
 
 # %% ../../nbs/04_attribution/00_registry.ipynb #36ef2996

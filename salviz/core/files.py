@@ -74,7 +74,7 @@ def _fields(path, text):
             if fields: rows.append((line, fields))
             line = reader.line_num + 1
     except csv.Error as e:
-        raise ValueError(f'{path}: the row that begins on line {line} has an unclosed quote, or an undoubled quote '
+        raise ValueError(f'{path}: the row that begins on line {line} has an unclosed quote, or an unescaped quote '
                          f'inside a field ({e}); put quotes around texts that contain commas or quotes, and double '
                          'the quotes inside: "he said ""no"", twice"') from None
     finally: csv.field_size_limit(limit)

@@ -41,7 +41,7 @@ def has_ended(who:dict): # None: unknown on this machine
 class RunInUse(RuntimeError): "Raised if another process, or another training run in this process, uses a run's folder"
 
 def _in_use(path, note, who, lives):
-    "Return the error message of a `RunInUse`, which names the process that uses the folder and says what to do"
+    "Return the message for `RunInUse`: which process uses the folder, if known, and what to do about it"
     if not who: return f'another process is training in {path}; wait until it has ended, or choose another folder'
     by = f'process {who["process"]} on {who["host"]}, since {who["since"]}'
     if not lives and has_ended(who) is None:
@@ -108,9 +108,9 @@ class Turn:
         "Acquire the lock for a training run in `run_dir`; raise an error if another run is in progress"
         if not self._lock.acquire(blocking=False):
             where = f' in {self._of}' if self._of else ''
-            raise RuntimeError(f'train: a training run{where} is in progress in this process, and a second one would '
-                               'share its random numbers, so neither would be reproducible; wait for it, stop it, '
-                               'or start the second one in another process')
+            raise RuntimeError(f'train: a training run{where} is in progress in this process, and a second run would '
+                               'share its random numbers, so neither would be reproducible; wait for the first run, '
+                               'stop it, or start the second run in another process')
         self._of = run_dir
 
     def give_back(self):

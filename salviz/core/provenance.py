@@ -56,12 +56,12 @@ _column_types = re.compile(r'bool|boolean|u?int\d+|U?Int\d+|float\d+|Float\d+|ob
 
 def _packed_column(values):
     kind = str(values.dtype)
-    if not _column_types.fullmatch(kind): raise ValueError(f'a column of {kind} cannot be stored')
+    if not _column_types.fullmatch(kind): raise ValueError(f'a column of dtype {kind} cannot be stored')
     return [kind, [None if x is pd.NA else _packed(x) for x in values.tolist()]]
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-6d
 def _packed_frame(frame):
-    "Convert a pandas DataFrame to JSON: the names, types and values of its columns, its index and its attrs"
+    "Convert a pandas DataFrame to JSON: its columns (names, types and values), index and attrs"
     plain = isinstance(frame.index, pd.RangeIndex) and frame.index.equals(pd.RangeIndex(len(frame)))
     index = None
     if not plain:
@@ -410,7 +410,9 @@ def _recipe_in(line) -> tuple: # (dict, '') or (None, reason)
 def read_stamp(
     path, # path of a .pdf, .svg or .png file
 ) -> dict:
-    "Return the record of how the file at `path` was created, which is stored in the file's metadata"
+    """Return the creation record that is stored in the metadata of the file at `path`
+
+    Raise a `ValueError` if the file is not a figure or has no valid record."""
     path = checked_file(path)
     line, fault = _recipe_line(path)
     if not fault: recipe, fault = _recipe_in(line)

@@ -75,7 +75,7 @@ def _grow(x:np.ndarray, bits=None, exponent=None) -> np.ndarray:
     if exponent is None: return x
     is_valid = isinstance(exponent, int) and -1200 < exponent < 1200 # the range of float64, with a margin
     if x.dtype != np.float16 or not is_valid:
-        raise ValueError(f'has an exponent of {exponent} for {x.dtype}')
+        raise ValueError(f'has an invalid exponent or dtype ({exponent}, {x.dtype})')
     return np.ldexp(x.astype(np.float32 if -100 < exponent < 110 else np.float64), exponent)
 
 # %% ../../nbs/01_core/12_snapshots.ipynb #023

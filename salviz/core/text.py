@@ -118,7 +118,7 @@ _spaces = {' ': '␣', '\n': '↵', '\r': '↵', '\t': '⇥'}
 def _visible(
     text:str, # text of one token
 ) -> str:
-    "Return `text` as a label that is never empty, without surrounding white space and control characters"
+    "Return a non-empty label for `text`, with surrounding white space and all control characters removed"
     core = ''.join(c for c in text.strip() if unicodedata.category(c) not in ('Cc', 'Cf') or c in '\u200c\u200d')
     if not core.strip('\u200c\u200d'):
         if text and text.isspace(): return ''.join(_spaces.get(c, '␣') for c in text)
@@ -179,7 +179,7 @@ def _char_words(
     texts:tuple,
     word_spans:list, # (segment, start, end)
 ) -> list: # one int array per text
-    "Return the index of the word for each character of each text; -1 if the character is not in a word"
+    "For each character of each text, return the index of its word, or -1 if it is not in a word"
     out = [np.full(len(text), -1) for text in texts]
     for word, (segment, start, end) in enumerate(word_spans): out[segment][start:end] = word
     return out

@@ -22,7 +22,7 @@ _breaks = re.compile('\r\n|[\t-\r\x1c-\x1e\x85\u2028\u2029]')
 _unseen = re.compile('[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]')
 
 def printable(text:str) -> str:
-    "Return `text` as one line, without control characters, escape sequences and writing-direction overrides"
+    "Return `text` as one line, with control characters, escape sequences and writing-direction overrides removed"
     return _unseen.sub('', _breaks.sub(' ', _escapes.sub('', text)))
 
 # %% ../../nbs/01_core/19_untrusted.ipynb #un09
@@ -80,7 +80,7 @@ def read_json(
 def _csv_cell(
     x, # value of a table cell
 ):
-    "Make a text cell printable, with an apostrophe before it if it looks like a formula; return other values as is"
+    "Make a text cell printable and prefix it with an apostrophe if it looks like a formula; return other values as is"
     if not isinstance(x, str): return x
     text = printable(x)
     if text.lstrip()[:1] in ('=', '+', '-', '@', '|', '%', '＝', '＋', '－', '＠'): return f"'{text}"

@@ -280,7 +280,7 @@ def _with_new_names(function, kwargs:dict) -> dict:
 def renamed_arguments(
     **old_names, # old='new'
 ) -> Callable[[_Function], _Function]:
-    "Decorate a function so that it accepts arguments under their old names, with a DeprecationWarning"
+    "Decorate a function so that it still accepts old argument names, but issues a DeprecationWarning for them"
     def decorate(function):
         function.old_names = old_names
         @wraps(function)
@@ -308,7 +308,9 @@ def _with_groups(who, groups:dict, kwargs:dict) -> dict:
 def grouped_arguments(
     **groups, # argument=dataclass whose fields were arguments of the function
 ) -> Callable[[_Function], _Function]:
-    "Decorate a function so that it accepts the fields of an object as arguments, with a DeprecationWarning"
+    """Decorate a function so that it still accepts the fields of a dataclass as separate arguments
+
+    Such calls issue a DeprecationWarning."""
     def decorate(function):
         who = function.__qualname__.removesuffix('.__init__')
         @wraps(function)

@@ -77,7 +77,7 @@ def _answer_of(
     truth,    # the right answer
     name:str, # name of the function
 ):
-    "Convert an answer to a list of words or an array, like the right answer; raise `_Unfit` if that is impossible"
+    "Convert an answer to the type of the right answer (list of words or array); raise `_Unfit` if that is impossible"
     if value is None: raise _Unfit(f'`{name}` returns None. Have you written it? Does it end with a return?')
     if isinstance(truth, list):
         words = value.tolist() if isinstance(value, np.ndarray) else value
@@ -459,7 +459,7 @@ def framed(
     body='',                             # HTML
     mark=None,                           # mark before the title; None: chosen by `is_good`
 ) -> str:
-    "Return the HTML of a box with a coloured edge around `paragraphs` and `body`"
+    "Return the HTML of a box that has a coloured left edge and contains `title`, `paragraphs` and `body`"
     edge = '22, 163, 74' if is_good else _amber
     if mark is None: mark = '✓ ' if is_good else '✗ '
     text = ''.join(f'<div style="margin-top:4px;overflow-wrap:anywhere">{_with_code(p)}</div>'

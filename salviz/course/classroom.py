@@ -36,7 +36,9 @@ from ..metrics.plausibility import auprc, hard_rationale, lexical_prior, random_
 _most_codes = 500 # maximum number of codes in one file or message
 
 def _files(path) -> list: # of paths
-    "Return the files that `path` denotes: one file, those in a folder, or those matching a pattern such as 'in/*.json'"
+    """Return the files that `path` denotes
+
+    This is one file, the .json and .txt files in a folder, or the files that match a pattern such as 'in/*.json'."""
     path = Path(path).expanduser()
     if path.is_dir(): return sorted(p for p in path.iterdir() if p.suffix.lower() in ('.json', '.txt'))
     if '*' in path.name and not path.exists(): return sorted(path.parent.glob(path.name))
@@ -185,7 +187,7 @@ def _majority_of(votes, respondents:int): # flags; None without respondents
 # %% ../../nbs/14_course/07_classroom.ipynb #cl19
 @dataclass(eq=False)
 class _MergedMarks:
-    "Base class of `ClassMarks` with the merged marks and the marks of each student"
+    "Base class of `ClassMarks`: the merged marks and each student's marks"
     of:MarkSet
     sheets:list       # of `MarkSheet` that count
     broken:list       # [(source, reason)]
@@ -254,7 +256,9 @@ class ClassMarks(_MergedMarks):
         return '\n'.join(map(printable, _report_lines(self)))
 
     def rows(self) -> list: # of dicts
-        "Return a dict per finished sentence, with its text, label, fractions, majority, votes and number of students"
+        """Return one dict per sentence that any student has finished
+
+        It contains the sentence's text, label, fractions, majority, votes and number of students."""
         out = []
         for i, text in enumerate(self.of.texts):
             if not self.respondents[i]: continue
@@ -285,7 +289,7 @@ class ClassMarks(_MergedMarks):
         nickname=None, # nickname of the student whose answers are in the first row
         **rows,        # additional rows by name: for each sentence one number per word
     ) -> 'WordBars':
-        "Draw the majority and the votes for each word of a sentence, with additional rows"
+        "Draw the majority, the votes and any additional rows for each word of a sentence"
         first, problem = {}, 'nobody has marked'*(not self.respondents[sentence])
         if nickname is not None: first = {nickname: self.flags(nickname)[sentence]}
         if any(flags is None for flags in first.values()): problem = f'{nickname} has not finished'
@@ -319,7 +323,7 @@ def _f1(a, b):
     return 0.
 
 def _with_others(marks:ClassMarks, i:int) -> list: # F1 of each sentence, or None
-    "Return the F1 score of student `i` against the majority of the other students, for each sentence"
+    "For each sentence, return the F1 score of student `i` against the majority of the other students"
     out = []
     for table, votes, respondents in zip(marks.table, marks.votes, marks.respondents):
         mine = table[i]
@@ -340,7 +344,7 @@ def _mean(values):
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl23c
 def _student_table(marks:ClassMarks) -> pd.DataFrame: # index nickname; done, words (mean), f1, alpha_without
-    "Return a table of students with progress, mean number of marked words and two measures of agreement"
+    "Return a table of each student's progress, mean number of marked words and two agreement metrics"
     rows = []
     for i, sheet in enumerate(marks.sheets):
         words = _mean([sum(flags) for flags in sheet.marks if flags is not None])
@@ -431,7 +435,7 @@ def _summed_up(columns) -> dict:
     return row | dict(sentences=n)
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl34
-def _of_students(marks, reference) -> dict:
+def _of_students(marks) -> dict:
     "Score each student against the majority of the others; return the mean over students for each sentence"
     means = dict(auprc=[], random_auprc=[], token_f1=[])
     for table, votes, respondents in zip(marks.table, marks.votes, marks.respondents):
@@ -458,7 +462,7 @@ def _comparison(marks, explanations, by) -> pd.DataFrame:
     table = {name: _summed_up(_compared(values, reference, fraction)) for name, values in explanations.items()}
     table['single-word ratings'] = _summed_up(_compared(priors, reference, fraction))
     table['stop words'] = _summed_up(_compared(stops, reference))
-    if len(marks) > 1: table['each student, against the others'] = _summed_up(_of_students(marks, reference))
+    if len(marks) > 1: table['each student, against the others'] = _summed_up(_of_students(marks))
     return pd.DataFrame.from_dict(table, orient='index').rename_axis('row')
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl37
@@ -479,7 +483,7 @@ def _marks_teacher(
     tokenizer,
     by='majority',   # 'majority', 'votes' or a nickname
 ):                   # function of (model, batch, classes) -> [batch, tokens]
-    """Return a saliency function for `SalLM` that returns `marks`, or NaN for sentences without marks
+    """Return a saliency function for `SalLM`; it returns `marks`, or NaN for sentences without marks
 
     Pass the function as `saliency`, with `teacher=False` and `variant=SalLMVariant(binarised=False)`."""
     import torch
@@ -538,7 +542,7 @@ def teach(
     weight=1.,        # weight of the marks in the loss
     **settings,       # see `train`
 ): # `Run`
-    "Train a classifier to attend to the marked words, and return the run with its last weights"
+    "Train a classifier in place to attend to the marked words, keep the last weights, and return the run"
     from salviz.methods.rationale_guided import RationaleGuided
     from salviz.training.trainer import train
     if model is None:
@@ -674,7 +678,7 @@ def _prediction_lines(
     answered,  # [(source, content of an answer file)], as `_read_handed` returns them
     questions, # {name: `Predict`}
 ) -> list:     # of lines
-    "Return lines with messages about damaged files and the answer counts of all predictions"
+    "Return report lines: messages about damaged files, then the answer counts of each prediction"
     files, lines, left_out = [], [], []
     for source, content in answered:
         try: files.append(checked_answers_file(content, source, left_out))
@@ -691,7 +695,7 @@ def run_class(
     sentences=None, # see `class_marks`
     most=4,
 ) -> str:
-    "Merge the files that a class handed in, write marks.jsonl, and return the report"
+    "Merge the files that a class handed in, write marks.jsonl if any sentence is marked, and return the report"
     marks = class_marks(paths, sentences, most)
     if marks.broken and not (marks.sheets or marks.answered):
         reasons = printable('; '.join(f'{source}: {reason}' for source, reason in marks.broken))

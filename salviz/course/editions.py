@@ -223,7 +223,7 @@ def lesson_faults(
     notebook,         # a source
     fact=course_fact, # function(name) -> printed fact
 ) -> list: # of sentences
-    "Return the faults of a lesson"
+    "Return the faults found in a lesson"
     try: header, _ = header_of(notebook), [cell_tag(cell) for cell in notebook.cells]
     except ValueError as error: return [str(error)]
     faults = [f'cell {cell.id}: the source of a lesson must not contain outputs; clear them'
@@ -243,12 +243,14 @@ def _folded(summary, text):
     return f'<details><summary>{summary}</summary>\n\n{text.strip()}\n\n</details>'
 
 def _hides_source(cell):
-    "Return whether to hide the code of a cell because it contains true answers or only draws the picture"
+    "Return whether a cell's code should be hidden, because it contains true answers or only draws the picture"
     return cell_tag(cell) == 'picture' or any(f'{name}(' in cell_text(cell) for name in ('Predict', 'Reveal'))
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-26b
 def _for_reader(cell, tag, fact):
-    "Return a copy of a cell for an edition"
+    """Return a copy of a cell prepared for the readers of an edition
+
+    Outputs and the comments that name course facts are removed; solution and teacher texts are folded."""
     copied = cell.copy()
     copied['metadata'] = {}
     if cell.cell_type == 'code':
@@ -266,7 +268,7 @@ def _for_reader(cell, tag, fact):
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-26c
 def _leaks(notebook, shown):
-    "Yield lines of solutions that students see in cells other than the stub"
+    "Yield the solution lines that appear in the `shown` cells but not in the preceding stub"
     read, stub = '\n'.join(cell_text(cell) for cell in shown), ''
     for cell in notebook.cells:
         if cell_tag(cell) == 'stub': stub = cell_text(cell)
@@ -290,7 +292,7 @@ def edition_of(
     edition,          # 'student', 'teacher', 'page' or 'teacher_page'
     fact=course_fact, # function(name) -> printed fact
 ):
-    "Return the student, teacher or page edition of a lesson, without outputs"
+    "Return one edition of a lesson, without outputs; raise a ValueError if students would see a line of a solution"
     import nbformat
     shown = chosen_cells(notebook, edition)
     if edition in ('student', 'page') and (leaked := next(_leaks(notebook, [cell for cell, _ in shown]), None)):
@@ -329,7 +331,7 @@ def ship_lessons(
     sources, # folder of the sources
     folder,  # target folder; notebooks without a source are deleted
 ) -> list: # of paths
-    "Write the lessons without outputs to a folder, and return their paths"
+    "Write the lessons to a folder, with their outputs cleared, and return the paths of the files"
     written, folder = [], Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for path in lesson_files(sources):
@@ -342,7 +344,7 @@ def ship_lessons(
 # %% ../../nbs/14_course/11_editions.ipynb #ed-32d
 @contextmanager
 def naming_lesson(name):
-    "Put the name of the lesson before the message of a ValueError that the block raises"
+    "Prefix the message of a ValueError raised in the block with the name of the lesson"
     try: yield
     except ValueError as error: raise ValueError(f'lesson {name}: {error}') from None
 

@@ -27,7 +27,7 @@ from .predictions import Predict
 # %% ../../nbs/14_course/14_grading.ipynb #gr-06
 @dataclass
 class Assignments:
-    "The predictions and checks of the lessons"
+    "The predictions and checks in the lessons"
     predictions:dict # {name: `Predict`}
     checks:dict      # {name: lesson number}
 
@@ -47,7 +47,7 @@ def assignments_of(
     lessons=None, # folder with the lesson sources; None: the bundled lessons
     numbers=None, # numbers of the lessons to grade; None for all
 ) -> Assignments:
-    "Return the predictions and checks of the lessons"
+    "Return the predictions and checks in the lessons; raise a ValueError if there are none"
     assignments = Assignments({}, {})
     for path in lesson_files(lessons):
         source = read_lesson(path)
@@ -63,12 +63,12 @@ def assignments_of(
 # %% ../../nbs/14_course/14_grading.ipynb #gr-09
 @dataclass
 class _Handed:
-    "The answer files of a folder"
+    "Answer files found in a folder, and messages about problematic files"
     files:dict = field(default_factory=dict) # {file name: content}
     notes:list = field(default_factory=list) # messages about problematic files
 
 def _first_answers(file):
-    "Return the first answers in a file with their times, which identify copies of the file"
+    "Return the first answer to each question in a file, with its time, to detect copies of the file"
     firsts = {name: entry.get('first') for name, entry in file['entries'].items()}
     answers = {name: (str(first.get('value')), str(first.get('time'))) for name, first in firsts.items()
             if isinstance(first, dict) and first.get('time')}
@@ -141,7 +141,7 @@ def _grade_one(
     file:dict, # content of an answer file
     assignments:Assignments,
 ) -> dict: # a row of the table
-    "Return the row of one student in the table of points"
+    "Return one student's row in the points table"
     entries, notes = file['entries'], []
     answered = {name: _checked(question, entries[name]) for name, question in assignments.predictions.items()
                 if name in entries}
@@ -187,7 +187,7 @@ class Grades:
         return Path(path)
 
     def report(self) -> str:
-        "Return the table for a terminal, the explanation of its columns, and the notes about files"
+        "Return a report for the terminal: the table, an explanation of its columns, and the notes about files"
         seen = self.table().drop(columns=['why', 'reasons', 'capstone'])
         seen[['notes', 'file']] = seen[['notes', 'file']].map(printable)
         shown = seen.to_string(index=False, na_rep='')
@@ -221,6 +221,6 @@ def grade(
     if out is not None:
         if Path(out).exists(): raise FileExistsError(f'grade: {out} already exists; choose another file')
         if not Path(out).absolute().parent.is_dir():
-            raise FileNotFoundError(f'grade: the folder of {out} does not exist; create it first')
+            raise FileNotFoundError(f'grade: the parent folder of {out} does not exist; create that folder first')
     grades = _graded(folder, lessons, numbers)
     return grades.report() + (f'\n\nWrote {grades.write(out)}, with the reasons' if out is not None else '')

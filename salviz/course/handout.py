@@ -41,7 +41,9 @@ def _free_folder(
             with tempfile.TemporaryFile(dir=path): pass
     except OSError as error:
         raise PermissionError(f'course: {path} cannot be written ({error.strerror}); choose another folder') from None
-    if problem: raise FileExistsError(f'course: {path} {problem}; choose a new folder, because nothing is overwritten')
+    if problem:
+        raise FileExistsError(f'course: {path} {problem}; choose a new folder, because existing files are never '
+                              'overwritten')
     return path
 
 # %% ../../nbs/14_course/13_handout.ipynb #ho-06b
@@ -63,7 +65,7 @@ _systems = dict(
 def _environment_of(
     platform, # a platform tag of wheels, such as 'win_amd64'
 ) -> dict:
-    "Return the values of requirement markers for the system that a platform tag names"
+    "Return the requirement marker values for the system of a platform tag; raise a ValueError for an unknown tag"
     found = re.fullmatch(r'(win|macosx|(?:many|musl)?linux)_(?:\w+_)?(amd64|arm64|x86_64|aarch64)', platform)
     if not found:
         raise ValueError('course --platform takes platform tags of wheels, such as win_amd64, macosx_14_0_arm64 or '
@@ -76,7 +78,7 @@ def _course_packages(
     extra='course',
     environment=None, # values of requirement markers, see `_environment_of`; None for this system
 ) -> dict: # {name: version}
-    "Return the packages that the course requires with their installed versions (None if not installed)"
+    "Return the packages that the course requires, with their installed versions (None for a missing package)"
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
     found, waiting = {}, [('salviz', (extra,))]
@@ -139,7 +141,7 @@ def _collect_wheels(
     pip=None,     # function that runs pip with arguments and returns whether it succeeded; None for pip
     platforms=(), # platform tags of other systems, see `_environment_of`
 ) -> list: # names of missing packages
-    "Collect the wheels for the course in a folder, for this system and for the listed `platforms`"
+    "Collect the course wheels for this system and `platforms` in a folder; return the names of missing packages"
     from packaging.markers import default_environment
     environments, pip = {tag: _environment_of(tag) for tag in platforms}, pip or _pip
     if tree := _source_tree(): pip('wheel', '--no-deps', '--no-build-isolation', '--wheel-dir', str(folder), str(tree))
@@ -225,9 +227,9 @@ def open_lab(
 # %% ../../nbs/14_course/13_handout.ipynb #ho-18
 @contextlib.contextmanager
 def _no_network():
-    "Allow only connections over Unix sockets while the block runs"
+    "Allow only Unix socket connections, and keep the Hugging Face libraries offline, while the block runs"
     def refuse(self, address):
-        raise OSError(f'the rehearsal must run without a network, but something connected to {address!r}')
+        raise OSError(f'the rehearsal must run without a network, but a connection to {address!r} was attempted')
     connect = socket.socket.connect
     def local(self, address):
         stays_here = self.family == getattr(socket, 'AF_UNIX', None)

@@ -51,7 +51,7 @@ def words(
 ) -> Query:
     "Return a question that asks for words of a sentence"
     spans = find_words(sentence) if isinstance(sentence, str) else []
-    if not spans: raise ValueError(f'sentence must be a text that contains words, got {shown(sentence)}')
+    if not spans: raise ValueError(f'sentence must be a string with at least one word, got {shown(sentence)}')
     is_spaced = [start > end for (_, end), (start, _) in pairwise([(0, 0), *spans])]
     return Query('words', dict(sentence=sentence, words=[sentence[start:end] for start, end in spans],
                                spaced=is_spaced, most=_count('most', most, len(spans))))
@@ -86,7 +86,7 @@ def order(
 _Finite = Annotated[float, Gt(-math.inf), Lt(math.inf), 'a finite number']
 
 def _numbers(**arguments):
-    "Return the `arguments` as finite floats"
+    "Return the `arguments` as a list of floats; raise a ValueError unless all are finite numbers"
     for name, x in arguments.items():
         is_number = isinstance(x, Real) and not isinstance(x, bool) and math.isfinite(x)
         if not is_number: raise ValueError(f'{name} must be a finite number, got {shown(x)}')
@@ -211,7 +211,7 @@ def answer_of(
     query:Query,
     value,       # as for `checked_value`, or with texts of the question
 ):
-    "Check an answer and return it as plain JSON, with texts of the question replaced by their indices"
+    "Check an answer and return it as plain JSON, with word, option and item texts replaced by their indices"
     return checked_value(query, _numbered(query, value))
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd19

@@ -54,7 +54,7 @@ class MarkSet:
     def __len__(self): return len(self.texts)
 
     def described(self) -> dict:
-        "Return the description that a page needs"
+        "Return the set as a dict for a page"
         spans = [find_words(text) for text in self.texts]
         return dict(id=self.id, most=self.most, texts=list(self.texts), labels=list(self.labels), spans=spans)
 
@@ -73,7 +73,7 @@ def mark_set(
         rows = [row if isinstance(row, dict) else dict(text=row) for row in sentences]
     wrong = [i for i, row in enumerate(rows) if not isinstance(row.get('text'), str) or not find_words(row['text'])]
     problem = ''
-    if wrong: problem = f'sentence {wrong[0] + 1} must be a text that contains words, got {shown(rows[wrong[0]])}'
+    if wrong: problem = f'sentence {wrong[0] + 1} must be a string with at least one word, got {shown(rows[wrong[0]])}'
     if not rows:
         problem = f'`sentences` must be a list of texts, or of dicts with text and label, got {shown(sentences)}'
     if type(most) is not int or most < 1: problem = f'`most` must be a positive integer, got {most!r}'
@@ -82,7 +82,9 @@ def mark_set(
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma11
 def _clean_nickname(name:str) -> str: # '' if nothing is left
-    "Return a name in NFC without colons, control characters and extra spaces, cut to 40 characters"
+    """Return a name in NFC, cut to 40 characters, with control characters removed
+
+    Colons are replaced by spaces, and extra spaces are removed."""
     name = unicodedata.normalize('NFC', name[:200]) # quadratic time for many accents on one letter
     seen = ((c, unicodedata.category(c)[0]) for c in name)
     text = ''.join(' ' if kind == 'Z' or c in '\t\n\r\v\f:' else '' if kind == 'C' else c for c, kind in seen)
@@ -144,7 +146,7 @@ def checked_sheet(
 _version = 1 # version of files and codes
 
 def _sheet_json(of:MarkSet, sheet:MarkSheet) -> str:
-    "Return the content of a file with the marks of a student"
+    "Return the content of a student's marks file"
     marks = ',\n  '.join('null' if flags is None else json.dumps(flags, separators=(',', ':')) for flags in sheet.marks)
     head = dict(salviz='marks', version=_version, set=of.id, nickname=sheet.nickname)
     return f'{json.dumps(head, ensure_ascii=False)[:-1]}, "marks": [\n  {marks}]}}\n'
@@ -243,7 +245,7 @@ def read_code(
         raise ValueError(f'does not match its checksum: a character or nickname is wrong, or a part is missing{cut}')
     _check_version(_version, of, body[:6])
     if len(body) != length:
-        raise ValueError(f'does not match its checksum: it has {len(typed)} characters instead of {length + 7}')
+        raise ValueError(f'has {len(typed)} characters; codes of this class have {length + 7}')
     number, marks = sum(_signs.index(c) << 5*i for i, c in enumerate(reversed(body[6:]))), []
     for states, words in zip(reversed(_states(of)), reversed(of.words)):
         number, digit = divmod(number, states)
@@ -253,7 +255,7 @@ def read_code(
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma20d
 def codes_in(text:str) -> list: # of str
-    "Return the codes of mark sheets in a text, such as the messages of a chat"
+    "Return the mark sheet codes found in a text, such as a chat log"
     return [match[0] for match in _code.finditer(text)]
 
 # %% ../../nbs/14_course/06_marks.ipynb #ma24
@@ -280,7 +282,7 @@ class Marks(CourseWidget):
 
     @property
     def sheet(self) -> MarkSheet:
-        "Return the current marks"
+        "Return the current marks; raise a ValueError if the nickname is missing or the marks are invalid"
         if not _clean_nickname(str(self.state.get('nickname') or '')):
             raise ValueError('Marks: no nickname yet; type one below the sentences')
         return checked_sheet(self.of, self.state['nickname'], self.state.get('marks'), f'Marks {self.name!r}')

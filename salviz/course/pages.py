@@ -170,12 +170,12 @@ class Fragments:
         return names
 
     def size(self) -> float:
-        "Return the size in bytes of a page with a model and the stored data; the size of its text is estimated"
+        "Return the size in bytes of a page with a model and the stored data; a fixed estimate is used for its text"
         program = len(''.join(_packed_program())) + len(_program()[1])
         return program + sum(len(text.encode()) for _, text in self.parts.values()) + _text_bytes
 
     def models(self, sources):
-        "Return a function that adds models of an explorer to a page; the data stored so far count toward its size"
+        "Return a function that adds an explorer's models to a page; the stored data count toward the page size"
         is_base = all(source.model == installed_base() for source in sources)
         add = page_models(sources, frequent=film_texts() if is_base else ())
         stored = self.size() - len(bundle('page.js')) - len(styles())

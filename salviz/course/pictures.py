@@ -74,7 +74,7 @@ def word_values(
 def read_by_cls(
     snapshot, # snapshot from a classifier run
 ) -> tuple: # (words, one fraction per word)
-    "Return the words of a snapshot and the fraction of attention that [CLS] in the last layer gives to each word"
+    "Return the words of a snapshot and the fraction of [CLS] attention in the last layer that each word receives"
     words, sums = word_values(snapshot, snapshot.at('attention').mean(0)[snapshot.info['pooled_row']])
     return words, sums/sums.sum()
 

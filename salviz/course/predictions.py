@@ -92,7 +92,7 @@ class CourseWidget(anywidget.AnyWidget):
     about = T.Dict().tag(sync=True)
 
     def described(self) -> dict:
-        "Return the description that a page needs"
+        "Return the description of the widget as a dict for a page"
         return dict(self.about)
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr12b
@@ -102,7 +102,7 @@ class _Question(CourseWidget):
     outcome = T.Dict(default_value=None, allow_none=True).tag(sync=True) # the true answer, after the reveal
 
     def truth(self):
-        "Return the true answer as `salviz.course.kinds.truth_of` returns it, or None"
+        "Return the true answer in the format of `salviz.course.kinds.truth_of`, or None if there is none"
         if callable(self._truth): self._truth = truth_of(self.query, self._truth())
         return self._truth
 
@@ -154,7 +154,7 @@ class Predict(_Question):
         for argument, x, is_valid, allowed in [
                 ('name', name, _is_filled(name), 'be a non-empty string'),
                 ('question', question, _is_filled(question), 'be a non-empty string'),
-                ('kind', kind, isinstance(kind, Query), 'be a result of words, head, choice, order, number or slope'),
+                ('kind', kind, isinstance(kind, Query), 'be created with words, head, choice, order, number or slope'),
                 ('picture', picture, picture is None or hasattr(picture, '_repr_html_'), 'have a method _repr_html_')]:
             if not is_valid: raise ValueError(f'Predict: `{argument}` must {allowed}, got {shown(x)}')
         if truth is not None and not callable(truth): truth = truth_of(kind, truth)
@@ -222,7 +222,9 @@ class _Session:
         return checked['state'] != 'open'
 
     def of_class(self, predict):
-        "Return the class's valid answers to a prediction, or None if the class has no answers to this question"
+        """Return the class's valid answers for a prediction
+
+        Return None if the class did not answer this version of the question."""
         of_class = self.classmates.get(predict.name)
         if not of_class or (of_class['id'], of_class['kind']) != (predict.id, predict.query.kind): return None
         fitting = dict(first=[], second=[], confidence=[])
@@ -253,7 +255,7 @@ _session = _Session()
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr20
 class _Gate(CourseWidget):
-    "The widget of a `Reveal` that lists the missing predictions"
+    "Widget that lists the missing predictions of a `Reveal`"
     state = T.Dict().tag(sync=True) # waiting (names of predictions), open, error
 
 def _reveal_fault(names, content) -> str: # '' if there is none
@@ -287,7 +289,7 @@ class Reveal(W.VBox):
     def __repr__(self): return f'Reveal({", ".join(map(repr, self.names))}, {"open" if self.is_open else "closed"})'
 
     def described(self) -> dict:
-        "Return the description that a page needs"
+        "Return the description of the reveal as a dict for a page"
         return self.gate.described()
 
     def _refresh(self, error=''):

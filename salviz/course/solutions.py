@@ -13,7 +13,7 @@ import numpy as np
 
 # %% ../../nbs/14_course/09_solutions.ipynb #so-06
 def word_attention(snapshot):
-    "Return the fraction of the classifier's attention on each word of `snapshot`, in the last layer"
+    "Return the fraction of the classifier's last-layer attention on each word of `snapshot`"
     row = snapshot.at('attention').mean(0)[snapshot.info['pooled_row']]
     is_word = ~snapshot.is_special
     of_words = np.bincount(snapshot.word_ids[is_word], row[is_word], len(snapshot.words))
@@ -48,7 +48,7 @@ def disagreements(values):
 
 # %% ../../nbs/14_course/09_solutions.ipynb #so-14
 def saliency_target(saliency, is_special, top_share):
-    "Return equal weights on the fraction `top_share` of ordinary tokens with the highest `saliency`, else 0"
+    "Return equal weights for the top fraction (`top_share`) of ordinary tokens by `saliency`, and 0 for all others"
     places = np.flatnonzero(~is_special)
     k = max(1, math.ceil(top_share*len(places) - 1e-6))
     highest = places[np.argsort(-saliency[places], kind='stable')[:k]]
@@ -58,7 +58,7 @@ def saliency_target(saliency, is_special, top_share):
 
 # %% ../../nbs/14_course/09_solutions.ipynb #so-14b
 def attention_loss(attention, target, is_special):
-    "Return KL(target || attention), both [tokens], without special tokens"
+    "Return KL(target || attention), with both [tokens] restricted to ordinary tokens and renormalised"
     a, t = attention[~is_special], target[~is_special]
     a, t = a/a.sum(), t/t.sum()
     on = t > 0

@@ -50,7 +50,7 @@ def _texts_in(part) -> tuple: # (texts or lists of words, second texts or None)
 
 # %% ../../nbs/02_data/03_columns.ipynb #009b
 def _word_counts(text, pair=None) -> tuple: # (words, words separated by spaces)
-    "Return the number of words in `text` and, if given, its second text, counted in two ways"
+    "Return two word counts for `text` and its optional `pair`: by `find_words` and by splitting at spaces"
     if not isinstance(text, str): return len(text), len(text)
     texts = [t for t in (text, pair) if t is not None]
     return sum(len(find_words(t)) for t in texts), sum(len(t.split()) for t in texts)
@@ -137,8 +137,9 @@ def token_values(
     for i, (t, numbers) in enumerate(zip(texts, values)):
         spaced = [(segment, *span) for segment, text in enumerate(t.texts) for span in spaced_words(text)]
         if len(numbers) not in (len(t.unmerged_spans), len(spaced)):
-            raise ValueError(f'{where}: {name} of row {i} must have a number for each of the {len(t.unmerged_spans)} '
-                             f'words (or {len(spaced)} separated by spaces), as in the other rows, got {len(numbers)}')
+            raise ValueError(f'{where}: {name} of row {i} must have {len(t.unmerged_spans)} numbers, one per word '
+                             f'(or {len(spaced)}, one per word between spaces), as in the other rows, '
+                             f'got {len(numbers)}')
         spans = {len(spaced): spaced, len(t.unmerged_spans): t.unmerged_spans}[len(numbers)]
         numbers = np.asarray(numbers)
         first, last = (np.where(t.word_ids < 0, -1, x) for x in touched_words(t.texts, spans, t.offsets, t.segments))
@@ -161,7 +162,7 @@ def with_columns(
     where,         # name of the split, for errors
     align=None,    # function of (texts, pairs) -> `TokenText`s; None if the examples are not texts
 ):
-    "Add the additional columns of the raw split `part` to the `encoded` split, aligned with tokens if necessary"
+    "Add the additional columns of the raw split `part` to the `encoded` split; align word values with the tokens"
     names, part = [name for name in kinds if name in part.column_names], part.with_format(None)
     along = [name for name in names if kinds[name][0] in ('rationale', 'words')]
     aligned = {name: [] for name in along}
@@ -191,7 +192,7 @@ def with_columns(
 
 # %% ../../nbs/02_data/03_columns.ipynb #020
 class Column(list):
-    "The values, one per example, of a batch column that is not a tensor, such as texts"
+    "Values of a non-tensor batch column, such as texts, with one value per example"
     name, why = '', 'it is not a column of numbers'
 
     def of(self, name, why):

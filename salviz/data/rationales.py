@@ -36,7 +36,7 @@ def _merged(
 _readings = 'any', 'majority', 'share'
 
 def _word_fractions(text, pieces, fractions):
-    "Return, for each word of `text`, the largest of the `fractions` of the `pieces` that overlap it, or 0"
+    "For each word of `text`, return the largest fraction of a piece that overlaps it, or 0 if none does"
     of_characters = np.zeros(len(text))
     for (start, end), fraction in zip(pieces, fractions): of_characters[start:end] = fraction
     return [float(of_characters[start:end].max()) for start, end in find_words(text)]
@@ -252,7 +252,7 @@ def _placed(text, start, end, marked=None) -> list: # [start, end] in characters
     converted = [len(units[:2*k].decode('utf-16-le', 'ignore')) for k in (start, end)]
     for a, b in ([start, end], converted):
         if marked is None or plain(text[a:b]) == plain(marked): return [a, b]
-    found = f'{text[start:end]!r:.40} in the text and {marked!r:.40} in the export'
+    found = f'{text[start:end]!r:.40} in the text but {marked!r:.40} in the export'
     raise ValueError(f'the span from {start} to {end} is {found}')
 
 def _combined(texts, people, annotators):
@@ -423,7 +423,7 @@ def _json_rows(path):
     try: rows = json.loads(read_utf8(path))
     except ValueError as e: raise ValueError(f'{path} is not JSON ({e})') from None
     if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows): return pd.DataFrame(rows)
-    raise ValueError(f'{path} must contain a list of objects, such as an export of Label Studio')
+    raise ValueError(f'{path} must contain a list of objects, such as a Label Studio export')
 
 _files = {**readers, '.json': _json_rows}
 
@@ -476,15 +476,15 @@ def _generic(text, text_pair, label, rationale):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #028d
 def _shape_of(rows, columns, split):
-    "Return a reader for `rows` in a published format or, for any other format, with the user's column names"
+    "Return the reader of the published format that matches `rows`, or else a reader for the user's column names"
     columns_of_row = set(rows[0])
     reader = next((read for names, read in _shapes.items() if columns_of_row >= {*names}), None)
     missing = [c for c in columns if c is not None and c not in columns_of_row]
     if reader is None and missing:
-        raise ValueError(f'{split} has no column {", ".join(missing)}; '
-                         f'its columns are {", ".join(map(str, rows[0]))}, '
-                         'which match no published format of rationales; '
-                         'name its columns with text=, label= and rationale=')
+        raise ValueError(f'{split} has no column {", ".join(missing)}, '
+                         f'and its columns ({", ".join(map(str, rows[0]))}) '
+                         'match no published rationale format; '
+                         'name them with text=, label= and rationale=')
     return reader or _generic(*columns)
 
 # %% ../../nbs/02_data/02_rationales.ipynb #029
@@ -515,7 +515,7 @@ def _parts(source, columns, config, revision, annotators, span_labels):
     if make := exported['train'][1]:
         reader = make(columns, span_labels, exported['train'][2])
         return {split: _examples(rows, reader, annotators, split) for split, (rows, *_) in exported.items()}, None
-    if span_labels is not None: raise ValueError('span_labels applies only to exports of Label Studio and Doccano')
+    if span_labels is not None: raise ValueError('span_labels applies only to exports from Label Studio or Doccano')
     read, column = _shape_of(first, columns, 'train'), columns[2]
     if read in (_movies, _multirc): column = 'label'
     names = {_hatexplain: list(_hate)}.get(read, named.get(column))

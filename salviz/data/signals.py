@@ -424,7 +424,7 @@ def _informative_boxes(
     layout,   # a Layout
     steps, features, # size of an example
 ) -> np.ndarray: # bool [n, steps, features]
-    "Return a mask of the entries of each example that contain the signal of its class"
+    "For each example, return a mask of the entries that contain its class signal"
     inside = []
     for axis, length in (('time', steps), ('feature', features)):
         size, fixed = getattr(layout, axis), getattr(layout, f'{axis}_start')

@@ -93,7 +93,7 @@ readers = {'.csv': read_csv, '.jsonl': lambda path: _frame(read_jsonl(path)), '.
 # %% ../../nbs/02_data/00_texts.ipynb #014
 @dataclass(frozen=True)
 class Sources:
-    "Named data sets and file formats for one kind of data, in addition to objects in memory and the Hub"
+    "Packaged data sets and file readers for one kind of data"
     packaged:dict # {name: function that returns {split: table}}
     readers:dict  # {extension: function that reads the file at a path as a data frame}
 
@@ -363,7 +363,7 @@ def _label_ids(labels, names, split, numbered=False):
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml02
 def _as_list(x):
-    "Return the labels in `x`, a list or a string such as '[0, 2]', as a list, or None for a single label"
+    "Return `x` as a list if it is a list of labels or a string such as '[0, 2]'; return None for a single label"
     if isinstance(x, (list, tuple, set, frozenset, np.ndarray)): return list(x)
     if not isinstance(x, str) or not re.fullmatch(r'\s*\[.*\]\s*', x, re.DOTALL): return None
     try: found = ast.literal_eval(x.strip())
@@ -382,15 +382,17 @@ def _has_lists(table, label) -> bool:
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml02c
 def _are_flags(rows, feature) -> bool:
-    "Return whether the lists in `rows` are flags (0 or 1 per class) rather than class numbers"
+    """Return whether the lists in `rows` are flags (0 or 1 per class) rather than class numbers
+
+    Raise a `ValueError` if both readings are possible."""
     sizes, values = {len(row) for row in rows}, [x for row in rows for x in row]
     numbers = (bool, np.bool_, int, float, np.integer, np.floating)
     if isinstance(feature, ClassLabel) or len(sizes) != 1 or min(sizes) < 2: return False
     if not all(isinstance(x, numbers) and x in (0, 1) for x in values): return False
     if not all(isinstance(x, (int, np.integer)) and not isinstance(x, bool) for x in values): return True
     if any(len(set(row)) < len(row) for row in rows): return True
-    raise ValueError('label: every row is [0, 1] or [1, 0], which could be class numbers or flags; pass class names in '
-                     'each row, or a single label')
+    raise ValueError('label: every row is [0, 1] or [1, 0], which could be class numbers or flags; list class names '
+                     'in each row, or use one label per row')
 
 # %% ../../nbs/02_data/00_texts.ipynb #ml03
 def _flag_ids(rows, names, split):
@@ -434,7 +436,7 @@ def _item_feature(table, column): # None for a data frame
     return getattr(feature, 'feature', feature)
 
 def _list_columns(tables, label, labels):
-    "Return the type of labels in lists or in several flag columns, and the class indices of each row by split"
+    "For labels in lists or flag columns, return their type and, for each split, the class indices of each row"
     if not isinstance(label, str):
         rows = {}
         for split, table in tables.items():
@@ -442,8 +444,8 @@ def _list_columns(tables, label, labels):
         names = list(label)
         if labels is not None: names = list(map(str, labels))
         if len(names) < 2 or len(names) != len(label):
-            raise ValueError(f'label lists {len(label)} columns of flags, but labels has {len(names)} class names; '
-                             'pass the same number of both, at least two')
+            raise ValueError('label must list at least two columns of flags, and labels one class name for each, '
+                             f'got {len(label)} and {len(names)}')
         ids = {split: _flag_ids(flags, names, split) for split, flags in rows.items()}
         return Sequence(ClassLabel(names=names)), ids
     def listed(x):
@@ -489,7 +491,7 @@ def _label_columns(tables, label, labels, task):
     "Convert the labels of all splits; return their type and their values by split"
     if task == 'multi_label_classification' or not isinstance(label, str) or _has_lists(tables['train'], label):
         if task not in (None, 'multi_label_classification'):
-            raise ValueError(f'task={task!r} needs one label per row, but column {label!r} has lists of '
+            raise ValueError(f'task={task!r} needs one label per row, but label={label!r} gives a list of '
                              'labels; omit task')
         return _list_columns(tables, label, labels)
     feature = _item_feature(tables['train'], label)
@@ -880,8 +882,8 @@ def _help_pairs(language):
     files = {p.name.lower(): p for p in _help_folder.glob('*')} if _help_folder.is_dir() else {}
     lacking = [f'libreoffice-help-{x}' for x in ('en-us', language) if x not in files]
     if lacking:
-        raise FileNotFoundError(f"'help-en-{language}' is read from Debian packages: {' and '.join(lacking)} not "
-                                f"found in {_help_folder}; install the missing packages with apt-get, or use "
+        raise FileNotFoundError(f"'help-en-{language}' requires Debian packages that were not found in "
+                                f"{_help_folder}: {', '.join(lacking)}; install them with apt-get, or use "
                                 "'copy-reorder', which is always available")
     english, other = (_help_pages(files[x]/'text') for x in ('en-us', language))
     pairs = dict.fromkeys((text, other[key]) for key, text in english.items() if text and other.get(key)
@@ -1157,7 +1159,7 @@ def _ended(t, tokenizer):
 
 # %% ../../nbs/02_data/00_texts.ipynb #clm2b
 def _between(t) -> slice:
-    "Return the slice of the special tokens between two texts, or an empty slice if they include no begin token"
+    "Return the slice of the special tokens between two texts, or an empty slice if none of them is a begin token"
     prompt, answer = (np.flatnonzero(t.segments == k) for k in (0, 1))
     if not (len(prompt) and len(answer)) or not t.is_special[0]: return slice(0, 0)
     between = slice(prompt[-1] + 1, answer[0])

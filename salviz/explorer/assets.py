@@ -96,8 +96,8 @@ def panels() -> dict: # {name: `Panel`}
     found = sorted((panel for panel in found if panel), key=lambda panel: panel.order)
     for one, other in combinations(found, 2):
         if one.order == other.order or one.name == other.name:
-            raise ValueError(f'{one.file} and {other.file} have the same name or order: {one.name}, {one.order} and '
-                             f'{other.name}, {other.order}')
+            raise ValueError(f'{one.file} and {other.file} have the same name or order: {one.name} ({one.order}) and '
+                             f'{other.name} ({other.order})')
     return {panel.name: panel for panel in found}
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #pg12b

@@ -164,7 +164,7 @@ def bertviz_view(
     This function requires bertviz, but no network."""
     s = _snapshot(run_or_snapshot, step, probe)
     if 'attention' not in s.arrays:
-        raise KeyError(f'this snapshot has no attention; available: {", ".join(s.arrays) or "no arrays"}')
+        raise KeyError(f'this snapshot has no attention; available: {", ".join(s.arrays) or "none"}')
     have, n = s.layers['attention'], len(s.tokens)
     all_heads, is_pair = s.arrays['attention'].shape[1], len(s.texts) == 2
     layers, heads = (choose(have, layers, 'layers', from_end=True),
@@ -177,8 +177,8 @@ def bertviz_view(
         fewer = 'heads='
         if kind == 'model': fewer = 'heads= or layers='
         raise ValueError(f'the {kind} view of {n} tokens, {len(layers)} layers and {len(heads)} heads draws {lines:,} '
-                         f'lines (a page of about {size:.0f} MB), more than the limit of {_most_lines:,}; choose fewer '
-                         f'with {fewer}, use the Explorer, or pass force=True')
+                         f'lines (a page of about {size:.0f} MB), more than the limit of {_most_lines:,}; reduce the '
+                         f'number with {fewer}, use the Explorer, or pass force=True')
     frame, script = _drawn(kind, s, layers, heads, start)
     title = (f'bertviz {kind} view of probe {s.probe} at step {s.step}, {len(layers)} layers, {len(heads)} heads, '
              f'{n} tokens')

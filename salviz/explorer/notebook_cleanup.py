@@ -17,7 +17,7 @@ from ..core.run_files import write_whole
 _view = 'application/vnd.jupyter.widget-view+json'
 
 def _reached(models, ids):
-    "Return `ids` and the ids of all models that those models refer to, directly or indirectly"
+    "Return the ids of the given models and of all models that they refer to, directly or indirectly"
     reached, todo = set(), list(ids)
     while todo:
         if (one := todo.pop()) in reached: continue
@@ -33,7 +33,7 @@ def _objects(x):
 
 # %% ../../nbs/12_explorer/10_notebook_cleanup.ipynb #060c
 def _strip(nb:dict) -> int: # number of removed views
-    "Remove widget views of outputs that have an image, and widget state that is no longer needed"
+    "Remove widget views from outputs that have an image, and remove widget state that is no longer needed"
     bundles = [item['data'] for c in _objects(nb.get('cells')) for item in _objects(c.get('outputs'))
                if isinstance(item.get('data'), dict)]
     dead = [d.pop(_view) for d in bundles if isinstance(d.get(_view), dict) and 'image/png' in d]

@@ -34,7 +34,8 @@ def chosen(
 ) -> tuple: # (probes, steps) to read from this run
     """Return the examples and steps to read from a run
 
-    Requested numbers that a comparison run does not contain are dropped. If none remain, all are read."""
+    Requested examples and steps that a comparison run does not contain are dropped. If this leaves no examples, all
+    are read; the same applies to steps."""
     if first: return probes, steps
     def common(have, wanted):
         if wanted is None: return None

@@ -96,7 +96,7 @@ def model_parts(
     # that says why there is none
     models:list,
 ) -> list: # of (kind, id, text)
-    "Return the script elements of a page that contain the models and the engine"
+    "Return the script elements that store the models and the engine in a page"
     offers, parts, base = [], [], None
     for run, entries in enumerate(models):
         if isinstance(entries, str): continue
@@ -131,7 +131,7 @@ def page_models(
     with_first=False, # also include the first checkpoint of each run?
     frequent=(),      # texts whose most frequent word pieces the page contains, see `quantised_model`
 ): # function from (bytes of the page without models, metadata of the runs) to the parts of the page
-    """Return a function that creates the parts of a page with the models of `sources`
+    """Return a function that creates the page parts with the models of `sources`
 
     Raises a ValueError if no run has a model, or if `with_first` is set and a run has only one checkpoint."""
     missing = [source.needs() for source in sources]

@@ -157,7 +157,7 @@ def _saliency_scale(run) -> dict: # `limit`, None if unknown, and the last `step
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #ds442c
 def grown(scale:dict, snapshot) -> dict:
-    "Return the saliency `scale` of a run, extended to a new `snapshot`"
+    "Return the saliency `scale` of a run, updated with a new `snapshot`"
     if scale['limit'] is None: return scale
     return dict(limit=max(scale['limit'], largest_saliency(snapshot)), step=max(scale['step'] or 0, snapshot.step))
 
@@ -165,8 +165,8 @@ def grown(scale:dict, snapshot) -> dict:
 def _readable(run, recorded):
     """Read, for each probe example, the first of the `recorded` snapshots that is readable
 
-    Returns [[probe, step]] of all snapshots except the unreadable ones, {probe: metadata}, the classes, and one
-    message per unreadable snapshot."""
+    Returns [[probe, step]] of all snapshots except those found to be unreadable, {probe: metadata}, the classes, and
+    one message per unreadable snapshot."""
     good, sentences, notes, classes = [], {}, [], []
     for step, probe in recorded:
         if probe in sentences: good.append([probe, step]); continue
@@ -196,7 +196,7 @@ def run_meta(
     live=False,   # is the run still training?
     matches=None, # metadata of the run to compare with (the explorer's run 0), as returned by this function
 ) -> dict:
-    "Return the explorer's metadata of a run"
+    "Return the metadata of a run for the explorer"
     run = as_run(run)
     requested = probes, steps
     probes, steps = choose(run.probes, probes, 'probes'), choose(run.steps, steps, 'steps', from_end=True)
@@ -257,7 +257,7 @@ def _head_row(heads) -> dict:
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #fa429cdb
 class HeadRows:
-    "Rows for the browser with the statistics of all heads of a run on probe examples and training batches"
+    "Head statistics of a run, on probe examples and training batches, as rows for the browser"
     def __init__(self,
         run,
         probes=None, # numbers of the probe examples; None: all

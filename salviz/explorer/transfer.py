@@ -137,7 +137,7 @@ class TransferPlan:
 
 # %% ../../nbs/12_explorer/05_transfer.ipynb #018
 def thin_rows(rows, most=2000) -> list:
-    "Return evenly spaced rows of each kind, with a limit on their number per kind"
+    "Return at most `most` evenly spaced rows of each kind"
     kinds = {}
     for i, row in enumerate(rows): kinds.setdefault(row.get('kind'), []).append(i)
     return [rows[i] for i in sorted(i for at in kinds.values() for i in _evenly_spaced(at, most))]

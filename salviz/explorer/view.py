@@ -45,7 +45,7 @@ class _DescribedRuns:
         self._prioritise(0, first)
 
     def _guess(self, run, probe):
-        "Estimate the size in bytes of a frame of one sentence, before its first frame is packed"
+        "Estimate the size of a frame in bytes, for an example with no packed frame yet"
         m = self._metas[run]
         n = next((len(p['tokens']) for p in m['probes'] if p['id'] == probe), 32)
         return 3*(m['model']['layers'] or 12)*(m['model']['heads'] or 12)*min(n, 128)**2 + 2000
@@ -125,7 +125,7 @@ class _Inbox(_DescribedRuns):
 class _PackedFrames(_Inbox):
     "Base class of `ExplorerView` that stores packed frames in numbered slots"
     def _wanted(self) -> list:
-        "Return the planned frames that are missing or outdated, in the order of sending"
+        "Return the planned frames that are missing or outdated, in sending order"
         planned = self._plan.planned
         missing = [k for k in planned if k not in self._slots] + [k for k in self._stale if k in planned]
         newest = {}

@@ -1,4 +1,4 @@
-"Draw figures for papers by kind, and write coloured sentences as LaTeX."
+"Draw many kinds of figures for papers, and write coloured sentences as LaTeX."
 from salviz import lazy_names
 
 __getattr__ = lazy_names(__name__)

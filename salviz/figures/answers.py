@@ -20,7 +20,7 @@ from ..views.answers import answer_heat_map
 _grey = .45 # weight of the grey image below the colours
 
 def _draw_image(sheet, view, i, x, y, wide, high):
-    "Draw the image of `view` if `i` is 0, else heat map `i - 1`, with outlines and its top left corner at (`x`, `y`)"
+    "Draw the image (`i` = 0) or heat map `i - 1` of `view`, with outlines; the top left corner is at (`x`, `y`)"
     ax = sheet.axes(x, y, wide, high)
     if i == 0: shown = view.image
     else:

@@ -36,7 +36,7 @@ _of_gaps = 'not normalised|not measured|left out|not counted|undefined|non-finit
 _warnings = re.compile('|'.join((_of_scales, _of_models, _of_ties, _of_seeds, _of_choices, _of_axes, _of_gaps)), re.I)
 
 def is_warning(sentence:str) -> bool:
-    "True if `sentence` must stay in a caption, because readers could draw a wrong conclusion without it"
+    "Return True if `sentence` must stay in a caption, because readers could draw a wrong conclusion without it"
     return bool(_warnings.search(sentence))
 
 # %% ../../nbs/11_figures/12_captions.ipynb #f06c715e

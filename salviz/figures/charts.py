@@ -138,14 +138,14 @@ def _line_styles(view):
     return [(colour, *rest) for colour, (_, *rest) in zip(series_colours(view.names, [s[0] for s in styles]), styles)]
 
 def _lines_of(view):
-    "Yield the index, the rows of the frame and the style of each line"
+    "Yield each line's index, frame rows and style"
     parts = view.frame.groupby('name', sort=False)
     for i, ((_, part), style) in enumerate(zip(parts, _line_styles(view))): yield i, part, style
 
 def _x_ticks(view, low, high, length):
     """Return the ticks of an x axis that is `length` points long, and their labels
 
-    The ticks are the measured positions if there are few, and round numbers otherwise."""
+    The ticks are at the measured positions if these are few, and at round numbers otherwise."""
     measured = np.unique(view.frame[view.x].to_numpy(float))
     measured = measured[(measured >= low) & (measured <= high)]
     if view.few and 0 < len(measured) <= 12:
@@ -253,7 +253,7 @@ def _grid_norm(view):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #024
 def _negative_cells(view, texts):
-    "Return the indices of the cells that need a minus sign because they show no number"
+    "Return the indices of the cells to mark with a minus sign: clearly negative ones in a signed grid without numbers"
     return np.nonzero(is_negative(view.values, view.limits[1]) & (view.is_signed and not texts))
 
 # %% ../../nbs/11_figures/03_charts.ipynb #024b

@@ -190,12 +190,12 @@ def series_colours(
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #f485e1bd
 def _is_sequential(cmap):
-    "True if the lightness of `cmap` is nearly monotonic and changes by more than 0.2 in total"
+    "Return True if the lightness of `cmap` is nearly monotonic and changes by more than 0.2 in total"
     steps = np.diff(_lightness_along(cmap))
     return bool(abs(steps.sum()) > .2 and ((steps > -.02).all() or (steps < .02).all()))
 
 def _is_diverging(cmap):
-    """True if the lightness of `cmap` rises to a neutral middle and then falls, or the reverse
+    """Return True if the lightness of `cmap` rises to a neutral middle and then falls, or the reverse
 
     Rainbow maps are not diverging, because their middle is a strong colour."""
     light, middle = _lightness_along(cmap), to_rgb(cmap(.5))
@@ -207,7 +207,7 @@ def _is_diverging(cmap):
 def _lightness_along(cmap): return np.array([lightness(cmap(x)) for x in np.linspace(0, 1, 33)])
 
 def _map_named(name):
-    "Return `name` itself if it is a colour map, or else matplotlib's colour map of this name, or None"
+    "Return `name` if it is a colour map, else matplotlib's colour map of that name (None if there is none)"
     if isinstance(name, Colormap): return name
     if name in matplotlib.colormaps: return matplotlib.colormaps[name]
     return None
@@ -245,7 +245,7 @@ _named_fonts = dict(sans=_font, serif='STIXGeneral')
 
 @lru_cache
 def _file_of(family, installed):
-    "Return the path of the regular font file of `family`, with its face index in matplotlib 3.11 and later"
+    "Return the path of the regular font of `family`, which includes the face index from matplotlib 3.11 on"
     def heavy(font):
         return abs(weight_dict.get(font.weight, font.weight if isinstance(font.weight, int) else 400) - 400)
     best = min((font for font in fontManager.ttflist if font.name == family),
@@ -258,7 +258,7 @@ def _face(family): return get_font(_file_of(family, len(fontManager.ttflist)))
 # %% ../../nbs/11_figures/00_drawing.ipynb #012b
 @lru_cache
 def _is_postscript(family:str) -> bool:
-    "True if the regular font of `family` has PostScript (CFF) outlines, in a single file or in a collection"
+    "Return True if the regular font of `family` has PostScript (CFF) outlines, in a single file or in a collection"
     file = _file_of(family, len(fontManager.ttflist))
     data, at = Path(file).read_bytes(), 12 + 4*getattr(file, 'face_index', 0) # matplotlib < 3.11: a string
     start = 0
@@ -286,7 +286,7 @@ _followed = re.compile(r'axes\.(linewidth|edgecolor|labelcolor|axisbelow)|lines\
                        r'path\.sketch|[xy]tick\.(color|labelcolor|direction)|text\.color|font\.size|image\.cmap')
 
 def _is_pale(name, x):
-    "True if the value `x` of the setting `name` is a text or line colour that is hardly visible on white"
+    "Return True if the value `x` of the setting `name` is a text or line colour that is hardly visible on white"
     is_colour = name.endswith('color') and x not in ('inherit', 'none')
     return is_colour and lightness(x) > (.97 if name == 'grid.color' else .6)
 
@@ -337,7 +337,7 @@ def _codes(family):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #015b
 def _outlines(family, char):
-    "True if the font `family` has a non-empty outline for `char`"
+    "Return True if the font `family` has a non-empty outline for `char`"
     face = _face(family)
     try:
         face.set_size(12, 72)
@@ -369,7 +369,7 @@ def _can_draw(char:str) -> bool:
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #018
 def _is_spelling(text, i):
-    """True if `text[i]` is a joiner inside a word of a script that is spelled with joiners
+    """Return True if `text[i]` is a joiner inside a word of a script that is spelled with joiners
 
     Such scripts are Arabic and the scripts of India and South-East Asia."""
     if text[i] not in '\u200c\u200d' or not 0 < i < len(text) - 1: return False
@@ -557,7 +557,7 @@ def token_ticks(
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #027sb
 def label_width(labels, most):
-    "Return the width of token labels in points; `most` is the maximum width of a label"
+    "Return the width in points of the widest of the token `labels`, each shortened to at most `most` points"
     return max(text_width(fitted(label, most, 7), 7) for label in labels)
 
 def map_ticks(view, pitch, longest=62):
@@ -702,7 +702,7 @@ class Sheet:
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #034
 def rows_of_sheets(sheets, columns):
-    "Return rows of `sheets` with bodies that start at the same height, and the height of each row in points"
+    "Arrange `sheets` in rows with aligned bodies; return the rows and the height of each row in points"
     rows = [sheets[i:i + columns] for i in range(0, len(sheets), columns)]
     for row in rows:
         head = max(sheet.head for sheet in row)
@@ -918,7 +918,7 @@ def word_boxes(ax, view, words, places, widths, box, line, size):
         word_box(ax, x, k*line, widths[i], box, words[i], size, view.is_special[i], saliency, view.limit)
 
 def arrow_to(source, place):
-    "Return an arrow from the word at `place` to the word at `source` that replaces it; '' if there is no source"
+    "Return an arrow that points from a replaced word at `place` to its replacement at `source`; '' if `source` < 0"
     if source < 0: return ''
     if source < place: return '← '
     return '→ '
@@ -996,7 +996,7 @@ def mark_below(ax, values, limit, pitch, at=lambda cell: cell):
                linewidth=float(np.clip(pitch/12, .3, .6)))
 
 def mark_ties(ax, cells):
-    "Hatch cells with tied values, which therefore have no ranks; `cells` is a mask (bool [rows, columns])"
+    "Hatch the `cells` (a mask, bool [rows, columns]) whose values are tied and so have no ranks"
     for y, a, b in row_boxes(cells):
         ax.add_patch(Rectangle((a - .5, y - .5), b - a, 1, facecolor='none', edgecolor=grey, linewidth=0, hatch='////'))
 
@@ -1066,18 +1066,18 @@ def _tex_engine(fig):
     "Return a LaTeX engine that can typeset the text in `fig`; raise an error if none is installed"
     strange = beyond_latin(''.join({c for one in fig.findobj(Text) if not one.get_parse_math()
                                     for c in one.get_text()}).replace('\n', ''))
+    characters = ' '.join(strange[:5]) + ' …'*(len(strange) > 5)
     if strange: wanted = ('xelatex', 'lualatex')
     else: wanted = ('pdflatex', 'xelatex', 'lualatex')
     engine = next((one for one in wanted if shutil.which(one)), None)
     if engine is None:
-        why = ''
-        if strange: why = f' (for the characters {" ".join(strange[:8])})'
+        why = f' (one of them is needed for the characters {characters})' if strange else ''
         raise RuntimeError('save_figure: writing a .pgf file needs LaTeX, but none of '
                            f'{", ".join(wanted)} is installed{why}; '
                            'install TeX Live with its pgf package, or write .pdf')
     if strange:
         warn_caller('the figure contains characters that need XeLaTeX or LuaLaTeX and a suitable font: '
-                    f'{" ".join(strange[:5])}{" …"*(len(strange) > 5)}')
+                    f'{characters}')
     return engine
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #054b
@@ -1215,7 +1215,7 @@ class Kind(namedtuple('Kind', 'name about needs make takes cites lists further a
 
     @property
     def choices(self) -> tuple:
-        "Names of the arguments of `figure` for names, colours and axes that affect figures of this kind"
+        "Names of the arguments of `figure` (for names, colours and axes) that affect figures of this kind"
         return of_view(followed, _view_class_of(self.make)) or ()
 
     @property
@@ -1293,7 +1293,7 @@ def _view_class_of(make):
     "Return the view class in the return annotation of `make`; raise an error if it is not a `View`"
     view_class = inspect.get_annotations(make, eval_str=True).get('return') # a signature may be readable text
     if not (isinstance(view_class, type) and issubclass(view_class, View)):
-        raise ValueError(f'figure_kind: the return annotation of make must be a View, such as `def {make.__name__}'
+        raise ValueError(f'figure_kind: the return annotation of make must be a View class, as in `def {make.__name__}'
                          f'(...) -> HeadGrid`, got {view_class!r}')
     return view_class
 

@@ -133,7 +133,7 @@ def _guides(ax, view, rows):
 def _claim(row): return ' '.join(filter(None, (row['name'], row.title)))
 
 def _forest_columns(view, width):
-    "Return the widths of the claims, the numbers and the verdicts in points; all 0 in a narrow figure"
+    "Return the widths in points of the claim, number and verdict columns; all 0 in a narrow figure"
     if width < 5: return 0., 0., 0.
     full, rows = width*72, view.frame
     numbers = max(text_width(_forest_numbers(row), 6) for _, row in rows.iterrows())
@@ -326,7 +326,7 @@ def _bar_styles(view):
             for k, (name, colour) in enumerate(zip(view.names, of_names))}
 
 def _bars_range(view):
-    "Return the limits of the axis, which include zero"
+    "Return the limits that the user chose for the axis, or else a range that includes all values and zero"
     if chosen := current_limits('x', None): return chosen
     values = view.frame[['value', 'low', 'high']].to_numpy(float)
     low, top = with_margin(*widened(min(0, np.nanmin(values)), max(0, np.nanmax(values))), .03)

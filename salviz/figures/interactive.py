@@ -30,7 +30,7 @@ def _lines(text, width=110): return [_safe(line) for line in wrap(text, width)]
 
 # %% ../../nbs/11_figures/06_interactive.ipynb #009
 class Interactive(go.Figure):
-    "A plotly figure that notebooks show as data, with a static image for viewers that cannot draw it"
+    "A plotly figure that notebooks store as data, together with a static image for viewers without plotly"
     _view, caption, notes, facts, citations = None, '', (), (), () # as for a printed figure
 
     def _repr_mimebundle_(self, include=None, exclude=None, **kwargs):

@@ -63,7 +63,7 @@ def _panel_names(view):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #010c
 def _grid(view, width, across, right):
-    "Return the layout of the panels of `view`; `right` is the space to leave on the right in points"
+    "Return the layout of the panels of `view`; `right` is the right margin in points"
     n, count, names = len(view.labels), len(view.values), _panel_names(view)
     label_space = (62 if across == 1 else 48)*min(1, width/3) # for a label, in points
     gap, band = 10, 10*(view.saliency is not None)
@@ -89,7 +89,7 @@ def _name_lines(name, space): return wrapped(name, space - 4, 7, 'bold')
 
 # %% ../../nbs/11_figures/02_maps.ipynb #012
 def _edge_bands(sheet, x, y, side, saliency, limit):
-    "Draw the `saliency` of the keys above the map at (`x`, `y`) and of the queries to its right"
+    "Draw `saliency` as bands along the map at (`x`, `y`): above it for the keys, to its right for the queries"
     for ax, image in ((sheet.axes(x, y - 9, side, 6), saliency[None]),
                       (sheet.axes(x + side + 3, y, 6, side), saliency[:, None])):
         ax.imshow(image, cmap=signed_map(), norm=Normalize(-limit, limit))
@@ -257,7 +257,7 @@ def _head_grid(view, width):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #023
 def _sentence_boxes(labels, continues, space, size):
-    """Lay out the boxes of a sentence, in which the pieces of a word touch
+    """Lay out the boxes of a sentence so that the pieces of a word touch
 
     Return the texts, the widths, and the (line, left edge) of each box."""
     texts = [fitted(text, space - 5, size) for text in labels] # a long word can fill a line
@@ -399,7 +399,7 @@ def _mixed(view, colours, grey_fraction=.4):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #pch2b
 def _draw_patches(sheet, view, i, x, y, wide, high):
-    "Draw the image of `view` if `i` is 0, else map `i - 1`, at (`x`, `y`), with the grid of its patches"
+    "Draw the image (`i` = 0) or map `i - 1` of `view` at (`x`, `y`), with the patch grid"
     rows, columns = view.maps.shape[1:]
     ax, placement = sheet.axes(x, y, wide, high), dict(extent=(0, columns, rows, 0), aspect='auto')
     if i == 0: ax.imshow(np.broadcast_to(view.image, (*view.image.shape[:2], 3)), **placement)

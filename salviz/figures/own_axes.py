@@ -118,7 +118,7 @@ def _legend_above(ax, handles, names):
 # %% ../../nbs/11_figures/11_own_axes.ipynb #cf9f6aa5
 @draws_in_axes(Grid, follows=('names', 'cmap', 'limits'))
 def _grid(view, axes):
-    "Draw a grid with numbers where its cells are large enough, and its colour bar"
+    "Draw a grid and its colour bar, with numbers if the cells are large enough"
     ax, s, (norm, cmap), (rows, columns) = axes[0], _scale(), charts._grid_norm(view), view.values.shape
     wide, high = (length/count/s for length, count in zip(_points_of(ax), (columns, rows)))
     deviations = view.deviations if view.whole and high >= 18 else np.full(view.values.shape, np.nan)
@@ -222,7 +222,7 @@ def _map_panels(view, axes):
     return maps._entries(view, pitch)
 
 def _edge_bands(ax, saliency, limit):
-    "Draw the `saliency` of the keys above the map and of the queries to its right"
+    "Draw `saliency` as bands along the map: above it for the keys, to its right for the queries"
     norm, cmap, _ = maps._scale_of('signed', limit)
     for box, image in (([0, 1.02, 1, .05], saliency[None]), ([1.02, 0, .05, 1], saliency[:, None])):
         band = ax.inset_axes(box)
@@ -270,7 +270,7 @@ followed.update(dict.fromkeys((AttentionBesideSaliency, ExplanationBesideRationa
 # %% ../../nbs/11_figures/11_own_axes.ipynb #489638f7
 @dataclass(frozen=True, repr=False)
 class Drawn:
-    "The result of `figure(ax=…)`: Axes, caption, legend entries of the marks, details of its creation, and citations"
+    "The result of `figure(ax=…)`: Axes, caption, legend entries, details of how the figure was drawn, and citations"
     axes:tuple
     caption:str = ''
     notes:tuple = ()       # sentences that the short caption leaves out
@@ -281,7 +281,7 @@ class Drawn:
     def __repr__(self): return f'{len(self.axes)} Axes: {self.caption}' if self.axes else self.caption
 
     def _display_(self):
-        "Return the output for marimo, which shows only the last value of a cell: the figure that contains the Axes"
+        "Return the figure that contains the Axes as output for marimo, which shows only the last value of a cell"
         return self.axes[0].figure.canvas.figure if self.axes else self.caption
 
 def _names_of_panels(view) -> tuple:
@@ -367,7 +367,7 @@ def _draw_on_subfigure(target, views, style, heading):
     if sum(heights)*scale > 72*high + .7:
         warn_caller(f'figure: the SubFigure is {high:.1f} inches high, '
                     f'but the views need {sum(heights)*scale/72:.1f}; '
-                    'make the SubFigure higher or wider, or draw fewer views')
+                    'make the SubFigure taller or wider, or draw fewer views')
     return cut_labels(target, cut)
 
 # %% ../../nbs/11_figures/11_own_axes.ipynb #83887279

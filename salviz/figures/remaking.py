@@ -81,7 +81,7 @@ def _table_of(x):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-7b
 class _Finder:
-    "A finder for a figure's runs and studies, in the `folder` of its file or below `folders`; it caches the runs"
+    "A finder for a figure's runs and studies, relative to the file's `folder` or below `folders`, with a cache of runs"
     def __init__(self, folder, folders): self.folder, self.folders, self.runs = folder, folders, {}
 
     def run(self, facts):
@@ -120,7 +120,7 @@ def _entries(x, within):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-9b
 def _changed(was, now, what):
-    "Return a sentence on how a run or study has changed; '' if it is the same"
+    "Return a sentence describing how a run or study has changed; '' if it is the same"
     name, other_data = was.get('name'), was.get('data_fingerprint') != now.get('data_fingerprint')
     recreated = f'{what} {name} was recreated since'
     if was['id'] != now['id']: return f'{recreated}, with other data' if other_data else recreated
@@ -141,7 +141,7 @@ def _differences(
     was:dict, # metadata of the figure in the file
     now:dict, # metadata of the new figure
 ) -> list: # of sentences
-    "Return sentences on the differences between the metadata of two figures"
+    "Return sentences describing the differences between the metadata of two figures"
     then, today = was.get('code', {}), now.get('code', {})
     versions = [(name, then.get('versions', {}).get(name), today.get('versions', {}).get(name))
                 for name in {**then.get('versions', {}), **today.get('versions', {})}]
@@ -166,8 +166,8 @@ _unexplained = 'the metadata is the same: the figure may have been changed after
 class Remade(namedtuple('Remade', 'path figure same same_picture differs')):
     """A regenerated `figure` and its comparison with the original file
 
-    `same` tells whether all bytes are equal, and `same_picture` whether the images are equal (None if arguments
-    changed). `differs` contains sentences on the differences. `path` is the new file, or None if no file was
+    `same` is True if all bytes are equal, and `same_picture` is True if the images are equal (None if arguments
+    changed). `differs` lists the differences as sentences. `path` is the new file, or None if no file was
     written."""
     def __repr__(self):
         if self.same: head = 'same bytes, no file written'*(not self.path) or 'same bytes'

@@ -39,7 +39,7 @@ def _runs_of(columns):
     return out
 
 def _shape(view, i):
-    "Return the height of the image in item `i` divided by its width, or None for other inputs"
+    "Return the height-to-width ratio of the image in item `i`, or None for other inputs"
     shown = view.inputs[i]
     if view.modality == 'image': return len(shown)/shown.shape[1]
     return None
@@ -72,7 +72,7 @@ def _panel(sheet, view, i, k, box):
 
 # %% ../../nbs/11_figures/09_saliency_grid.ipynb #fg-6s
 def _rows_of(view):
-    "Return, for each row of panels, the index and name of its item, whether to show the input, and its map indices"
+    "For each row of panels, return the item's index and name, whether to show the input, and the map indices"
     if view.rows == 'inputs' or not view.columns:
         return [(i, name, True, list(range(len(view.columns)))) for i, name in enumerate(view.items)]
     trainings, methods = (list(dict.fromkeys(names)) for names in zip(*view.columns))

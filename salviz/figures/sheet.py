@@ -159,7 +159,7 @@ def _shown_classes(view, most=8):
     return sorted(ranked[:most])
 
 def _class_notes(view, shown):
-    "Return a note, as a tuple, if the figure shows only some of the classes"
+    "Return a tuple with a note that only some of the classes are shown, or () if none or all are"
     if len(shown) in (0, len(view.classes)): return ()
     return f'{len(shown)} of {len(view.classes)} classes are shown.',
 
@@ -190,7 +190,7 @@ def _draw_probabilities(sheet, view, x, y, width, shown):
              'a sentence, its masked copy, both predictions (saliency guided training)', 'is_masked, masked_input',
              least=2.6)
 def _masked_sentence(view, width):
-    "Draw the sentence above its masked copy, the colour scale, and the probabilities of both predictions"
+    "Draw the sentence and its masked copy, with the colour scale and the probabilities of both predictions below"
     size = _size(view)
     left, space, box = 46, width*72 - 52, size + 5
     line = 2*box + 9 + 9
@@ -244,7 +244,7 @@ def _region_scale(view):
 def _has_negative(view): return view.what != 'attention' and is_negative(view.values, view.limit).any()
 
 def _region_entries(view, pitch):
-    "Return the entries of the legend of a discard map; `pitch` is the width of a cell in points"
+    "Return the legend entries for a discard map; `pitch` is the width of a cell in points"
     marks = [(True, region_sample(pitch), 'candidate discard region'), (True, cross_sample(pitch), 'discarded'),
              (view.ties.any(), ties_sample, 'tied: no ranks'), (_has_negative(view), minus_sample, 'clearly negative')]
     entries = [(sample, words) for is_shown, sample, words in marks if is_shown and pitch >= least_cell]
@@ -425,7 +425,6 @@ def _pitch(view, width, height):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #028sb
 def _draw_panel(sheet, view, panel, x, y, width, height, title=True):
-    "Draw a panel at (`x`, `y`)"
     ax = sheet.axes(x, y, width, height)
     ax.imshow(panel.values, cmap=panel.cmap, norm=panel.norm)
     informative, is_masked = (mask if mask is None or view.modality == 'image' else mask.T
@@ -440,7 +439,7 @@ def _draw_panel(sheet, view, panel, x, y, width, height, title=True):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #029
 def _every(count, length, least):
-    "Return the smallest label step (1, 2, 5, 10, …) with enough space between labels of `count` items"
+    "Return the smallest step (1, 2, 5, 10, …) at which labels of `count` items are at least `least` points apart"
     return next(digit*10**k for k in range(9) for digit in (1, 2, 5) if digit*10**k*length/count >= least)
 
 def _feature_axis(ax, names, count, height):
@@ -1003,7 +1002,7 @@ def _row_height(row):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #053sc
 def _first_that_fits(scales, lay_out, page_height):
-    """Return the first of `scales` whose layout fits into `page_height` inches, or else the last, and the layout
+    """Return the first of `scales` whose layout fits into `page_height` inches (or else the last), and its layout
 
     `lay_out` is a function that returns the layout for a scale."""
     for scale in scales:
@@ -1113,7 +1112,7 @@ def _heading_parts(view, heading) -> list: # of (parts, their separator)
     return [(stripped(title), ', '), (stripped(numbers), '; ')]
 
 def _contains(part, words):
-    "True if `part` occurs in `words` as a sequence of whole words, ignoring case"
+    "Return True if `part` occurs in `words` as a sequence of whole words, ignoring case"
     part, words = (' '.join(text.casefold().split()) for text in (part, words))
     return bool(re.search(rf'(?<!\w){re.escape(part)}(?!\w)', words))
 

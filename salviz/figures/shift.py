@@ -21,7 +21,7 @@ def _range(view, axis):
     return with_margin(*widened(np.nanmin(values), np.nanmax(values)), .08)
 
 def _draw_points(ax, view):
-    "Draw the points and bars for their intervals"
+    "Draw the points, with bars for their intervals"
     names = view.frame['name'].tolist()
     for colour, (_, row) in zip(series_colours(names, [blue]*len(names)), view.frame.iterrows()):
         if np.isfinite(row.x_low): ax.plot([row.x_low, row.x_high], [row.y]*2, color=colour, linewidth=.7, alpha=.6)
@@ -32,7 +32,7 @@ def _draw_points(ax, view):
 @figure_kind('domain_shift', domain_shift, 'a metric out of domain against the metric in domain, with intervals',
              'columns method, seed and two metrics', 'frame', example=dict(x='accuracy', y='macro_f1'))
 def _domain_shift(view, width):
-    "Draw the points of `view`, and connect each point to its name if there is space for the name"
+    "Draw the points of `view`, each connected to its name if the name fits"
     (x_low, x_high), (y_low, y_high) = _range(view, 'x'), _range(view, 'y')
     high = float(np.clip(.6*width*72, 140, 230))
     label = wrapped(view.y_label, high, 6.5)

@@ -75,7 +75,7 @@ def _run_pictures(
 
 # %% ../../nbs/11_figures/13_trackers.ipynb #tr31
 def _imported(package, module=None):
-    "Return the module of a tracker, or raise an error that names its `package`"
+    "Import and return a tracker's module; if this fails, raise an error that names the `package` to install"
     try: return import_module(module or package)
     except ImportError as e:
         raise ImportError(f'export_to: {package!r} needs the package {package}, which cannot be imported ({e}); '
@@ -87,8 +87,8 @@ class _TensorBoard:
         self.folder = Path(folder)/run.path.name
         writer = _imported('tensorboard', 'torch.utils.tensorboard').SummaryWriter
         if any(self.folder.glob('events.*')):
-            raise FileExistsError(f'export_to: {self.folder} already has event files, and TensorBoard would show both; '
-                                  'choose another folder or delete them')
+            raise FileExistsError(f'export_to: {self.folder} already has event files, which TensorBoard would show '
+                                  'together with the new ones; choose another folder or delete these files')
         self.writer = writer(str(self.folder))
         self.writer.add_text('config', f'```\n{to_json(run.config, indent=1)}\n```', 0)
     def write(self, step, numbers, pictures):
@@ -127,7 +127,7 @@ class _Trackio(_Logged):
 
 # %% ../../nbs/11_figures/13_trackers.ipynb #tr35
 class _MLflow:
-    "A writer for an MLflow run, with an SQLite database and a folder of artifacts"
+    "A writer for an MLflow run that is stored in an SQLite database and a folder of artifacts"
     def __init__(self, folder, run):
         self.module, self.folder = _imported('mlflow'), Path(folder).absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ def export_run(
     picture_steps:Sequence[int]|None=None, # recorded steps with pictures; None: all; (): no pictures
     probes:Sequence[int]|None=None,        # probe examples with pictures; None: all
 ) -> Path: # the folder that was written
-    "Export the losses, scores, head statistics and pictures of `run` to local files of a tracker"
+    "Export the losses, scores, head statistics and pictures of `run` to local tracker files"
     drawn = run.steps if picture_steps is None else [run.snapshot(step).step for step in picture_steps]
     numbers = _run_numbers(run)
     tracker = _trackers[to](folder or run.path.with_name(f'{run.path.name}-{to}'), run)

@@ -197,7 +197,7 @@ def compare_attributions(
     top_fraction=.2,  # fraction of the values that count, for the top overlap
     kendall=False,    # whether to compute Kendall's tau as well
 ) -> pd.DataFrame: # example, count, spearman, kl (of `a` from `b`), top_overlap[, kendall]
-    "Return the similarity of the attributions `a` and `b` of each example"
+    "For each example, return the similarity between its attributions in `a` and `b`"
     a, b = [np.asarray(x) for x in a], [np.asarray(x) for x in b]
     if counts is None: counts = [np.ones(x.shape, bool) for x in a]
     counts = [np.asarray(c, bool) for c in counts]
@@ -337,7 +337,7 @@ def pattern_distance(
     pattern,   # [query, key], or broadcastable to `attention`; None if the sentence has no such pattern
     real=None, # bool [n]: tokens that are not padding; None: all
 ) -> dict: # {'squared', 'mean_squared', 'share'}, each float64 [...]
-    """Return two distances of each head's `attention` from a `pattern`, and the fraction of attention on it
+    """Return two distances of each head's `attention` from a `pattern`, and the fraction of attention that lies on it
 
     All values are NaN if `pattern` is None."""
     A = np.asarray(attention, dtype=np.float64)

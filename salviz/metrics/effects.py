@@ -63,7 +63,7 @@ def _task_codes(tasks, n):
 
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-7b
 def _within(x, codes):
-    "Return the values in `x` minus the mean of their task, the number of pairs per task, and the task means"
+    "Return the values in `x` minus their task means, the number of pairs per task, and the task means"
     _, codes, counts = np.unique(codes, return_inverse=True, return_counts=True)
     means = np.bincount(codes, x, minlength=len(counts))/counts
     return x - means[codes], counts, means
@@ -77,7 +77,7 @@ def _a_list(name, x):
 
 # %% ../../nbs/08_metrics/08_effects.ipynb #ef-8a
 def _welch(d, codes, counts) -> tuple: # (standard error of the mean of task means, degrees of freedom)
-    "Return the standard error and degrees of freedom by Welch-Satterthwaite, or NaNs if a task has only one pair"
+    "Return the Welch-Satterthwaite standard error and degrees of freedom, or NaNs if a task has only one pair"
     if (counts < 2).any(): return math.nan, math.nan
     _, codes = np.unique(codes, return_inverse=True)
     variances = np.array([d[codes == i].var(ddof=1) for i in range(len(counts))])/counts
@@ -91,7 +91,7 @@ def over_tasks(
     confidence=.95,  # confidence level of the interval
     pooled=True,     # use one variance for all tasks; False: one variance per task (Welch and Satterthwaite)
 ) -> Estimate: # without an interval if the differences are too few or do not vary within their task
-    "Return the mean over tasks of the mean difference, with an interval from the variance within tasks"
+    "Return the mean difference, averaged over tasks, with a confidence interval from the variance within tasks"
     check_fraction('confidence', confidence)
     d = _a_list('d', d)
     codes = _task_codes(tasks, len(d))

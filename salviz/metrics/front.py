@@ -101,7 +101,7 @@ def _choice_problem(measures, have) -> str:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr013s
 def _directions(measures, better):
-    "Return the better direction of each metric, 'higher' or 'lower'; raise a `ValueError` if it is unknown"
+    "Return whether 'higher' or 'lower' values of each metric are better; raise a `ValueError` if this is unknown"
     better = {m: checked_better(better, who='front: ').get(m) or better_of(m) for m in measures}
     unknown = [m for m, way in better.items() if way is None]
     if unknown: raise ValueError(f"front: it is unknown whether a higher or lower {unknown[0]} is better; pass "
@@ -125,7 +125,9 @@ def _setting_problem(frame, names, setting, method) -> str:
     return ''
 
 def _of_setting(frame, setting, method):
-    "Return the rows of one method that have a value of the `setting`, and the name of the method"
+    """Return one method's rows that have a value of the `setting`, and the name of the method
+
+    Raise a `ValueError` if these rows do not determine a front."""
     names = [c for c in id_columns(frame) if c not in ('method', 'seed', 'run')]
     # without a column 'run', `id_columns` takes a numeric setting for a metric
     if 'run' not in frame and setting in frame: names.append(setting)
@@ -229,7 +231,7 @@ class Front:
 
     @property
     def sentences(self) -> list:
-        "Sentences that summarise the front and its limitations"
+        "Return sentences that summarise the front and its limitations"
         return [*_standing_sentences(self), _knee_sentence(self), *_area_sentences(self)]
 
     def _repr_html_(self):
@@ -247,7 +249,7 @@ def _reference_needed(measures) -> str:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr021b
 def _check_arguments(measures, better, reference, confidence, have=()): # {measure: 'higher' or 'lower'}
-    """Check the arguments without reading the runs, and return the better direction of each metric
+    """Check the arguments without reading the runs, and return whether higher or lower values of each metric are better
 
     The list `have` contains the available metrics."""
     check_fraction('front: confidence', confidence)
@@ -262,7 +264,7 @@ def _check_arguments(measures, better, reference, confidence, have=()): # {measu
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr021c
 def _reference(frame, measures, reference):
-    "Return the reference point (x, y), which defaults to (0, 0) if all values lie between 0 and 1"
+    "Return the reference point (x, y); the default (0, 0) requires that all values lie between 0 and 1"
     values = frame[list(measures)].to_numpy(float)
     if reference is None and not ((values >= 0) & (values <= 1)).all():
         raise ValueError(f'front: {_reference_needed(measures)}')
@@ -335,14 +337,14 @@ def _front_from(table, runs, measures, reported, better, reference, more):
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr023
 def value_words(x) -> str:
-    "Format a value of a setting with at most four digits"
+    "Format a value of a setting with at most four significant digits"
     return f'{x:.4g}'
 
 def _valued(values): return listed([value_words(v) for v in values])
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr023b
 def _standing_sentences(front) -> list:
-    "Return sentences on how many values are on the front or dominated, and which values were left out"
+    "Return sentences that state how many values are on the front or dominated, and which values were left out"
     f, k = front.frame, front.setting
     counts = f['standing'].value_counts()
     first, sure, unsure = (int(counts.get(name, 0)) for name in _standings)
@@ -374,7 +376,7 @@ def _knee_sentence(front) -> str:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr023sb
 def _area_sentences(front) -> list:
-    "Return sentences on the hypervolume, its reference point and the metrics that select the front"
+    "Return sentences that describe the hypervolume, its reference point and the metrics that select the front"
     at = ', '.join(digits_of(r, 4) for r in front.reference)
     out = [f'Hypervolume {front.hypervolume:.3f} with the reference point ({at}).']
     if front.reported:
@@ -397,7 +399,7 @@ def _between(a:float, b:float, scale='log') -> float:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr030b
 def _stretches(front) -> list: # of (lower, upper value) of neighbours on the front, the farthest apart first
-    """Return the intervals between neighbours on the front, those with the most different costs first
+    """Return the intervals between neighbours on the front, in decreasing order of the difference in costs
 
     If the front consists of a single value, return the intervals on both sides of this value."""
     on = front.frame[front.frame['standing'] == 'front']
@@ -415,7 +417,7 @@ def next_value(
     front:Front,
     scale='log', # scale of the setting; or 'linear'
 ): # None: there is no new value between the existing ones
-    "Return the value of the setting to train next, in the widest gap of the front"
+    "Return the next value of the setting to train, chosen in the widest gap on the front"
     values = sorted({*front.values, *front.left_out})
     def width(pair):
         a, b = pair
@@ -435,7 +437,7 @@ def even_values(
     count:int,   # number of values, at least 2, including both ends
     scale='log', # or 'linear'
 ) -> list:
-    "Return evenly spaced values: the exact ends and, between them, values rounded to three digits"
+    "Return evenly spaced values: the exact ends and, between them, values rounded to three significant digits"
     check_choice('scale', scale, ('log', 'linear'))
     problem = ''
     if type(count) is not int or count < 2: problem = f'count must be an integer of at least 2, got {count!r}'

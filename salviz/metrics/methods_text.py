@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-6
 class Written(str):
-    "Text with the BibTeX entries that it cites, in the attribute `citations`"
+    "Text whose attribute `citations` contains the BibTeX entries that it cites"
     citations = ()
 
     def write(self,
@@ -92,7 +92,7 @@ class _Library:
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-11
 def _splits_of(configs) -> list:
-    "Return the names of the splits of the data: train, validation, test, and any further splits"
+    "Return the names of the data splits: train, validation, test, and any further splits"
     sizes = [x for x in _all(configs, 'data', 'sizes') if isinstance(x, dict)]
     return list(dict.fromkeys(['train', 'validation', 'test', *(str(k) for x in sizes for k in x)]))
 
@@ -123,7 +123,7 @@ def _data_parts(configs, library):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-12
 def _completed(config, design):
-    "Return the `config` with the method's name from the study, and with the study's arguments if it has none"
+    "Return `config` with the method's name from the study, and with the study's arguments if none were recorded"
     method = entry_of(config, 'method')
     args = method.get('args') or design.get('args')
     return {**config, 'method': {**method, 'name': design.get('name') or method.get('name'), 'args': args}}
@@ -321,7 +321,7 @@ def _by_method(pairs) -> dict: # {name of a method: configs of its runs}
     return by_method
 
 def _with_runs_named(x, seed, trials):
-    """In the config `x`, replace paths of runs with the same `seed`, such as a teacher's path, with descriptions
+    """In the config `x`, replace each path of a run that has this `seed`, such as a teacher, by a description
 
     `trials` is {(folder of the study, 'runs', name of a run): trial}."""
     if isinstance(x, dict): return {k: _with_runs_named(part, seed, trials) for k, part in x.items()}
@@ -375,7 +375,7 @@ def _unknown_part(configs):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-22
 def _limits(runs):
-    "Return sentences on the limitations of the numbers on a model card"
+    "Return sentences that describe the limitations of the numbers on a model card"
     out = []
     seeds = {run.config.get('seed') for run in runs}
     if len(seeds) == 1: out.append('The model was trained with one seed: another seed may give another score.')
@@ -395,7 +395,7 @@ def _limits(runs):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-22b
 def _score_rows(run) -> tuple: # (heads, rows)
-    "Return the headings and rows of a table of a run's scores on the test split and any further splits"
+    "Return headings and rows for a table of the run's scores on the test split and any further splits"
     scores = {split: _card_scores(run, split) for split in run.splits[2:]}
     several = sum(map(bool, scores.values())) > 1
     rows = [[name.replace('_', ' '), *[split]*several, digits_of(x, 4)]
@@ -404,7 +404,7 @@ def _score_rows(run) -> tuple: # (heads, rows)
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-22c
 def _mean_rows(study) -> tuple: # (heads, rows)
-    "Return the headings and rows of a table of metrics averaged over seeds, per method and setting"
+    "Return headings and rows for a table of metrics, averaged over seeds for each method and setting"
     frame, rows = study.results(), []
     measured = frame.columns[list(frame.columns).index('run') + 1:]
     names = [name for name in measured if pd.api.types.is_numeric_dtype(frame[name])]

@@ -42,7 +42,7 @@ def _check_pairs(
 
 # %% ../../nbs/08_metrics/01_plausibility.ipynb #009
 def _flags(text, rationale, i):
-    "Return a mask of the tokens in the `text` that the `rationale` (spans, or flags per word) marks"
+    "Return a mask of the tokens in `text` that `rationale` (spans, or one flag per word) marks"
     kind = 'words'
     if all(isinstance(mark, (list, tuple, np.ndarray)) for mark in rationale): kind = 'spans'
     try: return rationale_flags(text, **{kind: rationale})
@@ -57,7 +57,7 @@ def _aligned(
     unit='word', # or 'token'
     how='sum',   # how to pool the values of a word's tokens: 'sum', 'mean', 'max' or 'first'
 ) -> tuple: # (list of arrays of values, list of bool arrays or None)
-    "Convert values per token and rationales to one value and one flag per word (or token) of each text"
+    "Convert token values and rationales to one value and one flag per word (or token) of each text"
     check_choice('unit', unit, ('word', 'token'))
     check_lengths(texts=texts, values=values, rationales=rationales)
     out = [], []
@@ -81,7 +81,7 @@ def auprc(
     rationale,        # [n] flags
     area='trapezoid', # as in ERASER's released code; or 'average_precision'
 ) -> float: # NaN if nothing is marked
-    "Return the area under the precision-recall curve of a ranking by `values` against a `rationale`"
+    "Rank tokens by `values`; return the area under the precision-recall curve for those marked in `rationale`"
     check_choice('area', area, ('trapezoid', 'average_precision'))
     (values, rationale), = _check_pairs([values], [rationale])
     if not rationale.any(): return float('nan')
@@ -221,7 +221,7 @@ def _lexicon():
 def lexical_prior(
     words, # [W] str
 ) -> np.ndarray: # float [W]: mean rating from -4 to 4, NaN for unrated words
-    "Return the mean rating of each word by ten people, without context (Hutto and Gilbert 2014)"
+    "Return the mean sentiment rating that ten people gave each word out of context (Hutto and Gilbert 2014)"
     if isinstance(words, str): raise ValueError(f'words must be a list of words, got the string {words!r:.60}')
     lexicon = _lexicon()
     return np.array([lexicon.get(w, lexicon.get(w.lower(), np.nan)) for w in words], dtype=np.float64)

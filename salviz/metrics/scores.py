@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/08_metrics/00_scores.ipynb #006
 def check_lengths(least=0, **lists):
-    "Raise a `ValueError` unless the lists have the same length and reach a minimum length (`least`)"
+    "Raise a `ValueError` unless all `lists` have the same length, which must be at least `least`"
     counts = list(map(len, lists.values()))
     if len({*counts}) > 1 or min(counts) < least:
         raise ValueError(f'{listed(lists)} must have the same length{" and not be empty"*bool(least)}, got '
@@ -177,7 +177,7 @@ def token_metrics(
     predictions,  # int [examples, tokens]
     classes=None, # names of the tags, by number; BIO names are scored as entities
 ) -> dict: # {'f1', 'accuracy'}, NaN if nothing is labelled
-    "Return the accuracy over labelled tokens, and the F1 of entities (BIO tags) or the mean F1 of other tags"
+    "Return the accuracy over labelled tokens, and an F1: over entities for BIO tags, the mean over tags otherwise"
     pairs = _labelled(labels, predictions)
     y, p = _side_by_side(pairs)
     if not len(y): return dict(f1=float('nan'), accuracy=float('nan'))
@@ -243,7 +243,7 @@ def matthews(
     if any(x.ndim != 1 or x.dtype.kind not in 'iub' for x in (labels, predictions)):
         raise ValueError(f'matthews: the test predictions of run {run.path.name} must be one class per example, got '
                          f'shape {list(predictions.shape)} and dtype {predictions.dtype}; '
-                         'use a metric of the task of this run')
+                         'use a metric for the task of this run')
     from sklearn.metrics import matthews_corrcoef
     return float(matthews_corrcoef(labels, predictions))
 

@@ -94,7 +94,7 @@ _generic = ('model', 'net', 'network', 'make', 'build', 'load', 'create', 'get',
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #035b
 def _model_sentence(model, configs):
-    "Describe the `model` of a design in a sentence, with details from the `configs` of its runs"
+    "Return a sentence that describes the model of a study, with details from the configs of its runs"
     several = different(map(model_fact, configs))
     if len(several) > 1: return f'Models: {"; ".join(fact.words for fact in several)}.'
     recorded = next((config['model'] for config in configs if isinstance(config.get('model'), dict)), {})
@@ -133,7 +133,7 @@ class _DescribedStudy(_StudyFolder):
 
     @property
     def about(self) -> str:
-        "Sentences on model, data, training and missing runs for a caption; parts without a name are omitted"
+        "Caption sentences that describe the model, data, training and missing runs; unnamed parts are omitted"
         d, state = self.manifest['design'], self.status()['state']
         configs = [run.config for _, run in self._finished()]
         sizes = '' # sizes may differ between trials
@@ -182,7 +182,7 @@ class _MeasuredStudy(_DescribedStudy):
 
     # columns method, settings, seed, run (folder within the study), metrics
     def results(self) -> pd.DataFrame:
-        "Return a table with one row per finished run, where settings that a method does not have are missing"
+        "Return a table with one row per finished run; a setting that its method does not have is a missing value"
         names = list(self.manifest['design']['settings'])
         rows = []
         for c, _ in self._finished():
@@ -217,7 +217,7 @@ class _MeasuredStudy(_DescribedStudy):
         return out
 
     def _with_scores(self, frame, names):
-        "Return the `frame` with the listed scores that the runs recorded but the study does not measure"
+        "Add to `frame` the scores in `names` that the runs recorded but the study does not measure"
         missing = [name for name in names if name not in frame and is_measure(name, None)]
         if not missing: return frame
         runs = {c['run']: run for c, run in self._finished()}
@@ -311,7 +311,7 @@ class StudyResults(_MeasuredStudy):
         compare_to:str|float|None=None, # name of the baseline
         **options, # test, correction, where, better, digits, percent, titles, …: see `result_table`
     ) -> 'ResultTable':
-        "Return a table of means and standard deviations over seeds, with the best values and comparisons to a baseline"
+        "Return a table of means and standard deviations over seeds, with the best marked and comparisons to a baseline"
         arguments = dict(rows=rows, columns=columns, measure=measure, compare_to=compare_to, **options)
         check_arguments(result_table, {k: v for k, v in arguments.items() if v is not None})
         frame, options = self._finished_results(), dict(options)
@@ -339,7 +339,7 @@ class StudyResults(_MeasuredStudy):
     def model_card(self,
         name:str|None=None, # name of the model; None: the folder name
     ) -> 'Written':
-        "Return a model card in Markdown with the training, the scores and their limitations"
+        "Return a model card in Markdown that describes the model, its training, its scores and their limitations"
         from salviz.metrics.methods_text import model_card
         return model_card(self, name)
 

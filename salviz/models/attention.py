@@ -630,7 +630,7 @@ class _EagerStance:
 # %% ../../nbs/03_models/01_attention.ipynb #cm02b
 @contextmanager
 def eager_passes():
-    "Run compiled code eagerly inside the block, so that its hooks are called"
+    "Inside the block, run compiled code eagerly, so that the hooks of modules are called"
     if 'torch._dynamo' not in sys.modules: # nothing is compiled yet
         yield
         return
@@ -949,13 +949,13 @@ def check_layers(
     name='layers', # name of the argument in error messages
     part=None,     # part of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
 ) -> tuple: # of int, sorted, without duplicates
-    "Return the indices (from 0) of the `layers` of `model`. Raise a ValueError for a layer without attention"
+    "Return the indices (from 0) of `layers` in `model`; raise a `ValueError` for a layer without attention"
     numbers = attention_layers(model, part)
     if layers is None: return numbers
     chosen = layers if isinstance(layers, _several) else [layers]
     for l in chosen:
         if isinstance(l, bool) or not hasattr(l, '__index__'):
-            raise ValueError(f'{name} must be None (all), an int or a list of int, got {layers!r}')
+            raise ValueError(f'{name} must be None (all), an int or a list of ints, got {layers!r}')
         if operator.index(l) not in (*numbers, *range(-len(numbers), 0)):
             n, who = len(numbers), _named(model, check_part(model, part)[0])
             has = f'attention in the layers {", ".join(map(str, numbers))}'
@@ -1155,7 +1155,7 @@ def _cast_as_now(device):
 
 # %% ../../nbs/03_models/01_attention.ipynb #c0eb36b8
 class _HeadByHead(torch.autograd.Function):
-    "Attention whose maps are not stored: the backward pass recomputes them and passes on their gradients"
+    "Attention without stored maps: the backward pass recomputes each map and calls `use` with its gradient"
     @staticmethod
     def forward(
         ctx,
@@ -1187,7 +1187,7 @@ class _HeadByHead(torch.autograd.Function):
 
 # %% ../../nbs/03_models/01_attention.ipynb #00983583
 class _MapsByHead(Maps):
-    "A replacement for `Maps` that computes attention head by head and passes on the gradients of its maps"
+    "A replacement for `Maps` that runs attention head by head and calls `use` with the gradient for each map"
     def __init__(self, name, numbers, use):
         super().__init__(name, (), numbers)
         self.use, self.root = use, None

@@ -164,10 +164,10 @@ def batch_head_numbers(
 ) -> dict:
     """Return the statistics of every head, averaged over the texts of a batch (`largest_logit`: the maximum)
 
-    The dict contains the `layers`, the number of `texts`, the number of `long_texts` (long enough to mark heads as
-    dead or collapsed), and one array [layers, heads] for each statistic. `sinks` and `one_word` are each head's
-    smallest mean attention, over the long texts, to sinks and to the word that receives the most. Without long
-    texts, they are None. Texts without ordinary tokens are ignored."""
+    The dict contains the `layers`, the numbers of `texts` and `long_texts`, and one array [layers, heads] for each
+    statistic. Long texts are long enough to mark heads as dead or collapsed. For each head, `sinks` is the minimum
+    over the long texts of its mean attention to sinks. `one_word` is the same for the word that receives the most
+    attention. Without long texts, both are None. Texts without ordinary tokens are ignored."""
     real = inputs['attention_mask'].bool()
     is_special = torch.isin(inputs['input_ids'], torch.tensor(special, device=real.device)) & real
     queries, later = real & ~is_special, is_special.clone()

@@ -34,7 +34,7 @@ class _Family:
 _families = {}
 
 def _family(*names, **options):
-    "Return a decorator that registers the function to find crops for the given transformers model types"
+    "Return a decorator that registers a crop-finding function for the transformers model types in `names`"
     def register(crops):
         for name in names: _families[name] = _Family(crops, **options)
         return crops
@@ -170,7 +170,7 @@ def patch_order(
     model,
     layout:ImageLayout,
 ) -> np.ndarray: # int64 [patches]
-    """Return the index of each patch of a crop, taken row by row, in the patch order of the vision encoder
+    """For each patch of a crop, row by row, return its index in the vision encoder's patch order
 
     Indices start at the first patch of the crop. All crops of a layout have grids of the same size."""
     family, merge = _family_of(model, 'patch_order'), vision_parts(model).merge

@@ -148,7 +148,7 @@ class _Recurrence(nn.Module):
     def set_forget_bias(self, value:float):
         "Initialise the bias of the forget gates: set one of torch's two biases to `value` and the other to 0"
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise ValueError("forget_bias must be None (for torch's initialisation) or a finite number, such as 1., "
+            raise ValueError("forget_bias must be None (for torch's initialisation) or a finite number, such as 1.0, "
                              f'got {value!r}')
         forget = slice(self.lstm.hidden_size, 2*self.lstm.hidden_size)
         self.lstm.bias_ih_l0[forget] = value

@@ -34,8 +34,8 @@ def patch_grid(model) -> PatchGrid:
     sizes = [getattr(stack.config, name, None) for name in ('image_size', 'patch_size')]
     embeddings = getattr(stack, 'embeddings', None)
     if None in sizes or embeddings is None:
-        raise ValueError(f'patch_grid: {type(model).__name__} has no grid of patches, because its config has no '
-                         'image_size and patch_size, or it has no embeddings; use ViT, DeiT, BEiT or DINOv2')
+        raise ValueError(f'patch_grid: {type(model).__name__} has no grid of patches, because its config lacks '
+                         'image_size or patch_size, or the model has no embeddings; use ViT, DeiT, BEiT or DINOv2')
     (height, width), (down, across) = map(_two, sizes)
     before = sum(p.shape[1] for name, p in embeddings.named_parameters(recurse=False) if name in _leading_tokens)
     return PatchGrid(height // down, width // across, before)
@@ -83,5 +83,5 @@ def check_patches(
         model(pixel_values=image)
         tokens = grid.first + grid.rows*grid.columns
         if any(maps[l].shape[2:] != (tokens, tokens) or not bool(maps.allowed(l).all()) for l in maps):
-            raise ValueError(f'{name} does not attend from each of its {tokens} tokens to all of them, so its maps do '
-                             'not form a grid of patches; use ViT, DeiT, BEiT or DINOv2')
+            raise ValueError(f'{name} does not use full attention among its {tokens} tokens, so its maps do not form '
+                             'a grid of patches; use ViT, DeiT, BEiT or DINOv2')

@@ -112,7 +112,7 @@ def _bi_encoder_fault(encoder) -> str: # '' if there is none
 
 # %% ../../nbs/03_models/16_sentence_pairs.ipynb #sp-13
 class SentencePairs(nn.Module):
-    "A bi-encoder as a model of sentence pairs, whose output is the similarity of the two sentences"
+    "A sentence-pair model that wraps a bi-encoder and returns the similarity of the two sentences"
     salviz_task, main_input_name = 'regression', 'input_ids'
 
     def __init__(self, encoder:nn.Module): # a bi-encoder; it is not changed

@@ -29,7 +29,7 @@ def write_budget_report(
     file,   # file of rows
     budget:str,
 ) -> Path: # path of the page
-    "Write the report on a budget, such as 'tuned', and return the path of its HTML page"
+    "Write the report for a budget, such as 'tuned', and return the path of its HTML page"
     if budget == 'tuned': return write_tuned_report(folder, file)
     return write_report(folder, file, budget=budget)
 
@@ -44,7 +44,7 @@ def preferred_citation() -> dict:
             'url': _repository, 'notes': 'salviz reproduce'}
 
 def citation_text(released:str) -> str:
-    "Return the text of a CITATION.cff for an archive that was released on a date such as '2026-11-27'"
+    "Return the text of a CITATION.cff for an archive released on the date `released`, such as '2026-11-27'"
     from salviz import __version__
     fields = {'cff-version': '1.2.0', 'message': 'If you use these results, please cite them as follows.',
               'title': _title, 'type': 'dataset', 'authors': [{'name': 'The salviz authors'}], 'version': __version__,
@@ -61,7 +61,7 @@ def verdicts_of(
     file, # file of rows
     budget:str,
 ) -> dict: # budget, headline, fingerprint, effects and claims
-    "Return all verdicts of a budget and the numbers that they are based on, as JSON values"
+    "Return all verdicts for a budget and the numbers behind them, as JSON values"
     if budget == 'tuned':
         findings = find_tuned(file)
         frame, outcome = effects_frame(findings), tuned_headline(findings)
@@ -74,7 +74,7 @@ def verdicts_of(
 
 # %% ../../nbs/15_replication/14_archive.ipynb #1e23396f
 def _of_budget(file, budget) -> str:
-    """Return the lines of a results file that belong to a `budget`
+    """Return the lines of a results file that belong to `budget`
 
     Machine entries belong to every budget. For 'tuned', the rows and registries of the tuning runs and all entries
     of other kinds are added."""
@@ -86,7 +86,7 @@ def _of_budget(file, budget) -> str:
     return ''.join(to_json(e) + '\n' for e in file_entries(Path(file)) if belongs(e))
 
 def _software(now) -> dict:
-    "Return the version and commit of salviz and the time of writing, for an archive"
+    "Return the version and commit of salviz, and the time of writing, to store in an archive"
     from salviz import __version__
     return dict(salviz=__version__, commit=_commit_of(find_spec('salviz').origin) or None, written=now.isoformat())
 
@@ -121,7 +121,7 @@ def write_archive(
     file, # file of rows
     budget:str='small',
 ) -> Path: # path of the archive
-    "Write a report and everything that it was computed from to an archive, overwriting an existing one"
+    "Write a .zip archive of a report and all data behind it; overwrite an existing archive"
     now, to, verdicts = datetime.now(UTC).replace(microsecond=0), Path(to), verdicts_of(file, budget)
     if to.suffix != '.zip': raise ValueError(f'write_archive: the archive must be a .zip file, got {to.name}')
     chosen = [choice for choice in frozen(file).values() if budget == 'tuned']

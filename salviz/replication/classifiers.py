@@ -288,7 +288,7 @@ def _ad64(folder, after, seeds, tasks, rows, epochs, learning_rate, layers, **mo
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-28
 def _prior_methods(rate=.3, layers=0) -> dict: # {name: method}
-    "Return the strategies of section 2.2 of the AD-DROP paper, and 'high' and 'low' with predicted labels"
+    "Return the strategies in section 2.2 of the AD-DROP paper, plus 'high' and 'low' with predicted labels"
     from salviz.methods import ADDrop, ADDropVariant
     from salviz.methods.ad_drop import prior_method, prior_strategies
     gold = {name: prior_method(name, rate, layers=layers) for name in prior_strategies}
@@ -308,7 +308,7 @@ _prior = dict(tasks=('movie',), layers=2, rows=(192, 96, 400), epochs=5, learnin
                 rows=('full',)*3, epochs=8, learning_rate=2e-5, max_length=128))
 def prior(folder, after, seeds, tasks, rows, epochs, learning_rate, layers, arms=None, load=_sentence_pools,
           base='minilm', max_length=32, batch_size=16, model=None, data=None):
-    "Return the study that compares strategies for dropping attention in the first layer, see `_prior_methods`"
+    "Return the study that compares strategies for dropping attention in the first layer (see `_prior_methods`)"
     return _study(folder, model or _transformer_for(load, data, base, layers), _drawn(load, rows, data),
                   _chosen(_prior_methods(), arms), seeds, dict(task=list(tasks)), {**_losses, **_curves}, epochs=epochs,
                   batch_size=batch_size, learning_rate=learning_rate, max_length=max_length)
@@ -347,7 +347,7 @@ _attention_kl.version = '1'
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-33
 def _teacher_first(method, settings, seed) -> tuple: # (plan, method, settings, seed); None for the teacher itself
-    "Return the teacher's run, from which a trial of the SALLM study starts, or None for the teacher itself"
+    "Return the trial that trains the teacher for a trial of the SALLM study, or None if the trial is a teacher itself"
     if method == 'FT': return None
     return ('SALLM', 'FT', settings, seed)
 
@@ -402,7 +402,7 @@ def _larger_pools(task): # DatasetDict
                 epochs=10, learning_rate=1e-3, max_length=512))
 def _text(folder, after, seeds, tasks, rows, epochs, learning_rate, load=_larger_pools, max_length=32, batch_size=32,
          dropout=.1, model=None, data=None):
-    "Return the study of saliency guided training of a bidirectional LSTM on sentences"
+    "Return the study of a bidirectional LSTM on sentences, trained with and without saliency guidance"
     return _study(folder, model or _text_lstm_for(load, data, dropout=dropout), _drawn(load, rows, data, smaller=.75),
                   _guided_methods(.3), seeds, dict(task=list(tasks)), dict(faithfulness=_faithfulness), epochs=epochs,
                   batch_size=batch_size, learning_rate=learning_rate, max_length=max_length)
@@ -472,7 +472,7 @@ _digits = dict(tasks=('digits',), epochs=5, learning_rate=1e-3)
       full=dict(seeds=range(100, 110), tasks=('mnist',), rows=('full',)*3, epochs=14, batch_size=512, learning_rate=1.,
                 optimizer=_adadelta))
 def digits(folder, after, seeds, tasks, rows, epochs, learning_rate, batch_size=64, model=None, data=None, **train):
-    "Return the study of saliency guided training of a small convolutional net"
+    "Return the study of a small convolutional net, trained with and without saliency guidance"
     return _images(folder, seeds, tasks, rows, 'digit-cnn', .5, dict(drop=_drop, small_gradients=_small_gradients),
                    model,
                    data, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, **train)
@@ -483,7 +483,7 @@ def digits(folder, after, seeds, tasks, rows, epochs, learning_rate, batch_size=
       full=dict(seeds=range(100, 105), tasks=('cifar10',), rows=('full',)*3, epochs=200, batch_size=128,
                 learning_rate=.1, optimizer=_momentum, scheduler=_tenth_at))
 def _cifar(folder, after, seeds, tasks, rows, epochs, learning_rate, batch_size=128, model=None, data=None, **train):
-    "Return the study of saliency guided training of a ResNet18"
+    "Return the study of a ResNet18, trained with and without saliency guidance"
     return _images(folder, seeds, tasks, rows, 'resnet18', .5, dict(drop=_drop, small_gradients=_small_gradients),
                    model,
                    data, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, **train)

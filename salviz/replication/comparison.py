@@ -46,7 +46,7 @@ _units = dict(s=1, m=60, h=3600, d=86400)
 def budget_seconds(
     budget, # seconds, a text such as '2h', '90m' or '1.5h', or None
 ) -> float: # inf for None
-    "Return a time budget in seconds"
+    "Convert a time budget to seconds"
     if budget is None: return math.inf
     found = re.fullmatch(r'(\d+(?:\.\d+)?) ?([smhd]?)', str(budget).strip())
     if not found or not float(found[1]):
@@ -198,11 +198,11 @@ class _Sentences(_Ranked):
         return {name: note for name, note in notes.items() if note and name not in self.left_out}
 
     def _evaluation_sentence(self):
-        "Return the notes on the evaluation of the methods, without repetitions"
+        "Return the evaluation notes of all methods as one text, with duplicates removed"
         return ' '.join(dict.fromkeys(self._evaluation_notes().values()))
 
     def _test_sentence(self):
-        "Return a sentence on the significance tests, or on why there are none"
+        "Return a sentence that describes the significance tests, or states why there are none"
         ranked = self.ranked()
         seeds = {name: {*self.rows['seed'][self.rows['method'] == name]} for name in ranked}
         pairs = max((len(seeds[name] & seeds.get(plain_method, set())) for name in ranked if name != plain_method),
@@ -216,7 +216,7 @@ class _Sentences(_Ranked):
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-016
 class MethodComparison(_Sentences):
-    "Results of `compare`: a table, a figure, LaTeX and the methods text of a paper"
+    "Results of `compare`, as a table, a figure, LaTeX and text for a paper's methods section"
     def results(self,
         columns:Sequence[str]|None=None, # metrics; None: see `columns`
         **options,              # options of `result_table`, such as digits, percent, titles
@@ -291,7 +291,7 @@ def _final_measures(data, score, held_out, group, contrast, explained) -> dict: 
     return out
 
 def _with_means(frame, splits) -> pd.DataFrame:
-    "Add columns for the means over shifted splits and for the relative step times to a `frame`, and return it"
+    "Add columns to `frame` for means over shifted splits and for relative step times, and return `frame`"
     for end in dict.fromkeys(c.removeprefix('test_') for c in frame if c.startswith('test_')):
         shifted = [c for split in splits[1:] if (c := f'{split}_{end}') in frame]
         if shifted: frame[f'mean_ood_{end}'] = frame[shifted].mean(axis=1)
@@ -301,7 +301,10 @@ def _with_means(frame, splits) -> pd.DataFrame:
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-025
 def _tuned(study, plan, methods, measure) -> dict: # {method: {'trials', 'space', 'chosen', 'score'}}
-    "Return the best settings of each method by the metric `measure`, with score, number of trials and search space"
+    """For each method, return the settings that are best by the metric `measure`
+
+    The result also contains their score, the number of trials and the search space. Methods without a finite score
+    are omitted."""
     out = {}
     for name, points in study.points.items():
         scores = [study.score_of(name, point, measure) for point in points]
@@ -381,7 +384,7 @@ class _Work:
 class _Comparing(_Work):
     "Planning and tuning for one call to `compare`"
     def _read_plan(self, file) -> _Plan:
-        """Return the plan in a `file`, reduced to the methods of this call
+        """Return the plan stored in `file`, with only the methods of this call
 
         Raise an error if a method that is not left out has fewer combinations of settings than the plan has trials."""
         plan = _Plan(**json.loads(file.read_text(encoding='utf-8')))
@@ -395,7 +398,7 @@ class _Comparing(_Work):
         return plan
 
     def plan(self, points, measure, trials) -> _Plan:
-        "Return the plan in the folder; if it lacks methods, estimate their training time and store the extended plan"
+        "Return the stored plan; if it lacks methods of this call, first add estimates for them and store it again"
         file, before = self.folder/'plan.json', _Plan(trials, {}, {}, 0.)
         if file.is_file(): before = self._read_plan(file)
         if before.seconds.keys() | before.left_out.keys() == self.methods.keys(): return before

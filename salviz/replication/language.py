@@ -241,7 +241,7 @@ def _but(sizes, *names): return {k: v for k, v in sizes.items() if k not in name
       small=dict(_but(_small, 'learning_rate'), seeds=range(100, 104), layers=6, learning_rates=(5e-4, 8e-3)),
       full=dict(_but(_full, 'learning_rate'), seeds=range(100, 105), layers=12, learning_rates=(2.5e-5, 4e-4)))
 def _learning_rates(folder, after, seeds, learning_rates, **sizes):
-    "Return the study that repeats MLM at one depth with a quarter and four times its learning rate (G4)"
+    "Return the study that repeats MLM at one depth with its learning rate divided and multiplied by four (G4)"
     methods = dict(plain=unguided(), AG=partial(_guided, head_fraction=.5))
     return _pretraining(folder, 'LR', seeds, methods, _with_line, settings=dict(learning_rate=list(learning_rates)),
                        **sizes)
@@ -285,7 +285,7 @@ def _reorder_pools(
     size=12_000,
     block=32,
 ) -> tuple: # (tokenizer, pairs of train, validation and test)
-    "Return distinct sentence pairs of the copy-and-reorder language, and a tokenizer for its words"
+    "Return a tokenizer for the copy-and-reorder language, and distinct sentence pairs in that language"
     from datasets import DatasetDict
     from salviz.data.texts import copy_reorder
     from salviz.models.corruption import train_tokenizer
@@ -317,8 +317,9 @@ _pairs = {'copy-reorder': _reorder_pools, 'iwslt': _iwslt_pools}
       full=dict(seeds=range(100, 105), rows=('full', 'full', 'full'), layers=6, heads=4, hidden=512, epochs=20,
                 batch_size=64, learning_rate=5e-4, source='iwslt'))
 def _translator(folder, after, seeds, rows, source, layers, heads, hidden, model=None, data=None, **train):
-    """Return the study of a translation model, trained without guidance and with a next and a prev head in each
-    encoder layer (G9)"""
+    """Return the study of a translation model, trained with and without guidance (G9)
+
+    Guidance trains a 'next' head and a 'prev' head in each encoder layer."""
     if source == 'iwslt' and (model is None or data is None): _needs_gpu('MT', 'IWSLT (English, German) from the Hub')
     pools = _pairs[source]
     def made(seed):
@@ -335,7 +336,7 @@ def _take_body(
     start, layers, seed, # condition, depth and seed of its run
     trainer,
 ):
-    "Load the body of a language model into the model to train, without changing its new head"
+    "Load the body of a language model into the classifier to train, whose new head stays unchanged"
     from salviz.metrics.study_results import StudyResults
     from salviz.models.checkpoints import load_model
     study = StudyResults.open(study)
@@ -403,7 +404,7 @@ def _downstream(folder, after, seeds, tasks, layers, heads, hidden, rows, source
 def _antecedent_pools(
     size=3600, # a multiple of 9
 ) -> dict: # {split: rows}
-    "Return generated sentences with antecedents, without the sentences used to score heads"
+    "Return generated sentences with antecedents, excluding the sentences used to score heads"
     from datasets import DatasetDict
     from salviz.analysis.antecedents import antecedent_sentences
     scored = set(antecedent_sentences(seed=0)['text'])

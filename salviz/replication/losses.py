@@ -53,7 +53,7 @@ def steps_to_reach(
     loss,   # target
     steps,  # number of steps of the whole training
 ) -> float: # infinite if `loss` is never reached
-    "Return the step at which a curve first reaches a loss, interpolated linearly between midpoints of its parts"
+    "Return the step at which `curve` first reaches `loss`, interpolated linearly between the midpoints of its parts"
     curve = np.asarray(curve, float)
     at = (np.arange(len(curve)) + .5)/len(curve)*steps
     below = np.flatnonzero(curve <= loss)

@@ -95,7 +95,7 @@ class _RoundsOfPoints(Study):
         self.cells = sorted(dict.fromkeys(found), key=lambda cell: cell.method in building)
 
     def _settings_of(self, name) -> dict:
-        "Return the settings that the points of a method contain, with their values"
+        "Return all values of each setting that occurs in the search points of a method"
         return {k: values for k, values in self.settings.items() if k in self.points[name][0]}
 
     def _common_design(self, old, new) -> dict:

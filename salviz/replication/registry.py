@@ -872,7 +872,7 @@ def unannounced(
     was:dict, # the `registry_description` at the first result
     now:dict,
 ) -> list: # of phrases
-    """Return the differences between two registries
+    """Return the unannounced differences between two registries
 
     Gates that were added after the first result for a stated reason are ignored. Conditions and pools are ignored if
     the earlier registry lacks them."""

@@ -391,7 +391,7 @@ def _decimals(numbers): # number of decimals that the paper prints
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-20a
 def _paper_numbers(claim) -> Markup:
-    "Return the numbers that the paper reports, as tables and drawings"
+    "Return the numbers that the paper reports, as tables and figures"
     tables = [(claim.unit, claim.numbers), *claim.also]
     printed = [_printed(unit, numbers, claim.sides) for unit, numbers in tables if claim.numbers]
     return _html('claim.html', 'paper_numbers', printed)
@@ -424,7 +424,7 @@ def _dumbbells(
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-22
 def _condition_names(terms, budget='small') -> list:
-    "Return names of the terms of an effect: the condition, and the settings in which the terms differ"
+    "Return a name for each term of an effect: its condition, and the settings in which the terms differ"
     parts = []
     for term in terms:
         settings = {k: str(v.get(budget) if isinstance(v, dict) else v) for k, v in term.where}
@@ -457,7 +457,7 @@ def _condition_values(
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-22c1
 def _our_numbers(finding, rows) -> Markup:
-    "Return means and standard deviations of the conditions for each task, as a table and a drawing"
+    "Return each condition's mean and standard deviation for each task, as a table and a figure"
     effect, terms, values = finding.effect, finding.effect.terms, _condition_values(finding.effect, rows)
     tasks = _in_order(task for task, _ in values)
     if not tasks: return _html('claim.html', 'our_numbers', [], [], '', '')
@@ -580,7 +580,7 @@ def _curves(
     findings, # findings of one claim
     rows,
 ) -> Markup:
-    """Draw the mean loss curves of all conditions of a claim's study, one panel per task, depth or learning rate
+    """Draw each condition's mean loss curve for a claim's study, with one panel per task, depth or learning rate
 
     The result is empty if there are no curves."""
     out = {}
@@ -612,7 +612,9 @@ def _ends(means, *more): # (low, high)
     return None
 
 def _whole_or_compared(means, compared, level): # (ends of the scale, are lines cut?)
-    "Return the scale of all lines, or of the compared conditions if others are far away, and whether lines are cut"
+    """Return the ends of the scale, and whether lines are cut
+
+    The scale covers all lines, or only the compared conditions if the other lines are far away."""
     whole, near = _ends(means, level), _ends(means.reindex(compared), level)
     far = whole and near and whole[1] - whole[0] > 3*(near[1] - near[0])
     if far: return (near, True)
@@ -623,7 +625,7 @@ def _panels(panels, names, caption):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-24bc
 def _panel(title, means, names, at=None, ends=None, level=None, along=('start', 'end of training')):
-    """Return a panel with one line per condition, or None without finite values
+    """Return a panel with one line per condition, or None if the scale has no finite ends
 
     If `level` is set, the panel has a thin line at this height. By default, the columns are evenly spaced and the
     scale covers all values. The arguments `at`, `ends` and `along` set the positions of the columns, the ends of the
@@ -747,7 +749,7 @@ def _beside(
     query, # a `Shown`
     rows,
 ) -> Markup: # '' without rows
-    "Return a table or drawing that the report shows with a claim, without a verdict"
+    "Return a table or figure that the report shows with a claim, without a verdict"
     runs = rows[rows.study == query.study].dropna(axis=1, how='all')
     if not len(runs): return ''
     names = dict.fromkeys(runs.method)
@@ -808,7 +810,7 @@ def _gate_words(effect):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-27bc
 def _effect_part(finding, rows) -> dict:
-    "Return the verdict, the rule, the drawing and the numbers of one effect for the template"
+    "Return the template values for one effect: its verdict, rule, figure and numbers"
     e, v = finding.effect, finding.verdict
     is_tested = finding.has_interval and math.isfinite(v.p)
     return dict(
@@ -977,7 +979,7 @@ def _idle(effect, rows): # did one of its conditions barely learn on all tasks?
     return any(group.little.all() for _, group in _learnt(effect, rows).groupby(['condition', 'words']))
 
 def _idle_claims(findings, rows) -> list: # of `Claim`
-    "Return the claims that were decided although one of their conditions barely learned on every task"
+    "Return the decided claims with at least one condition that barely learned on any of the tasks"
     decided = ('supported', 'not supported', 'contradicted')
     names = {name for name, word in _claim_words(findings).items() if word in decided}
     idle = [f.claim for f in findings if f.claim.name in names and f.has_interval and _idle(f.effect, rows)]

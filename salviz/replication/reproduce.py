@@ -56,7 +56,7 @@ def selected_claims(
     lacking = [c.name for c in out if not is_complete(c)]
     if lacking and names:
         available = ', '.join(c.name for c in claims.values() if is_complete(c))
-        raise ValueError(f'claims not available in the budget {budget!r}: {", ".join(lacking)}; '
+        raise ValueError(f'claims not available for the budget {budget!r}: {", ".join(lacking)}; '
                              f'available: {available}')
     return [c for c in out if c.name not in lacking]
 
@@ -98,7 +98,7 @@ def list_claims(
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-10
 class _Worker:
-    "A worker that trains all trials without recorded results in the studies listed in `names`"
+    "A worker that trains the trials of the studies in `names`, except trials with recorded results"
     def __init__(self, folder, budget, names, file):
         self.folder, self.budget, self.names, self.file = Path(folder), budget, names, file
         self.studies, self.failed = {}, set()
@@ -153,7 +153,7 @@ def _work(modules, folder, budget, names, file):
 
 # %% ../../nbs/15_replication/08_reproduce.ipynb #rp-12
 def _laid_out(folder, budget, names) -> dict: # {identity: (study, minutes)}
-    "Return the trials listed in the files of the studies, with estimated minutes; create missing studies"
+    "Create missing studies; return the trials listed in each study.json, with their estimated minutes"
     cells = {}
     for name in names:
         file = Path(folder)/name/'study.json'
@@ -233,7 +233,8 @@ def _reproduce_tuned(folder, names, processes, file, progress) -> pd.DataFrame:
     table = tuned_table(file)
     wanted = [e.name for name in names for e in tuned_effects[name]]
     if left := [name for name in wanted if not table.finished[name]]:
-        raise RuntimeError(f'reproduce: {len(left)} of {len(wanted)} effects are undecided ({", ".join(left[:5])}), '
+        raise RuntimeError(f'reproduce: no final verdict on {len(left)} of {len(wanted)} effects '
+                           f'({", ".join(left[:5])}), '
                            f'because a run failed; see the error files under {folder}. Call reproduce again to resume')
     return read_rows(file, 'tuned')
 
@@ -264,6 +265,6 @@ def reproduce(
         if missing:
             ended = [f'a worker exited with code {w.exitcode}' for w in workers if w.exitcode]
             why = '; '.join([*_errors(folder, wanted), *ended][:3])
-            raise RuntimeError(f'reproduce: {len(missing)} of {len(cells)} trials have no result: {why}. '
+            raise RuntimeError(f'reproduce: no result for {len(missing)} of {len(cells)} trials: {why}. '
                                'Call reproduce again to resume')
     return read_rows(file, budget)

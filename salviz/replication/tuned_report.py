@@ -120,7 +120,7 @@ def _answer(v, task='') -> str:
     return f'{f"{task}: " if task else ""}{template.format(**numbers, margin=digits_of(v.smallest))}'
 
 def _not_run(name, first) -> str:
-    "Return the answer for an effect that has not been run, with the verdict of the first report if it has one"
+    "Return the answer for an effect that has not been run, with the verdict of the first report if there is one"
     if name not in first: return 'Not run yet with tuned settings'
     return f'Not run yet with tuned settings; verdict of the first report, with one setting: {first[name]}'
 
@@ -211,7 +211,7 @@ def compare_budgets(
     findings, # see `find_tuned`
     first,    # findings of the small budget, see `salviz.replication.report.find_all`
 ) -> pd.DataFrame: # claim, title, small, tuned, changes; one row per claim that was run with both
-    "Return the verdicts of both budgets and the changes between them"
+    "Return each claim's verdicts in the small and the tuned budget, and how its test changed"
     words, out = _claim_words(first), []
     for name, now in _by_claim(findings).items():
         ran = [f for f in now if f.effect.primary and f.word != 'not run']
@@ -301,7 +301,7 @@ _threshold_words = { # {reason in the registry: the same as a noun phrase}
         'a fixed value, because the baseline with 16 layers does not converge in the paper'}
 
 def _effect_part(f) -> dict:
-    "Return the verdict, the rule and the drawing of one effect for the template"
+    "Return the template values for one effect, such as its verdict, rule and figure"
     s = f.sequential
     by_task = [(task, v.word, _interval_words(v), v.pairs) for task, v in f.verdicts.items() if task]
     return dict(word=f.word, name=f.effect.name, title=_in_words(f.effect.title), strip=_strip(f), by_task=by_task,

@@ -120,7 +120,7 @@ _classified = dict(test_score=classifiers._test_score, majority=classifiers._con
                    test_loss='test_loss', last_validation_loss=last_validation_loss, train_loss='train_loss')
 
 def _rates_of_dropping() -> tuple:
-    "Return the grid of AD-DROP: two learning rates times four pairs of p and q from the paper's range"
+    "Return the tuning grid for AD-DROP: two learning rates times four pairs of p and q from the paper's range"
     pairs = ((.3, .3), (.5, .2), (.7, .1), (.9, .1))
     return tuple(dict(learning_rate=r, p=p, q=q) for r in (1.5e-4, 3e-4) for p, q in pairs)
 
@@ -382,8 +382,9 @@ def freeze(
     file,
     choice:dict, # see `choice_of`
 ) -> dict: # the choice in the file
-    """Write a choice with the time and the version of salviz, unless the file contains a choice for its condition;
-    return the choice in the file"""
+    """Store a choice in the file unless its condition already has one there; return the stored choice
+
+    A new choice is stored with the time and the version of salviz."""
     from salviz import __version__
     file, at = Path(file), (choice['study'], choice['condition'])
     with FileLock(f'{file}.lock'):

@@ -114,7 +114,7 @@ def _untestable(gate, pairs, dropped) -> tuple: # (verdict, reason)
 # %% ../../nbs/15_replication/00_verdicts.ipynb #ve-12
 @dataclass(frozen=True)
 class Verdict:
-    "The verdict on paired differences by one rule, and the numbers that it is based on"
+    "The verdict on paired differences under one rule, and the numbers that it is based on"
     word:str          # a key of `_words`
     mean:float        # the effect; positive: in the direction of the claim; for 'spread' a logarithm
     low:float         # ends of its 95 % interval

@@ -59,7 +59,7 @@ def pack_run(
 _most_of_record = 1 << 24 # maximum size of a JSON file in an archive, in bytes
 
 def _fault_of(member, end) -> str|None:
-    """Return the reason why `pack_run` cannot have written the `member` of an archive, or None if it can
+    """Return why `member` cannot belong to an archive written by `pack_run`, or None if it can
 
     `end` is the size of the archive in bytes."""
     name, *inside = member.name.split('/')
@@ -117,7 +117,7 @@ def unpack_run(
     folder,  # folder of the study that the run belongs to
     archive, # bytes from `pack_run`, or a file with them
 ) -> str: # name of the trial
-    "Add a run that was trained elsewhere to a study; an existing finished run is not changed"
+    "Add an externally trained run to a study; an existing finished run is not changed"
     folder, study = Path(folder), read_study(Path(folder))
     with _incoming(folder, archive) as (place, name):
         names = [Path(c['run']).name for c in study['cells']]
@@ -212,9 +212,9 @@ def _trained_here(study, cell, again, leave) -> str: # see `Study.run_cell`
 def _work(sent, name, again, threads, devices, delay, begun, call) -> tuple: # (outcome, a message or an archive)
     """Train the trial called `name` in a worker process; `sent` is the pickled study
 
-    `delay` is the number of seconds between a job's signal and its end. `begun` is an archive of the trial if
-    workers cannot access the study's folder. `call` is unique to each call, because dask caches the results of equal
-    arguments."""
+    `delay` is the number of seconds between the signal that announces the end of a job and the end itself. `begun` is
+    an archive of the trial if workers cannot access the study's folder, else None. `call` is unique to each call,
+    because dask caches the results of calls with equal arguments."""
     try:
         _set_up(threads, devices)
         study = import_cloudpickle().loads(sent)
@@ -239,7 +239,7 @@ _work.checkpoint = _resubmission
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg09
 class _Crew:
-    "An executor that, if it was passed as a function, is re-created when a dying worker breaks it"
+    "An executor that is re-created after a dying worker breaks it, if a function to create it was passed"
     def __init__(self, executor):
         self.make, self._pool = (None, executor) if hasattr(executor, 'submit') else (executor, None)
         if self.make and not callable(executor):

@@ -52,7 +52,7 @@ def _middle(d):
 
 # %% ../../nbs/07_studies/07_search.ipynb #se011
 class _PointStudy(Study):
-    "A study that trains the points of a search, instead of all combinations of settings"
+    "A study that trains only at the points chosen by a search, not at all combinations of settings"
     space:dict  # {setting: distribution of Optuna}
     points:list # {setting: value} of each point
     by:str      # metric used to compare points
@@ -145,7 +145,7 @@ class _OptunaTrials(_PointStudy):
 
     @property
     def best_point(self) -> dict:
-        "The settings of the best point on the validation split"
+        "The settings of the point with the best validation score"
         optuna_study = self._open_optuna()
         if not any(t.value is not None for t in optuna_study.trials):
             raise ValueError('Search: no trial has finished successfully yet; call run()')
@@ -155,7 +155,7 @@ class _OptunaTrials(_PointStudy):
 class _RunningSearch(_OptunaTrials):
     "A search with methods to run it and to evaluate its best point on the test split"
     def _report(self, busy):
-        "Report failed trials only at the end or with busy trials, since Optuna handles failed points"
+        "Report failed trials only at the end or if trials are busy, because Optuna handles failed points"
         if busy or len(self.points) >= self.trials: super()._report(busy)
 
     def run(self, retry=False, executor=None, **options): # see `Study.run`
@@ -207,7 +207,7 @@ class SearchOptions:
 
 # %% ../../nbs/07_studies/07_search.ipynb #se010
 class Search(_RunningSearch):
-    "A `Study` that searches a `space` of settings and selects the best point on the validation split"
+    "A `Study` that searches a `space` of settings and selects the point with the best validation score"
     @grouped_arguments(options=SearchOptions)
     @validated
     def __init__(self,

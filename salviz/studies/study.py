@@ -196,7 +196,7 @@ class _StudyArguments(StudyResults):
         return shared
 
     def _values_of(self, name, default=None) -> list:
-        "Return the values of an argument of `train` in all trials"
+        "Return all values that an argument of `train` takes in the trials"
         return self.settings.get(name, [self.train.get(name, default)])
 
     def _faults(self) -> Iterator[str]:
@@ -234,7 +234,7 @@ class _TrialParts(_StudyArguments):
         return self._data_cache[1]
 
     def _load(self, cell) -> tuple: # (model, tokenizer)
-        "Return the model of a trial before training, and its tokenizer"
+        "Return the initial model of a trial and its tokenizer"
         if callable(self.model):
             pair = self.model(**_arguments_for(self.model, {**dict(cell.settings), 'seed': cell.seed}))
             if isinstance(pair, tuple): return pair
@@ -338,7 +338,7 @@ class _Design(_TrialParts):
         return self.settings
 
     def _described_method(self, name, spec, cell) -> dict:
-        "Describe a method with plain values; describe only its function if it needs a run, which may not exist yet"
+        "Describe a method with plain values, or only its function if the method needs a run, which may not exist yet"
         facts = {}
         if not (callable(spec) and 'run_of' in arguments_of(spec)):
             m = self._method(cell)
@@ -353,7 +353,7 @@ class _Design(_TrialParts):
 class _StoredDesign(_Design):
     "Base class of `Study` that compares its design with the one stored in its folder"
     def _common_design(self, old, new) -> dict:
-        "Return a copy of the new design without the additions to the old design that an extension may make"
+        "Return a copy of the new design without the additions that an extension may make to the old design"
         return _extended_only(old, new)
 
     def _agree(self, extend):
@@ -495,7 +495,7 @@ class _MeasuredTrials(_TrainedTrials):
     def is_current(self, measure:str, known:dict, run:Run) -> bool:
         """Return whether a stored result (`known`) comes from this `run` and the current version of `measure`
 
-        Every result is current in a study that was only opened from its folder."""
+        In a study from `Study.open`, every result is current."""
         return not self.live or known['version'] == _version(self._codes[measure], run)
 
     def _write_record(self, name, **record):

@@ -174,7 +174,7 @@ def _trained(study):
     if not len(missing): return
     first = missing.iloc[0]
     why = f': {first["error"]}' if first['error'] else ''
-    raise RuntimeError(f'pareto: {len(missing)} of {len(status)} runs are not finished; the first is '
+    raise RuntimeError(f'pareto: results are missing for {len(missing)} of {len(status)} runs; the first is '
                        f'{Path(first["run"]).name} ({first["state"]}{why}). Choosing the next value requires all '
                        'runs. Call pareto again with the same study when they are finished, or use front_of for the '
                        'front of the finished runs')
@@ -193,7 +193,7 @@ def pareto(
     scale:Literal['log', 'linear']='log', # scale of the setting
     **options,                      # reference, confidence, better: see `front_of`
 ) -> Front:
-    "Train a study at evenly spaced setting values, fill gaps in the front of `x` and `y`, and return the front"
+    "Train a study at evenly spaced values of `setting`, fill gaps in the front of `x` and `y`, and return the front"
     _pymoo() # raise at once if pymoo is missing, not after hours of training
     check_allowed('pareto: no option', options, ('reference', 'confidence', 'better'))
     check_faults(_faults(study, (x, y), setting, start, budget, scale), 'pareto: ')

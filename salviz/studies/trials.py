@@ -34,7 +34,7 @@ def fresh_method(
     spec,           # a method class, a method, or a function that returns a method
     arguments:dict, # arguments that replace those of `spec`
 ):
-    "Create a new method object from `spec` with these `arguments`"
+    "Create a new method object from `spec` and `arguments`"
     if inspect.isclass(spec) and hasattr(spec, 'from_args'): return spec.from_args(arguments)
     if callable(spec): return spec(**arguments)
     if arguments: return spec.replaced(**arguments)
@@ -72,8 +72,8 @@ def study_cells(
 ) -> list: # of `Trial`
     """Return all trials of a study
 
-    The trials of all methods with the same settings and seed follow each other, so that an interrupted study contains
-    complete comparisons."""
+    Trials of different methods with the same settings and seed follow each other, so that an interrupted study
+    contains complete comparisons."""
     out = []
     for values in itertools.product(*settings.values()):
         for seed, (name, spec) in itertools.product(seeds, methods.items()):

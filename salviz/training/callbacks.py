@@ -50,7 +50,7 @@ class _Recording(TrainerCallback):
 
 # %% ../../nbs/06_training/06_callbacks.ipynb #032
 def scores_in(metrics:dict, prefix:str) -> dict:
-    "Return Trainer's `metrics` whose names start with a prefix, without this prefix and without timings"
+    "Return the `metrics` of a Trainer whose names start with `prefix`, without the prefix and without timings"
     scores = {k.removeprefix(prefix): v for k, v in metrics.items() if k.startswith(prefix)}
     return {k: v for k, v in scores.items() if not k.endswith(('_per_second', 'runtime', '_time'))}
 
@@ -61,10 +61,10 @@ def answers_of(
     predictions, # classes for classifiers
     labels,
 ) -> tuple|None: # (number of rows, their only class or None, fraction of other labels)
-    """Return the number of rows, the class predicted for all of them (or None), and the fraction of other labels
+    """Return the number of rows, the only class predicted for them, and the fraction of rows with another label
 
-    Return None for tasks other than classification, for fewer than 32 rows, and if more than four fifths of the labels
-    are the same."""
+    The class is None and the fraction 0 if several classes are predicted. Return None for tasks other than
+    classification, for fewer than 32 rows, and if more than four fifths of the labels are the same."""
     columns = [np.asarray(x) for x in (predictions, labels)]
     if any(x.ndim != 1 or x.dtype.kind not in 'iu' for x in columns) or len(labels) < _fewest_rows: return None
     if np.unique(labels, return_counts=True)[1].max() > .8*len(labels): return None
@@ -112,7 +112,7 @@ class RunCallback(_Recording):
         if control.should_training_stop: self.record(state, force=True) # early stopping: record the last step
 
     def warn_if_stuck(self, state):
-        "Warn once if a classifier still predicts the same class for all validation rows halfway through training"
+        "In the second half of training, warn once if a classifier predicts the same class for all validation rows"
         if self.answers is None or 2*state.global_step < state.max_steps: return
         rows, answer, others = self.answers
         if answer is None or 'stuck_at' in self.trainer.run.state: return
@@ -126,7 +126,7 @@ class RunCallback(_Recording):
 
 # %% ../../nbs/06_training/06_callbacks.ipynb #034
 class BarCallback(TrainerCallback):
-    """Progress bar of a run: steps, loss and the validation score that chooses the checkpoint
+    """Progress bar of a run: steps, loss and the validation score used to select the checkpoint
 
     The bar is text, because a saved notebook cannot show a widget again."""
     def __init__(self, title, best='accuracy'):
@@ -148,9 +148,9 @@ class BarCallback(TrainerCallback):
 
 # %% ../../nbs/06_training/06_callbacks.ipynb #e009
 def early_stopping(patience:int, checkpoint=None) -> EarlyStoppingCallback:
-    """Return a callback that stops training after several evaluations without improvement
+    """Return a callback that stops training after `patience` evaluations without improvement
 
-    The argument `patience` sets the number of evaluations. Evaluations before the `checkpoint` are counted."""
+    With a `checkpoint`, the count stored in it is continued."""
     callback = EarlyStoppingCallback(patience)
     if checkpoint:
         state = read_object(checkpoint/'trainer_state.json')['stateful_callbacks'].get('EarlyStoppingCallback', {})

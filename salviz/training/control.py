@@ -36,13 +36,13 @@ class Control:
         return contextlib.nullcontext()
 
     def tell(self, what:str, n:int, seconds:float, trainer:'MethodTrainer') -> None:
-        """Receive the duration of `n` tasks of one kind, in `seconds`
+        """Process a report that `n` tasks of one kind took `seconds` in total; the base class ignores it
 
-        The argument `what` is 'step', 'recording', 'evaluation' or 'save'."""
+        The argument `what` is the kind: 'step', 'recording', 'evaluation' or 'save'."""
 
 # %% ../../nbs/06_training/05_control.ipynb #027c
 class Checked(Control):
-    "Control that calls a function, such as `Lease.check`, before each step, and stops if the function returns True"
+    "Control that calls a function, such as `Lease.check`, before each step and stops training if it returns True"
     def __init__(self, check):
         super().__init__()
         self.check = check

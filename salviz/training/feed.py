@@ -153,7 +153,7 @@ class Feed:
         return part
 
     def learn(self, data):
-        "Store the kinds of all further columns in the splits of `data`, except those already stored"
+        "Store the kind of each further column of `data` whose kind is not yet stored"
         data = {split: self.as_read(part) for split, part in data.items()}
         self.kinds |= column_kinds(data, {*self.task.used, *self.kinds}, of_text=self.task.modality == 'text')
 
@@ -339,7 +339,7 @@ class AnswerFeed(Feed):
         vision_parts(model) # raises the reason if the family is not supported
 
     def learn(self, data):
-        "Store the kinds of all further columns in the splits of `data`, except those already stored"
+        "Store the kind of each further column of `data` whose kind is not yet stored"
         used = {*self.task.used, 'image', 'rationale', *self.kinds}
         self.kinds |= column_kinds(data, used, of_text=False)
 

@@ -81,7 +81,7 @@ def _precision(settings, further) -> dict: # further arguments of `TrainingArgum
 
 # %% ../../nbs/06_training/04_job.ipynb #046c
 def _job_faults(model, tokenizer, method, settings) -> Iterator[str]:
-    "Yield the faults of the model, tokenizer, method and settings that do not depend on the data"
+    "Yield a message for each fault of the model, tokenizer, method or settings that can be found without the data"
     if hasattr(tokenizer, 'tokenizer') and not answers_images(model):
         yield f'{type(model).__name__} takes a tokenizer, got {type(tokenizer).__name__}; pass processor.tokenizer'
     if not isinstance(method, Method):
@@ -154,7 +154,7 @@ def _compile_options(settings:Settings) -> dict: # None: do not compile
 
 # %% ../../nbs/06_training/04_job.ipynb #039
 def _size(model) -> dict:
-    "Return a model's numbers of attention layers and heads and, for a hybrid model, the layers with attention"
+    "Return the numbers of attention layers and heads; for a hybrid model, also the indices of the attention layers"
     if getattr(model, 'salviz_task', None) is not None: return {}
     try: numbers = attention_layers(model)
     except ValueError: # trained without observation, for example with gradient checkpointing
@@ -178,7 +178,6 @@ def model_facts(model) -> dict:
     return {'name': model_name(model), 'class': type(model).__name__, **_size(model), **_begins_with(model), **facts}
 
 def _run_config(model, data, method:Method, settings:Settings, task) -> dict:
-    "Return the config of a run"
     return dict(method=dict(name=method.name, args=plain(method.args()), cite=check_cite(method)),
                 model=model_facts(model),
                 task=task.name,

@@ -47,7 +47,7 @@ class Pace:
         self.block, self.last, self.times, self._begun = block, last, {}, []
 
     def add(self, what, n, seconds):
-        "Add the total duration of `n` tasks of one kind, in `seconds`"
+        "Add a measurement: `n` tasks of one kind took `seconds` in total"
         if what == 'step':
             self._begun.append(seconds / n)
             if len(self._begun) < self.block: return
@@ -146,7 +146,7 @@ class _Published(_Controlled):
         return unsubscribe
 
     def at_end(self, fn:Callable[[], object]) -> Callable[[], None]: # a function that unregisters `fn`
-        """Call `fn()` after training, in each thread that waits for it with `wait` or `await`, before the wait ends
+        """When training has ended, call `fn()` in each waiting thread before its `wait` or `await` returns
 
         Exceptions in `fn` are stored in `subscriber_errors`."""
         entry = (fn,)
@@ -155,7 +155,7 @@ class _Published(_Controlled):
         return forget
 
     def _news(self, at=None):
-        "Update the state of the worker if it has changed, and call all subscribers"
+        "Set the worker's state to `at` unless it is None, and call all subscribers"
         if at: self._at = at
         for fn, in self._listeners:
             try: fn(self)

@@ -38,7 +38,7 @@ def lengths_of(data) -> np.ndarray:
 
 # %% ../../nbs/06_training/07_method_trainer.ipynb #011b
 class LengthBuckets(torch.utils.data.Sampler):
-    "Sampler of shuffled indices whose neighbours have similar `lengths`; the order depends only on `seed` and epoch"
+    "Sampler that shuffles indices and groups those with similar `lengths`; the order depends only on `seed` and epoch"
     def __init__(
         self, lengths, batch_size:int, seed:int=0, pool:int=16, # `pool`: number of batches to shuffle and sort together
     ):

@@ -102,7 +102,7 @@ def observes(model) -> bool:
 # %% ../../nbs/06_training/03_recording.ipynb #c59144cc
 @contextlib.contextmanager
 def _observing(model, layers):
-    "Capture the attention of the pass inside the block; yield None for a model without attention"
+    "Capture the attention of the forward pass inside the block; yield None for a model without attention"
     if isinstance(model, SentencePairs):
         with model.observed(layers, logits=True) as maps: yield maps
     elif observes(model):

@@ -129,7 +129,7 @@ def in_config(settings:Settings) -> dict:
     return {name: x for name, x in plain(vars(settings)).items() if name not in defaults or x != defaults[name]}
 
 def record_steps(snapshots:int, total:int) -> list:
-    "Return the steps to record: evenly spaced from 0 to the `total` number of steps, without duplicates"
+    "Return the steps to record: at most `snapshots` steps, evenly spaced from 0 to `total`, without duplicates"
     return sorted({int(step) for step in np.linspace(0, total, snapshots).round()})
 
 saliency_fraction, least_saliency = .05, 5 # fraction of the passes in training; minimum number of snapshots

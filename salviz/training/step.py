@@ -19,7 +19,7 @@ from ..models.tasks import observed_model, tasks
 # %% ../../nbs/06_training/02_step.ipynb #006
 @contextlib.contextmanager
 def captured_input(net, inputs:dict, wanted=True):
-    """Capture the input of a network's pass within this context: its word embeddings, image or series
+    """Within this context, capture the input of a network's forward pass: word embeddings, an image or a series
 
     Yield the inputs to use and the list that receives the captured tensor."""
     captured, name = [], next((k for k in ('pixel_values', 'values') if k in inputs), None)

@@ -53,9 +53,10 @@ def _by_length(data):
 
 # %% ../../nbs/06_training/08_trainer.ipynb #060
 def _affordable(job, recorder) -> int:
-    """Return at how many steps saliency can be recorded for at most `saliency_fraction` of the cost of training
+    """Return the number of steps at which saliency can be recorded for at most `saliency_fraction` of the training cost
 
-    Costs are counted in forward passes over tokens: a training step costs three, a gradient of the input costs two."""
+    Costs are counted in forward passes per token: three for training, and two for a gradient with respect to the
+    input."""
     copies = recorder.saliency.copies_of(dict(steps=recorder.steps))
     lengths = lengths_of(job.probe_set).tolist()
     of_probes = sum(n*(copies(n) if callable(copies) else copies) for n in lengths)
@@ -220,7 +221,7 @@ def _save_predictions(run, name, split, scored, settings):
 
 # %% ../../nbs/06_training/08_trainer.ipynb #067b
 def _finish(trainer):
-    "Score the final weights on training examples and on every held-out split, and finish the run"
+    "Score the final weights on the splits in `scored_splits`, store predictions, and finish the run"
     run, last = trainer.run, trainer.state.global_step
     best = last if trainer.settings.returns == 'last' else trainer.state.best_global_step or last
     trainer.with_confidence = trainer.task.one_class

@@ -358,7 +358,7 @@ def test_objects_are_found_by_their_names_and_never_share_one():
     ("captum.LayerConductance(layer='nowhere')", "has no layer 'nowhere'; its layers include bert"),
     ("captum.LayerGradientXActivation(layer='bert.pooler')", 'but no axis for the 6 tokens'),
     ('captum.LayerGradCam', 'supports pixel_values only'),
-    ('lime', "an attribution of Captum such as 'captum.Lime'")])
+    ('lime', "a Captum attribution such as 'captum.Lime'")])
 def test_bad_names_are_rejected_with_the_reason(method, message):
     with pytest.raises(ValueError, match=message.replace('(', r'\(')): explain(bert, sentences('bert'), method, 1)
 
@@ -406,7 +406,7 @@ def test_methods_take_attributions_of_captum_as_their_saliency(tiny_data, tiny_t
     salviz.train(tiny_bert(), tiny_tokenizer, tiny_data, guided, run_dir=tmp_path/'guided', **quick)
     with pytest.raises(ValueError, match="explanation='captum.InputXGradient' cannot be trained"):
         RationaleGuided('captum.InputXGradient')
-    with pytest.raises(ValueError, match="an attribution of Captum such as 'captum.Lime', or a function"):
+    with pytest.raises(ValueError, match="a Captum attribution such as 'captum.Lime', or a function"):
         SalLM(saliency='lime')
 
 

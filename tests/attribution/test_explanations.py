@@ -306,7 +306,7 @@ def test_deeplift_and_deep_shap_equal_captum_where_captum_is_right():
 def test_incomplete_results_of_captum_are_rejected_by_name():
     for name in ('tcn', 'lstm', 'transformer'):
         net, batch = signal(name)
-        with pytest.raises(ValueError, match=f"Captum's contributions of {type(net).__name__} do not add up"):
+        with pytest.raises(ValueError, match=f"Captum's contributions for {type(net).__name__} do not add up"):
             explain(net, batch, 'deeplift', 1, rules='captum')
 
 

@@ -44,7 +44,7 @@ def test_teachers_get_notebooks_with_solutions_in_a_new_folder(package, tmp_path
     assert 'with solutions' in capsys.readouterr().out
 
 @pytest.mark.parametrize('place,status,words', [
-    ('full', 2, 'is not empty; choose a new folder, because nothing is overwritten'),
+    ('full', 2, 'is not empty; choose a new folder, because existing files are never overwritten'),
     ('.', 2, 'is not empty'), ('empty', 0, ''),
     ('file', 2, 'is a file; choose a new folder'),
     ('file/in', 2, 'cannot be written (Not a directory); choose another folder')])

@@ -840,7 +840,7 @@ def test_custom_pairs_load_from_every_source(kind, tmp_path):
     (dict(source=pd.DataFrame(dict(t=[dict(en='a'), dict(de='b')])), text='t.en', target_text='t.en'), ValueError,
      r"column 't' has no 'en' in 1 row of train .first: row 1"),
     (dict(source='help-en-xx'), FileNotFoundError,
-     "'help-en-xx' is read from Debian packages: .*libreoffice-help-xx not found .* or use 'copy-reorder'")])
+     "'help-en-xx' requires Debian packages that were not found in .*libreoffice-help-xx; .* or use 'copy-reorder'")])
 def test_invalid_pairs_raise(arguments, error, reason, monkeypatch, tmp_path):
     monkeypatch.setattr(texts_module, '_help_folder', tmp_path/'nothing here')
     with pytest.raises(error, match=reason) as e: load_pairs(**arguments)

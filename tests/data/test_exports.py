@@ -82,10 +82,10 @@ def test_span_labels_choose_the_rationale(tmp_path):
 
 
 @pytest.mark.parametrize('bad, message', [
-    (region(2, 99, 'charming'), r"the span from 2 to 99 is 'charming film.' in the text and 'charming' in the export"),
+    (region(2, 99, 'charming'), r"the span from 2 to 99 is 'charming film.' in the text but 'charming' in the export"),
     (dict(region(2, 99, ''), value=dict(start=2, end=99, labels=['evidence'])),
      r'inside a text of 16 characters, got \[2, 99\]'),
-    (region(11, 15, 'movie'), "is 'film' in the text and 'movie' in the export")])
+    (region(11, 15, 'movie'), "is 'film' in the text but 'movie' in the export")])
 def test_spans_beyond_the_text_are_reported_with_their_row(tmp_path, bad, message):
     rows = [task(0, 'Fine.', annotation(1, choice('positive'))),
             task(1, 'A charming film.', annotation(1, choice('positive'), bad))]

@@ -398,8 +398,8 @@ def test_invalid_rationale_sources_give_a_short_error(tmp_path):
     (tmp_path/'a.xlsx').write_text('')
     plain = Dataset.from_list([dict(premise='a', hypothesis='b', label=0, explanation_1='because')])
     for source, message in ((plain,
-                             r'train has no column text, rationale; its columns are premise, hypothesis, label, '
-                             r'explanation_1, which match no published format'),
+                             r'train has no column text, rationale, and its columns \(premise, hypothesis, label, '
+                             r'explanation_1\) match no published rationale format'),
                             (dict(train=tmp_path/'a.xlsx'), "has the extension '.xlsx'"),
                             (str(tmp_path/'none.csv'), 'does not exist'),
                             (dict(train=3), 'a split must be a Dataset'),

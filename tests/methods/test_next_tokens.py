@@ -209,7 +209,7 @@ def test_unsuitable_data_and_arguments_raise_before_training(tmp_path, tiny_data
     with pytest.raises(ValueError, match="score='log_probability' only applies to classification"):
         train(model, tiny_tokenizer, tiny_data, SaliencyGuided(variant=SaliencyGuidedVariant(score='log_probability')),
               **quick)
-    with pytest.raises(ValueError, match='is a bert model, for which transformers has no causal'):
+    with pytest.raises(ValueError, match='has the model type bert, for which transformers has no causal'):
         load_model_for('causal_lm')
     assert not (tmp_path/'run').exists()
 

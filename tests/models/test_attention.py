@@ -724,7 +724,7 @@ def test_wrong_arguments_raise_errors_of_one_sentence():
     wrong = [(dict(layers=3),
               r'layers: BertForSequenceClassification has the layers 0 to 2 \(or -3 to -1 from the end\), got 3'),
              (dict(layers=[0, -4]), 'got -4'),
-             (dict(layers='all'), "layers must be None .all., an int or a list of int, got 'all'"),
+             (dict(layers='all'), "layers must be None .all., an int or a list of ints, got 'all'"),
              (dict(layers=True), 'layers must be'), (dict(layers=[.5]), 'layers must be'),
              (dict(drop={5: no}), 'drop: .* got 5'),
              (dict(drop={0: no.float()}), r'drop\[0\] must be a bool tensor, got torch.float32'),

@@ -566,7 +566,8 @@ def test_load_model_for_classification_equals_load_classifier():
 
 @pytest.mark.parametrize('arguments,reason', [
     (dict(task='seq2seq'),
-     'is a bert model, for which transformers has no sequence-to-sequence head .model types with one: marian, bart, '
+     'has the model type bert, for which transformers has no '
+     'sequence-to-sequence head .model types with one: marian, bart, '
      't5.. bert '
      'supports classification, multi_label_classification, regression'),
     (dict(task='replaced_token_detection'), 'no head for replaced-token detection .model types with one: electra.'),

@@ -153,7 +153,7 @@ def test_training_rejects_flags_instead_of_class_numbers(data, made, tiny_tokeni
     with pytest.raises(ValueError, match='must be lists of distinct classes, got .0, 1, 1. in row 0 of train'):
         train(made(), tiny_tokenizer, datasets.DatasetDict(train=flags, validation=flags), run_dir=tmp_path/'run',
               **quick)
-    with pytest.raises(ValueError, match='has lists of labels; omit task'):
+    with pytest.raises(ValueError, match="label='label' gives a list of labels; omit task"):
         load_text(pd.DataFrame(dict(text=['t']*20, label=[['a'], ['b']]*10)), task='classification')
 
 # training

@@ -80,14 +80,14 @@ def test_a_failed_trial_is_named_and_the_others_are_trained(trained, tmp_path):
     (folder/'rows.jsonl').write_text('\n'.join(x for x in lines if '"study": "AGAIN"' not in x) + '\n')
     for weights in (folder/'TINY'/'runs'/'FT.seed=101').rglob('*.safetensors'):
         if 'checkpoints' in weights.parts: weights.unlink()
-    with pytest.raises(RuntimeError, match='1 of 6 trials have no result: AGAIN FT.seed=101'):
+    with pytest.raises(RuntimeError, match='no result for 1 of 6 trials: AGAIN FT.seed=101'):
         reproduce(folder, names, progress=False, modules=modules)
     assert len(read_rows(folder/'rows.jsonl')) == 5
 
 @pytest.mark.parametrize('wrong, why', [(dict(names=('D99',)), "unknown claim 'D99'"),
     (dict(budget='huge'), 'budget'), (dict(processes=0), 'processes must be'),
     (dict(processes=True), 'processes must be'),
-    (dict(names=('D7',), budget='quick'), "not available in the budget 'quick': D7")])
+    (dict(names=('D7',), budget='quick'), "not available for the budget 'quick': D7")])
 def test_invalid_arguments_raise_an_error_before_training(tmp_path, wrong, why):
     with pytest.raises(ValueError, match=why): reproduce(tmp_path/'new', **{'progress': False, **wrong})
     assert not (tmp_path/'new').exists()

@@ -89,7 +89,7 @@ def test_an_interrupted_run_continues_with_the_same_choices(tiny, tmp_path, part
     assert settings(file) == settings(whole)
 
 def test_invalid_budgets_of_claims_are_named(tmp_path):
-    with pytest.raises(ValueError, match="not available in the budget 'tuned': G8; available: "):
+    with pytest.raises(ValueError, match="not available for the budget 'tuned': G8; available: "):
         reproduce(tmp_path, ('G8',), 'tuned', progress=False)
 
 @pytest.mark.parametrize('name', ['AD', 'AD64', 'PRIOR', 'SALLM', 'DIGITS', 'TEXT'])

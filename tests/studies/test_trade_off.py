@@ -114,7 +114,7 @@ def test_next_value_waits_for_all_trials(made, tmp_path, monkeypatch):
         return RationaleGuided(weight=weight)
     study = made['study'](tmp_path/'failing', methods=dict(guided=fails_at))
     with pytest.warns(UserWarning, match='1 of 4 trials failed'), \
-            pytest.raises(RuntimeError, match='1 of 4 runs are not finished; .* guided.weight=1.0?.seed=0 .*luck'):
+            pytest.raises(RuntimeError, match='missing for 1 of 4 runs; .* guided.weight=1.0?.seed=0 .*luck'):
         pareto(study, 'right', 'plausible', start=3, budget=5)
     assert len(study.settings['weight']) == 4
 
@@ -126,7 +126,7 @@ def test_next_value_waits_for_measures_of_another_process(home, made, whole, tmp
     cell = study.cells[-1]
     (tmp_path/'busy/cells'/f'{cell.name}.json').unlink() # trained, and not measured
     with Lease(tmp_path/"busy/locks"/cell.name), pytest.warns(UserWarning, match='another process'), \
-            pytest.raises(RuntimeError, match='1 of 6 runs are not finished; the first is .* .not measured'):
+            pytest.raises(RuntimeError, match='missing for 1 of 6 runs; the first is .* .not measured'):
         pareto(study, 'right', 'plausible', start=3, budget=7)
     assert len(study.settings['weight']) == 6
 
