@@ -769,7 +769,7 @@ def _classes_of(model, classes, of_data):
     count = model.config.num_labels
     names = _names_of(model, count, classes)
     if classes is not None and (len(names) != count or len({*names}) < count):
-        raise ValueError(f'classes must name the {count} classes of the model, each once, got '
+        raise ValueError(f"classes must list each of the model's {count} classes exactly once, got "
                          f'{", ".join(map(str, names))}')
     if are_numbers(names) and of_data and len(of_data) == count: return list(of_data)
     return list(map(str, names))

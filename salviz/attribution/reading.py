@@ -36,8 +36,8 @@ def check_score(
     "Raise an error if `score` is not a supported score, or if it is not 'logit' although `target` is a function"
     check_choice('score', score, [*scores])
     if callable(target) and score != 'logit':
-        raise ValueError(f'score={score!r} needs a class as target; a function of (outputs, rows) defines '
-                         'the score itself; omit score')
+        raise ValueError(f'score={score!r} needs a class as target; omit score, because the target function of '
+                         '(outputs, rows) already returns the score')
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #007bb
 def score_by(model, score) -> str: # `score` of `_class_scores`

@@ -213,7 +213,7 @@ class _Session:
         self._tell()
 
     def take_up(self, predict, entry) -> bool:
-        "Copy valid answers from `entry` to a prediction if it is still open; return whether any were copied"
+        "If a prediction is still open, copy the valid answers from `entry` to it; return whether any were copied"
         if not isinstance(entry, dict) or entry.get('id') != predict.id or predict.answer['state'] != 'open':
             return False
         try: checked = session.checked_entry(predict.query, entry, predict.id)

@@ -306,7 +306,7 @@ def _measure_course(
     draws=(0,),  # seeds that select the marked sentences; 0: the split that the course uses
     seed=0,
 ) -> dict:
-    "Return all measurements of the course for one seed"
+    "Return all numbers that the lessons show, measured on the models of one seed"
     data, held = _course_data(), course_sentences('held')
     every = {'base': base, **models}
     texts = [s['text'] for s in course_sentences() + held]

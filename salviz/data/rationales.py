@@ -270,7 +270,7 @@ def _combined(texts, people, annotators):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #486bde3c
 def _majority(classes):
-    "Return the class that makes up more than half of the `classes`, or None"
+    "Return the class of more than half of the annotators, or None if there is none"
     label, count = Counter(classes).most_common(1)[0]
     return label if count > len(classes)/2 else None
 

@@ -614,7 +614,7 @@ def _dataset(columns, types, source, called=None):
     "Return a Dataset of `columns` with their `types` and the given name or, by default, the name of its `source`"
     features = Features({name: types[name] for name in columns})
     if called is not None and not (isinstance(called, str) and called.strip()):
-        raise ValueError('name must be the name of the data for captions, such as "film reviews", or None; '
+        raise ValueError('name must be a name of the data to use in captions, such as "film reviews", or None; '
                          f'got {called!r}')
     def in_arrow(name, values): # otherwise datasets would inspect every value
         feature = types[name]

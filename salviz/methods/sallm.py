@@ -271,7 +271,7 @@ def query_rows(
 ) -> torch.Tensor: # int64 [batch]
     """For each example, return the query row whose attention is compared with the explanation
 
-    The row predicts the class or score of the text, the tag of a random word, or the first token of the answer."""
+    Its output predicts the class or score of the text, the tag of a random word, or the first token of the answer."""
     task = tasks[task_of(model)]
     if not task.per_token: return pooled_rows(model, batch)
     has_label = batch['labels'] != -100

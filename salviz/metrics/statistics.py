@@ -1000,7 +1000,8 @@ def _table_faults(cells, across, compare_to, average, p_values, change):
         yield 'p_values requires headings with one level; pass only one setting in columns='
 
 def _of_columns(cells, across, measure, better, ways_of_rows, percent):
-    "Return the better direction of each column (or metric, if metrics are rows), and the columns in per cent"
+    """Return whether higher or lower is better in each column (or for each metric, if metrics are rows), and the
+    percentages"""
     if not across: return better, tuple(percent)
     shown = list(dict.fromkeys(c for _, c in cells))
     return ways_of_rows or dict.fromkeys(shown, better[measure]), tuple(shown)*(measure in percent)

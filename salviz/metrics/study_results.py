@@ -133,7 +133,7 @@ class _DescribedStudy(_StudyFolder):
 
     @property
     def about(self) -> str:
-        "Caption sentences that describe the model, data, training and missing runs; unnamed parts are omitted"
+        "Sentences for a caption on the model, data, training and missing runs, as far as they are known"
         d, state = self.manifest['design'], self.status()['state']
         configs = [run.config for _, run in self._finished()]
         sizes = '' # sizes may differ between trials

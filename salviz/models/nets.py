@@ -366,7 +366,7 @@ class SeriesTransformer(SmallNet):
     def mask(self, x):
         """Return the mask of a causal model, or None for other models
 
-        The mask is bool (True = attend) or, for eager attention, numbers to add to the scores."""
+        The mask is Boolean (True = attend) or, for eager attention, contains numbers to add to the scores."""
         if not self.config.causal: return None
         earlier = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()[None, None]
         if self.config._attn_implementation != 'eager': return earlier

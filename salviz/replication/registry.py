@@ -828,8 +828,7 @@ def _plain(effect) -> dict:
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-31b
 def _first_arguments(kind, how) -> dict:
-    """Return settings in the form that they had in the first result, when attention guidance had no argument
-    `task_fraction`"""
+    "Return settings in the form used for the first result, before attention guidance had an argument `task_fraction`"
     return first_settings(kind, {name: x for name, x in how.items() if name != 'task_fraction'})
 
 other_budgets = {} # {budget: function(budget) that returns its description}, for protocols with rules of their own

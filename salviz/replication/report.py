@@ -898,11 +898,11 @@ def headline(findings, budget) -> str:
     "Return the outcome in one sentence"
     if budget == 'quick':
         ran = len({f.claim.name for f in findings if f.word != 'not run'})
-        return f'{ran} of {len(claims)} claims of four papers were run a few times each, without verdicts.'
+        return f'{ran} of {len(claims)} claims from four papers were run a few times each, without verdicts.'
     models = '' if budget == 'full' else ' with small models'
     words = list(_claim_words(findings).values())
     counts = _counted_words(words)
-    return f'{len(words)} claims of four papers were re-tested{models}: {counts}.'
+    return f'{len(words)} claims from four papers were re-tested{models}: {counts}.'
 
 def _counted_words(words) -> str: # '2 supported, 1 inconclusive'
     return ', '.join(f'{words.count(word)} {word}' for word in groups if word in words)

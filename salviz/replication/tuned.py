@@ -257,7 +257,7 @@ class _TunedWorker(TunedTrials):
         self.effects, self.failed, self.busy = effects, set(), False
 
     def tuned(self, name:str, condition:str) -> bool:
-        "Tune a condition, skipping runs that other processes train; return whether its settings are frozen"
+        "Tune a condition, skipping runs that other processes are training; return whether its settings are frozen"
         if (name, condition) in frozen(self.file): return True
         study = self.studies[name]
         if condition != study.baseline and not self.tuned(name, study.baseline): return False

@@ -120,7 +120,7 @@ def _answer(v, task='') -> str:
     return f'{f"{task}: " if task else ""}{template.format(**numbers, margin=digits_of(v.smallest))}'
 
 def _not_run(name, first) -> str:
-    "Return the answer for an effect that has not been run, with the verdict of the first report if there is one"
+    "Return the answer for an effect without runs, including its verdict in the first report if there was one"
     if name not in first: return 'Not run yet with tuned settings'
     return f'Not run yet with tuned settings; verdict of the first report, with one setting: {first[name]}'
 

@@ -50,7 +50,7 @@ _weakest = ('not run', 'no verdict', 'not testable', 'inconclusive') # weakest f
 def word_of_claim(
     words, # verdicts of all primary effects of the claim
 ) -> str:
-    """Return the verdict of a claim from the verdicts of its primary effects
+    """Derive the verdict on a claim from the verdicts on its primary effects
 
     If all effects have the same verdict, return it. Otherwise, return 'not supported' if any effect is 'not
     supported' or 'contradicted'. In all other cases, return the weakest verdict."""

@@ -507,7 +507,7 @@ def by_seed(
     if doubled.any():
         where = ', '.join(f'{k} {v}' for k, v in frame[doubled].iloc[0][keys].items())
         raise ValueError(f'{view}: several rows for {where}; select one setting, '
-                         "or number repeated runs in a column 'seed'")
+                         "or number the repeated runs in a column called seed")
     return frame.groupby(keys, sort=False)[value].mean().reset_index(), notes
 
 # %% ../../nbs/10_views/01_curves.ipynb #051
@@ -908,7 +908,7 @@ def _table_of(source, measures, by, kwargs):
     if frame.duplicated(keys).any():
         where = ', '.join(f'{k} {v}' for k, v in frame[frame.duplicated(keys)].iloc[0][keys].items())
         raise ValueError(f'metric_table: several rows for {where}; select one setting, '
-                         "or number repeated runs in a column 'seed'")
+                         "or number the repeated runs in a column called seed")
     table = result_table(frame.assign(seed=0), rows=by, columns=measures, **kwargs)
     others = [sentence for sentence in table.sentences if not sentence.startswith('One seed')]
     return replace(table, sentences=['One value per cell, no deviation.', *others])

@@ -150,7 +150,7 @@ def test_a_log_probability_needs_several_classes():
     with pytest.raises(ValueError, match="score must be one of 'logit', 'log_probability', got 'probability'"):
         input_saliency(model, batch, 'input_x_gradient', score='probability')
     def first(outputs, rows): return outputs.logits[:, 0]
-    with pytest.raises(ValueError, match="score='log_probability' needs a class as target; .* omit score"):
+    with pytest.raises(ValueError, match="score='log_probability' needs a class as target; omit score"):
         input_saliency(model, batch, 'input_x_gradient', first, score='log_probability')
     with pytest.raises(ValueError, match="score='log_probability' needs at least two classes"):
         alone = tiny('bert')

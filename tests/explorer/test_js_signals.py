@@ -252,7 +252,7 @@ def test_a_loss_against_the_prediction_has_a_note(page, task):
         s = of(labelled)
         show(page, [s], panels=['sentence'])
         message = ' '.join(texts(page, '.sv-sentence .sv-note'))
-        assert 'Losses of this sentence' in message and ('There is no label: the ' in message) != labelled
+        assert 'Losses for this sentence' in message and ('There is no label: the ' in message) != labelled
 
 @pytest.mark.slow
 def test_a_score_and_its_label_are_on_one_line(page):

@@ -10,7 +10,7 @@ async function runProgram() {
 }
 
 runProgram().catch(error => {
-  const textContent = 'DecompressionStream' in window ? 'The program of this page is damaged. Download the page again.'
+  const textContent = 'DecompressionStream' in window ? 'The script in this page is damaged. Download the page again.'
     : 'This page needs a newer browser: Chrome 98, Edge 98, Firefox 113, Safari 16.4, or newer.';
   const notice = Object.assign(document.createElement('p'), {textContent});
   notice.setAttribute('role', 'alert');

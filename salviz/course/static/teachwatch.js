@@ -74,7 +74,8 @@ export class TeachWatch {
     this.chart.replaceChildren(teachChart(lines, this.steps, this.step));
     const shown = Array.from({length: Math.min(teachShown, count)}, (_, i) => (this.first + i) % count);
     const kind = this.kind(this.name), at = this.runs[this.name].marks.findIndex(Boolean);
-    this.sentences.replaceChildren(elementOf('p', 'tc-legend', 'Colours and numbers show the fraction of attention. '
+    this.sentences.replaceChildren(elementOf('p', 'tc-legend',
+      'Colours and numbers show the fraction of attention on each word. '
       + `Marked words are underlined in the training sentence, ${kind} words in the new sentences.`),
     this.sentence('A training sentence', this.marked[at], this.runs[this.name].marks[at], 'marked', at),
     ...shown.map(i => this.sentence('A new sentence', this.held[i], this.held[i][kind], 'held', i)));

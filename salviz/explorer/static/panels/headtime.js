@@ -164,7 +164,7 @@ class HeadTime {
     const item = (sign, text) => elementOf('li', '', this.sign(sign), elementOf('span', '', text));
     const now = row ?? this.rows[0];
     if (!now.long_texts) return [elementOf('li', '', 'No head can be marked as dead or collapsed: no text has at least '
-      + `${fewest} ordinary tokens that make up more than half of its tokens.`)];
+      + `${fewest} ordinary tokens and more ordinary than special tokens.`)];
     const texts = now.long_texts === 1 ? 'the one text' : `each of the ${now.long_texts} texts`;
     const rule = `on ${texts} with at least ${fewest} ordinary tokens, `
       + `at least ${percent(threshold)} of the head’s attention goes`;

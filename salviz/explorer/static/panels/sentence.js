@@ -140,7 +140,7 @@ function lossWords(frame, run) {
   };
   const standsIn = frame.info?.words?.no_label, isLabelled = frame.label !== null || frame.info?.token_labels;
   const guess = !isLabelled && run && standsIn ? ` There is no label: ${standsIn}.` : '';
-  return `Losses of this sentence: ${names.map(one).join(', ')}.${guess}`;
+  return `Losses for this sentence: ${names.map(one).join(', ')}.${guess}`;
 }
 
 class Sentence {

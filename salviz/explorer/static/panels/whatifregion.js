@@ -12,7 +12,7 @@ const plainEpoch =
     + 'The time panel shades the epochs with AD-DROP.';
 const noRanks =
   'The region is computed from the ranks of attention attribution, which were not recorded at this step; '
-    + 'they are recorded during training with AD-DROP and by explore().';
+    + 'they are recorded if you train with AD-DROP or call explore().';
 const halfRanks =
   ' The ranks come from attributions stored in half precision, so some ties may not have been ties in training.';
 const regionNames = {
