@@ -158,7 +158,7 @@ def test_a_reader_marks_guesses_trains_and_compares_with_a_vandal(browser, writt
     train(p, 'Train with random words', 'random')
     assert p.locator('.tc-results tbody tr').count() == 5
     notes = p.inner_text('.tc-notes')
-    assert 'Random marks follow no rule' in notes and 'Of the answers' in notes or 'All answers' in notes
+    assert 'Random marks follow no rule' in notes and 'In new sentences, ' in notes
     p.get_by_label('A sentence about a film').fill('<img src=x onerror="window.hit = 1"> great film')
     p.keyboard.press('Enter')
     p.wait_for_function("() => [...document.querySelectorAll('.tc-look ~ div .tc-row')].length === 4")

@@ -89,7 +89,7 @@ def test_the_truth_of_an_array_of_heads_is_its_five_best_without_nan():
 # --- doors
 
 @pytest.mark.parametrize('make, message', [
-    (lambda: words(' '), 'sentence must be a text that contains words'),
+    (lambda: words(' '), 'sentence must be a string with at least one word'),
     (lambda: words('one two', most=0), 'most must be an integer from 1 to 2, got 0'),
     (lambda: head(0, 12), 'layers must be an integer'),
     (lambda: head(6, True), 'heads must be an integer'),

@@ -158,7 +158,7 @@ export function marksReadCode(set, text, source = '') {
   }
   marksCheckVersion(marksVersion, set, body.slice(0, 6));
   if (typed.length !== length)
-    throw new Error(`does not match its checksum: it has ${typed.length} characters instead of ${length}`);
+    throw new Error(`has ${typed.length} characters; codes of this class have ${length}`);
   let number = 0n;
   for (const c of body.slice(6)) number = number << 5n | BigInt(marksSigns.indexOf(c));
   const states = marksStates(set), marks = [];
