@@ -50,7 +50,7 @@ from salviz.core.docstrings import documented # noqa: E402, their package calls 
 from salviz.core.model_access import provide_model_access # noqa: E402
 
 def _model_source(*args):
-    "Return a `ModelSource`, imported here so that the explorer does not depend on the analysis package"
+    "Return a `ModelSource`; the import is local so that the explorer does not depend on the analysis package"
     from salviz.analysis.model_source import ModelSource
     return ModelSource(*args)
 

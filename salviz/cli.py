@@ -593,7 +593,7 @@ def _traceback_option(p, default=argparse.SUPPRESS): # so that a subcommand does
 
 # %% ../nbs/13_cli/02_cli.ipynb #st-3b
 def _engine_options(arg, *names):
-    "Add the options that select an engine; `names` are the spellings of the option for local processes"
+    "Add the options that select where trials run; `names` are the option strings for local processes"
     engines = arg.__self__.add_mutually_exclusive_group().add_argument
     engines(*names, type=_whole(1), metavar='N', help='N processes on this machine (default: this process)')
     engines('--dask', type=_named, metavar='ADDRESS', help='the workers of a dask scheduler, such as tcp://node1:8786')

@@ -157,8 +157,8 @@ def explore_long(
 
     The model runs once with its fused kernel. Each overview or tile is computed from queries and keys when you view
     it. The rows of the map are tokens, words or sentences. The method `save(path)` of the result writes a page
-    with the overviews of all heads. `head_frame()` computes the statistics of all heads in chunks. Both methods wait
-    until all tokens are generated, and so does `settle()`. `close()` stops the generation."""
+    with the overviews of all heads. `head_frame()` computes the statistics of all heads in chunks. `save`,
+    `head_frame` and `settle` wait until all tokens are generated. `close()` stops the generation."""
     from salviz.analysis.long_texts import explained_text
     from salviz.explorer.long_text_view import LongTextView
     shown, growing = explained_text(model, tokenizer, text, max_length, generate)

@@ -196,7 +196,7 @@ def _tower_problem(model, parts) -> str: # '' if there is none
     return ''
 
 def _generated(model, processor, inputs, generate) -> torch.Tensor: # int64 [1, n]
-    "Return the tokens of the prompt and the generated answer, which contains no image tokens"
+    "Generate an answer without image tokens, and return the tokens of the prompt and the answer"
     settings = generate if isinstance(generate, dict) else dict(max_new_tokens=generate, do_sample=False)
     tokenizer = processor.tokenizer
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
@@ -227,9 +227,9 @@ class _Pass:
 
 # %% ../../nbs/09_analysis/10_answers.ipynb #an26
 def _weights_of(method, read, ids, start, is_image, layout, merge, order) -> tuple:
-    """Return the weights of tokens [generated, n] and of patches [generated, patches]
+    """Return the token weights [generated, n] and the patch weights [generated, patches] of each generated token
 
-    If the attention of the vision tower was not observed, the weights of patches are None."""
+    The patch weights are None if the attention of the vision tower was not observed."""
     (language, tower), rows, patches = read.maps(), [], []
     for at in range(start, len(ids)):
         gradients = None, None
@@ -319,7 +319,7 @@ def answer_snapshot(
     explanation:AnswerExplanation,
     number:int=0,                   # number of the snapshot
 ) -> Snapshot:
-    "Return the explanation as a snapshot of step 0"
+    "Convert the explanation of an answer to a snapshot at step 0"
     e = explanation
     is_source = e.is_image | (np.arange(len(e.tokens)) < e.special)
     words = [token for token, source in zip(e.tokens, is_source) if not source]

@@ -290,7 +290,7 @@ def antecedent_accuracy(
 def _best_head(
     frame, # result of `antecedent_accuracy`
 ) -> pd.DataFrame: # chosen_on, layer, head, chosen (accuracy there), accuracy (on the other half)
-    """Return the best head on each half of the sentences, with its accuracy on both halves
+    """For each half of the sentences, return the best head and its accuracy on both halves
 
     If several heads are equally good, the first is selected."""
     rows = []
@@ -307,7 +307,7 @@ def antecedent_report(
     candidates:Literal['words', 'mentions']='words', # 'words' or 'mentions'
     **options,                                       # options of `antecedent_accuracy`
 ) -> pd.DataFrame: # answer, accuracy, heads (the selected ones, as layer.head)
-    "Compare the accuracy of the best head of `model` with the mean of all heads and with trivial rules"
+    "Compare the accuracy of the best head of `model` with the mean accuracy of all heads and that of trivial rules"
     if data is None: data = antecedent_sentences()
     frame = antecedent_accuracy(model, tokenizer, data, candidates, **options)
     best, top = _best_head(frame), frame.loc[frame.accuracy.idxmax()]

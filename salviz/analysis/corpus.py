@@ -90,9 +90,9 @@ def _cell_fraction(
     allowed, # bool [batch, query, key]
     rows,    # bool [batch, query]
 ) -> torch.Tensor: # [batch, heads]
-    """Return the fraction of attention on the keys of one category
+    """Return the mean fraction of attention on the keys of one category
 
-    It is averaged over the selected `rows` that may attend to at least one of these keys."""
+    The mean is over the selected `rows` that may attend to at least one key of the category."""
     cells = cells & allowed
     return _row_mean(torch.einsum('bhqk,bqk->bhq', A, cells.to(A)), rows & cells.any(-1))
 
@@ -124,7 +124,8 @@ class RunningMean:
 
 # %% ../../nbs/09_analysis/01_corpus.ipynb #021
 def _received(model, batch, A) -> np.ndarray: # float64 [batch, heads, n]
-    "Return the attention that tokens receive from the pooled row or, if there is none, the mean over ordinary rows"
+    """Return the attention that each token receives from the pooled row;
+    if there is none, return the mean over ordinary rows"""
     if A.shape[2] == 1: return A[:, :, 0].cpu().double().numpy() # only the pooled row was computed
     try: row = pooled_rows(model, batch)
     except ValueError: row = None

@@ -55,7 +55,7 @@ def _one_by_one(values, count):
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #006b
 def _unit_values(v, real, positions, words, unit, i):
-    "Return the value of each unit in example `i`, and the index of the unit at each position"
+    "Return the value of each unit (token or word) in example `i`, and each position's unit index"
     per_word = unit == 'word' and v.ndim == 1 and len(v) == words.max() + 1
     if v.ndim != 1 or not per_word and len(v) not in (real.sum(), len(real)):
         of_words = f', or one for each of its {words.max() + 1} words'*(unit == 'word')
@@ -77,7 +77,9 @@ def _unit_ranks(
     unit='token',     # or 'word'
     ranking='signed', # highest values first, or 'magnitude': highest magnitudes first
 ) -> tuple: # (int64 [batch, n], -1 where a position has no rank; number of units of each example, int64 [batch])
-    "Return the rank of each position's unit by value or magnitude, and the number of units in each example"
+    """For each position, return the rank of its unit (token or word) by value or magnitude
+
+    Also return the number of units in each example."""
     check_choice('unit', unit, ('token', 'word'))
     check_choice('ranking', ranking, ('signed', 'magnitude'))
     lacking, problem = {*dict(token=['is_special'], word=['is_special', 'word_ids'])[unit]} - {*batch}, ''
@@ -168,7 +170,7 @@ def _class_probabilities(model, inputs):
 
 # %% ../../nbs/09_analysis/00_faithfulness.ipynb #016c
 def _fill(model, replacement, mask_token_id, mean):
-    "Return the token id and the embedding that replace removed tokens; one of the two is None"
+    "Return the replacement for removed tokens as (token id, None) or (None, embedding)"
     size, dim = source_stack(model).get_input_embeddings().weight.shape
     if replacement == 'mask':
         whole = isinstance(mask_token_id, (int, np.integer)) and not isinstance(mask_token_id, bool)
@@ -349,7 +351,7 @@ def decision_flip(
     ranking='signed',      # highest values first, or 'magnitude': highest magnitudes first
     target='predicted',    # class of a multi-label model whose decision is tested, as in `faithfulness`
 ) -> dict: # arrays [B]: flip_fraction, flipped (bool), removed and units (int)
-    """Compute the fraction of units, most salient first, that must be removed to change the predicted class
+    """Compute the fraction of units that must be removed, most salient first, to change the predicted class
 
     The fraction is 1 if the class never changes and NaN if nothing can be removed."""
     batch, ranks, units, run = _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean,
@@ -495,7 +497,7 @@ def _means(measured, names):
 def perturbation_frame(
     measured:dict, # result of `faithfulness_data`
 ) -> pd.DataFrame: # method, share, comprehensiveness, sufficiency, flipped: means over the examples with a value
-    "Return the perturbation curve of each method over the bins"
+    "Return the perturbation curves as a table with one row per method and fraction of units"
     means = _means(measured, ('comprehensiveness', 'sufficiency', 'flipped'))
     parts = [pd.DataFrame(dict(method=name, share=measured[name]['shares'], **m)) for name, m in means.items()]
     frame = pd.concat(parts, ignore_index=True)

@@ -46,7 +46,7 @@ def cell_bounds(bounds:np.ndarray, cell:int) -> np.ndarray: # int [cells + 1]
     return np.append(bounds[:-1:cell], bounds[-1])
 
 def cell_sizes(rows:np.ndarray, keys:np.ndarray) -> np.ndarray: # int64 [row cells, key cells]
-    "Return the number of weights in each cell of a map whose rows and keys have these bounds"
+    "Return the number of weights in each cell of a map, given the bounds of the map's row cells and key cells"
     return np.diff(rows)[:, None]*np.diff(keys)
 
 def word_bounds(
@@ -124,7 +124,7 @@ class _Chunks:
 class _Pooled(_Chunks):
     "Base class that computes pooled attention weights from a few queries at a time"
     def _largest(self, layer, head, like):
-        "Return the largest score and the largest weight of each query, [2, tokens] with NaN where they are unknown"
+        "Return the largest score and the largest weight of each query as [2, tokens]; unknown values are NaN"
         found = self.largest.get((layer, head), like.new_empty(2, 0))
         if (missing := self.size - found.shape[1]) > 0:
             found = self.largest[layer, head] = F.pad(found, (0, missing), value=torch.nan)
@@ -277,7 +277,7 @@ class LongAttention(_Statistics):
         units:tuple=(None,),  # bounds of the units of each overview; None: tokens
         before:tuple=(),      # overviews of the same heads and units before a causal model continued the text
     ) -> list: # of `Overview`, one entry for each of `units`
-        "Pool the maps of a layer to a finest level with at most `side` x `side` cells, and to coarser levels"
+        "Pool the attention maps of a layer into overviews, whose finest level has at most `side` x `side` cells"
         finest = [_Finest(self._bounds(b), side, earlier) for b, earlier in zip_longest(units, before)]
         rows = [x.bounds[x.same:] for x in finest]
         def cells(head):
@@ -287,7 +287,7 @@ class LongAttention(_Statistics):
         return [x.overview(heads) for x, heads in zip(finest, parts)]
 
     def overview(self, layer:int, heads:list|None=None, side:int=256) -> Overview:
-        "Return an overview whose cells consist of tokens; see `overviews`"
+        "Pool the attention maps of a layer into one overview whose units are tokens; see `overviews`"
         return self.overviews(layer, heads, side)[0]
 
 
@@ -298,7 +298,7 @@ def long_attention(
     is_special:np.ndarray|None=None, # bool [tokens]: special tokens, which the statistics omit; None: there are none
     part:Literal['encoder', 'decoder']|None=None, # part of an encoder-decoder; None: the encoder
 ) -> LongAttention:
-    "Run `model` once on one text and return its attention, which is computed when it is needed"
+    "Run `model` once on one text and return an object that computes the text's attention on demand"
     calls = {}
     attention_calls(model, inputs, calls.__setitem__, part)
     query = next(iter(calls.values())).query
@@ -404,7 +404,7 @@ def _words_at(text:str, ends:list) -> np.ndarray: # int [tokens]; -1 outside wor
     return touched_words((text,), spans, offsets, np.zeros(len(offsets), int))[0]
 
 def _continuation(model, tokenizer, generation, text, word_ids):
-    "Yield the `LongText` after each generated token; `word_ids` are those of the prompt"
+    "Yield the `LongText` after each generated token; `word_ids` are the prompt's word indices"
     ends, special = model.generation_config.eos_token_id, {*tokenizer.all_special_ids}
     ends, ids = {*(ends if isinstance(ends, list) else [ends])}, []
     prompt, is_special, lengths = text, text.attention.is_special, [0]

@@ -98,7 +98,7 @@ def _token(tokenizer, target, count):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #014d
 def _written(tokenizer, ids) -> list:
-    "Convert token ids to text, or to the tokenizer's form where the text is empty, unprintable or not unique"
+    "Convert token ids to text, or to raw tokens where the text is empty, unprintable or not unique"
     names, raw = [tokenizer.decode([i]).strip() for i in ids], [str(t) for t in tokenizer.convert_ids_to_tokens(ids)]
     seen = Counter(names)
     for i, name in enumerate(names):
@@ -226,7 +226,7 @@ def _class_probabilities(model, logits, ids) -> np.ndarray: # float32 [C]
     return class_probabilities(model, logits.float())[ids].cpu().numpy()
 
 def _of_several(names, p) -> dict:
-    "Return entries of a snapshot's `info` for a multi-label model: its task and the predicted classes (`p` above .5)"
+    "Return the entries of a snapshot's `info` for a multi-label model: the task and the predicted classes (`p` > .5)"
     return dict(task='multi_label_classification', predicted_classes=[name for name, x in zip(names, p) if x > .5])
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #026
@@ -401,7 +401,7 @@ _evidence_order = ('input', 'attention', 'saliency', 'saliency_map', 'continuati
                    'attribution_ranks', 'probabilities')
 
 def _extended(snapshot, arrays, layers, notes, wanted) -> Snapshot:
-    "Return a copy of `snapshot` with additional `arrays` and their properties"
+    "Return a copy of `snapshot` with additional `arrays`, their layers and notes about them"
     both, info = {**snapshot.arrays, **arrays}, dict(snapshot.info)
     if 'attention_attribution' in arrays: info['ranks'] = 'exact' # even if they are computed from it later
     if {'saliency', 'saliency_map'} & {*arrays}:
@@ -451,7 +451,7 @@ def _snapshot(number, read, attention, reply, probabilities, names, model, notes
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #0322d
 def _read_first(model, tokens:int, target, position, start):
-    "Return a mask [1, tokens] of the positions whose logits the first pass over a text needs, or None for all"
+    "Return a mask [1, tokens] of the positions at which the first pass over a text must compute logits (None: all)"
     if head_of(model) != 'causal' or callable(target): return None
     if position is None: position = -1
     at = torch.arange(tokens, device=device_of(model))
@@ -788,7 +788,7 @@ def _labels_of(
     labels,  # labels of the data: numbers, or None
     of_data, # names of these labels, or None
 ) -> tuple: # (a class index or None for each of `count` images, notes)
-    "Convert the labels of images to class indices of the model, with a note if the classes do not match"
+    "Convert image labels to the model's class indices, or to None with a note if the classes do not match"
     if named is not None:
         if hasattr(named, 'shape'): named = _array(named).tolist()
         each = _each(named, count, 'labels', 'image')

@@ -43,13 +43,13 @@ class _ModelChoices:
         return [[place, self.name_of(place)] for place in [*steps, *(['now'] if self.model is not None else [])]]
 
     def name_of(self, place) -> str:
-        "Return the name of one of the `choices`"
+        "Return the name of the model whose key in `choices` is `place`"
         if place != 'now': return f'checkpoint of step {place}'
         if self.training is None: return 'the model in the kernel (current state)'
         return 'the model of this training (current state)'
 
     def attributions(self) -> list:
-        "Return the names of the attributions that are available for saliency"
+        "Return the names of the attribution methods available for computing saliency"
         if self._recorded_with is None and getattr(self.run, 'recorded', None):
             try: self._recorded_with = self.run.snapshot(*self.run.recorded[0]).info.get('saliency_method', _usual)
             except (ValueError, KeyError, OSError): self._recorded_with = _usual # damaged; the view reports it
@@ -64,7 +64,7 @@ class _ModelChoices:
         return _no_weights + _from_packaged*(name == 'movie-minilm')
 
     def offer(self) -> dict:
-        "Return the available models and attributions for the page"
+        "Return the models and attribution methods for the page, and the reason if no model can be run"
         return dict(needs=self.needs(), choices=self.choices(), attributions=self.attributions())
 
 # %% ../../nbs/09_analysis/07_model_source.ipynb #ow08
@@ -110,7 +110,7 @@ class ModelSource(_ModelChoices):
         at:int=-1,    # index among the `choices`; the last is the newest
         frequent=(),  # texts whose word pieces come first, see `quantised_model`
     ) -> tuple: # (`QuantisedModel`, its name)
-        "Quantise the model of one of the `choices` for a web page, and return it with its name"
+        "Quantise one of the `choices` for a web page, and return the quantised model and its name"
         from salviz.analysis.quantised_model import quantised_model
         check_faults(self.needs())
         choice, name = self.choices()[at]

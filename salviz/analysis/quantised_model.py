@@ -25,7 +25,7 @@ from ..models.loading import longest_input
 # %% ../../nbs/09_analysis/09_quantised_model.ipynb #pm32b0eb
 @dataclass(frozen=True)
 class _Layout:
-    "Names of the modules of one kind of model, and properties of its structure"
+    "Module names and structural properties of one model type"
     stack:str          # module that contains the embeddings and the layers
     layers:str         # its list of layers
     parts:dict         # {name in the engine: module of a layer}
@@ -64,7 +64,7 @@ _activations = 'gelu', 'gelu_new', 'relu'
 
 # %% ../../nbs/09_analysis/09_quantised_model.ipynb #pm4edd06
 def _activation(config) -> str:
-    "Return the name of the activation function in `config`, which models store under different keys"
+    "Return the name of the activation function from `config`, where its key depends on the model type"
     names = 'hidden_act', 'activation_function', 'activation'
     return next((name for key in names if isinstance(name := getattr(config, key, None), str)), '')
 
@@ -87,7 +87,7 @@ def _model_faults(model, tokenizer): # generator of str
     if kind not in ('WordPiece', 'BPE'): yield f'{name} has a {kind} tokenizer; supported: WordPiece, BPE'
 
 def check_page_model(model, tokenizer):
-    "Raise a `ValueError` if the engine cannot run the model; the message gives the first reason"
+    "Raise a `ValueError` if the model cannot run in a web page; the message gives the first reason"
     why = next(_model_faults(model, tokenizer), '')
     check_faults(why and f'{why}. Write the page without model=True')
 
@@ -95,7 +95,9 @@ def check_page_model(model, tokenizer):
 def quantised_rows(
     x, # float array [rows, columns]
 ) -> tuple: # (int8 [rows, columns], float32 [rows]: scale of each row)
-    "Round each row of `x` to 255 equally spaced values up to ± its largest magnitude; return codes and scales"
+    """Round each row of `x` to 255 equally spaced values from minus to plus the row's largest magnitude
+
+    Returns the codes and the scales."""
     x = np.asarray(x, np.float32)
     scale = (np.abs(x).max(1, initial=0)/127).astype(np.float32)
     return np.rint(x/np.where(scale > 0, scale, 1)[:, None]).astype(np.int8), scale
@@ -148,8 +150,8 @@ def _engine_config(model, layout) -> dict:
 def _piece_order(tokenizer, texts, frequent=()) -> tuple: # (ids always included, others by decreasing frequency)
     """Return the token ids that are always included (pieces of `texts`, special tokens, characters) and the others
 
-    Reserved tokens such as [unused1] are excluded. The others are sorted by decreasing frequency in the texts of
-    `frequent`."""
+    Reserved tokens such as [unused1] are excluded. The ids that are not always included are sorted by decreasing
+    frequency in the texts of `frequent`."""
     vocabulary, first = tokenizer.get_vocab(), {*tokenizer.added_tokens_decoder}
     for text in texts: first |= {*tokenizer(*text)['input_ids']}
     byte_level = tokenizer.backend_tokenizer.model.__class__.__name__ == 'BPE'
@@ -183,7 +185,7 @@ def _chosen_pieces(weights, layers, tokenizer, texts, others, count=1, frequent=
 
 # %% ../../nbs/09_analysis/09_quantised_model.ipynb #pm106e79
 def quantised_twin(model):
-    "Return a copy of `model` with the rounded weights that the engine uses"
+    "Return a copy of `model` with the rounded weights that the engine in the web page uses"
     twin = copy.deepcopy(model)
     for module in twin.modules():
         weight = getattr(module, 'weight', None)
@@ -224,7 +226,7 @@ def quantised_model(
     count:float=1,    # size of all models in the page, relative to the size of one
     frequent=(),      # texts whose most frequent word pieces the page contains; (): those of the tokenizer
 ) -> QuantisedModel:
-    "Prepare a model for a web page; raise a `ValueError` for kinds of models that the engine does not support"
+    "Prepare a model for a web page; raise a `ValueError` for model types that the engine in the page does not support"
     check_page_model(model, tokenizer)
     layout, plain = _layouts[model.config.model_type], [one[0] if len(one) == 1 else tuple(one) for one in texts]
     weights = _named_weights(model, layout)

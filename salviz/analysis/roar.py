@@ -28,7 +28,7 @@ def _replaced(part, saliency, fraction, background):
 
 # %% ../../nbs/09_analysis/06_roar.ipynb #ro-6b
 class RemovedData:
-    "`Study` data whose most salient inputs are replaced; its settings are `share` and `saliency`"
+    "Data for a `Study`, with the most salient inputs replaced as the settings `share` and `saliency` specify"
     def __init__(self,
         model,               # model to explain, trained on `data`
         data,                # DatasetDict of `load_images`, `load_series` or `synthetic_series`

@@ -44,9 +44,9 @@ def steer(
     heads:dict[int, list]|None=None, # {layer: heads} to steer; None: all
     alpha:float=.01,            # factor of the attention to all other tokens, above 0
 ) -> Iterator[None]:
-    """Steer the attention of `heads` to the `marked` tokens in all passes of `model` inside the block
+    """Steer the attention of `heads` to the `marked` tokens inside the `with` block (Zhang et al. 2024)
 
-    This includes the passes of `generate` (Zhang et al. 2024)."""
+    All forward passes of `model` are affected, including those of `generate`."""
     everything = list(range(head_count(model)))
     if heads is None: heads = dict.fromkeys(check_layers(model), everything)
     wrong = [h for chosen in heads.values() for h in chosen if h not in everything]

@@ -51,7 +51,7 @@ def _through_decoder(method, inner, crosses, gradients, position) -> tuple: # (u
 # %% ../../nbs/09_analysis/14_transcripts.ipynb #tr09
 @contextmanager
 def _eager(model):
-    "Run all parts of `model` with eager attention inside the block, so that transformers returns the attention maps"
+    "Run all parts of `model` with eager attention inside the `with` block, so that transformers returns attention maps"
     configs = {id(m.config): m.config for m in model.modules() if hasattr(m, 'config')}
     before = {key: getattr(config, '_attn_implementation', None) for key, config in configs.items()}
     for config in configs.values(): config._attn_implementation = 'eager'
@@ -122,10 +122,10 @@ class _DecoderPass:
         return [[next(found).to('cpu', kind) for _ in part] for part, kind in zip(self._parts, _precisions)]
 
 def _weights_of(method, read, ids, start, found) -> tuple:
-    """Return the weights of encoder outputs and tokens for each generated token, and the weights of encoder inputs
+    """For each generated token, return the weights of encoder outputs and tokens, and the weights of encoder inputs
 
-    Their shapes are [generated, outputs + tokens] and [generated, outputs without special tokens]. Without maps of
-    the encoder, the weights of its inputs are None."""
+    The shapes are [generated, outputs + tokens] and [generated, outputs without special tokens].
+    If the encoder attends only within windows (Swin), the weights of encoder inputs are None."""
     (inner, crosses, encoder), rows, patches = read.maps, [], []
     for at in range(start, len(ids)):
         gradients = None
@@ -166,7 +166,7 @@ def explain_transcript(
     generate:PositiveInt=16,      # maximum number of tokens in the answer
     methods:Sequence[AnswerMethod]=('attention', 'rollout', 'gradient_x_attention'),
 ) -> AnswerExplanation: # for audio, `image` is its spectrogram, and `seconds` the duration of a column
-    """Generate an answer, and attribute each of its tokens to pixels or moments of the input and to earlier tokens
+    """Generate an answer, and attribute each of its tokens to image pixels or audio frames, and to earlier tokens
 
     The model is not changed. See `explain_answer` for the methods."""
     check_methods(methods, 'explain_transcript: ')

@@ -35,7 +35,9 @@ def _words_of(word_ids, saliency) -> list: # of dicts: first token, number of pi
     return words
 
 def _replacement(words, low, at):
-    "Return the nearest unmasked word before a masked word in its block or, if there is none, the nearest after it"
+    """Return the nearest unmasked word before a masked word in the same block, or else the nearest after that word
+
+    Return None if the block has no unmasked word."""
     for path in (range(at - 1, -1, -1), range(at + 1, len(words))):
         for other in path:
             if words[other]['block'] != words[at]['block']: break
@@ -82,7 +84,7 @@ class AppliedIntervention:
 
     @contextmanager
     def on(self, model:torch.nn.Module):
-        "Apply the edits to the attention of the model inside the block, and yield the changed inputs"
+        "Within the `with` block, apply the edits to the attention of the model; yield the changed inputs"
         with edited(model, self.edits) if self.edits else nullcontext(): yield self.inputs
 
 def _batch_faults(intervention, batch, tokenizer): # generator of str
@@ -128,7 +130,7 @@ class _Plain:
 
 # %% ../../nbs/04_attribution/11_applied_interventions.ipynb #0f6815e1
 def _pattern_rows(one, name, batch, plain, allowed, saliency, tokenizer) -> np.ndarray: # [n, n], NaN: not replaced
-    "Return the attention rows of a pattern, which replace those of a head"
+    "Return the attention rows that a pattern puts in place of a head's rows"
     real, n = real_tokens(batch)[0].cpu().numpy(), batch['input_ids'].shape[1]
     if name == 'next' and not np.triu(allowed, 1).any():
         raise ValueError("Intervention: the pattern 'next' attends to later tokens, which a causal model cannot do; "

@@ -74,7 +74,7 @@ def _cast_to(dtype, inputs:dict):
 def _gradients_of_maps(score, maps, use) -> dict: # {layer: result of `use`}
     """Differentiate a score with respect to each of the `maps`, and return the results of `use(layer, gradient)`
 
-    The backward pass calls this function layer by layer and releases each map afterwards."""
+    The backward pass calls `use` layer by layer and releases each map afterwards."""
     results, (lowest, *others) = {}, maps.layers
     def reached(l, gradient): results[l] = use(l, gradient)
     for l in others: maps[l].register_hook(partial(reached, l))
@@ -256,7 +256,7 @@ def attention_completeness_error(
     target='predicted',
     part=None,
 ) -> dict: # {layer: [batch]}: 0.05 means a difference of 5 % of F(A) - F(0)
-    "Return, for each layer, the error of the sum of `attribution` relative to F(A) - F(0)"
+    "For each layer, return the difference between the summed `attribution` and F(A) - F(0), relative to F(A) - F(0)"
     inputs, errors = model_inputs(inputs, model), {}
     check_target(target, len(every_row(inputs)))
     with undisturbed(model), torch.no_grad():

@@ -38,7 +38,7 @@ def _attention_and_gradients(
 ) -> tuple:
     """Return the attention of `layers` and the gradients of the scores with respect to it
 
-    Both are 0 where a query is padding or may not attend to a key."""
+    Attention and gradients are 0 where a query is padding or may not attend to a key."""
     with torch.set_grad_enabled(differentiate), observe(reading.model, layers=layers) as maps:
         with only_read(reading.model, reading.targets, reading.rows): outputs = reading.model(**reading.inputs)
         reading.settle(outputs)
@@ -82,7 +82,7 @@ def _on_pixels(reading, per_key) -> torch.Tensor: # [targets, rows, height, widt
 def _of_what_is_read(reading, per_key) -> torch.Tensor: # [targets, rows, n] or [targets, rows, time, features]
     """Convert values for keys [rows, n] or [targets, rows, n] to values for the model's input
 
-    The pixels of a patch, or the features of a time step, receive equal parts."""
+    The value of a key is divided equally among the pixels of its patch or the features of its time step."""
     if per_key.dim() == 2: per_key = per_key.expand(len(reading.targets), -1, -1)
     if reading.name == 'pixel_values': return _on_pixels(reading, per_key)
     features = reading.x.shape[-1]
@@ -136,7 +136,7 @@ def _by_attention_gradient(reading, *, layers=-1, heads=None):
 def _by_integrated_attention(read, *, layers=-1, steps=20, nodes=None, reading='standard'):
     """Return IGA: integrated gradients of attention, summed over heads and queries and averaged over layers
 
-    Each target has a separate path. The default `reading` is 'standard', for which the sum is F(A) - F(0);
+    Each target has a separate path. The default `reading` is 'standard', for which the values sum to F(A) - F(0);
     `attention_attribution` uses 'paper' by default."""
     values, sums = [], []
     for t in read.targets:

@@ -220,7 +220,7 @@ def _features(reading, x, window) -> torch.Tensor: # int64, broadcastable to `x`
     return cells.expand(1, *[1] * (x.dim() - 3), height, width)
 
 def _windows_of(reading, x, window, stride) -> tuple: # (sliding_window_shapes, strides) of Occlusion
-    "Return the size and the stride of the windows of Occlusion"
+    "Return the window size and the stride of Occlusion"
     def pair(size): return tuple(size) if isinstance(size, (tuple, list)) else (size, size)
     if reading.is_text: return (window or 1, x.shape[-1]), (stride or 1, x.shape[-1])
     window = pair(window or ((4, 4) if reading.name == 'pixel_values' else (1, 1)))
@@ -272,7 +272,7 @@ def _defaults_of(kind) -> dict:
     return options
 
 def _draws_baselines(kind) -> bool:
-    "Return whether a class takes several baselines and averages over them"
+    "Return whether a Captum class takes several baselines and averages over them"
     baselines = inspect.signature(kind.attribute).parameters.get('baselines')
     return baselines is not None and baselines.default is inspect.Parameter.empty
 
@@ -342,7 +342,7 @@ class _Recipe:
     def facts(self): return _supported[self.name]
 
     def defaults(self) -> dict:
-        "Return the options and their defaults"
+        "Return the options of the attribution and their defaults"
         return ({} if self.inner is None else self.inner.defaults()) | _defaults_of(self.kind)
 
     def label(self, changed) -> str:
@@ -444,7 +444,7 @@ def _option_fault(recipe, score, x, options) -> str: # '' if there is none
 
 @contextmanager
 def _restored(model):
-    "Remove the hooks and attributes that the block adds to the modules of the model, even if the block fails"
+    "Remove the hooks and attributes added to the model's modules in the `with` block, even after an error"
     hooks = '_forward_hooks', '_forward_pre_hooks', '_backward_hooks', '_backward_pre_hooks'
     before = [(m, {*vars(m)}, {name: dict(vars(m)[name]) for name in hooks}) for m in model.modules()]
     try: yield
@@ -489,7 +489,7 @@ class _CaptumProperties(Attribution):
 
     @property
     def is_found_by_name(self) -> bool:
-        "Whether `attribution_named` finds an equal attribution by name alone"
+        "Whether `attribution_named` can reconstruct this attribution from its name alone"
         kinds = [r for r in (self.recipe, self.recipe.inner) if r is not None]
         return all(map(_is_literal, self.settled.values())) and all(r.kind is _class_named(r.name) for r in kinds)
 
@@ -500,7 +500,7 @@ class _CaptumProperties(Attribution):
         return lambda tokens: _product(passes, options, tokens)
 
     def in_a_run(self) -> dict:
-        "Return the properties of the attribution that a snapshot records"
+        "Return the attribution properties that a snapshot records"
         seed = dict(saliency_seed=self.settled['seed'] or 0) if self.recipe.facts.is_random else {}
         return super().in_a_run() | seed
 
@@ -555,7 +555,7 @@ class CaptumAttribution(_CaptumProperties):
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #052
 def _input_fault(attribution) -> str:
-    "Return a message that names the only inputs that an attribution supports, with the reason"
+    "Return a message that names the only inputs that an attribution supports and gives the reason"
     why = 'units of a layer do not belong to features of a series'
     if attribution.trains_on == ('pixel_values',): why = 'it averages the gradient over the pixels of a channel'
     return f'supports {" and ".join(attribution.trains_on)} only ({why})'
@@ -597,7 +597,7 @@ def _prompt(tokenizer, text, replacement):
 
 # %% ../../nbs/04_attribution/10_captum.ipynb #072
 def _of_language_model(model, tokenizer, name, inner, prompt, target, options):
-    "Attribute a continuation to its prompt with a Captum class for language models and its inner attribution"
+    "Attribute a continuation to its prompt with the Captum class called `name`, which uses the attribution `inner`"
     kind = _class_named(inner)
     arguments = {k: options.pop(k) for k in [*options] if k in inspect.signature(kind.__init__).parameters}
     if name == 'LLMGradientAttribution': arguments['layer'] = model.get_input_embeddings()

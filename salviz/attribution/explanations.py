@@ -66,7 +66,7 @@ class Explanation:
         return [x[..., r] for x, r in zip(examples, self.real.cpu().numpy())]
 
     def pooled(self, how='sum') -> list: # of arrays [W_b]; target 'each': [classes, W_b]
-        """Return the values of each text pooled to its words
+        """Return each text's values, pooled by word
 
         'sum' preserves the total over all tokens that belong to a word; 'mean', 'max' and 'first' do not. Special
         tokens and white space do not belong to a word."""
@@ -118,7 +118,7 @@ def _with_seed(options:dict, seed:int) -> dict:
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #9dce5bb2
 def _target_at(target, at):
-    "Return the target of one example of a batch, for a call of `explain` on this example alone"
+    "Return the target for one example of a batch, to be used when `explain` is called on that example alone"
     if isinstance(target, torch.Tensor): return target[at:at + 1]
     if not callable(target): return target
     def scored(outputs, rows): return target(outputs, torch.full_like(rows, at))
@@ -164,9 +164,9 @@ def explain(
     intervention:'Intervention|None'=None, # change of the model's attention or input; examples are read one at a time
     **options,                                     # options of the method, see `_method_options`
 ) -> Explanation: # with `values` [batch, n] for texts, [batch, height, width] or [batch, time, features]
-    """Attribute a score of the model to each token, pixel or cell of its inputs
+    """Attribute a score of the model to the tokens, pixels or cells of its inputs
 
-    The model runs in eval mode. Its state and the global random generators are restored afterwards.
+    The model runs in eval mode. The state of the model and of the global random generators is restored afterwards.
 
     Example: `explain(model, 'a truly moving film', tokenizer=tokenizer).words()[0]`"""
     model, chosen = unwrapped(model), attribution_named(method)

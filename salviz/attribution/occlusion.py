@@ -77,7 +77,7 @@ def _windows(
 
 # %% ../../nbs/04_attribution/06_occlusion.ipynb #049b
 def _option_fault(is_text, replacement, window, stride) -> str: # '' if there is none
-    "Return the reason why an option does not apply to texts, or to images and series"
+    "Return the reason why an option of occlusion is invalid for texts, or for images and series"
     if not is_text and replacement != 'baseline':
         return 'replacement is for texts; for images and series, use window=, stride= and baseline='
     if not is_text:

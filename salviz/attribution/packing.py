@@ -38,7 +38,9 @@ def _row_bytes(
 
 # %% ../../nbs/04_attribution/01_packing.ipynb #006c
 def _logit_bytes(model, tokens:int, places=None) -> int:
-    "Return the bytes of a row's logits in a language model, or 0 for other models; see `_row_bytes` for the arguments"
+    """Return the size in bytes of a row's logits in a language model, or 0 for other models
+
+    For the arguments, see `_row_bytes`."""
     if head_of(model) not in ('causal', 'masked'): return 0
     words = model.config.get_text_config().vocab_size
     return next(model.parameters()).element_size() * words * (tokens if places is None else places)

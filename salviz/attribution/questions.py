@@ -162,7 +162,7 @@ def contrast_target(
     batch:dict,   # tensors on the device of `model`
     target:tuple, # (P, Q), see `contrast_pair`
 ): # function of (outputs, rows) -> [rows]
-    "Return a function that scores P rather than Q by the difference of their logits (Yin and Neubig 2022)"
+    "Return a score function for the pair (P, Q): the logit of P minus the logit of Q (Yin and Neubig 2022)"
     task, (p, q) = tasks.get(head_task(model)), contrast_pair(model, target)
     if task.scores_classes:
         def score(outputs, rows): return outputs.logits[:, p] - outputs.logits[:, q]
@@ -274,7 +274,8 @@ class TargetQuery:
     def places(self): return getattr(self.target, 'places', None)
 
     def __call__(self, outputs, rows) -> list: # of int64 [rows], or the function
-        "Return the targets of the examples in `rows` from their `outputs`, and store them with their scores"
+        """Determine the targets of the examples in `rows` from `outputs`; store the targets and scores, and return the
+        targets"""
         # raises an error for heads without classes
         score = target_scores(outputs, self.target if callable(self.target) else 'predicted', rows).detach()[None]
         if callable(self.target): targets = [self.target]

@@ -93,7 +93,7 @@ def attribution(
     name:str,
     **facts, # properties, the fields of `Attribution`
 ):
-    "Register the decorated function as an attribution with this name"
+    "Register the decorated function as an attribution called `name`"
     def register(function):
         new = Attribution(name, function, **facts)
         check_faults(_attribution_fault(new))
@@ -105,7 +105,7 @@ def attribution(
 def registered_attributions(
     name=None, # name of an input in `readings`: only attributions that methods may use for it; None: all attributions
 ) -> dict: # {name: `Attribution`}
-    "Return all registered attributions, or only those that methods may use for one kind of input"
+    "Return all registered attributions, or only those that training methods can use for one kind of input"
     for module in _modules: import_module(f'salviz.attribution.{module}')
     return {k: entry for k, entry in attributions.items() if name is None or name in entry.trains_on}
 

@@ -72,7 +72,7 @@ def _warn_of_cancelling(model, gradient, x):
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #030b
 def _warn_about_sum(reading, gradient, x, kind):
-    "Raise an error or warn if the reduction of the gradient is a sum that vanishes"
+    "Raise an error or issue a warning, depending on `kind`, if the sum over the embedding dimension almost vanishes"
     if kind == 'gradient': _check_sum(reading.model, gradient)
     # in training, the check would wait for the GPU in every step; recordings have no graph and are checked
     if kind == 'input_x_gradient' and (x.device.type == 'cpu' or not reading.create_graph):
@@ -250,7 +250,7 @@ def completeness(
     channels:int, # number of channels that a pixel of `values` averages over
     # [targets, batch]: |sum - gain| / |gain| of the worst layer; NaN if both are 0, infinite if only the gain is 0
 ) -> torch.Tensor:
-    "Return the relative error of the sum of `values` compared with `gain`"
+    "Return the error of the sum of `values` relative to the expected sum in `gain`"
     sums, gain = gain if gain.dim() == 4 else (values.flatten(2).sum(-1)[None] * channels, gain[None])
     return ((sums - gain).abs() / gain.abs()).amax(0)
 
@@ -367,8 +367,8 @@ def checked_baselines(reading, baselines) -> torch.Tensor: # [K, ...], each broa
 def background(reading, sample:int, choices=None) -> torch.Tensor: # shape of the input
     """Return a random baseline for each example
 
-    The baseline is drawn from the array `choices` [K, ...]. Without `choices`, it consists of random tokens (texts)
-    or of noise with the example's mean and standard deviation."""
+    The baseline is drawn from the array `choices` [K, ...]. Without `choices`, the baseline consists of random tokens
+    (texts) or of noise with the example's mean and standard deviation."""
     x = reading.x
     if choices is not None: return choices[(_one_each(reading, sample, 3) * len(choices)).long()].expand_as(x)
     if reading.is_text:

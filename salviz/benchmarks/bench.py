@@ -146,7 +146,7 @@ def _llama_classifier(
     rank=8,      # rank of the adapters in the projections of queries and values
     **sizes,     # settings of `LlamaConfig` that replace those of a model with half a billion parameters
 ) -> LlamaForSequenceClassification:
-    "Return a Llama classifier with random weights, of which only the LoRA adapters and the head are trainable"
+    "Return a Llama classifier with random weights in which only the LoRA adapters and the head are trainable"
     from peft import LoraConfig, get_peft_model # slow to import, and optional
     config = LlamaConfig(**{**_llama_sizes, **sizes}, vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id,
                          num_labels=2, attention_dropout=dropout)
@@ -164,7 +164,7 @@ model_shapes['llama'] = _llama
 
 # %% ../../nbs/13_cli/01_bench.ipynb #017
 class Step:
-    "A training step of `trainer` on `batch`, which can be called repeatedly"
+    "A callable that runs one training step of `trainer` on `batch`, and can be called repeatedly"
     def __init__(self,
         trainer, batch,
         how=(), # may contain 'eager' (attention without fused kernels) and 'bf16' (autocast)
@@ -295,7 +295,7 @@ def timed_rounds(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #028c
 def relative(times:dict, name, base='plain') -> float:
-    "Return the median over rounds of the time of `name` divided by the time of `base`"
+    "For each round, divide the time of step `name` by the time of step `base`; return the median ratio"
     return float(np.median(np.divide(times[name], times[base])))
 
 # %% ../../nbs/13_cli/01_bench.ipynb #030
@@ -341,7 +341,7 @@ def _one_thread():
 # %% ../../nbs/13_cli/01_bench.ipynb #030e
 @contextlib.contextmanager
 def _prepared_steps(names, shape, tokens, dropout=0., device='cpu', precision='fp32'):
-    "Yield a `Step` for each row in `names`, on texts of a given length; torch uses one thread inside the block"
+    "Yield {name: `Step`} for benchmark rows, on texts of `tokens` tokens; torch uses one thread inside the block"
     with tempfile.TemporaryDirectory() as folder, _one_thread():
         model, tokenizer = model_shapes[shape](dropout)
         yield _steps_of(names, model, tokenizer, bench_data(tokenizer, tokens), tokens, folder, device, precision)
@@ -582,7 +582,7 @@ def measure_row_supervision(
     say=print,
     **how, # {name: arguments of `observe`} of additional steps
 ) -> list: # of dicts, one entry for each of `lengths`
-    "Measure time and memory of a pass with a loss on one attention row, relative to a pass without it"
+    "Measure the time and memory of a pass with a loss on one attention row, relative to a pass without this loss"
     found = []
     for tokens in lengths:
         say(f'supervision of one attention row, {tokens} tokens')
@@ -854,7 +854,7 @@ def check_bench(tokens, rounds, device, shape, dropout):
 
 # %% ../../nbs/13_cli/01_bench.ipynb #062
 def _settings_of(tokens, dropout, device) -> list: # of dicts (tokens, dropout, precision)
-    """Return the settings of the tables that `bench` measures
+    """Return the settings for each table of measurements that `bench` creates
 
     Each length is measured without attention dropout, in fp32 and also in bf16 on a GPU that supports it. The middle
     length is also measured with attention dropout if `dropout` is positive."""
@@ -902,7 +902,7 @@ def bench(
 
 # %% ../../nbs/13_cli/01_bench.ipynb #062c
 def _measure_beside(results, tokens, names, say, folder):
-    "Add the costs outside the training steps to `results`"
+    "Measure the costs that arise outside the training steps, and add them to `results`"
     shape, device = results['shape'], results['device']
     results['buckets'] = _measure_buckets(say)
     results['region'] = _measure_region(shape, tokens, device, say)

@@ -132,7 +132,7 @@ def _seconds_to_paint(
     files:dict,   # {library: (path of an HTML file, selector of an element that is drawn)}
     rounds=3,
 ) -> dict: # {library: median seconds}; {} if there is no browser
-    "For each library, return the median time in seconds from opening its file in a browser until it is drawn"
+    "For each library, return the median time in seconds from opening its page in a browser until the page is drawn"
     launch, sync_playwright = _browser() or (None, None)
     if not launch: return {}
     times = {who: [] for who in files}
@@ -267,7 +267,8 @@ def _training_causal(model, tokenizer, tokens=64, size=8):
 def _compared(works, rounds, clock, agree) -> dict: # seconds, ratio and largest difference of each
     """Compare the time of each library with that of salviz
 
-    If `agree` is True, also compare their results, and raise a `RuntimeError` if they differ by more than 0.1%."""
+    If `agree` is True, also compare the results of the libraries with those of salviz. Raise a `RuntimeError` if the
+    results differ by more than 0.1%."""
     first = {who: work() for who, work in works.items()} if agree else {}
     differ = {who: _disagreement(values, first['salviz']) for who, values in first.items() if who != 'salviz'}
     if bad := [who for who, x in differ.items() if x > 1e-3]:
@@ -287,7 +288,9 @@ def _time(kinds, results, rounds, clock, say, agree=False):
 
 # %% ../../nbs/13_cli/04_peers.ipynb #pe11c
 def _looked_at(rounds) -> dict:
-    "Return a description of an example snapshot, and each page's size in bytes and drawing time in seconds"
+    """Return a description of an example snapshot, and the size and drawing time of each page that shows the snapshot
+
+    Sizes are in bytes, times in seconds."""
     from salviz.explorer.widget import Explorer
     snapshot = Explorer('ad-drop').selected().snapshot
     with tempfile.TemporaryDirectory() as folder:

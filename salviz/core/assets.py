@@ -38,7 +38,7 @@ class Asset:
 
     @property
     def names(self) -> tuple:
-        "File names in the cache"
+        "The names of the asset's files in the cache"
         return tuple(Path(f).name for f in self.files)
 
 # %% ../../nbs/01_core/02_assets.ipynb #008

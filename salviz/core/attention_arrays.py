@@ -217,7 +217,7 @@ def _square(shape, keys, values):
 _Part = namedtuple('_Part', 'what attention queries keys options first note')
 
 def _of_sentence(part, i, layers, queries, keys, start):
-    "Return the maps, text, second-part start and saliency of sentence `i`, with masked positions removed"
+    "Return the maps, the text, the start of the second part and the saliency of sentence `i`, without masked positions"
     values = np.stack([x[i] for x in layers.values()])
     mask, labels, words, saliency = (None if x is None else x[i] for x in part.options)
     n = values.shape[-1]

@@ -148,7 +148,7 @@ def method_fact(
 def _as_list(x): return [] if x is None else list(x) if isinstance(x, (list, tuple)) else [x]
 
 def explanation_fact(*configs) -> _Fact: # None without an explanation
-    "Describe the explanations that the methods of the runs received in their argument `saliency`"
+    "Describe the explanations that were passed to the runs' methods in the argument `saliency`"
     parts = [args for config in configs for method in [entry_of(config, 'method')]
              for _, several in _parts_of(method.get('name'), [method.get('args') or {}]) for args in several]
     names = different(args.get('saliency') for args in parts if isinstance(args.get('saliency'), str))

@@ -59,7 +59,7 @@ class InterventionOptions:
 # %% ../../nbs/01_core/24_interventions.ipynb #e847580d
 @dataclass(frozen=True)
 class Intervention:
-    """A change to a model's input or attention in its forward passes, for an experiment; the weights do not change
+    """An experimental change to a model's input or attention during forward passes; the weights do not change
 
     Example: `explain(model, text, tokenizer=tokenizer, intervention=Intervention(heads=[(1, 3)], positions=[2]))`"""
     # tokens to which no query attends; the other weights of each row are renormalised by the softmax, and a row that

@@ -69,7 +69,8 @@ class Held:
         write_whole(self.note, sealed(self.who).encode())
 
     def _noted(self) -> dict:
-        "Return the recorded holder of this folder; {} if there is none or the note was copied from another folder"
+        """Return the record of the process that locked this folder;
+        {} if there is no record or it was copied from another folder"""
         try:
             who, file = read_object(self.note), os.stat(self.path/'.lock').st_ino
             if who.get('file') == file and {'host', 'process', 'started', 'since'} <= set(who): return who

@@ -214,7 +214,7 @@ def entropy(
     attention,    # [..., query, key] probabilities
     allowed=None, # bool, broadcastable to `attention`: keys that count
 ) -> np.ndarray: # float64 [..., query] in nats; NaN for a row without any mass
-    "Return the entropy of each row of `attention`, normalised over the allowed keys"
+    "Normalise each row of `attention` to sum to 1 over the allowed keys, and return the entropy of each row"
     p = _distribution('attention', attention, allowed)
     return 0 - (p*np.log(np.where(p > 0, p, 1))).sum(-1)
 

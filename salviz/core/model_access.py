@@ -12,12 +12,12 @@ from typing import Any, Protocol, runtime_checkable
 # %% ../../nbs/01_core/22_model_access.ipynb #ma05
 @runtime_checkable
 class ModelAccess(Protocol):
-    "Interface through which the explorer runs the models of a run on custom sentences"
+    "Interface through which the explorer applies the models of a run to custom sentences"
     def offer(self) -> dict:
         "Return the available models and attributions, or the missing requirements: {needs, choices, attributions}"
 
     def name_of(self, place) -> str:
-        "Return the display name of one of the available choices"
+        "Return the display name of one of the available models"
 
     def __call__(self, texts, choice, attribution, interventions=None, target=None) -> list:
         "Return one `Snapshot` of the chosen model per text, computed under the `Intervention` of that text, if any"

@@ -211,7 +211,7 @@ def _table_fields(table):
 
 # %% ../../nbs/01_core/17_provenance.ipynb #pv-14d
 def described(source) -> dict:
-    "Describe the source of a figure so that it can be located later; the entry 'form' is the type of the source"
+    "Return a description from which a figure's source can be located later; the entry 'form' is the type of the source"
     if isinstance(source, Run): return dict(form='run', run=_run_facts(source))
     if hasattr(source, '_fields') and hasattr(source, 'snapshot'): # a snapshot with its run, as a view reads it
         if source.run is None: return described(source.snapshot)
@@ -273,7 +273,8 @@ def _described_snapshot(snapshot, run):
 def _commit_of(
     file, # source file
 ) -> str: # '' without a repository or git
-    "Return the commit of the repository that contains `file`, with '+' if files in its folder have changed since"
+    """Return the current commit of the repository that contains `file`,
+    with '+' if the folder of `file` has uncommitted changes"""
     file = Path(file)
     quiet = {k: x for k, x in os.environ.items() if not k.startswith('GIT_')}
     def git(*words):
@@ -293,7 +294,7 @@ def _version_of(name):
 def _code_facts(
     *further_files, # code files outside the library that the figure uses
 ) -> dict:
-    "Return package versions, the commit of salviz in a checkout, and the commits of `further_files`"
+    "Return package versions, the commit of salviz if it runs from a checkout, and the commits of `further_files`"
     names = ('salviz', 'matplotlib', 'numpy', 'pandas')
     facts = dict(versions=dict(python=platform.python_version()) | {k: _version_of(k) for k in names})
     if commit := _commit_of(find_spec('salviz').origin): facts['commit'] = commit

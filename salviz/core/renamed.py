@@ -101,7 +101,7 @@ def recorded_names(
     settings:dict, # {name: values} of a study
     recorded,      # the names in the study's file
 ) -> dict:
-    "Return `settings` with each name as the study recorded it: the name used since 0.2, or the earlier name"
+    "Return `settings` under the names that the study recorded: those used since version 0.2, or the earlier ones"
     old_of = {new: old for names in RENAMED.values() for old, new in names.items()}
     new_of = {old: new for new, old in old_of.items()}
     def recorded_name(name):

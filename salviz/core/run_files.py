@@ -27,7 +27,7 @@ from .validation import check_faults
 _leases = {} # {folder or file: the `Lease` that this process needs to write there}
 
 def lease_on(path): # None: no lease is needed
-    "Return this process's `Lease` that covers `path`"
+    "Return this process's `Lease` that covers `path`, or None if `path` needs no lease"
     path = os.path.abspath(path)
     covering = (lease for place, lease in list(_leases.items()) if path == place or path.startswith(place + os.sep))
     return next(covering, None)
@@ -137,7 +137,7 @@ def _unsealed(
     data:bytes,
     must_seal=False, # whether an object without a seal is damaged
 ) -> dict:
-    """Return the JSON object in `data` without its seal
+    """Return the JSON object in `data` with its checksum entry removed
 
     Raise a `ValueError` with the reason if `data` is not valid JSON or does not match its checksum."""
     try:
@@ -150,11 +150,11 @@ def _unsealed(
 
 # %% ../../nbs/01_core/11_run_files.ipynb #012ae
 def write_object(path, x:dict):
-    "Write `x` to `path` as JSON with a seal"
+    "Write `x` to `path` as JSON that ends with a checksum"
     write_whole(path, sealed(x, indent=2).encode())
 
 def read_object(path, must_seal=False) -> dict:
-    """Return the JSON object in the file at `path` without its seal
+    """Return the JSON object in the file at `path` with its checksum entry removed
 
     Raise a `ValueError` with the reason if the file is damaged."""
     return _unsealed(_read_file(path), must_seal)

@@ -164,7 +164,7 @@ class _RunValues(_RunFolder):
 
     @property
     def summary(self) -> dict:
-        "The results passed to `finish`, the number of 'rows' and the time when the run 'ended'; {} before `finish`"
+        "The results passed to `finish`, plus 'rows' (the number logged) and 'ended' (the end time); {} before `finish`"
         return self._object('summary.json')
 
     @property
@@ -416,7 +416,7 @@ class _RunCheckpoints(_RunReading):
 
     @property
     def best_checkpoint(self) -> Path|None:
-        "The folder of the best complete checkpoint, or None if it is unknown or no checkpoint is complete"
+        "The folder of the best complete checkpoint; None if the best step is unknown or no checkpoint is complete"
         complete = self.checkpoints
         return complete.get(self._best(complete))
 
@@ -459,7 +459,7 @@ class _RunScores(_RunCheckpoints):
 
     @property
     def train_loss(self) -> float:
-        "The mean task loss over the last epoch ('task', or else 'loss', of each row); NaN if none was logged"
+        "The mean task loss over the last epoch (`loss` in rows without `task`); NaN if no loss was logged"
         rows = [r for r in self.train_rows if not math.isnan(_number(r, 'loss'))]
         def epoch(r): return _number(r, 'epoch')
         last = [r for r in rows if math.isnan(epoch(r)) or not epoch(r) <= epoch(rows[-1]) - 1]
@@ -587,8 +587,8 @@ class _RunResuming(_RunDamage):
     ) -> Path|None: # the new folder in superseded/, or None if there was nothing to move
         """Move the part of the run after `after_step` to a new folder in superseded/
 
-        This part consists of later snapshots, rows and checkpoints, all score rows, incomplete checkpoints and the
-        summary. The config and state of the run are copied to the new folder."""
+        Later snapshots, rows and checkpoints, all score rows, incomplete checkpoints and the summary are moved. The
+        config and state of the run are copied to the new folder."""
         check_lease(self.path)
         with self._writing:
             self._sweep()
@@ -782,7 +782,7 @@ class Run(_RunForOtherTools):
 def open_run(
     path, # folder of a run, or the name of a bundled example run if no such folder exists
 ) -> Run:
-    "Open the run in the folder at `path`, or the bundled example run of this name"
+    "Open the run in the folder `path` or, if no such folder exists, the bundled example run of that name"
     if path in example_names and not os.path.lexists(path): return Run.example(path)
     return Run(path)
 
@@ -791,7 +791,7 @@ def open_run(
 def _shown(run): return [k for k in run.measures if k != 'loss' or k == run.best_metric[0]]
 
 def _table_splits(run):
-    "Return the splits validation and test, and any further splits that have scores"
+    "Return the validation and test splits, and any other splits that have scores"
     _, *names = run.splits
     return [split for i, split in enumerate(names) if i < 2 or not all(map(math.isnan, run.scores(split).values()))]
 
@@ -804,7 +804,7 @@ def _table_row(run):
 
 # %% ../../nbs/01_core/15_runs.ipynb #090b
 def runs_table(folder:str|os.PathLike) -> pd.DataFrame:
-    "Return a table with one row per run in `folder`, with the scores of its best checkpoint and any damaged files"
+    "Return a table of the runs in `folder`, with the scores of each run's best checkpoint and any damaged files"
     folder, rows, names = Path(folder), [], {}
     splits = dict.fromkeys(['validation', 'test'])
     if not folder.is_dir(): raise FileNotFoundError(f'no runs in {folder}: the folder does not exist')

@@ -226,7 +226,7 @@ def _checksum(arrays):
     return crc
 
 def _check_arrays(arrays, checksum, names):
-    "Raise a `ValueError` unless `arrays` have this `checksum` and these `names`"
+    "Raise a `ValueError` unless the `arrays` match the `checksum` and the `names`"
     other = ''
     if set(arrays) != set(names): other = 'its header'
     if _checksum(arrays) != checksum: other = 'their checksum'

@@ -49,7 +49,7 @@ class Exercise:
 
 # %% ../../nbs/14_course/08_checking.ipynb #ck-10
 class _Unfit(Exception):
-    "An answer that cannot be compared; its text is the message for the student"
+    "Raised for an answer that cannot be compared with the right answer; the text is the message for the student"
 
 def _shape(x): return '[' + ', '.join(map(str, np.shape(x))) + ']' if np.ndim(x) else 'one number'
 
@@ -444,7 +444,7 @@ def _drawn(
     case:Case,
     value, # the student's answer
 ) -> str: # HTML; '' if the shapes differ
-    "Draw the student's answer, the right answer and the difference"
+    "Draw the student's answer, the right answer and the difference between the two as HTML"
     if np.shape(value) != np.shape(case.truth): return ''
     off = _off(value, case.truth, case.tolerance)
     first = _first_difference(case, value)[0] if off.any() else None

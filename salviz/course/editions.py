@@ -177,7 +177,7 @@ def _wrong_order(notebook):
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-24
 def _wrong_text(notebook):
-    "Return the errors in headings and numbers"
+    "Return the errors in the heading levels and the numbers of a lesson"
     faults, depth = [], 0
     for cell in notebook.cells:
         if cell.cell_type != 'markdown': continue
@@ -243,12 +243,12 @@ def _folded(summary, text):
     return f'<details><summary>{summary}</summary>\n\n{text.strip()}\n\n</details>'
 
 def _hides_source(cell):
-    "Return whether a cell's code should be hidden, because it contains true answers or only draws the picture"
+    "Return whether a cell's code should be hidden, because it contains true answers or only draws the lesson's picture"
     return cell_tag(cell) == 'picture' or any(f'{name}(' in cell_text(cell) for name in ('Predict', 'Reveal'))
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-26b
 def _for_reader(cell, tag, fact):
-    """Return a copy of a cell prepared for the readers of an edition
+    """Return a copy of a lesson cell, prepared for its readers
 
     Outputs and the comments that name course facts are removed; solution and teacher texts are folded."""
     copied = cell.copy()
@@ -281,7 +281,7 @@ def chosen_cells(
     notebook, # a source
     edition,  # 'student', 'teacher', 'page' or 'teacher_page'
 ) -> list: # of (cell, tag)
-    "Return the cells of a notebook that belong to an edition, with their tags"
+    "Return the cells of a lesson notebook that belong to the given `edition`, each with its tag"
     check_choice('edition', edition, _left_out)
     tagged = [(cell, cell_tag(cell)) for cell in notebook.cells]
     return [(cell, tag) for cell, tag in tagged if tag not in _left_out[edition]]

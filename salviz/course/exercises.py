@@ -55,7 +55,7 @@ def _attention_run():
 
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-08c
 def _attention_otherwise(s, layer=-1, heads=None, keys=True, words=True, specials=False, largest=False):
-    "Compute `word_attention` with one step changed"
+    "Solve the exercise `word_attention` with a deliberate mistake, which the arguments select"
     A, r = s.at('attention', layer)[heads], s.info['pooled_row']
     while A.ndim > 2: A = A.max(0) if largest else A.mean(0)
     row, is_word = A[r] if keys else A[:, r], ~s.is_special

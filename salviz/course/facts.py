@@ -178,7 +178,7 @@ def _interval(values, draws=2000) -> tuple: # (mean, low, high)
     return float(values.mean()), *map(float, np.quantile(means, (.025, .975)))
 
 def faithfulness_intervals(seed=0) -> dict: # {explanation: (mean, low, high)}, best first
-    "Return the mean comprehensiveness of each explanation, with an interval, for the classifier with this seed"
+    "Return each explanation's mean comprehensiveness and its 95% bootstrap interval, for the classifier of one seed"
     table = {name: _interval(values) for name, values in course_tables()[str(seed)]['comprehensiveness'].items()}
     return dict(sorted(table.items(), key=lambda pair: -pair[1][0]))
 

@@ -27,7 +27,7 @@ from .predictions import Predict
 # %% ../../nbs/14_course/14_grading.ipynb #gr-06
 @dataclass
 class Assignments:
-    "The predictions and checks in the lessons"
+    "The prediction cards and checks in the lessons"
     predictions:dict # {name: `Predict`}
     checks:dict      # {name: lesson number}
 
@@ -47,7 +47,7 @@ def assignments_of(
     lessons=None, # folder with the lesson sources; None: the bundled lessons
     numbers=None, # numbers of the lessons to grade; None for all
 ) -> Assignments:
-    "Return the predictions and checks in the lessons; raise a ValueError if there are none"
+    "Return the prediction cards and checks in the lessons; raise a ValueError if there are none"
     assignments = Assignments({}, {})
     for path in lesson_files(lessons):
         source = read_lesson(path)

@@ -94,7 +94,7 @@ def _numbers(**arguments):
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd11b
 def _scale_problem(low, high, step) -> str:
-    "Describe the problem with the limits or the step of a question; '' if there is none"
+    "Return what is wrong with the range or step of a question's answers, or '' if nothing is wrong"
     if low >= high: return f'low must be below high, got {low:g} and {high:g}'
     if not 0 < step <= high - low: return f'step must be above 0 and at most high - low, got {step:g}'
     return ''
@@ -274,7 +274,7 @@ def _score_head(value, truth, **_):
 
 # %% ../../nbs/14_course/03_kinds.ipynb #kd22b
 def _score_order(value, truth, **_):
-    "Return Kendall's tau over the pairs of items whose true intervals do not overlap; None without such pairs"
+    "Return Kendall's tau over the pairs of items whose true intervals do not overlap, or None if no pairs remain"
     balance = ordered = 0
     for before, after in combinations(value, 2):
         is_right, is_wrong = truth[before][0] > truth[after][1], truth[before][1] < truth[after][0]

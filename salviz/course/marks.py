@@ -35,7 +35,7 @@ def _in_signs(number:int, length:int) -> str:
 # %% ../../nbs/14_course/06_marks.ipynb #ma06b
 @dataclass(frozen=True)
 class MarkSet:
-    "Sentences that a class marks"
+    "A set of sentences in which a class of students marks words"
     texts:tuple      # of str
     labels:tuple     # label of each text, or None
     most:int         # maximum number of marks per sentence
@@ -54,7 +54,7 @@ class MarkSet:
     def __len__(self): return len(self.texts)
 
     def described(self) -> dict:
-        "Return the set as a dict for a page"
+        "Return the set of sentences as a dict for a web page"
         spans = [find_words(text) for text in self.texts]
         return dict(id=self.id, most=self.most, texts=list(self.texts), labels=list(self.labels), spans=spans)
 
@@ -235,7 +235,7 @@ def read_code(
     text:str,    # one code
     source='',
 ) -> MarkSheet:
-    "Return the mark sheet in a code; raise a ValueError if the code is damaged"
+    "Decode the code of a mark sheet; raise a ValueError if the code is damaged"
     if not (match := _code.search(text)): raise ValueError(f'is not a code; a code starts with marks{_version}:')
     if int(match[1]) != _version: _check_version(int(match[1]), of, of.id)
     typed = re.sub('[^0-9A-Z]', '', match[3].upper()).translate(_meant)

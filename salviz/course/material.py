@@ -33,7 +33,7 @@ def shipped(file:str) -> Path:
 def course_run(
     name:str, # one of `course_runs`
 ) -> Run:
-    "Unpack a finished run of the course into the cache and return it"
+    "Unpack a bundled training run of the course into the cache, and return the run"
     check_choice('course_run: name', name, course_runs)
     return Run(unpacked(shipped(f'{name}.tar.xz')))
 
@@ -44,7 +44,7 @@ def _sentences(): return json.loads(shipped('sentences.json').read_text(encoding
 def course_sentences(
     part='mark', # 'mark' for the 20 sentences to mark, 'held' for 40 that are never used for training
 ) -> list: # of {'id': …, 'text': …, 'label': 0 (negative) or 1 (positive)}
-    "Return the course sentences for marking, or those held out from training"
+    "Return the sentences in which students mark words, or the sentences held out from training"
     check_choice('course_sentences: part', part, ('mark', 'held'))
     return [dict(sentence) for sentence in _sentences()[part]]
 
@@ -55,7 +55,7 @@ def _sentence_set(part='mark') -> str:
 
 # %% ../../nbs/14_course/00_material.ipynb #cm-14
 def course_base(): # (model in eval mode, tokenizer)
-    "Return the classifier at the end of the run 'base', from which all other runs start"
+    "Return the classifier from the end of the run 'base'; all other runs of the course start from this classifier"
     from salviz.models.loading import load_classifier
     return load_classifier('movie-minilm')
 

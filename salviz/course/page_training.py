@@ -27,7 +27,7 @@ from ..explorer.page_model import page_models
 def described_sentence(
     sentence:dict, # text and label
 ) -> dict: # text, label, words, spaced, opinion and common: one flag per word
-    "Return a sentence as a dict for the panel, with its words and their flags"
+    "Return a dict that describes a sentence for the page panel: its text, label and words, and flags for each word"
     text, spans = sentence['text'], find_words(sentence['text'])
     spaced = [start > end for (_, end), (start, _) in pairwise([(0, 0), *spans])]
     flags = {name: [int(flag) for flag in mark(text)]
@@ -151,7 +151,7 @@ def write_teaching_page(
     panel:TeachInPage|None=None,  # None: with the sentences and the model of the course
     links:str='',                 # HTML of links at the top
 ) -> Path:
-    "Write a page in which the reader teaches a model where to look, and return its path"
+    "Write a page in which the reader teaches a model where to look; return the path of the page"
     if panel is None: panel = TeachInPage()
     page = content_page('Teach a model where to look', [_before, panel, _after], links)
     write_whole(Path(path), page.encode())

@@ -170,7 +170,7 @@ class Fragments:
         return names
 
     def size(self) -> float:
-        "Return the size in bytes of a page with a model and the stored data; a fixed estimate is used for its text"
+        "Return the size in bytes of a page with a model and the stored data, with a fixed estimate for the page's text"
         program = len(''.join(_packed_program())) + len(_program()[1])
         return program + sum(len(text.encode()) for _, text in self.parts.values()) + _text_bytes
 
@@ -267,7 +267,7 @@ def _whole_page(title, body, links, fragments=None, lesson=''):
 
 # %% ../../nbs/14_course/12_pages.ipynb #pg-23b
 def _rendered(notebook, name, edition, fact) -> tuple: # (HTML of the body, `Fragments`, HTML of the picture)
-    "Run the cells of a lesson; return the HTML of the body, the `Fragments`, and the HTML of the picture"
+    "Run the cells of a lesson; return the HTML of the body, the `Fragments`, and the HTML of the opening picture"
     with naming_lesson(name): cells = edition_of(notebook, edition, fact).cells
     tags = [tag for _, tag in chosen_cells(notebook, edition)]
     fragments, names, body, picture = Fragments(), {'__name__': '__main__'}, [], ''
@@ -344,7 +344,7 @@ def _index(headers, pictures, has_class):
 
 # %% ../../nbs/14_course/12_pages.ipynb #pg-28c
 def _links(names, name):
-    "Return the HTML links to the list of lessons and to the lessons before and after this one"
+    "Return the HTML links to the list of lessons, and to the lessons before and after the lesson `name`"
     at = names.index(name)
     near = [(names[k], words) for k, words in ((at - 1, 'Previous'), (at + 1, 'Next')) if 0 <= k < len(names)]
     return ' '.join(f'<a href="{file}.html">{words}</a>' for file, words in [('index', 'All lessons'), *near])

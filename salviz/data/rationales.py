@@ -36,14 +36,14 @@ def _merged(
 _readings = 'any', 'majority', 'share'
 
 def _word_fractions(text, pieces, fractions):
-    "For each word of `text`, return the largest fraction of a piece that overlaps it, or 0 if none does"
+    "For each word of `text`, return the largest of the `fractions` of overlapping pieces, or 0 if no piece overlaps it"
     of_characters = np.zeros(len(text))
     for (start, end), fraction in zip(pieces, fractions): of_characters[start:end] = fraction
     return [float(of_characters[start:end].max()) for start, end in find_words(text)]
 
 # %% ../../nbs/02_data/02_rationales.ipynb #006b
 def _marked(sides, annotators):
-    """Return the rationale of texts as spans or, with 'share', as fractions per word
+    """Return the rationale of texts as spans or, if `annotators` is 'share', as fractions per word
 
     `sides` contains a triple (text, pieces, fraction of annotators who marked each piece) for each text."""
     if annotators == 'share': return [x for side in sides for x in _word_fractions(*side)]
@@ -60,7 +60,7 @@ def _rationale_spans(
     rationale, # spans; flags per word, or the fraction of annotators who marked it; or None
     annotators='any', # how to combine annotators, see `load_rationales`
 ): # list of spans (with 'share': list with a fraction per word), or None
-    "Convert `rationale` to checked character spans of `texts` or, with 'share', to one fraction per word"
+    "Convert `rationale` to checked character spans of `texts` or, with annotators='share', to one fraction per word"
     if pd.api.types.is_scalar(rationale) and pd.isna(rationale): return None
     rationale = list(rationale)
     as_spans = rationale and all(hasattr(mark, '__len__') for mark in rationale)
@@ -138,7 +138,8 @@ def _hatexplain(row, annotators):
 _star = re.compile(r'\*[^*]+\*')
 
 def _esnli_side(row, number):
-    "Return the triple (text, pieces, fraction of annotators per piece), or None if marks are missing or do not fit"
+    """Return (text, pieces, fraction of annotators who marked each piece),
+    or None if marks are missing or do not match the text"""
     text, marked = row[f'Sentence{number}'], [row.get(f'Sentence{number}_marked_{person}') for person in (1, 2, 3)]
     pieces = spaced_words(text)
     def flags(marks): return [bool(_star.search(word)) for word in marks.split()]
@@ -192,7 +193,7 @@ def _multirc(row, annotators):
 
 # %% ../../nbs/02_data/02_rationales.ipynb #021
 def _documents(folder):
-    "Return a function that returns the tokens of a document by name, or None if the document is missing"
+    "Return a function that maps the name of a document to its tokens, or to None if the document is missing"
     if (folder/'docs.jsonl').is_file():
         texts = {d.get('docid'): d.get('document') for d in read_jsonl(folder/'docs.jsonl')}
     else: texts = {path.name: path for path in folder.glob('docs/*')}
@@ -370,7 +371,7 @@ def _is_span(one):
         isinstance(one, (list, tuple)) and len(one) == 3 and isinstance(one[2], str) and isinstance(one[0], int))
 
 def _export_of(rows, text) -> tuple: # (rows, function that makes their reader, column of the spans); None: no export
-    "Recognise the export of an annotation tool by its columns"
+    "Identify the annotation tool that exported `rows` by their columns"
     names = set(rows[0])
     if {'data', 'annotations'} <= names: return rows, _label_studio, None
     if {'annotation_id', 'annotator', text} <= names: return _grouped(rows, text), _json_min, None
@@ -381,7 +382,7 @@ def _export_of(rows, text) -> tuple: # (rows, function that makes their reader, 
 
 # %% ../../nbs/02_data/02_rationales.ipynb #023
 def _in_the_form(example, annotators):
-    "Return an `example`, with its spans converted to fractions per word if `annotators` is 'share'"
+    "Return `example`; if `annotators` is 'share', convert the spans of its rationale to one fraction per word"
     rationale = example and example['rationale']
     if annotators == 'share' and rationale is not None and all(isinstance(mark, list) for mark in rationale):
         texts = [example[side] for side in ('text', 'text_pair') if side in example]
@@ -428,7 +429,7 @@ def _json_rows(path):
 _files = {**readers, '.json': _json_rows}
 
 def _rows(part, label):
-    """Return the rows of a table as dictionaries, and a dict from class columns to their class names
+    """Return the rows of a table as dictionaries, and a dict that maps each class column to its class names
 
     `label` is the column with the classes."""
     if isinstance(part, (list, tuple)): return [row for one in part for row in _rows(one, label)[0]], {}
@@ -543,8 +544,9 @@ def load_rationales(
 ) -> DatasetDict: # train, validation, test with text, [text_pair], label, rationale
     """Load texts with a class and a human rationale
 
-    A rationale is a list of character spans [start, end] ([segment, start, end] in pairs) or, with 'share', a list of
-    numbers from 0 to 1, one per word (see `find_words`). It is None for unannotated texts."""
+    A rationale is a list of character spans [start, end] or, for text pairs, [segment, start, end]. With 'share', a
+    rationale is a list of numbers from 0 to 1, one per word (see `find_words`). The rationale of an unannotated text
+    is None."""
     check_choice('annotators', annotators, _readings)
     parts, names = _parts(source, (text, text_pair, label, rationale), config, revision, annotators, span_labels)
     examples, frames, numbers = [], {}, {name: i for i, name in enumerate(names or ())}

@@ -85,7 +85,7 @@ def _sts_b(genre=None, with_genre=False):
 def _frame(rows): return pd.DataFrame(rows, dtype=object)
 
 def _txt(path):
-    "Read the lines of a text file that are not blank"
+    "Read the non-blank lines of a text file"
     return _frame(dict(text=[line.strip() for line in read_lines(path) if line.strip()]))
 
 readers = {'.csv': read_csv, '.jsonl': lambda path: _frame(read_jsonl(path)), '.parquet': read_parquet}
@@ -162,7 +162,7 @@ other_splits = dict(dev='validation', valid='validation', val='validation', eval
 
 # %% ../../nbs/02_data/00_texts.ipynb #020
 def refuse_rows(bad, split, what):
-    "Raise a `ValueError` that begins with the description `what` if `bad` lists any row numbers"
+    "If `bad` lists any row numbers, raise a `ValueError` whose message begins with the description `what`"
     if len(bad):
         raise ValueError(f'{what} in {len(bad)} row{"s" * (len(bad) > 1)} of {split} (first: row {bad[0]}, '
                          'counted from 0)')
@@ -530,7 +530,7 @@ def _rarest(rows) -> np.ndarray:
 def _strata(part):
     """Return a stratum for each row of a split
 
-    The stratum is the label (the rarest one of several) or the decile of the score; without labels, it is 0."""
+    The stratum is the label (the rarest if a row has several), the decile of the score, or 0 if there are no labels."""
     if 'label' not in part.column_names: return np.zeros(len(part), int)
     if hasattr(part.features['label'], 'feature'): return _rarest(part['label'])
     labels = np.asarray(part['label'][:])
@@ -611,7 +611,7 @@ def _source_name(source):
 
 # %% ../../nbs/02_data/00_texts.ipynb #045
 def _dataset(columns, types, source, called=None):
-    "Return a Dataset of `columns` with their `types` and the given name or, by default, the name of its `source`"
+    "Return a Dataset of `columns` with the given `types`, named `called` or, by default, after `source`"
     features = Features({name: types[name] for name in columns})
     if called is not None and not (isinstance(called, str) and called.strip()):
         raise ValueError('name must be a name of the data to use in captions, such as "film reviews", or None; '
@@ -646,7 +646,7 @@ def load_text(
     # train, validation, test with the columns text, [text_pair], [label] and, for packaged sentences, rating; with
     # genre for 'sts-b-genres'
 ) -> DatasetDict:
-    "Load sentences or sentence pairs with a class, several classes or a score, in three splits"
+    "Load sentences or sentence pairs in three splits; labels, if any, are one class, several classes or a score"
     tables, feature, values = _drop_unusable(_tables(source, config, revision), label), None, {}
     named = isinstance(source, str) and source
     if named and named.startswith('sts-b') and label is not None: text_pair = 'text_pair'
@@ -714,7 +714,9 @@ def _tag_lines(path):
 
 # %% ../../nbs/02_data/00_texts.ipynb #con2c
 def _are_counted(sentences):
-    "Return whether the first column numbers the words, from 0 or 1 in each sentence or throughout the file"
+    """Return whether the first column contains word numbers
+
+    The numbers must start at 0 or 1 in each sentence, or be consecutive throughout the file."""
     runs = []
     for sentence in sentences:
         counts = [_counted.fullmatch(columns[0]) for _, columns in sentence]
@@ -1198,7 +1200,7 @@ def align_answers(
 
 # %% ../../nbs/02_data/00_texts.ipynb #clm2f
 def _next_labels(t, predicts):
-    "Return the id of the next token as the label of each token, or -100 if the next token is not a target"
+    "Label each token with the id of the next token, or with -100 if the next token is not a target"
     after, labels = np.arange(1, len(t.input_ids)), np.full(len(t.input_ids), -100)
     answer = np.flatnonzero(t.segments == 1)
     first = 1
@@ -1232,7 +1234,7 @@ def _joined(text):
 
 def _encode_chunk(tokenizer, max_length, text, text_pair=None, tags=None, target_text=None, label=None,
                   answer=None, predicts=None):
-    "Encode a chunk of texts (str or lists of words); return their columns and the number of tokens cut per text"
+    "Encode texts (str or lists of words); return the encoded columns and the number of tokens cut from each text"
     align = align_answers if predicts == 'answer' else align_batch
     aligned = align(tokenizer, text, text_pair, max_length)
     columns = dict(input_ids=[a.input_ids for a in aligned],
@@ -1488,7 +1490,7 @@ _forward_names = ('input_ids', 'attention_mask', 'token_type_ids', 'decoder_inpu
 _types_are_words = frozenset('codegen ctrl flaubert gpt2 gpt_bigcode gpt_neo gptj openai-gpt xlm'.split())
 
 def _reads_types(model) -> bool:
-    "Return whether `model` reads token_type_ids as the number of the sentence that a token belongs to"
+    "Return whether `model` uses token_type_ids to mark the sentence that a token belongs to"
     inner = next((m for m in model.modules() if hasattr(type(m), 'main_input_name')), None)
     if inner is None: return True # a model of another library: assume that it does
     named = 'token_type_ids' in inspect.signature(inner.forward).parameters

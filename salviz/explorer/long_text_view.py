@@ -96,7 +96,8 @@ def long_text_page(
 ) -> str:
     """Return a page with the overviews of all heads
 
-    The finest levels are omitted if the page would exceed `limit` bytes. Raise a ValueError if that is not enough."""
+    The finest levels are omitted if the page would exceed `limit` bytes. Raise a `ValueError` if the page exceeds the
+    limit even without its finer levels."""
     heads, cells, size = [], {}, 0
     for layer in attention.layers:
         overviews = attention.overviews(layer, side=side, units=tuple(units.values()))

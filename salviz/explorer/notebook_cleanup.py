@@ -17,7 +17,7 @@ from ..core.run_files import write_whole
 _view = 'application/vnd.jupyter.widget-view+json'
 
 def _reached(models, ids):
-    "Return the ids of the given models and of all models that they refer to, directly or indirectly"
+    "Return the ids of the given widget models and of all models that those refer to, directly or indirectly"
     reached, todo = set(), list(ids)
     while todo:
         if (one := todo.pop()) in reached: continue
@@ -27,7 +27,7 @@ def _reached(models, ids):
 
 # %% ../../nbs/12_explorer/10_notebook_cleanup.ipynb #060b
 def _objects(x):
-    "Return the dicts in a notebook's list `x`, ignoring other items"
+    "Return the dicts in the list `x`, which is part of a notebook; return [] if `x` is not a list"
     if isinstance(x, list): return [item for item in x if isinstance(item, dict)]
     return []
 

@@ -34,8 +34,8 @@ def chosen(
 ) -> tuple: # (probes, steps) to read from this run
     """Return the examples and steps to read from a run
 
-    Requested examples and steps that a comparison run does not contain are dropped. If this leaves no examples, all
-    are read; the same applies to steps."""
+    Requested examples and steps that a comparison run does not contain are dropped. If a comparison run contains none
+    of the requested examples, all examples are read; the same applies to steps."""
     if first: return probes, steps
     def common(have, wanted):
         if wanted is None: return None
@@ -61,7 +61,7 @@ def _check_layers(runs, layers):
 # %% ../../nbs/12_explorer/06_page.ipynb #009
 @dataclass
 class Page:
-    "The contents of a page"
+    "The contents of a standalone HTML page that shows recorded runs"
     title:str
     parts:list    # (kind, id, text) of the page's script elements
     program:str   # JavaScript

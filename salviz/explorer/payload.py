@@ -242,7 +242,7 @@ def unpack_frame(
 ) -> dict:
     """Decode a frame; return its header, with the arrays under 'arrays' and their header entries under 'specs'
 
-    Raises a `ValueError` if `data` is damaged."""
+    Raise a `ValueError` if `data` is damaged."""
     header, payload = split_frame(data)
     specs, arrays = header.pop('arrays'), {}
     def block(name):

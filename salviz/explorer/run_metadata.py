@@ -163,9 +163,9 @@ def grown(scale:dict, snapshot) -> dict:
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #045
 def _readable(run, recorded):
-    """Read, for each probe example, the first of the `recorded` snapshots that is readable
+    """For each probe example, read the first readable snapshot among the `recorded` ones
 
-    Returns [[probe, step]] of all snapshots except those found to be unreadable, {probe: metadata}, the classes, and
+    Return [[probe, step]] of all snapshots except those found to be unreadable, {probe: metadata}, the classes, and
     one message per unreadable snapshot."""
     good, sentences, notes, classes = [], {}, [], []
     for step, probe in recorded:
@@ -180,7 +180,8 @@ def _readable(run, recorded):
 def _wanted(file, probes, steps) -> bool:
     """Return True if the damaged `file` belongs to the requested `probes` and `steps`
 
-    None and negative numbers match every file, and a file that is not a snapshot always matches."""
+    In `probes` and `steps`, None and negative numbers match every file.
+    A file that is not a snapshot always matches."""
     at = snapshot_numbers(Path(file).name)
     def among(number, wanted):
         if isinstance(wanted, int): listed = [wanted]

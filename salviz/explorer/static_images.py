@@ -28,7 +28,7 @@ from ..views.trade_off import trade_off
 # %% ../../nbs/12_explorer/11_static_images.ipynb #006
 @dataclass
 class Selection:
-    "The selection that a static image shows"
+    "The content of a static image: a snapshot, the selected heads or layers, and any snapshot to compare with"
     snapshot:object              # a `Snapshot`
     other:object = None          # the other side of a comparison, a `Snapshot` of the same tokens
     other_name:str = 'other'
@@ -53,9 +53,9 @@ class Selection:
     def _at_work(self, most=8):
         """Return the selected snapshot, or one at which the method was active
 
-        If the method was not active at the selected step, return the newest recorded snapshot of the example with an
-        active method. The argument `most` limits the number of recorded steps that are searched, starting from the
-        last. If none is found, return the selected snapshot."""
+        If the method was not active at the selected step, return the example's newest snapshot at which it was active.
+        The argument `most` limits the number of recorded steps that are searched, starting from the last. If no such
+        snapshot is found, return the selected one."""
         def tells(snapshot): return {'attention_attribution', 'guided'} & set(snapshot.arrays)
         if self.run is None or tells(self.snapshot): return self.snapshot
         steps = [step for step, probe in self.run.recorded if probe == self.snapshot.probe][:-most - 1:-1]
@@ -97,14 +97,14 @@ def entry_place(entry:dict) -> dict: # layer and head, or mean_of
 _Part = namedtuple('Part', 'height draw notes', defaults=((),)) # points; function(sheet, x, y); notes below
 
 def _of_view(view, width) -> _Part:
-    "Return the part that shows a view's figure without the heading"
+    "Return the image part that shows a view's figure without its heading"
     drawable = F.drawable_view(view)
     body = F.bodies[type(view)](drawable, (width + 12)/72)
     return _Part(body.height, lambda sheet, x, y: body.draw(sheet.moved(x - 6, y)), (*drawable.notes, *body.notes))
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #011b
 def _titled(words, view, width) -> _Part:
-    "Return the part that shows a view's figure below a title"
+    "Return the image part that shows a view's figure below a title"
     part, lines = _of_view(view, width), F.wrapped(words, width - 6, 7, 'bold')
     def draw(sheet, x, y):
         for i, line in enumerate(lines): sheet.text(x, y + 5 + 9*i, line, fontsize=7, weight='bold', va='center')
@@ -113,13 +113,13 @@ def _titled(words, view, width) -> _Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #013
 def _heads_part(selection, width) -> _Part:
-    "Return the part that shows the grid of all heads, each on its own scale"
+    "Return the image part that shows the grid of all heads, each on its own scale"
     view = head_grid(selection.snapshot, selection.shows(), scale='own')
     return _titled(f'{selection.called()} of all heads, each on its own scale', view, width)
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #013b
 def _map_part(selection, width) -> _Part:
-    "Return the part that shows a single map in detail"
+    "Return the image part that shows a single map in detail"
     s, place = selection.snapshot, entry_place(selection.entry)
     single = selection.entry['kind'] == 'head'
     overlays = [overlay for overlay, k in (('candidates', 'discard_candidates'), ('discarded', 'discarded')) if single
@@ -134,7 +134,7 @@ def _map_part(selection, width) -> _Part:
 def _is_signal(snapshot) -> bool: return snapshot.info.get('modality', 'text') != 'text'
 
 def _signal_part(selection, width) -> _Part:
-    "Return the part that shows an image or a series with its saliency and its masked copy"
+    "Return the image part that shows an image or a series with its saliency and its masked copy"
     s = selection.snapshot
     if not _is_signal(s):
         raise ValueError(f'the snapshot of step {s.step}, probe {s.probe} contains a text, not an image or series')
@@ -142,15 +142,15 @@ def _signal_part(selection, width) -> _Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #019
 def _triptych_part(selection, width) -> _Part:
-    "Return the part that shows attention, an explanation and their difference"
+    "Return the image part that shows attention, an explanation and their difference"
     place = entry_place(selection.entry)
     return _titled(chosen_map(selection.snapshot, **place).where, triptych(selection.snapshot, **place), width)
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #019b
 def _compare_part(selection, width) -> _Part:
-    """Return the part that compares a map at two steps or in two runs
+    """Return the part of the static image that compares a map at two steps or in two runs
 
-    For an image or a series, the part compares saliency distributions instead."""
+    If the model input is an image or a series, compare saliency distributions instead."""
     selection.check_other()
     sides = [', '.join([*(method_title(s) or [selection.other_name]), f'step {s.step}'])
              for s in (selection.snapshot, selection.other)]
@@ -167,10 +167,10 @@ def _compare_part(selection, width) -> _Part:
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #022
 def _sentence_part(selection, width) -> _Part:
-    """Return the part that shows the model's answer or, for tasks without an answer view, the coloured sentence
+    """Return the part of the static image that shows the model's answer or a coloured sentence
 
-    Colours show saliency. Without saliency, they show the attention of the pooled row, or the mean over the rows of
-    ordinary tokens if no row is pooled."""
+    The sentence is shown for tasks without an answer view. Colours show saliency. Without saliency, they show the
+    attention of the pooled row, or the mean over the rows of ordinary tokens if no row is pooled."""
     s, task_view = selection.snapshot, answer_shown(selection.snapshot)
     if hasattr(task_view, 'attention'): task_view = replace(task_view, attention=None) # the map is a separate part
     if getattr(task_view, 'saliency', None) is not None:
@@ -212,7 +212,7 @@ def _curves(rows) -> dict: # {name: ([steps], [values])}
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #024c
 def _time_part(selection, width) -> _Part:
-    "Return the part that shows the losses and the score over the steps"
+    "Return the part of the static image that shows the losses and the score over the steps"
     lines, height = _curves(selection.rows), 92
     if not lines: raise ValueError('no metrics were recorded, so there are no curves')
     names = sorted(lines, key=lambda name: name in _scores)
@@ -277,7 +277,7 @@ def _shelves(views, width): # list of rows of views
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #09c18fb4d
 def _evidence_part(selection, width) -> _Part:
-    "Return the part that shows the arrays recorded by custom methods"
+    "Return the part of the static image that shows the arrays recorded by custom methods"
     names, views, notes = list(custom_evidence(selection.snapshot)), [], []
     for name in names[:_most_evidence] or [None]:
         try: views.append(_custom_evidence_view(selection, name))
@@ -304,7 +304,7 @@ def _named(view):
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028
 def _tradeoff_part(selection, width) -> _Part:
-    "Return the part that shows the Pareto front that the run belongs to"
+    "Return the part of the static image that shows the Pareto front to which the run belongs"
     if selection.front is None: raise ValueError('this explorer has no Pareto front; use Explorer(pareto(study))')
     return _of_view(trade_off(selection.front), width)
 
@@ -337,7 +337,7 @@ def _standalone_view(image, selection): # a view; None to draw the part of that 
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028d
 def _part_of(image, selection, width) -> _Part:
-    "Return the part for an image, given the name of a part or of a kind of figure"
+    "Return the drawable part of a page for `image`, the name of a part or of a kind of figure"
     if image in _parts: return _parts[image](selection, width)
     view = _kind_view(image, selection)
     return _titled(figure_kinds()[image].about, view, width)
@@ -371,7 +371,7 @@ def picture(
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #029
 def _part_or_note(selection, panel, width, notes):
-    "Return the part for a `panel`, or return None and add the reason to `notes`"
+    "Return the part of a page for a `panel`; if the panel cannot be drawn, add the reason to `notes` and return None"
     try: return _part_of(panel.image, selection, width)
     except (ValueError, KeyError) as e: notes.append(f'{panel.title} is not shown: {e.args[0]}.')
 

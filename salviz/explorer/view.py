@@ -68,7 +68,7 @@ class _DescribedRuns:
 
 # %% ../../nbs/12_explorer/08_view.ipynb #027
 class _Inbox(_DescribedRuns):
-    "Base class of `ExplorerView` that queues new snapshots and requests from the page"
+    "Base class of `ExplorerView` that queues requests from the page, and new snapshots"
     def _notice(self, run:int, item):
         """Queue the new `item` if it is a snapshot, and schedule a delivery
 
@@ -171,7 +171,7 @@ class _PackedFrames(_Inbox):
 class _Rows(_PackedFrames):
     "Base class of `ExplorerView` that sends metrics, and resends frames that a page may have missed"
     def _rows(self, state) -> float: # seconds until the rows are due again, 0 if they are up to date
-        "Add the metrics to `state` if they are due and have changed"
+        "Add the metrics to `state` if they have changed and are due to be sent"
         wait = self._rows_due - time.monotonic()
         if wait > 0: return wait
         rows = [rows_with_heads(*pair) for pair in zip(self._runs, self._heads)]
@@ -281,7 +281,7 @@ class _ModelQueries:
 
 # %% ../../nbs/12_explorer/08_view.ipynb #023
 class ExplorerView(_Delivery, _ModelQueries, anywidget.AnyWidget):
-    "The browser side of the explorer; see `Explorer`"
+    "The Jupyter widget that shows the explorer in the browser; see `Explorer`"
     _esm = bundle('widget.js')
     _css = styles()
     options = T.Unicode('{}').tag(sync=True)  # JSON: panels, height, state (initial view)
@@ -315,7 +315,7 @@ class ExplorerView(_Delivery, _ModelQueries, anywidget.AnyWidget):
         if self._wanted() or self._with_heads: self._sender.call()
 
     def get_state(self, key=None, drop_defaults=False):
-        "Return the values of the traits and of the sent data, or only those named in `key`"
+        "Return the values of the traits and of the data sent to the browser, or only those named in `key`"
         if isinstance(key, str): keys = [key]
         else: keys = key
         with self._lock:

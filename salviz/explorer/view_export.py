@@ -103,7 +103,7 @@ def figure_arguments(
     kind=None,    # kind of figure; None: the kind for the panel in view
     explicit={},  # options that override the options of the view
 ) -> dict: # source, kind, probe, options
-    "Return the arguments of `salviz.figures.kinds.figure` that draw the current view"
+    "Return the arguments with which `salviz.figures.kinds.figure` draws the current view"
     kind, s = kind or _panel_kind(selection, state.get('tab')), selection.snapshot
     figure_kind, seen = figure_kinds().get(kind), lambda s, run: Seen(s, run if isinstance(run, Run) else None)
     takes, here = figure_kind.takes if figure_kind else 'snapshot', seen(s, selection.run)

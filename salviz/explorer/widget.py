@@ -354,7 +354,7 @@ class _Display(_Pages):
     def _output(self, picture, limit=2e6):
         """Return an HTML output that works without a kernel
 
-        It contains the image and an interactive page, or only the image if the page cannot be built."""
+        The output contains a static image and an interactive page, or only the image if the page cannot be built."""
         words, copy = 'Static image; trust this notebook or run the cell again to use the explorer.', None
         try: copy = self._page(limit=limit, plotly=False)
         except (ValueError, KeyError, OSError) as e:
@@ -538,7 +538,7 @@ def _state_of(place) -> dict:
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #7fb0be63
 class _WithSelection(_Export):
-    "The selection as a trait that other cells can observe and set"
+    "The explorer's selection as a trait that other notebook cells can observe and set"
     selection = T.Instance(dict, ())
     # the current view as a dict, for `Explorer(run, state=…)`; can be set
     state = property(lambda self: self._view_state(), lambda self, state: self._show_state(state))

@@ -169,7 +169,7 @@ def _values_along(view, axis):
 
 # %% ../../nbs/11_figures/10_arranging.ipynb #67f3c1d3
 def _ends_fault(ends) -> str:
-    "Return an error message if `ends` is not (lowest, highest), two finite numbers in this order, else ''"
+    "Return '' if `ends` is an increasing pair of finite numbers, otherwise an error message"
     is_pair = isinstance(ends, (list, tuple, np.ndarray)) and len(ends) == 2
     if is_pair and all(isinstance(x, Real) and np.isfinite(x) for x in ends) and ends[0] < ends[1]: return ''
     return f'limits must be (lowest, highest) with lowest < highest, got {shown(ends)}'
@@ -243,7 +243,7 @@ def limited(
 def _colour_faults(view, colours):
     """Yield an error message for each invalid colour in `colours` {name: colour}
 
-    If all are valid but some look alike, yield one message about these."""
+    If all colours are valid but some look alike, yield one message that names the similar ones."""
     for name, colour in colours.items():
         if not is_color_like(colour):
             yield f"colours[{name!r}] must be a colour such as 'C0', 'red' or '#d55e00', got {shown(colour)}"

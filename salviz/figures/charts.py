@@ -138,7 +138,7 @@ def _line_styles(view):
     return [(colour, *rest) for colour, (_, *rest) in zip(series_colours(view.names, [s[0] for s in styles]), styles)]
 
 def _lines_of(view):
-    "Yield each line's index, frame rows and style"
+    "Yield the index, the rows of the data frame and the style of each line"
     parts = view.frame.groupby('name', sort=False)
     for i, ((_, part), style) in enumerate(zip(parts, _line_styles(view))): yield i, part, style
 
@@ -253,7 +253,7 @@ def _grid_norm(view):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #024
 def _negative_cells(view, texts):
-    "Return the indices of the cells to mark with a minus sign: clearly negative ones in a signed grid without numbers"
+    "Return the indices of the cells to mark with a minus sign: clearly negative cells of a signed grid without numbers"
     return np.nonzero(is_negative(view.values, view.limits[1]) & (view.is_signed and not texts))
 
 # %% ../../nbs/11_figures/03_charts.ipynb #024b
@@ -284,7 +284,7 @@ def _draw_cells(ax, view, texts, norm, cmap, cell_height, s=1.):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #024w
 def _chosen_sample(ax):
-    "Draw the legend sample for the frame around a cell"
+    "Draw the legend sample for the frame that marks the cell chosen by validation"
     for inset, colour in ((1, ink), (2.2, 'white')):
         ax.add_patch(Rectangle((2 + inset, inset - .5), 10 - 2*inset, 10 - 2*inset, fill=False, edgecolor=colour,
                                linewidth=1.1))
@@ -438,8 +438,8 @@ def _column(size, head, means, deviations, stars, best):
     """Lay out a table column in a font of `size` points
 
     Return a dict with the `lines` of the heading, the `means`, the text after each mean (`tails`) and the `best`
-    cells. It also contains three widths: `left` (the means), `numbers` (the means with their tails) and `width` (the
-    whole column)."""
+    cells. The dict also contains three widths: `left` (the means), `numbers` (the means with their tails) and `width`
+    (the whole column)."""
     tails = [' '.join(filter(None, ['± ' + d if d else None, s])) for d, s in zip(deviations, stars)]
     left = max(text_width(m or '–', size, weight_of(b)) for m, b in zip(means, best))
     right = max((text_width(t, size) + 3 for t in tails if t), default=0)
@@ -565,7 +565,7 @@ def _knee_mark(ax, x, y, size=9.):
             markeredgewidth=1.1, linestyle='none', zorder=5)
 
 def _dominated_outline(view, x_range, y_range):
-    "Return the corners of the area that the front dominates, within the axes"
+    "Return the corners of the area within the axes that the Pareto front dominates"
     worst = [ends[0] if way < 0 else ends[1] for way, ends in zip(view.worse, (x_range, y_range))]
     first, last = view.stairs[0], view.stairs[-1]
     beyond = ([worst[0], first[1]], [last[0], worst[1]]) if view.worse[0] < 0 else ([first[0], worst[1]],
@@ -624,7 +624,7 @@ def _front_entries(view):
 
 # %% ../../nbs/11_figures/03_charts.ipynb #pf004b
 def _draw_front(ax, view, x_range, y_range):
-    "Draw the dominated area, the staircase, the intervals and the points"
+    "Draw a Pareto front as a staircase, with the dominated area, the points and their intervals"
     if len(view.stairs):
         ax.fill(*_dominated_outline(view, x_range, y_range).T, color=blue, alpha=.07, linewidth=0, zorder=1)
         ax.plot(*view.stairs.T, color=blue, linewidth=.9, zorder=2)

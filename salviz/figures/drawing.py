@@ -107,7 +107,7 @@ def figure_style(
     scale=1.,         # factor for all default sizes
     settings=None,    # settings of matplotlib that replace these, see `user_settings`
 ):
-    "Use the style of the figures in a `with` block, and restore matplotlib's settings at the end"
+    "Within a `with` block, use the library's style for figures; restore matplotlib's settings at the end"
     families = list(dict.fromkeys([*families, _font]))
     token = _in_force.set(families)
     try:
@@ -245,7 +245,7 @@ _named_fonts = dict(sans=_font, serif='STIXGeneral')
 
 @lru_cache
 def _file_of(family, installed):
-    "Return the path of the regular font of `family`, which includes the face index from matplotlib 3.11 on"
+    "Return the path of the regular font of `family`; from matplotlib 3.11 on, it includes the face index"
     def heavy(font):
         return abs(weight_dict.get(font.weight, font.weight if isinstance(font.weight, int) else 400) - 400)
     best = min((font for font in fontManager.ttflist if font.name == family),
@@ -489,7 +489,7 @@ def nice_below(limit):
 raised = str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹')
 
 def power_of_ten(limit):
-    "Return the exponent to factor out of numbers up to `limit`, and its text for a label"
+    "For numbers up to `limit`, return the exponent of the power of ten to factor out, and a label text for this factor"
     exponent = int(np.floor(np.log10(limit)))
     if -1 <= exponent <= 2: return 0, ''
     return exponent, f' (×10{str(exponent).translate(raised)})'
@@ -675,7 +675,7 @@ class Sheet:
             self.text(self.margin, self.body + 3 + 8*i, text, size=6, color=grey, va='top')
 
     def moved(self, x, y):
-        "Return the same sheet with its origin at (`x`, `y`)"
+        "Return a copy of the sheet with its origin moved to (`x`, `y`)"
         other = copy(self)
         other.left, other.top = self.left + x, self.top + y
         return other
@@ -943,7 +943,7 @@ def legend_height(entries, space): return _legend_places(entries, space)[1]
 def _legend_lines(text, space): return wrapped(text, space - 18 - Sheet.margin, 6.5)
 
 def legend(sheet, x, y, space, entries):
-    "Draw a legend; each entry is a function that draws a sample on a 14 x 9 point canvas, and a text"
+    "Draw a legend; each entry is a pair: a function that draws a sample on a 14 x 9 point canvas, and a text"
     for (sample, text), (top, left) in zip(entries, _legend_places(entries, space)[0]):
         sample(sheet.canvas(x + left, y + top, 14, 9))
         for i, line in enumerate(_legend_lines(text, space)):
@@ -1227,7 +1227,7 @@ class Kind(namedtuple('Kind', 'name about needs make takes cites lists further a
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #059kc
 def of_view(table, view_class):
-    "Return the value in `table` {view class: value} for `view_class` or its closest base class, or None"
+    "Return the value in `table` {view class: value} for `view_class` or its closest base class (None if there is none)"
     return next((table[c] for c in view_class.__mro__ if c in table), None)
 
 def draws_in_axes(

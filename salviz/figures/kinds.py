@@ -71,7 +71,7 @@ def _width_of(
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #013
 def kind_named(name) -> Kind:
-    "Return the kind called `name`; if it does not exist, raise an error that lists all kinds"
+    "Return the kind of figure called `name`; if there is none, raise an error that lists all kinds"
     kinds = figure_kinds()
     if name not in kinds: raise ValueError(f'figure: unknown kind {name!r}; available: {", ".join(kinds)}')
     return kinds[name]
@@ -179,7 +179,7 @@ def _origin_lines(s):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #024b
 def _about_snapshots(seen, runs) -> list: # of lines
-    "Describe the steps, probes, texts and explanations of the selected snapshots, with their runs if there are several"
+    "Describe the steps, probes, texts and explanations of the selected snapshots; name the runs if there are several"
     groups, names = {}, folder_names(runs)
     # snapshots without a run that differ in how they were made
     alone = len({tuple(_origin_lines(one.snapshot)) for one in seen if one.run is None}) > 1
@@ -206,7 +206,7 @@ Content = namedtuple('Content', 'views seen runs kind distinctions about', defau
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #025b
 def _places(content) -> list: # of lines
-    "Return one line per panel that identifies it, including its layer and head if the view has them"
+    "For each panel, return an identifying line, including the layer and head where they apply"
     def place_of(view):
         place = {k: getattr(view, k, None) for k in ('layer', 'head')}
         return ', '.join(f'{k} {x}' for k, x in place.items() if x is not None)
@@ -281,7 +281,7 @@ def _options_from_runs(kind, panel, options) -> dict: # more options
 def _distinctions(shown, options) -> list: # of words
     """Return what distinguishes each view from the others: its run or methods, step, probe, layer and head
 
-    The values come from the first snapshot of the view and from its options."""
+    The values come from the first snapshot of each view and from the view's options."""
     names = run_names(_runs_of(shown))
     def parts(one):
         if not one: return ['']*3
@@ -409,7 +409,7 @@ def _content_of_runs(name, kind, source, step, probe, options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #029sb
 def _over_steps(kind, run, probe, steps, options):
-    "Return a view of `probe` over the `steps` of `run`, with the probe in its caption, and the snapshots shown"
+    "Return a view of one probe over the `steps` of `run`, captioned with that probe, and the snapshots shown"
     view = kind.make(run, probe=probe, steps=steps, **options)
     shown = [Seen(run.snapshot(s, probe), run) for s in view.steps]
     if 'probe' not in view.caption.lower():
@@ -539,7 +539,7 @@ def _pointed_at(content, look, **options):
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031b
 def _views_to_draw(source, kind, step, probe, options): # (`Content`, the source with folders opened)
-    "Return the `Content` to draw from `source`, which may be a study, and the opened source"
+    "Return the `Content` to draw and the opened source; `source` may be a study"
     source, chosen = _opened(source), None if kind is None else kind_named(kind)
     if _is_study(source):
         if chosen and chosen.is_of_table and getattr(source, 'about', ''): options = dict(about=source.about) | options

@@ -203,7 +203,8 @@ def _map_panels(view, width):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #020
 def _tiled(maps):
-    "Tile `maps` [layers, heads, cells, cells] into an image with NaN gaps; return it and the map pitch in cells"
+    """Tile `maps` [layers, heads, cells, cells] into an image with NaN gaps; return the image and the map spacing in
+    cells"""
     step = maps.shape[-1] + max(1, maps.shape[-1]//10)
     tiles = np.full((*maps.shape[:2], step, step), np.nan)
     tiles[..., :maps.shape[-2], :maps.shape[-1]] = maps
@@ -257,7 +258,7 @@ def _head_grid(view, width):
 
 # %% ../../nbs/11_figures/02_maps.ipynb #023
 def _sentence_boxes(labels, continues, space, size):
-    """Lay out the boxes of a sentence so that the pieces of a word touch
+    """Lay out one box per token of a sentence so that the boxes of a word touch
 
     Return the texts, the widths, and the (line, left edge) of each box."""
     texts = [fitted(text, space - 5, size) for text in labels] # a long word can fill a line
@@ -363,7 +364,7 @@ def _pair_columns(view, at, space, size):
 @figure_kind('masked_pairs', masked_pairs, 'several sentences and their masked copies', 'is_masked, masked_input',
              'snapshots', least=2.6, example=dict(probe=[0, 1]))
 def _masked_pairs(view, width):
-    "Draw the pairs one below the other, with a colour bar and a legend"
+    "Draw sentences with their replacement words, one sentence below the other, with a colour bar and a legend"
     size, left, space = 8 if len(view.labels) <= 120 else 7, 8, width*72 - 16
     positions = [np.flatnonzero(view.sentence == k) for k in range(len(view.names))]
     parts = [(at, *_pair_columns(view, at, space, size)) for at in positions]

@@ -138,7 +138,7 @@ def _grid(view, axes):
 # %% ../../nbs/11_figures/11_own_axes.ipynb #457d6ed3
 @draws_in_axes(TradeOff, follows=('limits',))
 def _trade_off(view, axes):
-    "Draw the points of `view`, the front and the names of the points"
+    "Draw the points of `view` with their names, and the Pareto front"
     ax, s, x_range, y_range = axes[0], _scale(), *(charts._front_range(view, axis) for axis in 'xy')
     charts._draw_front(ax, view, x_range, y_range)
     ax.set(xlim=x_range, ylim=y_range)
@@ -281,7 +281,7 @@ class Drawn:
     def __repr__(self): return f'{len(self.axes)} Axes: {self.caption}' if self.axes else self.caption
 
     def _display_(self):
-        "Return the figure that contains the Axes as output for marimo, which shows only the last value of a cell"
+        "Return the output for marimo: the figure that contains the Axes, or the caption if there are no Axes"
         return self.axes[0].figure.canvas.figure if self.axes else self.caption
 
 def _names_of_panels(view) -> tuple:

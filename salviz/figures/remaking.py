@@ -81,7 +81,7 @@ def _table_of(x):
 
 # %% ../../nbs/11_figures/08_remaking.ipynb #rm-7b
 class _Finder:
-    "A finder for a figure's runs and studies, relative to the file's `folder` or below `folders`, with a cache of runs"
+    "A finder that searches for a figure's runs (cached) and studies relative to `folder` and below `folders`"
     def __init__(self, folder, folders): self.folder, self.folders, self.runs = folder, folders, {}
 
     def run(self, facts):

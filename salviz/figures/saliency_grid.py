@@ -100,7 +100,7 @@ def _histogram(sheet, view, i, k, x, y, width):
 
 # %% ../../nbs/11_figures/09_saliency_grid.ipynb #030cd90a
 def _panels(view, width):
-    "Draw rows of panels: the input and its maps"
+    "Draw rows of panels that show inputs and their saliency maps"
     rows, (upper, methods), full, gap = _rows_of(view), _heads_of(view), width*72, 4.
     count = len(methods)
     names = [fitted(name, .16*full, 6) for _, name, _, _ in rows]
@@ -189,5 +189,5 @@ def _lines(view, width):
              'saliency of images, series or texts', 'snapshots', cites=('SaliencyGuided',), asks='names',
              lists=('trainings', 'methods', 'items'))
 def _saliency_grid(view, width):
-    "Draw a grid of maps, or lines of coloured words"
+    "Draw a grid of saliency maps or, for texts, lines of coloured words"
     return (_lines if view.modality == 'text' else _panels)(view, width)

@@ -61,7 +61,7 @@ def _strip(sheet, x, y, width, height, values, name, colour, low, high):
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #008
 def _aligned_strips(view, rows, flagged, width):
-    """Return a body with strips of bars above the sentence
+    """Return a figure body with strips of bars above the sentence
 
     `rows` is a list like the result of `_strips`. The columns of `flagged` tokens are shaded."""
     left, gap, n = 52, 7, len(view.labels)
@@ -159,7 +159,7 @@ def _shown_classes(view, most=8):
     return sorted(ranked[:most])
 
 def _class_notes(view, shown):
-    "Return a tuple with a note that only some of the classes are shown, or () if none or all are"
+    "Return a tuple with a note that only some classes are shown, or () if all classes or no classes are shown"
     if len(shown) in (0, len(view.classes)): return ()
     return f'{len(shown)} of {len(view.classes)} classes are shown.',
 
@@ -347,7 +347,7 @@ def _fraction_table(ax, fractions, guided, layers, pitch):
 @figure_kind('pattern_shares', pattern_shares, "fraction of each head's attention on a pattern",
              'attention, pattern_target, guided', least=2.2)
 def _pattern_tables(view, width):
-    "Draw a table for each pattern"
+    "For each pattern, draw a table [layers, heads] of the fraction of attention on the pattern"
     k, depth, heads = view.fractions.shape
     left, gap, bar = 26, 16, 46
     across = min(k, max(1, int((width*72 - left - bar)//(heads*9 + gap))))
@@ -742,7 +742,7 @@ def _scored_sentence(view, width):
 @figure_kind('multi_label_sentence', multi_label_sentence, 'a sentence and the probability of each class (multi-label)',
              'probabilities of a multi-label task', least=2.6)
 def _multi_label_sentence(view, width):
-    "Draw words coloured by saliency, and below them the bars of the classes"
+    "Draw words coloured by saliency, and below them a bar for the probability of each class"
     size, coloured = _size(view), view.saliency is not None
     left, space, box, line = 10, width*72 - 18, size + 5, size + 19
     if coloured: numbers = _written(view.saliency, view.limit)
@@ -984,7 +984,8 @@ def _left_to_the_caption(drawn, views):
 def _laid_out(shown, views, width, columns, heading, most_height):
     """Lay out the panels in `shown` within `width` inches and, if possible, `most_height` points
 
-    Return their sheets and bodies, the number of panels per row, and the notes for the caption and for the author."""
+    Return the sheets and bodies of the panels, the number of panels per row, and the notes for the caption and for
+    the author."""
     across = _side_by_side(shown, columns, width)
     if across == 1: drawn = _fitting(shown, width, most_height)
     else: drawn = [(view, bodies[type(view)](view, width/across)) for view in shown]
@@ -1127,7 +1128,8 @@ def _in_all(part, lists): return all(part in parts for parts in lists)
 def _caption_of(views, titles=None, heading='full') -> str:
     """Return the caption of `views`, with custom `titles` and, if there are several views, panel labels
 
-    It also contains the parts that the option `heading` omits; parts that all views share appear once, at the end."""
+    The caption also contains the parts of titles and subtitles that the option `heading` omits. Parts that all views
+    share appear once, at the end."""
     def left_out(view):
         "Return the clauses and numbers that the heading omits and the caption does not contain"
         parts = (part for part, _ in _heading_parts(view, heading))

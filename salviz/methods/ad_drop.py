@@ -95,10 +95,10 @@ def keep_one(
 class ADDropVariant(Variant):
     """Further options of AD-DROP; the preset 'paper' uses the defaults, and 'released' follows the authors' code
 
-    The released code also does some things that no option reproduces. It pools the scores of tagging and translation
-    over the batch, including padded target positions. With AA on STS-B, it drops the positions with the lowest
-    attention. It lets rows that lose every key attend to padding. After IGA, it leaves the model in eval mode. It
-    computes the size of the region in float32."""
+    The released code also does some things that no option reproduces. The code pools the scores of tagging and
+    translation over the batch, including padded target positions. With AA on STS-B, the code drops the positions with
+    the lowest attention. The code lets rows that lose every key attend to padding, and computes the size of the region
+    in float32. After IGA, the code leaves the model in eval mode."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(after_dropout=True, pseudo_label='each_step',
                                                           random_form='positions'))
     limits:ClassVar[dict] = dict(nodes=optional(is_count, 'None (each step)'))
@@ -126,7 +126,8 @@ class ADDropVariant(Variant):
 
     @classmethod
     def preset(cls, name:str, arguments:dict) -> dict:
-        "Return those options of the preset called `name` that apply to the attribution and the target"
+        """Return those options of the preset called `name` that have an effect with the attribution and target in
+        `arguments`"""
         attribution, target = arguments.get('attribution', 'gradient'), arguments.get('target', 'pseudo')
         return {k: x for k, x in cls.presets[name].items()
                 if attribution in _read_by[k][0] and not (k == 'pseudo_label' and target == 'gold')}
@@ -454,7 +455,7 @@ def prior_method(
     layers=0,      # see `ADDrop`
     form='equal',  # 'equal': every strategy drops as many positions per row (if `p` > `rate`, on average); 'released'
 ) -> Method:
-    "Return the method for one run of the experiment that compares dropping strategies (section 2.2)"
+    "Return the method for one run of the AD-DROP paper's experiment on dropping strategies (section 2.2)"
     for name, x, allowed in (('strategy', strategy, prior_strategies), ('form', form, _prior_forms)):
         if x not in allowed: raise ValueError(f'{name} must be one of {", ".join(map(repr, allowed))}, got {x!r}')
     released = form == 'released'

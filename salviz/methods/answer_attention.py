@@ -34,7 +34,7 @@ def answer_attention_loss(
 ) -> torch.Tensor: # [batch]
     """Return the distance between the `rationale` and the answer's attention to image tokens
 
-    The loss is from Esmaeilkhani and Latecki (2025). It is 0 for an example without a rationale."""
+    The loss is from Esmaeilkhani and Latecki (2025). For an example without a rationale, the loss is 0."""
     values = answer_attention(maps, is_image, is_answer, rows)
     counts = is_image[:, None].expand_as(values)
     losses = rationale_loss(values, rationale, counts, loss, 'share')

@@ -156,7 +156,7 @@ def _of_patterns(
 def _counting(batch, target) -> tuple: # (bool [batch, tokens], bool [batch, tokens])
     """Return masks of the real tokens and of the queries that enter the loss
 
-    These queries are all real tokens of a text, or the patches of an image that have a target."""
+    The queries in the loss are all real tokens of a text, or the patches of an image that have a target."""
     if 'attention_mask' in batch: return (batch['attention_mask'].bool(),) * 2
     queries = (target > 0).any(-1)
     return torch.ones_like(queries), queries
@@ -453,9 +453,9 @@ class AttentionGuidanceVariant(Variant):
     """Further options of attention guidance; 'paper' uses the defaults, and 'released' follows the authors' code
 
     With 'paper', the loss is reduced as in the authors' code, because the published weights only make sense with
-    this reduction. The authors' code still differs from 'released' in four ways. Its patterns have rows and columns
-    for padding. It treats each delimiter as a separate pattern, which you can write as 'delim:TOKEN' in `patterns`.
-    If a sentence lacks the token of a pattern, the target of this pattern is all zeros. The code pools the
+    this reduction. The authors' code still differs from 'released' in four ways. The authors' patterns have rows and
+    columns for padding. Each delimiter is a separate pattern, which you can write as 'delim:TOKEN' in `patterns`. If
+    a sentence lacks the token of a pattern, the target of this pattern is all zeros. The authors' code pools the
     pre-training loss over the batch."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(
         boundary='zero', multiple='indicator', schedule='constant-then-linear', after_dropout=True))

@@ -52,7 +52,7 @@ class Progress:
 # %% ../../nbs/05_methods/00_base.ipynb #009
 @dataclass
 class Plan:
-    "Instructions for one step, in addition to plain fine-tuning"
+    "What a method does in one training step, in addition to plain fine-tuning"
     layers:tuple = ()                           # layers whose attention the main pass must capture
     # {layer: int64 [batch, rows]}: query rows that suffice, so that the main pass can use the fused kernel
     rows:dict = field(default_factory=dict)
@@ -190,7 +190,7 @@ def _renamed(cls) -> dict: # {name in salviz 0.1: name since 0.2}
     return {old: new for old, new in names.items() if new in options and old not in options}
 
 def _variant_class(parameters):
-    "Return the `Variant` subclass in the annotation of the parameter `variant`, or None"
+    "Return the `Variant` subclass in the annotation of the parameter `variant`, or None if there is none"
     annotation = getattr(parameters.get('variant'), 'annotation', None)
     parts = get_args(getattr(annotation, 'hint', annotation)) # `hint`: of a readable signature
     return next((part for part in parts if isinstance(part, type) and issubclass(part, Variant)), None)
@@ -208,7 +208,7 @@ def _split(cls, kind, values:dict) -> tuple: # (arguments, options of the varian
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-05c
 def _with_variant(cls, kind, arguments:dict, options:dict) -> dict:
-    "Return the `arguments` with a variant that has these `options`, or unchanged if there are no options"
+    "Set the `options` of the variant in `arguments`; return `arguments` unchanged if there are no options"
     if not options: return arguments
     variant = kind.of(arguments.get('variant', 'paper'), arguments, cls.__name__)
     return {**arguments, 'variant': replace(variant, **options)}
@@ -503,7 +503,7 @@ def plan_of(method, model, batch, progress, where='the batch') -> Plan:
     return plan
 
 def terms_of(method, outputs, maps, plan, batch, progress, where='the batch') -> dict:
-    "Check and return the terms of `method`"
+    "Check and return the loss terms of `method`"
     terms = method.terms(outputs, maps, plan, Batch(batch, method, where), progress)
     _require_kind(method, terms, dict, 'terms must return a dict {name: Term(loss, weight)}')
     for name, term in terms.items():
@@ -628,7 +628,7 @@ class Together(_Joined):
         return _MergedPlan([method.name for method in self.methods], plans)
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:Progress) -> dict:
-        "Return the terms of all methods, each computed with the plan of its method"
+        "Return the loss terms of all methods, each computed with the plan of its own method"
         joint = {}
         for method, part in zip(self.methods, plan.parts):
             new = terms_of(method, outputs, maps, part, batch, progress)

@@ -61,7 +61,7 @@ class ConstrainedRationales(RationaleGuided):
         trainer.add_callback(_DualAscent(self, trainer))
 
     def ascend(self, excess:float) -> None:
-        "Update the multiplier in proportion to `excess`, the mean `rationale_excess` of a step; it never falls below 0"
+        "Update the multiplier in proportion to `excess`, the mean `rationale_excess` of a step, but never below 0"
         self.multiplier = max(0., self.multiplier + self.rate * excess / self.marked_fraction)
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:

@@ -188,7 +188,7 @@ class _Explaining(_Observing):
         explains:bool=True, # compute explanations as well
         of:Literal['teacher', 'student']='teacher', # use the layers of the teacher or of the student
     ) -> tuple: # (logits, explanation or None)
-        "Return the logits of `teacher` for `batch` and, if `explains` is True, its explanation"
+        "Return the logits of `teacher` for `batch` and, if `explains` is True, an explanation of the teacher's answers"
         task, kind = tasks[task_of(teacher)], next(teacher.parameters()).dtype
         batch = {k: v.to(kind) if k in ('pixel_values', 'values') else v for k, v in batch.items()}
         layers = self.observed(teacher, of) if explains else ()
@@ -253,7 +253,7 @@ class _Distilling(_Caching):
         return plan
 
     def terms(self, outputs:dict, maps:'Maps', plan:Plan, batch:dict, progress:'Progress') -> dict:
-        "Return the terms `distillation`, `explanation` (if compared) and, except for regression, `teacher_agreement`"
+        "Return the loss terms `distillation`, `explanation` (if compared) and `teacher_agreement` (not in regression)"
         model, logits, explanation = plan.targets['distillation']
         task, student = tasks[task_of(model)], outputs['main'].logits
         answer = _answer(task, logits, batch)

@@ -146,7 +146,7 @@ def as_many_of_the_rest(
 def _contrastive_loss(
     scores:torch.Tensor, # [1 + K, batch]: class logits for the rationale alone, then for K samples of other tokens
 ) -> torch.Tensor: # [batch]
-    "Return the cross-entropy of distinguishing the rationale from the samples (Resck et al. 2024)"
+    "Return the cross-entropy of distinguishing the rationale from samples of other tokens (Resck et al. 2024)"
     return scores.logsumexp(0) - scores[0]
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-041
@@ -241,7 +241,7 @@ def image_attention(
 def _row_of(model, batch, rows) -> torch.Tensor|None: # int64 [batch]; None: several rows
     """Return the query row to compare with the rationale, or None if there are several
 
-    For an answer about an image, it is the row that predicts the last token of the answer."""
+    For an answer about an image, the query row is the one that predicts the last token of the answer."""
     if 'is_image' not in batch: return explaining_row(model, batch, rows)
     return None if rows == 'mean' else predicting_weights(batch['is_answer']).argmax(1)
 
@@ -454,7 +454,7 @@ class _Checking(_Comparing):
                     '3 times as long')
 
     def _check_answers(self, model):
-        "Raise an error unless the options apply to answers about images"
+        "Raise an error if any of the options does not apply to answers about images"
         is_possible = self.explanation == 'attention' and self.variant.rows in ('pooled', 'mean')
         self.require(is_possible and not self.variant.per_head,
                      "answers about images do not support these options; use explanation='attention' and rows='pooled' "
@@ -492,9 +492,9 @@ class RationaleGuidedVariant(Variant):
     """Further options of rationale-guided training; the preset 'paper' uses the defaults
 
     'released' follows the code of ER-Test (Joshi et al. 2022) in two respects: the threshold of 'huber' and a
-    softmax over attention. Three properties of this code are not available as options. It divides KL by the number
-    of tokens. It gives marked tokens a larger weight in BCE. It pools all losses except 'order' over the tokens of a
-    batch."""
+    softmax over attention. Three properties of the ER-Test code are not available as options. The ER-Test code
+    divides KL by the number of tokens and gives marked tokens a larger weight in BCE. The ER-Test code also pools all
+    losses except 'order' over the tokens of a batch."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(delta=1., normalise='softmax'))
     limits:ClassVar[dict] = dict(delta=is_positive, margin=is_positive, negatives=is_count)
 

@@ -45,7 +45,7 @@ def right_reasons_loss(
 
 # %% ../../nbs/05_methods/08_right_reasons.ipynb #rr-012
 class _OnRationales(Method):
-    "Base class of the two methods in this module, which require rationales"
+    "Base class of `RightForRightReasons` and `EnergyLoss`, which require rationales"
     supported_tasks = ('classification',)
     unsupported_tasks = {**RationaleGuided.unsupported_tasks, **dict.fromkeys(
         ('regression', 'question_answering'), 'It explains the classes of a text; use RationaleGuided')}

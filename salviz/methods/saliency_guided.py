@@ -181,7 +181,8 @@ def default_saliency(
 ) -> str: # a method of `input_saliency`
     """Return 'gradient', as in the paper, or 'gradient_norm' for text models with LayerNorm or RMSNorm modules
 
-    A text model for which 'gradient' raises a `ValueError`, because the sum vanishes, also gets 'gradient_norm'."""
+    'gradient_norm' is also returned for a text model if 'gradient' raises a `ValueError`, because the gradient sums
+    to 0 over the embedding dimension."""
     if what_is_read(batch) != 'input_ids': return 'gradient'
     if any(re.search('LayerNorm|RMSNorm', type(m).__name__) for m in model.modules()): return 'gradient_norm'
     try: input_saliency(model, batch, 'gradient')
@@ -213,7 +214,7 @@ def consistency_loss_per_class(
 def _maskable_words(batch:dict) -> torch.Tensor: # int64 [batch, tokens], -1 where nothing may be masked
     """Return the `word_ids` in `batch`, with -1 for the words of answers (second segments)
 
-    Only causal language models need this."""
+    Answers need to be excluded only for causal language models."""
     return batch['word_ids'].masked_fill(batch['segments'] == 1, -1)
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #sgv-1
@@ -222,9 +223,9 @@ class SaliencyGuidedVariant(Variant):
     """Further options of saliency guided training; the preset 'paper' uses the defaults
 
     'released' follows the digits branch of the authors' training loop. 'released_colour' follows the branch for colour
-    images, which has the same options as 'paper'. The loop does not support texts or series. Two details of the loop
-    are not available as options: without noise, the digits branch fills with the value of the batch's first pixel, and
-    the colour branch masks at least one pixel."""
+    images, which has the same options as 'paper'. The authors' loop does not support texts or series. Two details of
+    this loop are not available as options: without noise, the digits branch fills masked positions with the value of
+    the batch's first pixel, and the colour branch masks at least one pixel."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(fill_range='sample', score='log_probability'),
                                   released_colour={})
     limits:ClassVar[dict] = dict(steps=is_count)
@@ -358,7 +359,9 @@ class _Explaining(_Masking):
         return labels
 
     def plan(self, model:torch.nn.Module, batch:dict, progress:'Progress') -> Plan:
-        "Return a plan with a pass over a masked copy of `batch`, which is made after the main pass if `passes='reuse'`"
+        """Return a plan with a second pass over a masked copy of `batch`
+
+        With `passes='reuse'`, the copy is made after the main pass."""
         target, method, plan = self.question(model, batch), self.saliency_for(model, batch), Plan()
         score = score_by(model, self.variant.score)
         if tasks[task_of(model)].several: plan.targets['divergence'] = consistency_loss_per_class

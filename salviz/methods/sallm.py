@@ -271,7 +271,8 @@ def query_rows(
 ) -> torch.Tensor: # int64 [batch]
     """For each example, return the query row whose attention is compared with the explanation
 
-    Its output predicts the class or score of the text, the tag of a random word, or the first token of the answer."""
+    The model's output at the selected row predicts the class or score of the text, the tag of a random word, or the
+    first token of the answer."""
     task = tasks[task_of(model)]
     if not task.per_token: return pooled_rows(model, batch)
     has_label = batch['labels'] != -100
@@ -309,7 +310,7 @@ def _token_answer_saliency(teacher, batch, saliency, target, steps) -> torch.Ten
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #038
 class Explanations:
-    "The saliency of many examples, which can be looked up by example id"
+    "Saliency of many examples, indexed by example id"
     def __init__(self,
         example_id, # int64 [examples]
         length,     # int64 [examples]: number of real tokens
@@ -452,7 +453,7 @@ class _Unfinished:
     def _file(self, start): return self.run.path/'arrays'/f'{self.name}.part-{start:08d}.safetensors'
 
     def _part(self, start):
-        "Return the part that begins at index `start`, or None if it is missing, damaged or from other weights"
+        "Return the part that begins at index `start`; None if it is missing, damaged or computed with other weights"
         if not self._file(start).exists(): return None
         try:
             part = _load_explanations(self.run, self._file(start).stem)
@@ -493,7 +494,7 @@ class _Unfinished:
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050ac
 def _question_of(part:dict): # None if it was not stored, as in earlier versions
-    "Return the settings that are stored in a part of the explanations"
+    "Return the settings with which a part of the explanations was computed, or None if they were not stored"
     if 'question' in part: return json.loads(part['question'].tobytes())
     return None
 
@@ -549,7 +550,7 @@ class _Unlabelled(Method):
     def _prepare_unlabelled(self, trainer):
         """Encode the unlabelled texts in the same way as the training texts of `trainer`
 
-        Their example ids follow all existing ids."""
+        The example ids of the unlabelled texts follow all existing ids."""
         taken = [*trainer.encoded.values(), trainer.probe_set]
         first_id = 1 + max(max(part['example_id']) for part in taken)
         paired = 'text_pair' in trainer.data['train'].column_names
@@ -606,7 +607,7 @@ class _Agreeing(_Targeting):
         return maps.rows(layer, rows), maps.seen_rows(layer, rows), torch.zeros_like(rows)
 
     def _agreement(self, maps, layers, target) -> torch.Tensor: # [batch]
-        "Return the loss between attention and target, averaged over `layers`"
+        "Return the loss that measures how attention differs from its target, averaged over `layers`"
         options, (wanted, counts, rows, real), losses = self.variant, target, []
         how = options.heads, options.per_head, options.loss, options.after_dropout, options.padded_to
         for layer in layers:
@@ -639,7 +640,7 @@ class _Agreeing(_Targeting):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #062
 class _Questioning(_Agreeing):
-    "Base class of `SalLM` that records the settings of its explanations and checks explanations of another run"
+    "Base class of `SalLM` that records how explanations are computed and validates those reused from another run"
     def _question(self, tokenizer) -> dict:
         "Return the settings that determine the explanations, as recorded in the state of the run"
         name = f'{self.saliency.__module__}.{self.saliency.__qualname__}' if callable(self.saliency) else self.saliency
@@ -710,7 +711,9 @@ class _Teaching(_Questioning):
         except (OSError, ValueError) as e: return None, str(e)
 
     def _train_teacher(self, trainer) -> tuple: # (model, tokenizer)
-        "Train a copy of the trainer's model as the teacher, or resume or load the teacher that the run contains"
+        """Train a copy of the trainer's model as the teacher
+
+        If the run already contains a teacher, load it or resume its training."""
         from salviz.models.loading import weights_checksum
         path = trainer.home/'teacher'
         again = f'delete the folder {path} to train the teacher again with resume=True'
@@ -753,9 +756,9 @@ class _Teaching(_Questioning):
         trainer.run.set_state(teacher_weights=now)
 
     def _require_same_teacher(self, teacher, begun):
-        """Raise an error unless `teacher` has the weights that computed the first explanations
+        """Raise an error unless `teacher` has the weights with which the first explanations were computed
 
-        `begun` is the checksum of these weights, or None if there are no explanations yet."""
+        `begun` is the checksum of the weights used for the first explanations, or None if there are none yet."""
         self.require(begun in (None, _checksum(teacher)),
                      'the teacher does not have the weights that computed the first explanations of this run; pass '
                      'the same teacher as before, or start a new run')
@@ -850,8 +853,8 @@ class _Refreshing(_Explaining):
     def epoch_begin(self, trainer:'MethodTrainer', epoch:int) -> None:
         """Use the explanations for this `epoch`, and compute them with the current model if necessary
 
-        The method does nothing if `refresh` does not require new explanations in this epoch. It loads explanations
-        that the run already contains."""
+        The method does nothing if `refresh` does not require new explanations in this epoch. Explanations that the run
+        already contains are loaded instead of computed."""
         from salviz.models.loading import full_precision
         explained = self._explaining_epoch(epoch)
         if explained == self.explained_epoch: return
@@ -922,7 +925,7 @@ class _CheckingTeacher(_Preparing):
     def _check_teacher(self, model, tokenizer):
         """Return the teacher as a model; raise an error unless it has the task, vocabulary and classes of `model`
 
-        With start='teacher', it must also have the architecture of `model`."""
+        With start='teacher', the teacher must also have the architecture of `model`."""
         teacher, its_tokenizer = self._load_teacher()
         if its_tokenizer is not None: same = its_tokenizer.get_vocab() == tokenizer.get_vocab()
         else: same = teacher.get_input_embeddings().num_embeddings == model.get_input_embeddings().num_embeddings
@@ -1015,8 +1018,8 @@ def _are_texts(x) -> bool:
 class SalLMVariant(Variant):
     """Further options of SalLM; the preset 'paper' uses the defaults, and 'released' follows the authors' code
 
-    Two properties of the released code are not available as options. It marks 6 of the 60 positions, which may
-    include special tokens and padding. It does not pass an attention mask to the model."""
+    Two properties of the released code are not available as options. The released code marks 6 of the 60 positions,
+    which may include special tokens and padding. The released code passes no attention mask to the model."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(loss='released', target='all_released', after_dropout=True))
     limits:ClassVar[dict] = dict(
         heads=Limit(_is_heads, 'None (all) or a list of distinct head indices, counted from 0'),

@@ -40,7 +40,7 @@ def _check_how(sign, top_fraction):
     check_fraction('top_fraction', top_fraction, whole=True)
 
 def _top_count(n:int, top_fraction:float) -> int:
-    "Return the number of tokens in the top fraction of `n` tokens, which is at least 1"
+    "Return the number of tokens (at least 1) in the top fraction of `n` tokens"
     return max(1, int(np.ceil(n*top_fraction - 1e-6)))
 
 # %% ../../nbs/08_metrics/02_agreement.ipynb #010
@@ -258,7 +258,7 @@ def compare_snapshots(
     # layer, head, spearman, kl (of `a` from `b`), top_overlap[, kendall]; a single row for arrays with one number per
     # token, which are compared over ordinary tokens
 ) -> pd.DataFrame:
-    "Return the similarity of the same array in the snapshots `a` and `b`"
+    "Return the similarity between the arrays called `what` in the snapshots `a` and `b`"
     _check_same(a, b, what)
     check_choice('keys', keys, ('all', 'ordinary'))
     ordinary = ~np.asarray(a.is_special, bool)
@@ -304,7 +304,7 @@ def compare_runs(
     step_b:int|None=None,     # step of `run_b`, if different
     **options,                # passed to `compare_snapshots`
 ) -> pd.DataFrame: # probe, step_a, step_b and the columns of `compare_snapshots`
-    "Compare the probe examples of `run_a` with the same sentences in `run_b`"
+    "Compare the snapshots of two runs, `run_a` and `run_b`, for each probe example"
     if step_b is None: step_b = step
     a, b = run_a.snapshots(step=step), run_b.snapshots(step=step_b)
     _check_recorded(run_a, a)
@@ -337,7 +337,7 @@ def pattern_distance(
     pattern,   # [query, key], or broadcastable to `attention`; None if the sentence has no such pattern
     real=None, # bool [n]: tokens that are not padding; None: all
 ) -> dict: # {'squared', 'mean_squared', 'share'}, each float64 [...]
-    """Return two distances of each head's `attention` from a `pattern`, and the fraction of attention that lies on it
+    """For each head, return two distances of `attention` from `pattern`, and the fraction of attention on the pattern
 
     All values are NaN if `pattern` is None."""
     A = np.asarray(attention, dtype=np.float64)

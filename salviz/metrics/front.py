@@ -112,7 +112,7 @@ def _directions(measures, better):
 def _setting_problem(frame, names, setting, method) -> str:
     """Explain why the table `frame` does not determine a front for the `method`, or return '' if it does
 
-    The table contains the rows with a value of the `setting`. The list `names` contains the settings of the study."""
+    `frame` contains the rows that have a value of the `setting`. `names` lists the settings of the study."""
     if setting not in names: return f'the study has no setting {setting!r}; available: {", ".join(names) or "none"}'
     wrong = [x for x in frame[setting] if isinstance(x, (bool, str)) or not np.isfinite(x)]
     if wrong: return f'the values of {setting} must be finite numbers, got {wrong[0]!r}'
@@ -127,7 +127,7 @@ def _setting_problem(frame, names, setting, method) -> str:
 def _of_setting(frame, setting, method):
     """Return one method's rows that have a value of the `setting`, and the name of the method
 
-    Raise a `ValueError` if these rows do not determine a front."""
+    Raise a `ValueError` if the selected rows do not determine a front."""
     names = [c for c in id_columns(frame) if c not in ('method', 'seed', 'run')]
     # without a column 'run', `id_columns` takes a numeric setting for a metric
     if 'run' not in frame and setting in frame: names.append(setting)
@@ -399,7 +399,7 @@ def _between(a:float, b:float, scale='log') -> float:
 
 # %% ../../nbs/08_metrics/06_front.ipynb #fr030b
 def _stretches(front) -> list: # of (lower, upper value) of neighbours on the front, the farthest apart first
-    """Return the intervals between neighbours on the front, in decreasing order of the difference in costs
+    """Return the intervals between neighbouring values on the Pareto front, in decreasing order of distance in costs
 
     If the front consists of a single value, return the intervals on both sides of this value."""
     on = front.frame[front.frame['standing'] == 'front']
@@ -417,7 +417,7 @@ def next_value(
     front:Front,
     scale='log', # scale of the setting; or 'linear'
 ): # None: there is no new value between the existing ones
-    "Return the next value of the setting to train, chosen in the widest gap on the front"
+    "Return the next value of the setting to train with, chosen in the widest gap on the Pareto front"
     values = sorted({*front.values, *front.left_out})
     def width(pair):
         a, b = pair

@@ -96,7 +96,7 @@ def _checked(values, mask) -> tuple: # (values, mask)
     return values, mask
 
 def _grown(mask, by) -> np.ndarray:
-    "Extend a mask to all pixels within a maximum distance along each axis"
+    "Extend a mask by `by` pixels in both directions along each axis"
     for axis in (0, 1):
         padded = np.pad(mask, [(by, by) if i == axis else (0, 0) for i in (0, 1)])
         mask = np.lib.stride_tricks.sliding_window_view(padded, 2*by + 1, axis).any(-1)

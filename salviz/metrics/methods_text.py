@@ -321,7 +321,7 @@ def _by_method(pairs) -> dict: # {name of a method: configs of its runs}
     return by_method
 
 def _with_runs_named(x, seed, trials):
-    """In the config `x`, replace each path of a run that has this `seed`, such as a teacher, by a description
+    """In the config `x`, replace the paths of runs with this `seed`, such as a teacher's, by descriptions of the runs
 
     `trials` is {(folder of the study, 'runs', name of a run): trial}."""
     if isinstance(x, dict): return {k: _with_runs_named(part, seed, trials) for k, part in x.items()}
@@ -345,7 +345,7 @@ def _pipeline_of(kind):
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-21b
 def _card_metadata(name, runs, with_results):
-    "Return the YAML header of a card"
+    "Return the YAML header of a model card"
     from huggingface_hub import EvalResult, ModelCardData
     configs = [run.config for run in runs]
     kinds = _all(configs, 'model', 'class')

@@ -177,7 +177,9 @@ def token_metrics(
     predictions,  # int [examples, tokens]
     classes=None, # names of the tags, by number; BIO names are scored as entities
 ) -> dict: # {'f1', 'accuracy'}, NaN if nothing is labelled
-    "Return the accuracy over labelled tokens, and an F1: over entities for BIO tags, the mean over tags otherwise"
+    """Return the accuracy over labelled tokens, and an F1 score
+
+    F1 is computed over entities for BIO tags and is otherwise the mean over tags."""
     pairs = _labelled(labels, predictions)
     y, p = _side_by_side(pairs)
     if not len(y): return dict(f1=float('nan'), accuracy=float('nan'))
@@ -256,10 +258,10 @@ def pooled_row_of(snapshot) -> int|None:
     return row
 
 def attention_agreement(snapshot:'Snapshot') -> float:
-    """Return Spearman's correlation of attention and |saliency| over the ordinary tokens of a snapshot
+    """Return Spearman's correlation between attention and |saliency| over the ordinary tokens of a snapshot
 
-    Attention is the mean over heads of the last recorded layer: its pooled row, or the mean over the rows of
-    ordinary tokens if no row is pooled."""
+    Attention is averaged over the heads of the last recorded layer. The pooled row is used or, if no row is pooled,
+    the mean over the rows of ordinary tokens."""
     missing = [k for k in ('attention', 'saliency') if k not in snapshot.arrays]
     if missing:
         raise KeyError(f'attention_agreement: the snapshot has no {", ".join(missing)}; '

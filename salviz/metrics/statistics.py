@@ -152,7 +152,7 @@ def _runs_frame(
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #018
 def over_seeds(values) -> dict: # mean, std (of a sample), n; NaN if there are too few
-    "Return the mean, the standard deviation and the number of the finite `values`, one per seed"
+    "Return the mean, the standard deviation and the number of finite `values` (one value per seed)"
     x = np.asarray(values, dtype=np.float64).ravel()
     x = x[np.isfinite(x)]
     mean, std = math.nan, math.nan
@@ -468,7 +468,7 @@ class _Titled(_TableFields):
     "Base class of `ResultTable` that formats its numbers and titles as strings"
     @property
     def columns(self) -> list:
-        "Values or metrics along the columns; columns of two levels are pairs, grouped by their first value"
+        "Values or metrics that head the columns of the table; two-level columns are pairs, grouped by the first value"
         columns = list(dict.fromkeys(_plain_value(x) for x in self.frame[self.column]))
         if not all(isinstance(c, tuple) for c in columns): return columns
         first = list(dict.fromkeys(c[0] for c in columns))
@@ -584,7 +584,9 @@ def _grid(table) -> list:
     return [(titled(row), in_order(cells)) for row, cells in out.items()]
 
 def _row_title(table, name, x):
-    "Return the title of the value `x` in the column called `name`; for a metric, add ↑ if higher is better, or ↓"
+    """Return the title of the value `x` in the column called `name`
+
+    For a metric, add ↑ if higher values are better or ↓ if lower values are better."""
     if name != 'measure': return table.title(x)
     return table.title(x).replace('_', ' ') + dict(higher=' ↑', lower=' ↓').get(table.better.get(x), '')
 
@@ -761,7 +763,7 @@ def _few_sentence(pairs, test):
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #059sc
 def _family(table, tested, of_table=False):
-    "Describe the comparisons that are corrected together"
+    "Describe the comparisons that are corrected together for multiple testing"
     if of_table or table.column != 'measure':
         if len(tested) == 1: return 'the only comparison'
         return f'all {len(tested)} comparisons of the table'
@@ -962,7 +964,8 @@ def _in_order_of(frame, rows):
 def _with_metrics_as_rows(frame, rows, measure, better):
     """Arrange several metrics below each other if `rows` includes 'measure'
 
-    Return the frame, the metric to show and {metric: better direction} (None if metrics are not rows)."""
+    Return the frame, the metric to show and, for each metric, whether higher or lower is better (None if metrics are
+    not rows)."""
     if 'measure' not in _listed(rows): return frame, measure, None
     have, attrs, ids = _measures_in(frame), frame.attrs, id_columns(frame)
     measures = have if measure is None else _listed(measure)
@@ -976,7 +979,7 @@ def _with_metrics_as_rows(frame, rows, measure, better):
 def _measure_of_each_column(frame, columns, measure, better, titles):
     """Create a column 'score' if `measure` is a dict with one metric per value of the setting along the columns
 
-    Return the frame, the metric to show, the better directions and the titles."""
+    Return the frame, the metric to show, whether higher or lower is better for each metric, and the titles."""
     if not isinstance(measure, dict): return frame, measure, better, titles
     frame, way = _with_score(frame, columns, measure, better)
     heads = {c: f'{c} ({m.replace("_", " ")})' for c, m in measure.items()}
@@ -1000,8 +1003,9 @@ def _table_faults(cells, across, compare_to, average, p_values, change):
         yield 'p_values requires headings with one level; pass only one setting in columns='
 
 def _of_columns(cells, across, measure, better, ways_of_rows, percent):
-    """Return whether higher or lower is better in each column (or for each metric, if metrics are rows), and the
-    percentages"""
+    """Return whether higher or lower is better in each column, and the columns to print in per cent
+
+    If metrics are rows, return whether higher or lower is better for each metric instead."""
     if not across: return better, tuple(percent)
     shown = list(dict.fromkeys(c for _, c in cells))
     return ways_of_rows or dict.fromkeys(shown, better[measure]), tuple(shown)*(measure in percent)

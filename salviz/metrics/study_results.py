@@ -67,7 +67,7 @@ class _StudyFolder:
         return self
 
     def is_current(self, measure:str, record:dict, run:Run) -> bool:
-        "Return whether a recorded metric is current; always True here, because its definition is unknown"
+        "Return True: without the definition of a metric, every recorded value counts as current"
         return True
 
     def _record(self, name) -> dict:
@@ -133,7 +133,7 @@ class _DescribedStudy(_StudyFolder):
 
     @property
     def about(self) -> str:
-        "Sentences for a caption on the model, data, training and missing runs, as far as they are known"
+        "Caption sentences that describe the model, data, training and missing runs, as far as they are known"
         d, state = self.manifest['design'], self.status()['state']
         configs = [run.config for _, run in self._finished()]
         sizes = '' # sizes may differ between trials
@@ -170,7 +170,7 @@ class _DescribedStudy(_StudyFolder):
 class _MeasuredStudy(_DescribedStudy):
     "A study with its metrics as tidy tables"
     def _values(self, cell:dict) -> dict:
-        "Return {column: number} for a trial, with NaN for metrics that are not current"
+        "Return {column: number} for a trial, with NaN for missing or outdated metrics"
         records, out = self._record(Path(cell['run']).name).get('measures', {}), {}
         for name in self.manifest['measures']:
             value = math.nan
@@ -182,7 +182,7 @@ class _MeasuredStudy(_DescribedStudy):
 
     # columns method, settings, seed, run (folder within the study), metrics
     def results(self) -> pd.DataFrame:
-        "Return a table with one row per finished run; a setting that its method does not have is a missing value"
+        "Return a table with one row per finished run; settings that its method does not have are missing values"
         names = list(self.manifest['design']['settings'])
         rows = []
         for c, _ in self._finished():
@@ -311,7 +311,7 @@ class StudyResults(_MeasuredStudy):
         compare_to:str|float|None=None, # name of the baseline
         **options, # test, correction, where, better, digits, percent, titles, …: see `result_table`
     ) -> 'ResultTable':
-        "Return a table of means and standard deviations over seeds, with the best marked and comparisons to a baseline"
+        "Tabulate means and standard deviations over seeds, mark the best values and optionally compare with a baseline"
         arguments = dict(rows=rows, columns=columns, measure=measure, compare_to=compare_to, **options)
         check_arguments(result_table, {k: v for k, v in arguments.items() if v is not None})
         frame, options = self._finished_results(), dict(options)

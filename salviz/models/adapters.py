@@ -106,7 +106,7 @@ def _base_checksum(adapted) -> int:
 
 # %% ../../nbs/03_models/07_adapters.ipynb #pa15b
 def _name_of(model):
-    "Return the packaged name, folder or Hub name from which `model` can be loaded, or None"
+    "Return the packaged name, folder or Hub name from which `model` can be loaded, or None if its source is unknown"
     name = model.name_or_path
     if not name or not Path(name).is_dir(): return name or None
     try: packaged = Path(name) == asset('minilm')

@@ -282,8 +282,8 @@ def padding_for(
 ) -> tuple: # (token id, sentence that describes a change or '')
     """Return the id of the token that pads batches of `model`, and a message about any change or mismatch
 
-    If the head of `model` needs a padding token but the model's config has none, set the tokenizer's there. Raise a
-    `ValueError` if there is no usable padding token."""
+    If the head of `model` needs a padding token but the model's config has none, copy the tokenizer's padding token to
+    the config. Raise a `ValueError` if there is no usable padding token."""
     tokenizer_pad, model_pad, last = tokenizer.pad_token_id, _model_pad_id(model), _finds_its_row_by_pads(model)
     is_usable = is_embedded(model, tokenizer_pad)
     if not is_usable and model_pad is None: _refuse_padding(model, tokenizer, who)
@@ -315,8 +315,9 @@ def agreed_pads(
 def align_tokens(model, tokenizer, who='train') -> list: # of sentences that describe the changes
     """Align the padding tokens of `model` and `tokenizer` in place
 
-    A tokenizer without a padding token gets the model's. A model whose head finds the last token by its padding gets
-    the tokenizer's. Raise a `ValueError` if the tokenizer's padding token is not usable."""
+    A tokenizer without a padding token is assigned the model's padding token. A model whose head uses padding to find
+    the last token is assigned the tokenizer's padding token. Raise a `ValueError` if the tokenizer's padding token is
+    not usable."""
     is_text = getattr(unwrapped(model), 'main_input_name', 'input_ids') == 'input_ids'
     if not is_text or not hasattr(tokenizer, 'pad_token_id'): return [] # other checks reject these
     tokenizer_pad, model_pad, last = tokenizer.pad_token_id, _model_pad_id(model), _finds_its_row_by_pads(model)
@@ -363,7 +364,7 @@ def trainable_weights(
 ) -> list: # of sentences that describe the changes
     """Convert `model` to float32 if it has trainable weights in half precision
 
-    If there are such weights and `dtype` is None, raise a `ValueError` instead."""
+    If the model has trainable weights in half precision but `dtype` is None, raise a `ValueError` instead."""
     half = {p.dtype for p in model.parameters() if p.requires_grad} & {torch.bfloat16, torch.float16}
     if not half: return []
     name = ' and '.join(sorted(str(kind).removeprefix('torch.') for kind in half))

@@ -56,7 +56,7 @@ def prompted(processor:'ProcessorMixin', prompt:str) -> str:
 
 # %% ../../nbs/03_models/17_answer_inputs.ipynb #an08
 def _answer_ids(processor, answer, where) -> list:
-    "Return the token ids of `answer` plus the end token; raise a `ValueError` if it contains an image token"
+    "Return the token ids of `answer` plus the end token; raise a `ValueError` if `answer` contains an image token"
     tokenizer = processor.tokenizer
     ids = tokenizer(answer, add_special_tokens=False)['input_ids']
     check_faults(f'target_text contains the image token {processor.image_token}; only the prompt (text) may contain it'
@@ -81,8 +81,8 @@ def encoded_answers(
 ) -> Iterator[dict]: # input_ids, labels, rationale (if the rows have it), prompt, length, example_id
     """Yield each of the `rows` as token ids with labels and the fraction of each token inside the rationale, if any
 
-    The answer is tokenized on its own; begin it with a space if the model writes one after the prompt. If the
-    rationale of a row covers no image token, warn and treat the row as if it had no rationale."""
+    The answer is tokenized separately; begin the answer with a space if the model generates a space after the prompt.
+    If the rationale of a row covers no image token, warn and treat the row as if it had no rationale."""
     empty = 0
     for i, row in enumerate(rows):
         image, prompt = as_image(row['image'], f'row {i}: '), prompted(processor, row['text'])

@@ -111,8 +111,8 @@ def _named(model, part):
 # %% ../../nbs/03_models/01_attention.ipynb #028
 @cache
 def eager_attention_of(cls):
-    """Return the eager attention function that module class `cls` passes to the registry as its default; None if its
-    forward does not use the registry"""
+    """Return the eager attention function that the module class `cls` uses by default;
+    None if its forward method does not use transformers' attention registry"""
     forward = inspect.unwrap(cls.forward)
     names = getattr(getattr(forward, '__code__', None), 'co_names', ())
     name_of_eager = next((x for x in names if x.endswith('eager_attention_forward')), 'eager_attention_forward')
@@ -527,7 +527,7 @@ def _disentangled(stack) -> list:
 
 # %% ../../nbs/03_models/01_attention.ipynb #058
 class _Tap:
-    "Hooks that apply `maps` to attention modules outside the registry; they do nothing if `maps` is None"
+    "Hooks that apply `maps` to modules outside transformers' attention registry; without `maps`, they do nothing"
     def __init__(self, maps=None): self.maps, self.layer = maps, None # layer: the observed layer that is running
     def __reduce__(self): return _Tap, ()
 
@@ -601,7 +601,9 @@ class _EditedMaps(Maps): "Maps that apply the changes of an `edited` block, insi
 # %% ../../nbs/03_models/01_attention.ipynb #066b
 @contextmanager
 def _switched(stack, maps, part=None, name='salviz'):
-    "Inside the block, replace the configs of `stack` and register hooks to apply `maps`; undo this afterwards"
+    """Replace the configs of `stack` and register hooks to apply `maps`, inside the `with` block
+
+    At the end of the block, the configs are restored and the hooks are removed."""
     cross = cross_modules(stack) if part in ('decoder', 'cross') else set()
     others = ({m for m in stack.modules() if eager_attention_of(type(m)) and (m in cross) != (part == 'cross')} if cross
               else set())
@@ -988,7 +990,7 @@ def _row_numbers(x) -> torch.Tensor: # int64 [batch or 1, rows]
     return numbers.reshape(-1, numbers.shape[-1] if numbers.dim() else 1)
 
 def _checked_rows(model, part, rows, layers) -> dict: # {layer: int64 [batch or 1, rows]}
-    "Return the rows to capture in each layer; unless `rows` is a dictionary, they are the same in all `layers`"
+    "Return the rows to capture in each layer; unless `rows` is a dictionary, all `layers` have the same rows"
     if rows is None: return {}
     if not isinstance(rows, dict): rows = dict.fromkeys(check_layers(model, layers, part=part), rows)
     def is_valid(x):
@@ -1155,7 +1157,8 @@ def _cast_as_now(device):
 
 # %% ../../nbs/03_models/01_attention.ipynb #c0eb36b8
 class _HeadByHead(torch.autograd.Function):
-    "Attention without stored maps: the backward pass recomputes each map and calls `use` with its gradient"
+    """Attention without stored maps: the backward pass recomputes each map
+    and passes the gradient with respect to the map to `use`"""
     @staticmethod
     def forward(
         ctx,
@@ -1187,7 +1190,8 @@ class _HeadByHead(torch.autograd.Function):
 
 # %% ../../nbs/03_models/01_attention.ipynb #00983583
 class _MapsByHead(Maps):
-    "A replacement for `Maps` that runs attention head by head and calls `use` with the gradient for each map"
+    """A replacement for `Maps` that runs attention head by head
+    and passes the gradient with respect to each map to `use`"""
     def __init__(self, name, numbers, use):
         super().__init__(name, (), numbers)
         self.use, self.root = use, None
@@ -1227,7 +1231,7 @@ def gradients_by_head(
     use,
     part=None, # part of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
 ):
-    """Compute the attention of `model` head by head inside the block, and yield a function of a score
+    """Compute attention head by head within the `with` block, and yield a function that differentiates a score
 
     The function passes the gradients of the score with respect to each head's map to the callback `use`. The score
     must be computed inside the block."""

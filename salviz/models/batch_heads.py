@@ -131,7 +131,7 @@ def _text_numbers(
 
 # %% ../../nbs/03_models/12_batch_heads.ipynb #bh33
 def _text_fractions(A, queries, later) -> tuple: # two tensors [texts, heads]
-    "Return each text's mean attention from ordinary tokens to sinks, and to the word that receives the most"
+    "For each text, return ordinary tokens' mean attention to sinks, and to the non-sink token that receives the most"
     of_words = torch.where(queries[:, None, :, None], A, 0.)
     to_keys = of_words.sum(2)/queries.sum(1)[:, None, None] # [texts, heads, keys]
     sinks = later.clone()
@@ -166,8 +166,9 @@ def batch_head_numbers(
 
     The dict contains the `layers`, the numbers of `texts` and `long_texts`, and one array [layers, heads] for each
     statistic. Long texts are long enough to mark heads as dead or collapsed. For each head, `sinks` is the minimum
-    over the long texts of its mean attention to sinks. `one_word` is the same for the word that receives the most
-    attention. Without long texts, both are None. Texts without ordinary tokens are ignored."""
+    over the long texts of its mean attention to sinks. `one_word` is the corresponding minimum for the word that
+    receives the most attention. Without long texts, `sinks` and `one_word` are None. Texts without ordinary tokens are
+    ignored."""
     real = inputs['attention_mask'].bool()
     is_special = torch.isin(inputs['input_ids'], torch.tensor(special, device=real.device)) & real
     queries, later = real & ~is_special, is_special.clone()

@@ -77,8 +77,8 @@ def _fault(folder) -> str:
 def _resume_fault(folder) -> str: # '' if training can resume
     """Return the reason why training cannot resume from the checkpoint in `folder`
 
-    Training cannot resume if this checkpoint or the best checkpoint so far is damaged. The latter is loaded at the
-    end of training."""
+    Training cannot resume if this checkpoint or the best checkpoint so far is damaged. The best checkpoint is loaded
+    at the end of training."""
     if fault := _fault(folder): return f'{folder.name}: {fault}'
     best = read_object(folder/'trainer_state.json').get('best_model_checkpoint')
     if best is None or Path(best).name == folder.name: return ''

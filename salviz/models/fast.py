@@ -48,7 +48,7 @@ def where_needed(mask, x, other) -> torch.Tensor: # `x` itself if `mask` is know
     return torch.where(mask, x, other)
 
 def and_needed(x, mask) -> torch.Tensor: # `x` itself if `mask` is known to be True everywhere
-    "Return `x & mask` for a bool `x` and a `mask` that broadcasts to its shape"
+    "Return `x & mask` for a bool `x` and a `mask` that broadcasts to the shape of `x`"
     if surely_all(mask): return x
     return x & mask
 

@@ -15,7 +15,7 @@ from .attention import attention_layers, check_layers, layer_modules, observe
 
 # %% ../../nbs/03_models/13_hidden.ipynb #hd-7
 def _last_linear(layer):
-    "Return the last module of `layer` that multiplies by a matrix; an adapter is part of the module that it adapts"
+    "Return the last module of `layer` with a weight matrix; an adapter counts as part of the module that it adapts"
     adapted = [m for m in layer.modules() if hasattr(m, 'base_layer')]
     inside = {x for m in adapted for x in m.modules() if x is not m}
     def multiplies(m): return m in adapted or isinstance(w := getattr(m, 'weight', None), torch.Tensor) and w.dim() == 2

@@ -216,7 +216,7 @@ def _first_row(module, args):
 def _rows_of(layer, parts) -> list: # hooks
     """Register hooks that pass only the first row to the linear `parts` of `layer`
 
-    Dropout receives one copy of this row per token, so that it draws as many random numbers as for all rows."""
+    Dropout receives one copy of the first row per token, so that it draws as many random numbers as for all rows."""
     n = None
     def note(layer, args):
         nonlocal n
@@ -271,7 +271,7 @@ def _locate(name, revision):
 # %% ../../nbs/03_models/03_loading.ipynb #022b
 @contextmanager
 def _explained(name, silence):
-    "Convert errors that occur in the block while loading the model called `name` into errors with instructions"
+    "Convert errors that loading the model `name` raises in the `with` block into errors with instructions"
     try: yield
     except (OSError, ValueError) as e:
         packaged = f'packaged models: {", ".join(_packaged_models)}'
@@ -326,9 +326,9 @@ def class_config(num_labels=None, labels=None) -> dict:
 
 # %% ../../nbs/03_models/03_loading.ipynb #027b
 def _class_count(name, config, num_labels, labels, replace, head=tasks['classification'].head):
-    """Return the number of classes of the head; raise a `ValueError` if a trained head has a different number
+    """Return the number of classes; raise a `ValueError` if the requested number differs from that of a trained head
 
-    If `replace` is True, a trained head may have a different number of classes."""
+    If `replace` is True, the number may differ from that of a trained head."""
     wanted = class_config(num_labels, labels).get('num_labels')
     trained = config.num_labels if any(map(head.is_in, config.architectures or ())) else None
     problem = ''
@@ -342,7 +342,7 @@ def _class_count(name, config, num_labels, labels, replace, head=tasks['classifi
 
 # %% ../../nbs/03_models/03_loading.ipynb #030
 def _give_padding(model, tokenizer):
-    "Use the end token of `tokenizer` for padding if its padding token is unusable, and set the model's to match"
+    "If the padding token of `tokenizer` is unusable, pad with its end token; set the model's padding token to match"
     if not is_embedded(model, tokenizer.pad_token_id):
         if not is_embedded(model, tokenizer.eos_token_id):
             raise ValueError(f'{type(tokenizer).__name__} has neither a padding nor an end token with an embedding in '
@@ -355,7 +355,7 @@ def _give_padding(model, tokenizer):
 def without_shard_bars(
     reports=True, # show the report on newly initialised weights
 ):
-    "Hide transformers' progress bars for reading and writing files inside the block"
+    "Hide transformers' progress bars for reading and writing files inside the `with` block"
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     if not reports: logging.set_verbosity_error()

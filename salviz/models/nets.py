@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/03_models/04_nets.ipynb #006
 class SmallNet(PreTrainedModel):
-    "The base class of the nets, with initialisation, a check of the input's shape, and the loss"
+    "Base class of the small networks, with weight initialisation, a check of the input's shape, and the loss"
     base_model_prefix = ''
     # any_length: whether series may have a different number of steps than `config.shape`
     output_type, any_length = SequenceClassifierOutput, False
@@ -129,8 +129,8 @@ class ResNet18(SmallNet):
 class _Recurrence(nn.Module):
     """An LSTM layer that maps [batch, steps, features] to states [batch, steps, hidden]
 
-    With `cell='modules'`, it is built from modules instead of a fused kernel, and `steps` is the maximum length of a
-    series."""
+    With `cell='modules'`, the layer is built from modules instead of a fused kernel, and `steps` is the maximum length
+    of a series."""
     def __init__(self, features, hidden, steps=None, cell='fused'):
         super().__init__()
         check_choice('cell', cell, ('fused', 'modules')) # DeepLIFT needs modules
@@ -490,7 +490,7 @@ nets = {'digit-cnn': DigitCNN, 'resnet18': ResNet18, 'lstm': SeriesLSTM, 'input-
         'transformer': SeriesTransformer, 'text-lstm': TextLSTM}
 
 def _classes(num_labels, labels):
-    "Return the config settings for the classes"
+    "Validate the number and names of the classes, and return them as config settings"
     config = dict(num_labels=2) | class_config(num_labels, labels)
     n = config['num_labels']
     if isinstance(n, bool) or not isinstance(n, int) or n < 2:

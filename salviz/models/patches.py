@@ -51,7 +51,7 @@ def check_images(
     model,
     shape, # shape of an image: (channels, height, width)
 ):
-    "Check `model` with `check_patches` if it is a transformers image classifier; the nets of salviz need no check"
+    "Check `model` with `check_patches` if it is a transformers image classifier; salviz's own networks need no check"
     if reads_patches(model): check_patches(model, shape)
 
 # %% ../../nbs/03_models/09_patches.ipynb #pat10b

@@ -38,8 +38,8 @@ def logits_at(
 ):
     """Inside the block, compute the logits of `model` only at the positions in `is_read`
 
-    The outputs have an attribute `places` with these positions, in the format of `_packed_places`. Models other than
-    causal and masked language models compute all logits."""
+    The outputs have an attribute `places` with the computed positions, in the format of `_packed_places`. Models other
+    than causal and masked language models compute all logits."""
     places = None if is_read is None else _packed_places(is_read)
     layer = None if places is None or not 0 < places.shape[1] < is_read.shape[1] else _output_layer(model)
     if layer is None:

@@ -79,7 +79,7 @@ class PairEmbeddings(nn.Module):
 
 @contextmanager
 def _embedded_as(table, x) -> Iterator[None]:
-    "Make an embedding `table` return `x` inside the block"
+    "Make an embedding `table` return `x` inside the `with` block"
     handle = table.register_forward_hook(lambda module, args, output: x)
     try: yield
     finally: handle.remove()
@@ -147,7 +147,7 @@ class SentencePairs(nn.Module):
         layers=None, # as in `observe`
         logits=False, # whether to capture the largest logit of each query
     ) -> Iterator[PairMaps]: # filled at the end of the block
-        "Capture the attention of the pass inside the block"
+        "Inside the block, capture the attention of the forward pass"
         joined = PairMaps()
         with observe(self.stack, layers, logits=logits) as maps: yield joined
         joined.fill(maps, self._sentences)

@@ -78,7 +78,7 @@ class Task(Facts):
         return _classification_loss(outputs.logits, batch['labels'])
 
     def predicted(self, outputs, batch) -> torch.Tensor:
-        "Return the predicted classes of this pass, int64 [batch]"
+        "Return the classes predicted in this forward pass, int64 [batch]"
         return outputs.logits.detach().argmax(-1)
 
     def score(self, outputs, batch, labels) -> torch.Tensor:
@@ -106,12 +106,12 @@ class Task(Facts):
         return self.predicted(outputs, batch)
 
     def label(self, labels):
-        "Return the label of one example as snapshots store it: a class or a score (None for other tasks)"
+        "Return the label of one example as snapshots store it: a class or a score; None if labels are per token"
         if self.per_example: return np.asarray(labels).item()
         return None
 
     def probabilities(self, outputs) -> torch.Tensor:
-        "Return the probabilities of the classes [batch, classes] that a snapshot records"
+        "Return the class probabilities [batch, classes] that a snapshot records"
         return outputs.logits.detach().float().softmax(-1)
 
     def answer(self,
@@ -289,7 +289,7 @@ class Spans(TokenTask):
         return torch.where(self.queried(batch), 0, -100)
 
     def log_probabilities(self, outputs, batch):
-        "Return the log-probabilities of the answer's first and last token [batch, tokens], -inf at padding"
+        "Return each token's log-probabilities of starting and of ending the answer (-inf at padding)"
         pads = ~batch['attention_mask'].bool()
         both = outputs.start_logits, outputs.end_logits
         return [full(x).masked_fill(pads, -torch.inf).log_softmax(1) for x in both]

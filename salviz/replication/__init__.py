@@ -1,4 +1,4 @@
-"Re-test the claims of the four papers: training plans, effects and verdicts; can be imported without torch."
+"Re-test the claims of the four papers: training plans, effects and verdicts. Importing it does not need torch."
 from salviz import lazy_names
 
 _modules = {

@@ -104,7 +104,7 @@ _described = { # {file: (name, media type)}
     'forest.pdf': ('Forest plot of the effects', 'application/pdf')}
 
 def _crate(names, verdicts, now) -> dict:
-    "Return the RO-Crate metadata of an archive, from its file names, its verdicts and the time of writing"
+    "Build the RO-Crate metadata of an archive from its file names, its verdicts and the time of writing"
     parts = [{'@id': name, '@type': 'File', 'name': _described[name][0], 'encodingFormat': _described[name][1]}
              for name in names]
     root = {'@id': './', '@type': 'Dataset', 'name': _title, 'description': verdicts['headline'],

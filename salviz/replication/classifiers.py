@@ -87,7 +87,7 @@ def _pools_of(
     load,      # function(task) -> DatasetDict
     data=None, # {task: DatasetDict}: custom pools
 ): # DatasetDict
-    """Return the pools of a task from the dict `data` or the function `load`
+    """Return the data from which the rows of a task are drawn: `data[task]` if available, otherwise `load(task)`
 
     Raise a FileNotFoundError with instructions if `load` cannot find the data."""
     if data is not None and task in data: return data[task]
@@ -383,7 +383,7 @@ _faithfulness.version = '1'
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-35b
 def _guided_methods(fraction, **how) -> dict: # {name: method}
-    "Return plain training, and saliency guided training with the given `fraction` of masked features"
+    "Return two methods: plain training, and saliency guided training with the given `fraction` of masked features"
     from salviz.methods import FineTuning, SaliencyGuided
     return dict(FT=FineTuning(), SGT=SaliencyGuided.from_args(dict(mask_fraction=fraction, **how)))
 
@@ -402,7 +402,7 @@ def _larger_pools(task): # DatasetDict
                 epochs=10, learning_rate=1e-3, max_length=512))
 def _text(folder, after, seeds, tasks, rows, epochs, learning_rate, load=_larger_pools, max_length=32, batch_size=32,
          dropout=.1, model=None, data=None):
-    "Return the study of a bidirectional LSTM on sentences, trained with and without saliency guidance"
+    "Return the study that trains a bidirectional LSTM on sentences, with and without saliency guidance"
     return _study(folder, model or _text_lstm_for(load, data, dropout=dropout), _drawn(load, rows, data, smaller=.75),
                   _guided_methods(.3), seeds, dict(task=list(tasks)), dict(faithfulness=_faithfulness), epochs=epochs,
                   batch_size=batch_size, learning_rate=learning_rate, max_length=max_length)
@@ -439,17 +439,19 @@ _drop.version = _small_gradients.version = '1'
 
 # %% ../../nbs/15_replication/04_classifiers.ipynb #cc-39
 def _adadelta(parameters, lr):
-    "Return the optimiser that the paper uses for digits"
+    "Return the optimiser that Ismail et al. (2021) use for digits"
     from torch.optim import Adadelta
     return Adadelta(parameters, lr=lr)
 
 def _momentum(parameters, lr):
-    "Return the optimiser that the paper uses for CIFAR-10"
+    "Return the optimiser that Ismail et al. (2021) use for CIFAR-10"
     from torch.optim import SGD
     return SGD(parameters, lr=lr, momentum=.9, weight_decay=1e-4)
 
 def _tenth_at(optimizer, steps):
-    "Return the paper's schedule: the learning rate is divided by ten after half and after three quarters of the steps"
+    """Return a schedule that divides the learning rate by ten after half and after three quarters of the steps
+
+    Ismail et al. (2021) use this schedule for CIFAR-10."""
     from torch.optim.lr_scheduler import MultiStepLR
     return MultiStepLR(optimizer, [steps//2, 3*steps//4])
 
@@ -472,7 +474,7 @@ _digits = dict(tasks=('digits',), epochs=5, learning_rate=1e-3)
       full=dict(seeds=range(100, 110), tasks=('mnist',), rows=('full',)*3, epochs=14, batch_size=512, learning_rate=1.,
                 optimizer=_adadelta))
 def digits(folder, after, seeds, tasks, rows, epochs, learning_rate, batch_size=64, model=None, data=None, **train):
-    "Return the study of a small convolutional net, trained with and without saliency guidance"
+    "Return the study that trains a small convolutional net with and without saliency guidance"
     return _images(folder, seeds, tasks, rows, 'digit-cnn', .5, dict(drop=_drop, small_gradients=_small_gradients),
                    model,
                    data, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, **train)
@@ -483,7 +485,7 @@ def digits(folder, after, seeds, tasks, rows, epochs, learning_rate, batch_size=
       full=dict(seeds=range(100, 105), tasks=('cifar10',), rows=('full',)*3, epochs=200, batch_size=128,
                 learning_rate=.1, optimizer=_momentum, scheduler=_tenth_at))
 def _cifar(folder, after, seeds, tasks, rows, epochs, learning_rate, batch_size=128, model=None, data=None, **train):
-    "Return the study of a ResNet18, trained with and without saliency guidance"
+    "Return the study that trains a ResNet18 with and without saliency guidance"
     return _images(folder, seeds, tasks, rows, 'resnet18', .5, dict(drop=_drop, small_gradients=_small_gradients),
                    model,
                    data, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, **train)

@@ -117,7 +117,7 @@ def _shipped_comparison() -> Path:
 
 @dataclass
 class _ComparedRows:
-    "The rows of a comparison and their description"
+    "Results of a method comparison: one row per run, and a description of the methods, the tuning and the data"
     rows:pd.DataFrame # method, seed, run, then metrics
     score:str         # metric by which checkpoints are selected, such as 'accuracy'
     splits:list       # held-out splits, 'test' first
@@ -144,7 +144,7 @@ class _ComparedRows:
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-014
 class _Ranked(_ComparedRows):
-    "A comparison that ranks the methods that learned"
+    "A method comparison that ranks only methods with a sufficient gain over a constant answer"
     def notes(self) -> dict: # {method: why it is not ranked}
         "Return the methods that are not ranked, with the reason for each of them"
         out = dict(self.left_out)
@@ -159,7 +159,7 @@ class _Ranked(_ComparedRows):
         return {name: out[name] for name in self.methods if name in out}
 
     def ranked(self) -> list:
-        "Return the names of the methods that learned, sorted by mean test score, best first"
+        "Return the names of the ranked methods, sorted by mean test score, best first; see `notes` for the others"
         names = [name for name in self.methods if name not in self.notes()]
         means = {name: self.rows[f'test_{self.score}'][self.rows['method'] == name].mean() for name in names}
         return sorted(names, key=lambda name: -means[name])
@@ -221,7 +221,7 @@ class MethodComparison(_Sentences):
         columns:Sequence[str]|None=None, # metrics; None: see `columns`
         **options,              # options of `result_table`, such as digits, percent, titles
     ) -> ResultTable:
-        "Return the means of the methods that learned, and their paired comparisons with plain fine-tuning"
+        "Return the mean metrics of the methods that learned, and paired comparisons with plain fine-tuning"
         ranked = self.ranked()
         if not ranked: raise ValueError(f'MethodComparison: no method can be ranked. {self._notes_sentence()}')
         order = self.rows['method'].map({name: i for i, name in enumerate(ranked)})
@@ -303,8 +303,8 @@ def _with_means(frame, splits) -> pd.DataFrame:
 def _tuned(study, plan, methods, measure) -> dict: # {method: {'trials', 'space', 'chosen', 'score'}}
     """For each method, return the settings that are best by the metric `measure`
 
-    The result also contains their score, the number of trials and the search space. Methods without a finite score
-    are omitted."""
+    The result also contains the score of these settings, the number of trials and the search space. Methods without a
+    finite score are omitted."""
     out = {}
     for name, points in study.points.items():
         scores = [study.score_of(name, point, measure) for point in points]
@@ -323,7 +323,7 @@ def _spent(folder, workers=1) -> float:
 def _missing_methods(folder, methods) -> str: # '' if there are none
     """Return an error message if the tuning study in `folder` contains methods that this call does not name
 
-    This happens, for example, if an extension of the comparison was not finished."""
+    The study can contain other methods if, for example, an extension of the comparison was not finished."""
     if not (folder/'tuning'/'study.json').is_file(): return ''
     trained = read_study(folder/'tuning')['design']['methods']
     missing = [name for name in trained if name not in methods]
@@ -384,7 +384,7 @@ class _Work:
 class _Comparing(_Work):
     "Planning and tuning for one call to `compare`"
     def _read_plan(self, file) -> _Plan:
-        """Return the plan stored in `file`, with only the methods of this call
+        """Return the plan stored in `file`, restricted to the methods that are compared now
 
         Raise an error if a method that is not left out has fewer combinations of settings than the plan has trials."""
         plan = _Plan(**json.loads(file.read_text(encoding='utf-8')))
@@ -398,7 +398,7 @@ class _Comparing(_Work):
         return plan
 
     def plan(self, points, measure, trials) -> _Plan:
-        "Return the stored plan; if it lacks methods of this call, first add estimates for them and store it again"
+        "Return the stored plan; first add and store time estimates for any methods that it lacks"
         file, before = self.folder/'plan.json', _Plan(trials, {}, {}, 0.)
         if file.is_file(): before = self._read_plan(file)
         if before.seconds.keys() | before.left_out.keys() == self.methods.keys(): return before
@@ -454,7 +454,7 @@ def _comparison(work, plan, tuning, final) -> MethodComparison:
 def _save_unless_shorter(comparison, file, say):
     """Save a comparison unless the existing file has more rows
 
-    The file has more rows if an extension of the comparison stopped at its budget."""
+    The file can have more rows if the time budget stopped an extension of the comparison."""
     rows = len(MethodComparison.open(file).rows) if file.is_file() else 0
     if len(comparison.rows) >= rows: comparison.save(file)
     else:
@@ -488,7 +488,7 @@ def compare(
     run:dict|None=None,     # arguments of `Study.run`, such as executor
     **train,                # further arguments of `train`, such as max_length
 ) -> MethodComparison:
-    "Compare training methods in and out of domain, after equal tuning on validation rows"
+    "Compare training methods in and out of domain, after tuning each with the same number of trials on validation data"
     columns = {k: x for k, x in dict(group=group, contrast=contrast).items() if x}
     train = {**_of_every_run, **dict(epochs=epochs, batch_size=batch_size), **columns, **train}
     run = {k: x for k, x in (run or {}).items() if x is not None}

@@ -92,7 +92,7 @@ def drawn(
     pools,    # function() -> `DatasetDict`, called when the first rows are drawn
     rows,     # numbers of rows of train, validation and test, see `subset`
 ):
-    "Return a function(seed) that draws rows from the three pools"
+    "Return a function(seed) that draws random rows from the train, validation and test splits of `pools()`"
     def data(seed):
         from salviz.data.texts import subset
         train, validation, test = rows
@@ -228,9 +228,9 @@ def _masked_lm(folder, after, seeds, layers, **sizes):
       small=dict(_small, seeds=range(100, 105), layers=(6,)),
       full=dict(_full, seeds=range(100, 105), layers=(12,)))
 def _all_guided(folder, after, seeds, layers, **sizes):
-    """Return the study that guides all heads
+    """Return the study in which all heads are guided
 
-    It is separate from MLM, which trains each condition at each depth."""
+    This study is separate from MLM, which trains each condition at each depth."""
     return _pretraining(folder, 'MLM1', seeds, dict(AG1=partial(_guided, head_fraction=1.)), _with_line,
                        settings=dict(layers=list(layers)), **sizes)
 
@@ -241,7 +241,7 @@ def _but(sizes, *names): return {k: v for k, v in sizes.items() if k not in name
       small=dict(_but(_small, 'learning_rate'), seeds=range(100, 104), layers=6, learning_rates=(5e-4, 8e-3)),
       full=dict(_but(_full, 'learning_rate'), seeds=range(100, 105), layers=12, learning_rates=(2.5e-5, 4e-4)))
 def _learning_rates(folder, after, seeds, learning_rates, **sizes):
-    "Return the study that repeats MLM at one depth with its learning rate divided and multiplied by four (G4)"
+    "Return the study that repeats MLM at one depth, with the learning rate divided by four or multiplied by four (G4)"
     methods = dict(plain=unguided(), AG=partial(_guided, head_fraction=.5))
     return _pretraining(folder, 'LR', seeds, methods, _with_line, settings=dict(learning_rate=list(learning_rates)),
                        **sizes)
@@ -254,7 +254,7 @@ def _without(
     left_out, # names of patterns to omit
     alpha=None,
 ):
-    "Return attention guidance with the five patterns of the paper, one head each, except the patterns in `left_out`"
+    "Return attention guidance with one head per pattern, for the five patterns in the paper except those in `left_out`"
     heads = {name: [i] for i, name in enumerate(('next', 'prev', 'first', 'period', 'delim'))}
     return _guided(patterns={name: at for name, at in heads.items() if name not in left_out}, alpha=alpha)
 
@@ -265,7 +265,7 @@ def _omissions(alpha): return {name: partial(_without, left_out, alpha) for name
       small=dict(_small, seeds=range(100, 104), layers=6) | dict(heads=8),
       full=dict(_full, seeds=range(100, 105), layers=12))
 def _patterns(folder, after, seeds, alpha=10, **sizes):
-    """Return the study of omitted patterns (G5)
+    """Return the study that omits patterns from attention guidance (G5)
 
     The loss weight is fixed, because the automatic weight depends on the patterns."""
     return _pretraining(folder, 'PAT', seeds, _omissions(alpha), _with_line, **sizes)
@@ -336,7 +336,7 @@ def _take_body(
     start, layers, seed, # condition, depth and seed of its run
     trainer,
 ):
-    "Load the body of a language model into the classifier to train, whose new head stays unchanged"
+    "Load the body of a language model into the classifier of `trainer`; the classifier's new head stays unchanged"
     from salviz.metrics.study_results import StudyResults
     from salviz.models.checkpoints import load_model
     study = StudyResults.open(study)
@@ -368,7 +368,8 @@ def _new_classifier(labels, tokenizer, seed, layers, heads, hidden):
 def _large_glue_pools(task):
     """Return a GLUE task from the Hub
 
-    Its validation split becomes the test split, and 5 % of its training rows become the validation split."""
+    The validation split of the task becomes the test split, and 5 % of the training rows
+    become the validation split."""
     from datasets import DatasetDict
     from salviz.data.texts import load_text
     first, second = dict(sst2=('sentence', None), qnli=('question', 'sentence'),

@@ -47,7 +47,7 @@ def method_kinds() -> dict: # {name: class}
 def methods_named(
     names, # groups and names, as a text with commas or a list; or {name: class, object or function}
 ) -> dict: # {name: class, object or function}, with plain fine-tuning first
-    "Return the methods to compare"
+    "Return the methods to compare as a dict, with names and groups resolved and plain fine-tuning first"
     kinds = method_kinds()
     if not isinstance(names, dict):
         wanted = [name.strip() for name in names.split(',')] if isinstance(names, str) else list(names)
@@ -80,7 +80,7 @@ def search_points(
 
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-014
 class _RoundsOfPoints(Study):
-    "A study that trains each method with all of its search points, one round after another"
+    "A study that trains each method at all of its search points, one round after another"
     points:dict # {method: [{setting: value}]}
     tunes:bool  # whether the data has only the splits train and validation
 
@@ -99,7 +99,7 @@ class _RoundsOfPoints(Study):
         return {k: values for k, values in self.settings.items() if k in self.points[name][0]}
 
     def _common_design(self, old, new) -> dict:
-        "Return the new design without its additions to the old one, such as the settings of a new method"
+        "Return the new design with its additions to the old design removed, such as the settings of a new method"
         common = super()._common_design(old, new)
         return {**common, 'settings': {k: values for k, values in common['settings'].items() if k in old['settings']}}
 
@@ -188,7 +188,7 @@ class PointStudy(_RoundsOfPoints):
 
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-020
 class SplitExplanations:
-    "Study measure: comprehensiveness and sufficiency on a split, each minus that of a random ranking of words"
+    "Study measure: comprehensiveness and sufficiency on a split, each minus its value for a random ranking of words"
     @validated
     def __init__(self,
         split:str,
@@ -203,7 +203,7 @@ class SplitExplanations:
         return f'1 {vars(self)}'
 
     def __call__(self, model, tokenizer, data) -> dict: # {'comprehensiveness', 'sufficiency'}
-        "Return comprehensiveness and sufficiency of `model` on the split, each minus that of a random ranking"
+        "Return comprehensiveness and sufficiency of `model` on the split, each minus its value for a random ranking"
         from salviz.analysis.faithfulness import faithfulness_table
         part = data[self.split].select(range(min(self.rows, len(data[self.split]))))
         table = faithfulness_table(model, part, dict(used=self.attribution), tokenizer, unit='word', flips=False,

@@ -652,7 +652,7 @@ def rows_where(
     study, condition,
     where,             # (setting, value) pairs, see `EffectTerm`
 ) -> pd.DataFrame:
-    "Return the rows that a term or a gate uses"
+    "Return the rows of one condition in a study whose settings match `where`"
     chosen = (rows.study == study) & (rows.method == condition)
     for name, value in where:
         if name not in rows or not len(rows): return rows[:0]
@@ -703,7 +703,7 @@ def _level(gate, rows, effect, condition) -> pd.Series: # by (task, pair)
     return gate.over_majority + _values(rows, effect, EffectTerm(1., gate.study, condition, 'majority', gate.where))
 
 def _reached(gate, rows, effect) -> set: # of (task, pair)
-    "Return the pairs whose runs pass a gate in all of its conditions"
+    "Return the pairs in which every condition of a gate reaches the required score"
     reached = []
     for condition in gate.arms:
         score = _values(rows, effect, EffectTerm(1., gate.study, condition, gate.measure, gate.where))
@@ -731,7 +731,7 @@ def _below(gate, rows):
 
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-26c
 def _mean_gate(gate, rows): # -> `verdicts.GateCheck`, or None
-    "Return the check of a gate on the mean of its conditions, or None if it has no limit for this budget"
+    "Check a gate that applies to means over runs; return None if the gate has no limit for this budget"
     if gate.below is not None: return _below(gate, rows)
     runs = pd.concat([rows_where(rows, gate.study, condition, gate.where) for condition in gate.arms])
     has_measure = len(runs) and gate.measure in runs
@@ -747,7 +747,8 @@ def gated(
 ) -> tuple: # (differences that count, number of dropped pairs, checks as `salviz.replication.verdicts.GateCheck`)
     """Apply the gates of an effect to its paired differences
 
-    Return the differences of the pairs that pass, the number of dropped pairs, and the checks of gates on means."""
+    Return the differences of the pairs that pass, the number of dropped pairs, and the checks of the gates that apply
+    to means."""
     d, dropped = differences(effect, rows), 0
     for gate in effect.gates:
         if not gate.each: continue
@@ -763,7 +764,7 @@ def judged(
     rows:pd.DataFrame, # rows of one budget, see `salviz.replication.rows.read_rows`
     first=False,       # use the rules from before the first result, without gates that were added later
 ) -> dict: # {name of the effect: `Verdict`}
-    "Return the verdicts of all effects"
+    "Return the verdicts on all effects"
     out, rows = {}, bare(rows)
     for effect in (e for c in claims.values() for e in c.effects):
         if first: effect = replace(effect, gates=tuple(g for g in effect.gates if not g.after_run))
@@ -775,7 +776,7 @@ def judged(
 def primary(
     verdicts:dict, # see `judged`
 ) -> pd.DataFrame: # see `verdict_table`
-    "Return the table of primary verdicts, with p-values that are Holm-corrected over these verdicts"
+    "Return a table of the verdicts on primary effects, with p-values that are Holm-corrected over the tested effects"
     names = [e.name for c in claims.values() for e in c.effects if e.primary]
     return verdict_table({name: verdicts[name] for name in names})
 

@@ -82,7 +82,7 @@ def find_all(
     rows:pd.DataFrame, # rows of one budget, see `salviz.replication.rows`
     budget='small',
 ) -> list: # of `Finding`, in the order of the registry
-    "Return the findings for every effect of the registry"
+    "Return the finding for each effect in the registry"
     rows = bare(rows)
     verdicts, before, out = judged(rows), judged(rows, first=True), []
     corrected = primary(verdicts).set_index('claim').p_holm
@@ -98,7 +98,7 @@ def find_all(
 def _claim_words(
     findings, # see `find_all`
 ) -> dict: # {name of the claim: a key of `groups`}
-    "Return the verdict of each claim, from the verdicts of its primary effects; see `word_of_claim`"
+    "Derive the verdict on each claim from the verdicts on its primary effects; see `word_of_claim`"
     words = {}
     for f in findings:
         if f.effect.primary: words.setdefault(f.claim.name, []).append(f.word)
@@ -115,7 +115,7 @@ def _places(width) -> int:
     return 3
 
 def _interval_words(v, to='[{}, {}]') -> str:
-    "Return the mean and the 95 % interval of a verdict as text"
+    "Format the mean and the 95 % interval on which a verdict is based; return '–' if there is no mean"
     if not math.isfinite(v.mean): return '–'
     places = _places((v.high - v.low)/2)
     ends = f' {to.format(_number(v.low, places), _number(v.high, places))}' if math.isfinite(v.low) else ''
@@ -135,7 +135,7 @@ _measures = [ # (pattern of a column of the rows, its name in the report)
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-8mb
 def _measure_words(column) -> str: # 'last validation loss'
-    "Return the name that the report shows for a column of the rows"
+    "Return the name that the report shows for a metric column of the results"
     for pattern, words in _measures:
         if re.fullmatch(pattern, column): return re.sub(pattern, words, column)
     return column.replace('_', ' ')
@@ -188,7 +188,9 @@ def _ratio_words(v):
     return mean
 
 def _first_words(finding) -> str:
-    "Return the verdict under the rules from before the first result, and why it changed; '' if it did not change"
+    """Describe the verdict under the original rules and the reason for changing the rules
+
+    Return '' if the verdict did not change."""
     if not finding.first: return ''
     why = '; '.join(dict.fromkeys(g.after_run for g in finding.effect.gates if g.after_run))
     return f'By the original rules: {finding.first}. The gate was added after the run because {why}.'
@@ -238,7 +240,7 @@ def _lane(name, marks, kind='', is_heading=False): # a row of a drawing
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-11c
 def _axis_lane(axis, digits=3):
-    "Return a lane with ticks and tick labels, which have enough digits to distinguish the ticks"
+    "Return the chart lane of an axis, with tick labels precise enough to distinguish the ticks"
     while digits < 9 and len({digits_of(t, digits) for t in axis.ticks}) < len(axis.ticks): digits += 1
     marks = []
     for t in axis.ticks:
@@ -311,7 +313,7 @@ def _pair_lanes(finding, axis):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-14f
 def _strip(finding) -> Markup:
-    "Draw the differences of a finding, pair by pair"
+    "Draw the differences of the individual pairs behind a finding, and their mean with its interval"
     v, e, d = finding.verdict, finding.effect, finding.d
     if not len(d): return Markup()
     edge, values, last = _edge(e), [], 'mean'
@@ -520,7 +522,7 @@ def _learnt(
     effect,
     rows:pd.DataFrame,
 ) -> pd.DataFrame: # condition, task, reached, alone, words, above, error, little
-    "Return, for each task, how much better each condition of an effect is than a prediction that ignores its input"
+    "For each task and each condition of an effect, return the gain over a prediction that ignores the input"
     out, budget = [], rows.budget.iloc[0] if 'budget' in rows and len(rows) else 'small'
     for name, term in zip(_condition_names(effect.terms, budget), effect.terms):
         runs = rows_where(rows, term.study, term.arm, term.where)
@@ -535,7 +537,7 @@ def _learnt(
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-22y
 def _hardly_learnt(effect, rows) -> list: # of phrases, one per condition and task
-    "Return the conditions of an effect that barely learned; see `_learnt`"
+    "For one effect, return the conditions whose models barely learned; see `_learnt`"
     little = [x for x in _learnt(effect, rows).itertuples() if x.little]
     return [f'{", ".join(filter(None, [x.condition, x.task]))} ({_number(x.reached)}; {x.words} {_number(x.alone)})'
             for x in little]
@@ -650,7 +652,8 @@ def _levels(runs, by): # [(name, rows)]
     return [(_setting_words(by, name), part) for name, part in runs.groupby(by, sort=False)]
 
 def _without_shared_end(names) -> tuple: # (names, shared part)
-    "Remove the part after a comma from `names` if it is the same in all of them; return the names and that part"
+    """If several `names` share the part after the first comma, remove it;
+    return the names and the shared part ('' if none)"""
     ends = {name.partition(', ')[2] for name in names}
     if len(names) < 2 or len(ends) > 1: return names, ''
     return [name.partition(', ')[0] for name in names], ends.pop()
@@ -668,7 +671,7 @@ def _seed_lanes(part, conditions, measure, axis):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-25bc
 def _removal(query, runs, conditions):
-    "Draw the curves over the removed fraction, with one panel per pixel ranking and the same scale in all panels"
+    "Draw curves over the fraction of pixels removed, in one panel per pixel ranking, with the same scale in all panels"
     columns = {base: _curve_columns(runs, base.removesuffix('_')) for base in query.measures}
     columns = {base: found for base, found in columns.items() if len(found) > 1}
     if not columns: return ''
@@ -793,14 +796,14 @@ def _ranges(numbers) -> str:
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-27b
 def _lost_tasks(finding, rows) -> list:
-    "Return the tasks without any pair that passes the gates"
+    "Return the tasks in which no pair of runs passes the gates"
     if not finding.verdict.dropped: return []
     left, tasks = set(finding.d.task), _in_order(differences(finding.effect, rows).task)
     return [_task_words(finding.effect, task) for task in tasks if task not in left]
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-27bb
 def _gate_words(effect):
-    "Describe each gate, with its study if the terms use a different study or if several gates are alike"
+    "Describe each gate of an effect; add its study if no term uses that study or several gates have the same text"
     says, studies = [g.says for g in effect.gates], {t.study for t in effect.terms}
     for g in effect.gates:
         words = _in_words(g.says)
@@ -827,7 +830,7 @@ def _section(
     findings, # findings of one claim
     rows,     # rows of one budget
 ) -> Markup:
-    "Return the section of one claim"
+    "Return the report section on one claim"
     claim, has_several = findings[0].claim, len(findings) > 1
     ours = [(f.effect.name if has_several else '', _our_numbers(f, rows)) for f in findings
             if f.effect.primary or not has_several]
@@ -895,7 +898,7 @@ def _named(findings) -> dict: # {verdict: findings of primary effects}
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-33b1
 def headline(findings, budget) -> str:
-    "Return the outcome in one sentence"
+    "Return a sentence that summarises the outcomes of the tested claims"
     if budget == 'quick':
         ran = len({f.claim.name for f in findings if f.word != 'not run'})
         return f'{ran} of {len(claims)} claims from four papers were run a few times each, without verdicts.'
@@ -1076,7 +1079,7 @@ def _raw_rows(rows):
 
 # %% ../../nbs/15_replication/09_report.ipynb #rt-41
 def _registry_part(budget, first, findings=()):
-    "Return HTML with the fingerprint of the registry and its changes since the first run"
+    "Return HTML with the registry's fingerprint and the changes to the registry since the first run"
     registered()
     now = registry_description(budget)
     changes, before = [], None

@@ -71,7 +71,7 @@ def row_entries(
     file,
     budget:str, # budget of the rows
 ) -> list: # of dicts with study, method, settings, seed, measures
-    "Return the rows of a budget as they are stored"
+    "Return the entries of all rows that were computed under one `budget`, as they are stored"
     return [e for e in file_entries(Path(file)) if e['kind'] == 'row' and e['budget'] == budget]
 
 def recorded_cells(
@@ -141,7 +141,7 @@ def row_of(
     name:str,    # name of its plan
     budget:str,
 ) -> tuple: # (row, machine)
-    "Return the row of a finished trial in its stored form, and the description of its machine"
+    "Return a finished trial's row in its stored form, and a description of the machine that trained the trial"
     folder = f'runs/{cell.name}'
     run = Run(study.folder/folder)
     measures = next(r for r in study.results().to_dict('records') if r['run'] == folder)
@@ -161,7 +161,7 @@ def write_row(
     row:dict,     # see `row_of`
     machine:dict,
 ) -> bool: # True if it was written; False if its trial already has a row
-    "Append a row to the file unless its trial already has one; return whether the row was written"
+    "Append a row to the file unless the file has a row for the same trial; return whether the row was written"
     file = Path(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f'{file}.lock'):

@@ -23,7 +23,7 @@ def spent(
     fraction:float, # fraction of the planned data, above 0 and at most 1
     alpha:float=.05,
 ) -> float:
-    "Return the cumulative error probability at a `fraction` of the data (Lan and DeMets 1983, O'Brien-Fleming type)"
+    "Return the type I error allowed up to a `fraction` of the data (Lan and DeMets 1983, O'Brien-Fleming type)"
     from scipy.stats import norm
     return float(2*norm.sf(norm.isf(alpha/2)/math.sqrt(fraction)))
 
@@ -92,7 +92,7 @@ class SequentialVerdict:
 
     @property
     def word(self) -> str:
-        "The overall verdict; for domains that differ, the combination of their verdicts"
+        "The overall verdict or, if the domains differ, the combination of the domains' verdicts"
         if self.by_task: return word_of_claim(v.word for v in self.by_task.values())
         return self.whole.word
 

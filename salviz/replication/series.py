@@ -105,7 +105,7 @@ def _series_transformer(folder, after, **sizes):
 _starts = {'early': 0, 'middle-time': 9, 'late': 18} # first step of a box of 7 of 25 steps
 
 def placed_series(seed, task, rows, normalise, steps=25, features=25, size=(7, 20)):
-    "Return series whose box of informative cells lies early, in the middle or late"
+    "Return series whose box of informative cells lies early, midway or late in time"
     from salviz.data.signals import Layout
     at = round(_starts[task]/18*(steps - size[0]))
     return _benchmark_series(seed, task, rows, normalise, Layout(*size, at, (features - size[1])//2), steps=steps,

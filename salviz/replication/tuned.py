@@ -24,7 +24,7 @@ from .verdicts import GateCheck, gain_check, least_gain
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-7
 @dataclass(frozen=True)
 class TunedEffect(Effect):
-    "An effect of the tuned protocol"
+    "An effect tested with tuned conditions, with its planned number of seeds and, if known, the effect in the paper"
     paper_effect:float|None = None # mean effect in the paper, in the units of the effect; None: no comparable number
     seeds:int = 12                 # planned number of seeds, a multiple of 4
     why:str = ''                   # the reason for the value of `smallest`
@@ -75,7 +75,7 @@ _tests('L3',
     _fixed('L3a', 'attention on marked tokens, SalLM - FT', _minus('SALLM', 'SalLM', 'FT', 'attention_mass'), .02, 16),
     _fixed('L3b', 'AUC of the attention, SalLM - FT', _minus('SALLM', 'SalLM', 'FT', 'attention_auc'), .02, 16))
 def _no_harm(name, study, margin, seeds, measure='test_score'):
-    "Return the effect that tests whether saliency guided training harms the accuracy"
+    "Return the effect for testing whether saliency guided training harms accuracy"
     return _fixed(name, f'test accuracy, SGT - FT ({study})', _minus(study, 'SGT', 'FT', measure), margin, seeds,
                   'a margin; the paper prints no number', rule='no harm')
 
@@ -146,7 +146,7 @@ def learned(
     study:str, condition:str,
     rows:pd.DataFrame, # rows of one condition and one task
 ) -> GateCheck:
-    "Check that a condition beats a constant prediction"
+    "Return a check of whether a condition beats a constant prediction"
     metric, better, constant = tuned_studies[study].learns
     name = f'gain of {condition} ({study}) in {metric.replace("_", " ")} over a constant answer'
     return gain_check(name, rows[metric], rows[constant] if isinstance(constant, str) else constant, better)
@@ -171,7 +171,7 @@ def tested_pairs(
     rows:pd.DataFrame, # rows of the tuned budget
     seeds:int,         # number of seeds, starting with `first_seed`
 ) -> tuple: # (pairs as for `verdict`, gate, names of tasks that are left out)
-    """Return the pairs to test at one look, without the tasks in which a condition did not learn
+    """Return the pairs to test at one look at the data, omitting tasks in which a condition did not learn
 
     If no pairs would be left, return all pairs and the failed checks."""
     rows = bare(rows)[rows.seed < first_seed + seeds]
@@ -203,7 +203,7 @@ def looks_done(
     effect:TunedEffect,
     done:set, # names of trials with a row, see `identity`
 ) -> int: # 0 to 4
-    "Return the number of looks for which all trials have recorded results"
+    "Return the number of looks at the data whose trials all have recorded results"
     for look in range(1, len(look_fractions) + 1):
         seeds = range(first_seed, first_seed + _seeds_at(effect, look))
         if not all(_name_of(cell) in done for cell in cells_of(effect, seeds)): return look - 1
@@ -215,7 +215,7 @@ def tuned_verdict(
     rows:pd.DataFrame, # see `read_rows`
     looks:int,         # number of looks whose trials are complete, see `looks_done`
 ) -> SequentialVerdict|None: # None before the first look
-    "Return the verdict at the look at which it became clear, or at the last complete look"
+    "Return the verdict from the first decisive look at the data, or else from the last complete look"
     found = None
     for look in range(1, looks + 1):
         pairs, gate, _ = tested_pairs(effect, rows, _seeds_at(effect, look))

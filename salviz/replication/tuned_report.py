@@ -250,7 +250,7 @@ def _effect_lines(findings) -> list: # of table rows
 _heads = ['', 'effect', 'verdict', 'mean [interval]', 'level', 'threshold', 'in the paper', 'p', 'look', 'pairs']
 
 def tuned_headline(findings) -> str:
-    "Return the outcome in one sentence"
+    "Return a sentence with the number of each verdict on the effects that were tested with tuned settings"
     words = [f.word for f in findings if f.word != 'not run']
     counts = ', '.join(f'{words.count(word)} {word}' for word in groups if word in words) or 'none yet'
     return (f'{len(words)} of {len(findings)} effects of {len(tuned_effects)} claims were tested '
@@ -313,7 +313,7 @@ def _effect_part(f) -> dict:
                 below_paper=bool(s and s.below_paper), planned=f.effect.seeds)
 
 def _section(findings, rows) -> Markup:
-    "Return the section of one claim"
+    "Return the report section on one claim as HTML"
     claim = findings[0].claim
     ran = [f for f in findings if f.sequential]
     names = dict.fromkeys(t.study for f in findings for t in f.effect.terms)
@@ -329,7 +329,7 @@ def tuned_report_html(
     file,          # file of rows
     findings=None, # see `find_tuned`; None: computed from `file`
 ) -> str:
-    "Return the report of the tuned budget as one HTML page"
+    "Return the report on the tuned budget as one HTML page"
     if findings is None: findings = find_tuned(file)
     frame = read_rows(file, 'tuned')
     first = find_all(read_rows(shipped_rows('small'), 'small'))

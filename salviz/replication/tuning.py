@@ -372,7 +372,8 @@ def choice_of(
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-38
 def frozen(file) -> dict: # {(study, condition): choice}
-    "Return the choices stored in a file of rows; if a condition of a study has several, the first one counts"
+    """Return the tuning choice stored for each condition of each study in a results file;
+    if there are several, return the first"""
     out = {}
     for entry in file_entries(Path(file)):
         if entry['kind'] == 'choice': out.setdefault((entry['study'], entry['condition']), entry)
@@ -382,7 +383,7 @@ def freeze(
     file,
     choice:dict, # see `choice_of`
 ) -> dict: # the choice in the file
-    """Store a choice in the file unless its condition already has one there; return the stored choice
+    """Store a tuning choice in the file unless its condition already has a choice there; return the stored choice
 
     A new choice is stored with the time and the version of salviz."""
     from salviz import __version__
@@ -436,7 +437,8 @@ class TunedTrials:
         return frozen(self.file)[name, condition]['settings']
 
     def train(self, name:str, condition:str, options:dict, seed:int, settings:dict, tuning:bool=False) -> str:
-        """Train one trial and write its row; return 'finished', 'failed' or 'busy' (another process trains it)
+        """Train one trial and write its result row;
+        return 'finished', 'failed' or 'busy' (another process is training the trial)
 
         If the condition has a teacher whose run is not finished, train the teacher first."""
         if self.studies[name].conditions[condition].teacher:

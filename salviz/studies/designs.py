@@ -266,7 +266,7 @@ def engine(
     slurm:dict=None,  # options for Slurm, see `slurm_options`
     logs='slurm',     # folder for the output of Slurm jobs
 ): # an executor for `Study.run(executor=…)`; None: this process
-    "Yield the engine that the arguments select, and close it afterwards"
+    "Yield the executor for `Study.run` that the arguments select; a Dask client is closed afterwards"
     chosen = [k for k, x in dict(workers=workers, dask=dask, slurm=slurm).items() if x is not None]
     if len(chosen) > 1: raise ValueError(f'engine: choose only one of {", ".join(chosen)}')
     if dask is not None:

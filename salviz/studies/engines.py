@@ -135,7 +135,7 @@ def unpack_run(
 # %% ../../nbs/07_studies/02_engines.ipynb #eg05ub
 @contextmanager
 def _incoming(folder, archive): # yields (temporary folder, name of the trial)
-    "Unpack an archive into a temporary folder that exists within this context"
+    "Unpack an archive into a temporary folder that exists only inside the `with` block"
     place = Path(tempfile.mkdtemp(prefix='.incoming-', dir=folder))
     try: yield place, _unpacked(archive, place)
     finally: shutil.rmtree(place)
@@ -177,8 +177,8 @@ def _signals_of_jobs() -> list:
 def _left_in_time(act, at_most) -> tuple: # (outcome, reason)
     """Call `act(is_up)` and return its result; `is_up()` returns whether the job's time is up
 
-    If `act` raises `Stopped` after that time, call submitit's signal handler. If `act` has not ended `at_most`
-    seconds after the signal, interrupt it."""
+    If `act` raises `Stopped` after the job's time is up, call submitit's signal handler. If `act` has not ended
+    `at_most` seconds after the signal, interrupt `act`."""
     answers, came, before = {n: signal.getsignal(n) for n in _signals_of_jobs()}, [], []
     def leave(*_):
         if unbroken.is_set(): signal.alarm(1)
@@ -239,7 +239,7 @@ _work.checkpoint = _resubmission
 
 # %% ../../nbs/07_studies/02_engines.ipynb #eg09
 class _Crew:
-    "An executor that is re-created after a dying worker breaks it, if a function to create it was passed"
+    "A wrapper that replaces an executor broken by a dying worker, if a function to create executors was passed"
     def __init__(self, executor):
         self.make, self._pool = (None, executor) if hasattr(executor, 'submit') else (executor, None)
         if self.make and not callable(executor):
@@ -347,7 +347,7 @@ class _Arrivals(_Shipments):
                     else: self._end(sent.cell, self._took(sent, what) if outcome == 'archive' else outcome, what)
 
     def _left(self, sent, why):
-        "Send a trial again after its job ended early, as long as it makes progress"
+        "Send a trial again after its job ended early, as long as the trial makes progress"
         name, step = sent.cell.name, _came_to(self.study.folder/'runs'/sent.cell.name)
         if step > self.came_to[name]: self.idle[name], self.came_to[name] = 0, step
         self._lost(sent, RuntimeError(f'the jobs of this trial end too early (last reason: {why})'), False)

@@ -109,7 +109,7 @@ def _waiting(optuna_study):
 
 # %% ../../nbs/07_studies/07_search.ipynb #se013b
 class _OptunaTrials(_PointStudy):
-    "A study of points that are proposed by Optuna; their values are reported to Optuna"
+    "A study that trains at points proposed by Optuna and reports their values to Optuna"
     def _open_optuna(self):
         "Open or create Optuna's study, which stores the points and their values"
         optuna = _optuna()
@@ -155,11 +155,13 @@ class _OptunaTrials(_PointStudy):
 class _RunningSearch(_OptunaTrials):
     "A search with methods to run it and to evaluate its best point on the test split"
     def _report(self, busy):
-        "Report failed trials only at the end or if trials are busy, because Optuna handles failed points"
+        """Report failed trials only at the end of the search or if other processes are training trials
+
+        No earlier report is needed, because Optuna handles failed points."""
         if busy or len(self.points) >= self.trials: super()._report(busy)
 
     def run(self, retry=False, executor=None, **options): # see `Study.run`
-        "Search until the requested number of points has been trained, and return the results"
+        "Search until the requested number of points has been evaluated, and return the results"
         (self.folder/'locks').mkdir(parents=True, exist_ok=True)
         with Lease(self.folder/'locks'/'search'):
             optuna_study = self._open_optuna()
@@ -175,7 +177,9 @@ class _RunningSearch(_OptunaTrials):
         measures=('test_accuracy', 'validation_accuracy'),
         **options,             # arguments of `Study.run`, such as executor
     ) -> Study: # with test scores; see `results` and `table`
-        "Train the best point again with new seeds, evaluate it on the test split, and return the new study"
+        """Train again with the settings of the best point and new seeds, and evaluate on the test split
+
+        Returns the new study."""
         point, place = self.best_point, self.folder/'chosen'
         if (place/'study.json').exists():
             reported = {k: v[0] for k, v in read_study(place)['design']['settings'].items()}

@@ -200,7 +200,7 @@ class _StudyArguments(StudyResults):
         return self.settings.get(name, [self.train.get(name, default)])
 
     def _faults(self) -> Iterator[str]:
-        "Yield the faults of the design"
+        "Yield a message for each fault in the arguments of the study"
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             yield f'seeds must be a non-empty list of distinct integers, got {self.seeds!r}'
         for k, v in self.settings.items():
@@ -385,7 +385,7 @@ class _GrowingStudy(_StoredDesign):
     _shared:list # names of the settings that all trials take
 
     def _take_in(self, grown):
-        """Create the trials; added values follow the values passed to the constructor
+        """Create the trials; in each setting, added values follow the values passed to the constructor
 
         `grown` is a dict {setting: added values}."""
         self.settings = {k: [*v, *_new(grown.get(k, ()), v)] for k, v in self.settings.items()}
@@ -533,7 +533,7 @@ class _Checkpoints(_MeasuredTrials):
         return {k for k, m in self.methods.items() if callable(m) and 'run_of' in arguments_of(m)}
 
     def _builders(self, cell) -> list:
-        "Return the trials whose method may use the run of a trial"
+        "Return the trials whose methods may use the run of the trial `cell`"
         building = self._building()
         return [c for c in self.cells if c.method in building and self._may_use(c, cell)]
 
@@ -673,7 +673,7 @@ class _TrialList(_FinishedTrials):
 
 # %% ../../nbs/07_studies/03_study.ipynb #031r
 class _RunningStudy(_TrialList):
-    "Execution of all trials, in this process or by workers"
+    "Base class of `Study` that runs all trials, in this process or with workers"
     def _grouped(self, devices) -> list:
         "Group `devices` by worker, with one device for each process of a worker"
         devices, n = list(devices), self.options.processes

@@ -70,7 +70,7 @@ class RationalePlausibility:
     def __call__(self, model:'nn.Module', tokenizer:'PreTrainedTokenizerBase', data:DatasetDict,
         run:Run|None=None, # run of a study, whose max_length is used
     ) -> dict: # {SPLIT_token_f1, SPLIT_auprc: number}
-        "Return the model's scores on each split"
+        "Return the plausibility scores of the model's attributions on each split"
         scores, length = {}, None if run is None else run.config['settings'].get('max_length')
         for split in self.splits:
             existing = [k for k, d in data.items() if 'rationale' in d.column_names]
@@ -144,7 +144,7 @@ def _even(values, start, scale) -> list:
     return [v for v in even_values(spread[0], spread[-1], start, scale) if v not in values]
 
 def _faults(study, measures, setting, start, budget, scale) -> Iterator[str]:
-    "Yield the reasons why `pareto` cannot train a front"
+    "Yield the reasons why `pareto` cannot compute a Pareto front"
     yield from _faults_of_study(study, setting)
     values = study.settings[setting]
     yield from _faults_of_values(setting, values, scale)
@@ -158,7 +158,7 @@ def _faults(study, measures, setting, start, budget, scale) -> Iterator[str]:
 def _is_measured(study, path) -> bool:
     """Return whether all measures of the finished run at `path` are stored and up to date
 
-    Another process may still be computing them."""
+    Another process may still be computing the measures."""
     results, run = study._record(path.name).get('measures', {}), Run(path)
     return all(name in results and study.is_current(name, results[name], run) for name in study.measures)
 
@@ -193,7 +193,7 @@ def pareto(
     scale:Literal['log', 'linear']='log', # scale of the setting
     **options,                      # reference, confidence, better: see `front_of`
 ) -> Front:
-    "Train a study at evenly spaced values of `setting`, fill gaps in the front of `x` and `y`, and return the front"
+    "Run a study at evenly spaced values of `setting`, fill gaps in the Pareto front of `x` and `y`, and return it"
     _pymoo() # raise at once if pymoo is missing, not after hours of training
     check_allowed('pareto: no option', options, ('reference', 'confidence', 'better'))
     check_faults(_faults(study, (x, y), setting, start, budget, scale), 'pareto: ')

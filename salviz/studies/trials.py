@@ -97,7 +97,9 @@ def leased_cell(
     name:str,       # name of the trial
     patience:float, # seconds, see `Study`
 ): # yields the `Lease`
-    "Hold the lease on a trial within this context; remove the note left in its run folder by a process that died"
+    """Hold the lease on a trial inside the `with` block
+
+    First, remove the note that a dead process left in the trial's run folder."""
     (folder/'locks').mkdir(exist_ok=True)
     covers = [folder/'runs'/name, folder/'cells'/f'{name}.json']
     with Lease(folder/'locks'/name, patience, covers) as lease:

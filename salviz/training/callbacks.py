@@ -50,7 +50,7 @@ class _Recording(TrainerCallback):
 
 # %% ../../nbs/06_training/06_callbacks.ipynb #032
 def scores_in(metrics:dict, prefix:str) -> dict:
-    "Return the `metrics` of a Trainer whose names start with `prefix`, without the prefix and without timings"
+    "Return the Trainer `metrics` whose names start with `prefix`, with the prefix removed and timings excluded"
     scores = {k.removeprefix(prefix): v for k, v in metrics.items() if k.startswith(prefix)}
     return {k: v for k, v in scores.items() if not k.endswith(('_per_second', 'runtime', '_time'))}
 
@@ -150,7 +150,7 @@ class BarCallback(TrainerCallback):
 def early_stopping(patience:int, checkpoint=None) -> EarlyStoppingCallback:
     """Return a callback that stops training after `patience` evaluations without improvement
 
-    With a `checkpoint`, the count stored in it is continued."""
+    If a `checkpoint` is passed, the callback continues from the count stored in the checkpoint."""
     callback = EarlyStoppingCallback(patience)
     if checkpoint:
         state = read_object(checkpoint/'trainer_state.json')['stateful_callbacks'].get('EarlyStoppingCallback', {})
@@ -158,6 +158,6 @@ def early_stopping(patience:int, checkpoint=None) -> EarlyStoppingCallback:
     return callback
 
 def has_stopped_early(trainer) -> bool:
-    "True if early stopping has ended the training"
+    "Return whether early stopping has ended the training"
     stopping = [c for c in trainer.callback_handler.callbacks if isinstance(c, EarlyStoppingCallback)]
     return any(c.early_stopping_patience_counter >= c.early_stopping_patience for c in stopping)

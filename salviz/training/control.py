@@ -21,7 +21,7 @@ unbroken = threading.Event() # set while a checkpoint is written, which signals 
 
 # %% ../../nbs/06_training/05_control.ipynb #027b
 class Control:
-    "Base class of controls, which the training loop calls between steps; it never pauses or stops training"
+    "Base class of controls, which the training loop calls between steps; the base class never pauses or stops training"
     def __init__(self):
         # 'preparing' (the method), 'training' or 'scoring' (the best checkpoint); a nested training is the last item
         self.stages = []

@@ -318,8 +318,8 @@ def _agreed(model, tokenizer, data, settings) -> tuple: # (data, probes, entries
     """Make model, tokenizer and data consistent, and warn about each change
 
     The labels in the data are renumbered in the order of the model's outputs. The model and the tokenizer are set to
-    the same padding token. If trainable weights are in half precision, the model is converted to float32. A
-    `ValueError` is raised instead if `weights_dtype` is None."""
+    the same padding token. If trainable weights are in half precision, the model is converted to float32, or a
+    `ValueError` is raised if `weights_dtype` is None."""
     probes, (agreed, of_classes) = settings.probes, agreed_data(model, data)
     if isinstance(probes, datasets.Dataset):
         probes, more = agreed_split(model, probes, who='train: probes')

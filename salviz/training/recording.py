@@ -212,7 +212,7 @@ class _Observations(_ProbePasses):
     def _text(self, t, batch, j, real) -> dict:
         """Return the text of a snapshot, with the tokens that the model read
 
-        These tokens may differ from the tokens in `t`, because the batch may be corrupted."""
+        The model may have read other tokens than those in `t`, because the batch may be corrupted."""
         if t is None: return dict(texts=(), tokens=[], labels=[], words=[], word_ids=[], is_special=[])
         ids, tokens, labels = batch['input_ids'][j].cpu().numpy()[real], list(t.tokens), list(t.labels)
         changed = np.flatnonzero(ids != t.input_ids)
@@ -291,7 +291,7 @@ class Recorder(_SnapshotParts):
                           saliency_seconds=self.saliency_seconds, largest_saliency=largest))
 
     def snapshot(self, probe, j, row, batch, seen, progress, epoch) -> Snapshot:
-        "Return the `Snapshot` of example `j` of a batch, from the observations on the batch"
+        "Build the `Snapshot` of example `j` of a batch from the observations on that batch"
         task, t, method = self.feed.task, self.texts[probe], self.method
         real = batch['attention_mask'][j].bool().cpu().numpy() if t is not None else None
         arrays, layers, more = self._arrays(j, row, real, seen)

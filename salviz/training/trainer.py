@@ -103,7 +103,7 @@ def make_trainer(job:Job, control:Control) -> MethodTrainer:
 # %% ../../nbs/06_training/08_trainer.ipynb #064
 @contextlib.contextmanager
 def _ending_recorded(job:Job, trainer):
-    "If training within this context is stopped or fails, record that in the run"
+    "If training in the `with` block is stopped or fails, record the stop or the error in the run"
     try: yield
     except Stopped:
         job.run.set_state(stopped=max(trainer.state.global_step, job.first_step))

@@ -553,8 +553,8 @@ def watch(
 ) -> Watcher:
     """Record the training of a `model` as a run, with any trainer and without changing the training
 
-    Pass the result to `callbacks=` of a Trainer. In your own loop, call its `step(loss=loss)` after each step and
-    `finish()` at the end. `Explorer(watcher)` shows the training live."""
+    Pass the returned watcher to `callbacks=` of a Trainer. In your own loop, call `watcher.step(loss=loss)` after each
+    step and `watcher.finish()` at the end. `Explorer(watcher)` shows the training live."""
     _check_steps(steps)
     saliency = None if saliency is True else attribution_name(saliency)
     spacing = Spacing(budget, steps)

@@ -146,7 +146,7 @@ def check_names(
     count:int,
     items:str='sentences', # kind of the named items, for errors
 ) -> list|None:
-    "Return `names` as a list, or None; raise a ValueError if their number is not `count`"
+    "Return `names` as a list, or None if `names` is None; raise a ValueError unless there are `count` names"
     if names is None: return None
     names = as_list(names)
     if len(names) != count:
@@ -170,7 +170,7 @@ def picked(
 
 # %% ../../nbs/10_views/00_base.ipynb #008b
 def fixed(values):
-    "Return a read-only copy of the array `values`; floats become float64, None stays None"
+    "Return a read-only copy of the array `values`, with floats as float64; return None if `values` is None"
     if values is None: return None
     values = np.array(values)
     if values.dtype.kind == 'f': values = values.astype(float)
@@ -625,7 +625,7 @@ def robust_limit(values, quantile):
 def is_negative(values, limit):
     """Return a mask of the `values` that are clearly negative on a scale from -`limit` to `limit`
 
-    Figures mark these values, because both colours of the scale look the same in greyscale print."""
+    Figures mark clearly negative values, because both colours of the scale look the same in greyscale print."""
     return np.nan_to_num(np.asarray(values, dtype=float)) < -limit/8
 
 # %% ../../nbs/10_views/00_base.ipynb #045b
@@ -679,7 +679,7 @@ def blocked_keys(
 ) -> np.ndarray: # bool [query, key]
     """Return a mask of the query-key positions where no head of the layer can attend
 
-    These are positions behind a causal mask or outside an attention window. The mask is all False if the attention
+    Blocked positions lie behind a causal mask or outside an attention window. The mask is all False if the attention
     of the layer was not recorded."""
     n, observed = len(snapshot.labels), snapshot.layers.get('attention', [])
     if layer not in observed: return np.zeros((n, n), dtype=bool)
@@ -724,9 +724,9 @@ def word_fractions(snapshot, layers) -> np.ndarray: # [layers, heads]
 def best_head(fractions, *scores) -> tuple: # row and head
     """Return the row and head with the largest score among heads whose fraction is at least `_least_on_words`
 
-    `fractions` contains each head's attention on words (see `word_fractions`). Like every array in `scores`, it has
-    the shape [layers, heads]. The first array with a non-zero score for an eligible head decides; if there is no such
-    array, return the head with the largest fraction."""
+    `fractions` contains each head's attention on words (see `word_fractions`). Like every array in `scores`,
+    `fractions` has the shape [layers, heads]. The first array with a non-zero score for an eligible head decides; if
+    there is no such array, return the head with the largest fraction."""
     eligible = fractions >= _least_on_words
     score = next((s for score in scores if (s := score*eligible).any()), fractions)
     return tuple(int(i) for i in np.unravel_index(np.argmax(score), score.shape))
@@ -828,9 +828,9 @@ def discard_region(
 
 # %% ../../nbs/10_views/00_base.ipynb #060s
 def _under_regions(snapshot, view, observed):
-    """Return the maps to draw under the regions of the `observed` layers, a name for the maps, and a note
+    """Return the maps to draw under the discard regions of the `observed` layers, a name for the maps, and a note
 
-    The maps are [L, H, query, key]. The note is '' unless the regions were drawn at random."""
+    The maps have the shape [L, H, query, key]. The note is '' unless the regions were drawn at random."""
     kind = (methods_of(snapshot).get('ADDrop') or {}).get('attribution', 'gradient')
     if kind != 'random' and 'attention_attribution' in snapshot.arrays:
         maps, = arrays_of(snapshot, view, 'attention_attribution')

@@ -332,8 +332,8 @@ def _about_runs(groups):
 def _common_loss(groups, split=None) -> str: # 'task' or 'loss'
     """Return the name of the loss by which runs {name: [runs]} are compared
 
-    This is the task loss if the methods differ and all runs log it, because the terms that methods add have
-    different units and weights."""
+    Use 'task' if the methods differ, all runs log the task loss and `split` is not 'validation'; otherwise use 'loss'.
+    The loss terms that methods add differ in unit and weight."""
     runs = [r for g in groups.values() for r in g]
     several = len({json.dumps(_method_of(r), sort_keys=True, default=str) for r in runs}) > 1
     if several and split != 'validation' and all('task' in _columns(r.train_rows) for r in runs): return 'task'
@@ -378,7 +378,7 @@ def loss_curves(
 
 # %% ../../nbs/10_views/01_curves.ipynb #042
 def _part_of(snapshot, name):
-    "Return a named array or the tokens of `snapshot`; raise a `KeyError` if they are missing or empty"
+    "Return the array `name` or the tokens of `snapshot`; raise a `KeyError` if the requested part is missing or empty"
     parts = {**snapshot.arrays, 'tokens': snapshot.tokens}
     if name not in parts or not len(parts[name]): raise KeyError(f'{which_snapshot(snapshot)} has no {name}')
     return parts[name]
@@ -608,7 +608,7 @@ def perturbation_curves(
     value:str='comprehensiveness',                              # 'comprehensiveness' or 'sufficiency'
     band:Band|None='deviation', # 'deviation' or 'sd', 'interval' or 'ci', 'range', None: no band; see `bands`
 ) -> Curves:
-    """Return comprehensiveness or sufficiency over the fraction of inputs removed or kept, one line per method
+    """Return curves of comprehensiveness or sufficiency against the fraction of inputs removed or kept, one per method
 
     See DeYoung et al. (2020), ERASER."""
     check_choice('perturbation_curves: value', value, _perturbations)

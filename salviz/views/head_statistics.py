@@ -25,7 +25,7 @@ from .curves import Grid
 
 # %% ../../nbs/10_views/07_head_statistics.ipynb #e79c879e
 def _passes(snapshots) -> list: # of `Snapshot`
-    "Return `snapshots`, with pairs that the model reads in separate passes split into one snapshot per sentence"
+    "Return `snapshots` with each pair that the model reads in separate passes split into one snapshot per sentence"
     found = []
     for s in snapshots:
         ends = np.cumsum(s.info.get('passes', ()))
@@ -47,7 +47,8 @@ _number_labels = dict( # {number: label with unit}
     largest_logit='largest attention logit (score before the softmax)')
 
 def _word_rows(snapshot):
-    "Return the attention of words [layers, heads, words, keys], the word positions, and a mask of attended keys"
+    """Return the attention from ordinary tokens [layers, heads, tokens, keys],
+    the token positions, and a mask of attended keys"""
     if 'attention' not in snapshot.arrays or not len(snapshot.tokens):
         raise ValueError(f'head_statistics: {which_snapshot(snapshot)} has no attention between tokens')
     at = np.flatnonzero(~np.asarray(snapshot.is_special))

@@ -146,7 +146,7 @@ _most = dict(image=(12, 8), series=(8, 6), text=(12, 24)) # (columns, rows per p
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-9b1
 def _page_of(items, columns, modality, page):
-    "Return the items of the page and the number of pages"
+    "Return the items on the requested page and the total number of pages"
     most, rows = _most[modality]
     if not (modality != 'text'): rows = max(1, rows//len(columns))
     pages = -(-len(items)//rows)
@@ -168,7 +168,7 @@ def _normalised_map(m):
 def _scaled(columns, items, scale, magnitude):
     """Scale the maps for display
 
-    Return {column: {item: map}}, the end of the scale, and whether there are negative values."""
+    Return {column: {item: map}}, the limit of the colour scale, and whether there are negative values."""
     def drawn(m):
         if m is None: return None
         if magnitude: m = np.abs(m)

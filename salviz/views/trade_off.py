@@ -19,7 +19,7 @@ from .curves import Chart
 # %% ../../nbs/10_views/03_trade_off.ipynb #vt006
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TradeOff(Chart):
-    """Two metrics over a setting
+    """Values of two metrics for each value of a setting
 
     `frame` has the columns name, value, x, x_low, x_high, y, y_low, y_high, standing, is_knee."""
     setting:str        # name of the setting
