@@ -95,7 +95,7 @@ def check_page_model(model, tokenizer):
 def quantised_rows(
     x, # float array [rows, columns]
 ) -> tuple: # (int8 [rows, columns], float32 [rows]: scale of each row)
-    """Round each row of `x` to 255 equally spaced values from minus to plus the row's largest magnitude
+    """Round the values in each row of `x` to 255 levels, equally spaced from -m to m, the row's largest magnitude
 
     Returns the codes and the scales."""
     x = np.asarray(x, np.float32)

@@ -83,7 +83,7 @@ class Explanation:
     ) -> list:
         """Return one table of words and their values for each text
 
-        Words that share a token have one row. If the texts are unknown, as in a batch, words are named 0, 1, …"""
+        Words that share a token have one row. Without the texts, words are numbered 0, 1, …"""
         tables = []
         for b, values in enumerate(self.pooled(how)):
             words = range(values.shape[-1]) if self.texts is None else self.texts[b][:values.shape[-1]]

@@ -722,7 +722,7 @@ _pattern_mistakes = {
 
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-35f
 _exercise(8, 1, 10, 'pattern_target(name, n)',
-          "It takes 'next', 'prev' or 'first' and the number of tokens, and returns a matrix [query, key].",
+          "It takes a pattern ('next', 'prev' or 'first') and the number of tokens, and returns a matrix [query, key].",
           by_hand=_pattern_hand, from_run=_pattern_run, mistakes=_pattern_mistakes,
           hints=('np.eye(n, k=1) has its ones right of the diagonal.',
                  'A row with the sum 0 has no neighbour: P[P.sum(1) == 0] = 1/n.'))

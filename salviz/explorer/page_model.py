@@ -131,7 +131,7 @@ def page_models(
     with_first=False, # also include the first checkpoint of each run?
     frequent=(),      # texts whose most frequent word pieces the page contains, see `quantised_model`
 ): # function from (bytes of the page without models, metadata of the runs) to the parts of the page
-    """Return a function that creates the parts of a page that contain the models of `sources`
+    """Return a function that packs the models of `sources` as parts of a page
 
     Raises a ValueError if no run has a model, or if `with_first` is set and a run has only one checkpoint."""
     missing = [source.needs() for source in sources]

@@ -1220,7 +1220,7 @@ class _MapsByHead(Maps):
 
 # %% ../../nbs/03_models/01_attention.ipynb #d65bc1b9
 def computes_by_head(model, part=None) -> bool:
-    "Return whether `gradients_by_head` supports this attention `part` of `model` (DeBERTa is not supported)"
+    "Return whether `gradients_by_head` supports the attention module `part` of `model` (not for DeBERTa)"
     return not _disentangled(check_part(model, part)[1])
 
 @contextmanager

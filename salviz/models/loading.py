@@ -345,8 +345,8 @@ def _give_padding(model, tokenizer):
     "If the padding token of `tokenizer` is unusable, pad with its end token; set the model's padding token to match"
     if not is_embedded(model, tokenizer.pad_token_id):
         if not is_embedded(model, tokenizer.eos_token_id):
-            raise ValueError(f'{type(tokenizer).__name__} has neither a padding nor an end token with an embedding in '
-                             'the model; set tokenizer.pad_token')
+            raise ValueError(f'{type(tokenizer).__name__} has no padding or end-of-sequence token for which the '
+                             'model has an embedding; set tokenizer.pad_token')
         tokenizer.pad_token = tokenizer.eos_token
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
 

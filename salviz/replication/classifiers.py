@@ -242,7 +242,8 @@ def _ood(run, model, tokenizer, rows=400, max_length=32) -> dict: # {domain: acc
     if domain not in _domains: return dict(mean=math.nan)
     for task in _domains:
         if task == domain: continue
-        test = subset(_sentence_pools(task), test_size=rows)['test']
+        pools = _sentence_pools(task)
+        test = subset(pools, test_size=min(rows, len(pools['test'])))['test']
         p, labels = _class_probabilities(model, tokenizer, test, max_length)
         scores[task] = float((p.argmax(-1) == labels).mean())
         largest.append(np.bincount(labels).max()/len(labels))

@@ -92,7 +92,7 @@ class Effect:
 # %% ../../nbs/15_replication/02_registry.ipynb #rg-7
 @dataclass(frozen=True)
 class Shown:
-    "Metrics of a study that the report shows with a claim, without a verdict"
+    "Metrics of a study that the report shows next to a claim but does not use for its verdict"
     title:str
     study:str
     # columns of the rows; a single metric is drawn as a dot per run; with `curves` or `reach`, prefixes of columns

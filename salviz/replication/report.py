@@ -752,7 +752,7 @@ def _beside(
     query, # a `Shown`
     rows,
 ) -> Markup: # '' without rows
-    "Return a table or figure that the report shows with a claim, without a verdict"
+    "Return a table or figure that the report shows next to a claim but does not use for its verdict"
     runs = rows[rows.study == query.study].dropna(axis=1, how='all')
     if not len(runs): return ''
     names = dict.fromkeys(runs.method)
@@ -1114,7 +1114,7 @@ def _verdicts_latex(
         lines += [r'\midrule', rf'\multicolumn{{8}}{{l}}{{\textbf{{{cell(paper_titles[paper])}}}}} \\',
                   *map(line, group)]
     caption = (headline(findings, budget) + ' Means of paired differences with 95 % intervals; threshold: the '
-               'smallest effect that would matter, or the margin of no harm; '
+               'smallest effect that would matter, or the non-inferiority margin; '
                'detectable: found with probability 0.8.')
     heads = ' & '.join(['', 'Effect', 'Verdict', 'Mean and interval', 'Threshold', 'Detectable', r'$p$, Holm',
                         'Pairs'])

@@ -111,7 +111,7 @@ def _waiting(optuna_study):
 class _OptunaTrials(_PointStudy):
     "A study that trains at points proposed by Optuna and reports their values to Optuna"
     def _open_optuna(self):
-        "Open or create Optuna's study, which stores the points and their values"
+        "Open or create the Optuna study that stores the evaluated points and their values"
         optuna = _optuna()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         of = optuna.storages
@@ -185,7 +185,7 @@ class _RunningSearch(_OptunaTrials):
             reported = {k: v[0] for k, v in read_study(place)['design']['settings'].items()}
             if reported != {k: shown_value(x) for k, x in point.items()}:
                 raise ValueError(f'Search: the test split was already used for {reported}, but the best point is now '
-                                 f'{point}. Reporting another point would mean choosing on the test split; '
+                                 f'{point}. Reporting another point would mean selecting it on the test split; '
                                  f'the reported results are in {place}')
         settings = {k: [x] for k, x in point.items()}
         study = Study(place, seeds=seeds, settings=settings, measures=measures, **self._study_arguments)

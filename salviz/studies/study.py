@@ -660,7 +660,7 @@ class _TrialList(_FinishedTrials):
         if len(failed) == len(self.cells):
             error = next(iter(failed.values()))
             raise RuntimeError(f'Study: every trial failed ({len(failed)} of {len(failed)}); '
-                               f'the error of the first one: {error}')
+                               f'the first error: {error}')
         if failed:
             first, error = next(iter(failed.items()))
             message = (f'Study: {len(failed)} of {len(self.cells)} trials failed; the error of {first}: {error}. '

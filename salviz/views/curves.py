@@ -306,7 +306,7 @@ _x_labels = dict(step='step (optimiser updates)', epoch='epoch (passes over the 
 def _y_label(groups, what, split):
     """Return the label of the y axis with its unit
 
-    A classification loss is in nats, unless it includes terms of a method."""
+    A classification loss is in nats, unless it includes terms added by a training method."""
     runs = [r for g in groups.values() for r in g]
     plain = (split == 'validation' or what == 'task'
              or all(set(_columns(r.train_rows)) <= {'loss', 'task', 'learning_rate', 'grad_norm'} for r in runs))

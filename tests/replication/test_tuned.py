@@ -5,13 +5,14 @@ import math
 import statistics
 from collections import defaultdict
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import optimize, stats
 
-from salviz.replication import tuned, tuning
+from salviz.replication import classifiers, tuned, tuning
 from salviz.replication.reproduce import reproduce, shipped_rows
 from salviz.replication.rows import recorded_cells, row_entries
 from salviz.replication.sequential import look_fractions, look_levels, simulated_verdicts
@@ -104,6 +105,21 @@ def test_the_data_of_every_condition_can_be_drawn(name, tmp_path):
         assert all(tested[k].to_dict() == fitted[k].to_dict() for k in fitted if name != 'DIGITS')
 
 # Thresholds and error rates
+
+@pytest.mark.parametrize('domain', ['movie', 'amazon', 'tweets'])
+def test_accuracy_on_other_domains_uses_at_most_1000_rows_of_each(domain, monkeypatch):
+    sizes = []
+
+    def perfect(model, tokenizer, test, max_length):
+        sizes.append(len(test))
+        return np.eye(2)[test['label']], np.array(test['label'])
+    monkeypatch.setattr(classifiers, '_class_probabilities', perfect)
+    run = SimpleNamespace(config=dict(data=dict(name=domain)))
+    scores = tuning._other_domains(run, None, None)
+    others = [task for task in ('movie', 'amazon', 'tweets') if task != domain]
+    assert {*scores} == {*others, 'mean', 'majority'} and scores['mean'] == 1
+    assert sizes == [min(1000, len(classifiers._sentence_pools(task)['test'])) for task in others]
+
 
 def test_thresholds_equal_those_from_multivariate_normal_probabilities():
     "P(no look crosses its threshold up to look k) = 1 - spent(k), with correlations sqrt(t_i/t_j)"

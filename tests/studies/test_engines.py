@@ -476,7 +476,7 @@ def test_error_counts_as_a_try_on_any_worker(shared, made, tmp_path):
     def broken(): raise OSError('broken')
     study, here = made(tmp_path/'s', seeds=(0,), happens=broken, at=1), Here()
     for _ in range(5):
-        with pytest.raises(RuntimeError, match='every trial failed .1 of 1.; .*first one: OSError: broken'):
+        with pytest.raises(RuntimeError, match='every trial failed .1 of 1.; .*first error: OSError: broken'):
             study.run(executor=here, shared=shared)
     assert len(here.sent) == 3 and study_progress(tmp_path/'s').counts['set aside'] == 1
 
