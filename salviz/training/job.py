@@ -377,7 +377,8 @@ def _place(run_dir, resume, method, settings, task) -> TrainingArguments:
     """Return the `TrainingArguments`, with a run folder that is the same in all processes
 
     Raise an error if the folder is already in use and `resume` is False."""
-    if resume and run_dir is None: raise ValueError('train: resume=True requires run_dir, the folder of the run to resume')
+    if resume and run_dir is None:
+        raise ValueError('train: resume=True requires run_dir, the folder of the run to resume')
     path = (Path(run_dir) if run_dir is not None
             else Path('runs')/f'{method.name.replace(" ", "")}-{time.strftime("%Y%m%d-%H%M%S")}')
     args = _training_arguments(path, task, settings)
