@@ -269,7 +269,7 @@ def gradient_sizes(
     max_length:int|None=None,
     progress:bool=True,
 ) -> pd.DataFrame: # method (name of the model), example, gradient: one row per token, pixel or cell
-    """Return the gradients of each model's class logit with respect to the inputs in `data`
+    """Return the gradient of each model's score with respect to each token, pixel or cell of the examples in `data`
 
     See Ismail et al. (2021), figure 2."""
     check_choice('size', size, ('magnitude', 'signed'))

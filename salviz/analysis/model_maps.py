@@ -256,7 +256,7 @@ def _path_steps(saliency, tokens:int, steps=None) -> int:
     return min(_most_steps, max(_fewest_steps, round(_most_steps * (_tokens_of_most / tokens)**2)))
 
 def _note_on_steps(model, inputs, values, score, steps, baseline) -> str:
-    "Return a note that states the reduced number of integrated gradients `steps` and the completeness error"
+    "Return a note on the reduced number of `steps` of integrated gradients (`values`) and their completeness error"
     error = float(completeness_error(model, inputs, values, score, baseline))
     return (f'Integrated gradients have {steps} steps instead of {_most_steps}, since the input has '
             f'{row_tokens(model, inputs):,} tokens; completeness error: {error:.1%}. '

@@ -95,9 +95,9 @@ def check_page_model(model, tokenizer):
 def quantised_rows(
     x, # float array [rows, columns]
 ) -> tuple: # (int8 [rows, columns], float32 [rows]: scale of each row)
-    """Round the values in each row of `x` to 255 levels, equally spaced from -m to m, the row's largest magnitude
+    """Round the values in each row of `x` to 255 equally spaced levels; return the codes and the scales
 
-    Returns the codes and the scales."""
+    The levels range from -m to m, where m is the largest magnitude in the row."""
     x = np.asarray(x, np.float32)
     scale = (np.abs(x).max(1, initial=0)/127).astype(np.float32)
     return np.rint(x/np.where(scale > 0, scale, 1)[:, None]).astype(np.int8), scale

@@ -139,7 +139,7 @@ def target_kl(
     teacher=None,
     **settings,  # settings of `target_divergences`
 ) -> float:
-    "Return the mean KL divergence between the teacher's target and the model's attention, over the texts with a target"
+    "Return the mean of KL(teacher's target || model's attention) over the texts with a target"
     return float(target_divergences(model, data, tokenizer, teacher, **settings)['kl'].mean())
 
 # %% ../../nbs/09_analysis/04_targets.ipynb #tg-16b

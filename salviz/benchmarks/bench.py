@@ -341,7 +341,7 @@ def _one_thread():
 # %% ../../nbs/13_cli/01_bench.ipynb #030e
 @contextlib.contextmanager
 def _prepared_steps(names, shape, tokens, dropout=0., device='cpu', precision='fp32'):
-    "Yield {name: `Step`} for benchmark rows, on texts of `tokens` tokens; torch uses one thread inside the block"
+    "Yield {name: `Step`} for the rows in `names`, on texts of `tokens` tokens; torch uses one thread inside the block"
     with tempfile.TemporaryDirectory() as folder, _one_thread():
         model, tokenizer = model_shapes[shape](dropout)
         yield _steps_of(names, model, tokenizer, bench_data(tokenizer, tokens), tokens, folder, device, precision)

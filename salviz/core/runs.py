@@ -164,7 +164,7 @@ class _RunValues(_RunFolder):
 
     @property
     def summary(self) -> dict:
-        "The results passed to `finish`, plus 'rows' (the number logged) and 'ended' (the end time); {} before `finish`"
+        "The results passed to `finish`, plus 'rows' (number of logged rows) and 'ended' (end time); {} before `finish`"
         return self._object('summary.json')
 
     @property

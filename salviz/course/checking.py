@@ -78,7 +78,7 @@ def _answer_of(
     name:str, # name of the function
 ):
     "Convert an answer to the type of the right answer (list of words or array); raise `_Unfit` if that is impossible"
-    if value is None: raise _Unfit(f'`{name}` returned None; complete the function and end it with a return statement')
+    if value is None: raise _Unfit(f'`{name}` returns None; complete the function so that it returns the answer')
     if isinstance(truth, list):
         words = value.tolist() if isinstance(value, np.ndarray) else value
         are_words = isinstance(words, (list, tuple)) and all(isinstance(w, str) for w in words)

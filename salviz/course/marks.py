@@ -84,7 +84,7 @@ def mark_set(
 def _clean_nickname(name:str) -> str: # '' if nothing is left
     """Return a name in NFC, cut to 40 characters, with control characters removed
 
-    Colons are replaced by spaces, and extra spaces are removed."""
+    Colons, tabs and line breaks are replaced by spaces, and extra spaces are removed."""
     name = unicodedata.normalize('NFC', name[:200]) # quadratic time for many accents on one letter
     seen = ((c, unicodedata.category(c)[0]) for c in name)
     text = ''.join(' ' if kind == 'Z' or c in '\t\n\r\v\f:' else '' if kind == 'C' else c for c, kind in seen)

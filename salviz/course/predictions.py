@@ -270,7 +270,7 @@ def _reveal_fault(names, content) -> str: # '' if there is none
 
 # %% ../../nbs/14_course/05_predictions.ipynb #pr20b
 class Reveal(W.VBox):
-    "Content that is hidden until the predictions in `names` have been committed or skipped"
+    "Content to show after the predictions in `names`; showing it earlier skips predictions that are not committed"
     def __init__(self,
         *names,       # names of predictions, such as '1.words'; the last argument may be the content
         content=None, # an `Explorer`, a figure, a text, a list of these, or a function that returns one

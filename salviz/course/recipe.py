@@ -306,7 +306,7 @@ def _measure_course(
     draws=(0,),  # seeds that select the marked sentences; 0: the split that the course uses
     seed=0,
 ) -> dict:
-    "Return all numbers that the lessons show, measured on the models of one seed"
+    "Return the measurements for tables.json on the models of one seed; `make_course` adds the entry 'looks'"
     data, held = _course_data(), course_sentences('held')
     every = {'base': base, **models}
     texts = [s['text'] for s in course_sentences() + held]
@@ -363,7 +363,7 @@ def make_course(
 def _from_base(base, tokenizer, folder, seed, is_first) -> dict:
     """Train a model with each method, starting from the base classifier, and return the measurements
 
-    For the first seed, also pack the runs in `course_runs`."""
+    For the first seed, also pack the runs in `course_runs`, except 'base'."""
     from salviz.recipes import pack_example_run
     where = folder if is_first else folder/f'seed-{seed}'
     where.mkdir(exist_ok=True)

@@ -58,7 +58,7 @@ def saliency_target(saliency, is_special, top_share):
 
 # %% ../../nbs/14_course/09_solutions.ipynb #so-14b
 def attention_loss(attention, target, is_special):
-    "Return KL(target || attention), with both [tokens] restricted to ordinary tokens and renormalised"
+    "Return KL(target || attention) after restricting both, [tokens], to ordinary tokens and renormalising them"
     a, t = attention[~is_special], target[~is_special]
     a, t = a/a.sum(), t/t.sum()
     on = t > 0

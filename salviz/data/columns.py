@@ -140,7 +140,7 @@ def token_values(
         spaced = [(segment, *span) for segment, text in enumerate(t.texts) for span in spaced_words(text)]
         if len(numbers) not in (len(t.unmerged_spans), len(spaced)):
             raise ValueError(f'{where}: {name} of row {i} must have {len(t.unmerged_spans)} numbers, one per word '
-                             f'(or {len(spaced)}, one per word between spaces), as in the other rows, '
+                             f'(or {len(spaced)}, one per word separated by spaces), as in the other rows, '
                              f'got {len(numbers)}')
         spans = {len(spaced): spaced, len(t.unmerged_spans): t.unmerged_spans}[len(numbers)]
         numbers = np.asarray(numbers)

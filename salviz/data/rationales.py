@@ -371,7 +371,7 @@ def _is_span(one):
         isinstance(one, (list, tuple)) and len(one) == 3 and isinstance(one[2], str) and isinstance(one[0], int))
 
 def _export_of(rows, text) -> tuple: # (rows, function that makes their reader, column of the spans); None: no export
-    "Identify the annotation tool that exported `rows` by their columns"
+    "Identify, by the columns of `rows`, the annotation tool that exported them"
     names = set(rows[0])
     if {'data', 'annotations'} <= names: return rows, _label_studio, None
     if {'annotation_id', 'annotator', text} <= names: return _grouped(rows, text), _json_min, None

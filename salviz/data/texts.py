@@ -614,7 +614,7 @@ def _dataset(columns, types, source, called=None):
     "Return a Dataset of `columns` with the given `types`, named `called` or, by default, after `source`"
     features = Features({name: types[name] for name in columns})
     if called is not None and not (isinstance(called, str) and called.strip()):
-        raise ValueError('name must be a name of the data to use in captions, such as "film reviews", or None; '
+        raise ValueError('name must be a name for the data, used in captions, such as "film reviews", or None; '
                          f'got {called!r}')
     def in_arrow(name, values): # otherwise datasets would inspect every value
         feature = types[name]
@@ -714,9 +714,9 @@ def _tag_lines(path):
 
 # %% ../../nbs/02_data/00_texts.ipynb #con2c
 def _are_counted(sentences):
-    """Return whether the first column contains word numbers
+    """Return whether the first column contains consecutive word numbers
 
-    The numbers must start at 0 or 1 in each sentence, or be consecutive throughout the file."""
+    The numbers must start at 0 in every sentence, start at 1 in every sentence, or continue throughout the file."""
     runs = []
     for sentence in sentences:
         counts = [_counted.fullmatch(columns[0]) for _, columns in sentence]

@@ -337,7 +337,7 @@ def _standalone_view(image, selection): # a view; None to draw the part of that 
 
 # %% ../../nbs/12_explorer/11_static_images.ipynb #028d
 def _part_of(image, selection, width) -> _Part:
-    "Return the drawable part of a page for `image`, the name of a part or of a kind of figure"
+    "Return the part of the static image for `image`, the name of a part or of a kind of figure"
     if image in _parts: return _parts[image](selection, width)
     view = _kind_view(image, selection)
     return _titled(figure_kinds()[image].about, view, width)

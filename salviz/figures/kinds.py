@@ -726,7 +726,7 @@ def figure(
     order:Names|None=None,             # names that come first
     # {name in the figure or class of a method: name to show}; for kinds with an option `names`, also a list
     names:dict|Names|None=None,
-    # (lowest, highest) of the value axis, or of the colour scale of a grid or map; or {'x' or 'y': (lowest, highest)}
+    # (lowest, highest) of the value axis or of a colour scale; for axes also {'x' or 'y': (lowest, highest)}
     limits:dict|Sequence[float]|None=None,
     caption:str='short',               # 'short': a title and two sentences; 'long': everything; or your own caption
     # style sheet of matplotlib, its path, or a dict of settings, used instead of your current settings

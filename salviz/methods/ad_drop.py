@@ -453,7 +453,7 @@ def prior_method(
     rate=.3,       # fraction of each row that is dropped
     p=None,        # fraction of each row to sample from; None: `rate`, so that the whole region is dropped
     layers=0,      # see `ADDrop`
-    form='equal',  # 'equal': every strategy drops as many positions per row (if `p` > `rate`, on average); 'released'
+    form='equal',  # 'equal': same number dropped per row (on average if `p` > `rate`); 'released': authors' code
 ) -> Method:
     "Return the method for one run of the AD-DROP paper's experiment on dropping strategies (section 2.2)"
     for name, x, allowed in (('strategy', strategy, prior_strategies), ('form', form, _prior_forms)):

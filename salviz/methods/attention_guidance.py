@@ -454,9 +454,9 @@ class AttentionGuidanceVariant(Variant):
 
     With 'paper', the loss is reduced as in the authors' code, because the published weights only make sense with
     this reduction. The authors' code still differs from 'released' in four ways. The authors' patterns have rows and
-    columns for padding. Each delimiter is a separate pattern, which you can write as 'delim:TOKEN' in `patterns`. If
-    a sentence lacks the token of a pattern, the target of this pattern is all zeros. The authors' code pools the
-    pre-training loss over the batch."""
+    columns for padding. The authors' code treats each delimiter as a separate pattern, which you can write as
+    'delim:TOKEN' in `patterns`. If a sentence lacks the token of a pattern, the authors' target is all zeros. Their
+    code pools the pre-training loss over the batch."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(
         boundary='zero', multiple='indicator', schedule='constant-then-linear', after_dropout=True))
     limits:ClassVar[dict] = dict(

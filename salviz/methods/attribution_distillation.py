@@ -83,7 +83,7 @@ class ADKD(Distillation):
                  counts:torch.Tensor) -> torch.Tensor: # [batch]
         """Return the squared difference between the attributions of student and teacher
 
-        The difference is summed over classes and averaged over tokens."""
+        The squared difference is summed over classes and averaged over tokens."""
         difference = (full(explained) - full(explanation)).square()
         return torch.where(counts, difference, 0.).sum((1, 2))/counts.sum((1, 2))
 

@@ -361,7 +361,7 @@ class _Preparing(_Checking):
                 f'no better than a constant prediction of the mean ({spread:.3g})')*(missed >= spread)
 
     def prepare(self, trainer:'MethodTrainer') -> None:
-        "Move the teacher to the student's device, check its weights, and cache its logits and explanations if possible"
+        "Move the teacher to the student's device, check it, and cache its logits and explanations if possible"
         teacher, task = self.loaded(trainer.model)[0], tasks[task_of(trainer.model)]
         teacher.to(device_of(trainer.model))
         now, before = weights_checksum(teacher), trainer.broadcast(trainer.run.state.get('distilled_from'))

@@ -304,7 +304,7 @@ def compare_runs(
     step_b:int|None=None,     # step of `run_b`, if different
     **options,                # passed to `compare_snapshots`
 ) -> pd.DataFrame: # probe, step_a, step_b and the columns of `compare_snapshots`
-    "Compare the snapshots of two runs, `run_a` and `run_b`, for each probe example"
+    "Compare the snapshot of each probe example in `run_a` with that of the same sentence in `run_b`"
     if step_b is None: step_b = step
     a, b = run_a.snapshots(step=step), run_b.snapshots(step=step_b)
     _check_recorded(run_a, a)

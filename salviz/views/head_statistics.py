@@ -202,7 +202,7 @@ def _rule(many, examples='probes') -> str:
     percent = f'{mark_threshold:.0%}'.replace('%', ' %')
     return (f'Framed: for {those} with at least {fewest_words} words, at least {percent} of the attention of words '
             'lies on the first token and special tokens (dead), or on one word (collapsed). '
-            'On other texts, these heads may differ.')
+            'On other texts, other heads may be marked.')
 
 # %% ../../nbs/10_views/07_head_statistics.ipynb #hs32b
 def _marked_words(frame) -> list: # of 'head 3.1 dead'

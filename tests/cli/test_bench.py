@@ -367,7 +367,8 @@ def test_earlier_results_are_not_overwritten(found, tmp_path, monkeypatch):
     (tmp_path/'runs'/'bench').mkdir(parents=True)
     assert str(free_folder()) == 'runs/bench-2'
     (tmp_path/'file').write_text('mine')
-    with pytest.raises(FileExistsError): free_folder('file', force=True)
+    for force in (False, True):
+        with pytest.raises(FileExistsError, match='file is a file; choose another'): free_folder('file', force=force)
 
 refused = [(dict(methods=['gaa']), 'unknown methods: gaa; available: plain, again, ga'),
            (dict(tokens=[]), 'at least one length'), (dict(tokens=[4]), 'from 8 to 512, got 4'),

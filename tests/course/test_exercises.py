@@ -148,7 +148,7 @@ def test_a_stub_none_and_zeros_fail(name):
     assert not any(v.passed for v in verdicts)
     assert verdicts[0].sentence == f'`{name}` is not written yet.'
     assert 'without brackets; got None' in verdicts[1].sentence
-    assert 'returned None' in verdicts[2].sentence
+    assert 'returns None' in verdicts[2].sentence
     assert f'<code>{name}</code> is not written yet.' in verdicts[0]._repr_html_()
     if name != 'replacement': assert verdicts[3].mistake or verdicts[3].sentence
 

@@ -159,7 +159,7 @@ def test_a_data_frame_gets_its_custom_name():
     frame = pd.DataFrame(dict(text=[f'a film {i}' for i in range(20)], label=['good', 'bad']*10))
     assert load_text(frame, name='film reviews')['train'].info.dataset_name == 'film reviews'
     assert load_text(frame)['train'].info.dataset_name == 'DataFrame'
-    with pytest.raises(ValueError, match='name must be a name of the data to use in captions'): load_text(frame, name=3)
+    with pytest.raises(ValueError, match='name must be a name for the data, used in captions'): load_text(frame, name=3)
 
 
 def test_a_table_that_is_too_wide_gives_a_warning_with_a_remedy():

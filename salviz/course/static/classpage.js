@@ -158,7 +158,7 @@ class ClassPage {
       });
       show.dataset.name = about.name;
       show.setAttribute('aria-label', `Show ${about.name}`);
-      const counts = `${votesCount(answers.first)}, ${answers.again} answered again after discussion`;
+      const counts = `${votesCount(answers.first)}, ${answers.again} of them given again after discussion`;
       return elementOf('li', '', show, elementOf('span', '', elementOf('strong', '', about.name), ` ${about.question} `,
         elementOf('span', 'sv-marks-keys', counts)));
     });
