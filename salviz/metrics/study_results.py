@@ -217,7 +217,7 @@ class _MeasuredStudy(_DescribedStudy):
         return out
 
     def _with_scores(self, frame, names):
-        "Add to `frame` the scores in `names` that the runs recorded but the study does not measure"
+        "Return `frame` with the scores in `names` that the runs recorded but the study does not measure"
         missing = [name for name in names if name not in frame and is_measure(name, None)]
         if not missing: return frame
         runs = {c['run']: run for c, run in self._finished()}

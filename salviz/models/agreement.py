@@ -161,7 +161,7 @@ def check_classes(
     model, task,
     data, # {split: Dataset}
 ) -> list: # of str; [] for a task without classes
-    "Return the class names; raise a `ValueError` unless the model and all splits list them in the same order"
+    "Return the class names; raise a `ValueError` if the model or a split lists other names or a different order"
     column = task.columns[-1]
     names = task.class_names(data['train'].features)
     if not task.has_classes: return names

@@ -527,7 +527,7 @@ def _disentangled(stack) -> list:
 
 # %% ../../nbs/03_models/01_attention.ipynb #058
 class _Tap:
-    "Hooks that apply `maps` to modules outside transformers' attention registry; without `maps`, they do nothing"
+    "Hooks that apply `maps` to attention modules outside transformers' registry; without `maps`, they do nothing"
     def __init__(self, maps=None): self.maps, self.layer = maps, None # layer: the observed layer that is running
     def __reduce__(self): return _Tap, ()
 
@@ -1220,7 +1220,7 @@ class _MapsByHead(Maps):
 
 # %% ../../nbs/03_models/01_attention.ipynb #d65bc1b9
 def computes_by_head(model, part=None) -> bool:
-    "Return whether `gradients_by_head` supports the attention module `part` of `model` (not for DeBERTa)"
+    "Return whether `gradients_by_head` supports the attention of this `part` of `model`; DeBERTa is not supported"
     return not _disentangled(check_part(model, part)[1])
 
 @contextmanager

@@ -166,9 +166,9 @@ def batch_head_numbers(
 
     The dict contains the `layers`, the numbers of `texts` and `long_texts`, and one array [layers, heads] for each
     statistic. Long texts are long enough to mark heads as dead or collapsed. For each head, `sinks` is the minimum
-    over the long texts of its mean attention to sinks. `one_word` is the corresponding minimum for the word that
-    receives the most attention. Without long texts, `sinks` and `one_word` are None. Texts without ordinary tokens are
-    ignored."""
+    over the long texts of its mean attention to sinks. `one_word` is the corresponding minimum for the token
+    that receives the most attention, sinks excluded. Without long texts, `sinks` and `one_word` are None. Texts without
+    ordinary tokens are ignored."""
     real = inputs['attention_mask'].bool()
     is_special = torch.isin(inputs['input_ids'], torch.tensor(special, device=real.device)) & real
     queries, later = real & ~is_special, is_special.clone()

@@ -490,7 +490,7 @@ nets = {'digit-cnn': DigitCNN, 'resnet18': ResNet18, 'lstm': SeriesLSTM, 'input-
         'transformer': SeriesTransformer, 'text-lstm': TextLSTM}
 
 def _classes(num_labels, labels):
-    "Validate the number and names of the classes, and return them as config settings"
+    "Check the number of classes, and return the number and the names, if any, as config settings"
     config = dict(num_labels=2) | class_config(num_labels, labels)
     n = config['num_labels']
     if isinstance(n, bool) or not isinstance(n, int) or n < 2:

@@ -289,7 +289,7 @@ class Spans(TokenTask):
         return torch.where(self.queried(batch), 0, -100)
 
     def log_probabilities(self, outputs, batch):
-        "Return each token's log-probabilities of starting and of ending the answer (-inf at padding)"
+        "Return each token's log-probabilities of starting and ending the answer, two [batch, tokens]; -inf at padding"
         pads = ~batch['attention_mask'].bool()
         both = outputs.start_logits, outputs.end_logits
         return [full(x).masked_fill(pads, -torch.inf).log_softmax(1) for x in both]

@@ -652,7 +652,7 @@ def rows_where(
     study, condition,
     where,             # (setting, value) pairs, see `EffectTerm`
 ) -> pd.DataFrame:
-    "Return the rows of one condition in a study whose settings match `where`"
+    "Return the rows of a study that have the given condition and the settings in `where`"
     chosen = (rows.study == study) & (rows.method == condition)
     for name, value in where:
         if name not in rows or not len(rows): return rows[:0]

@@ -982,7 +982,7 @@ def _idle(effect, rows): # did one of its conditions barely learn on all tasks?
     return any(group.little.all() for _, group in _learnt(effect, rows).groupby(['condition', 'words']))
 
 def _idle_claims(findings, rows) -> list: # of `Claim`
-    "Return the decided claims with at least one condition that barely learned on any of the tasks"
+    "Return the decided claims with at least one condition that barely learned on every task"
     decided = ('supported', 'not supported', 'contradicted')
     names = {name for name, word in _claim_words(findings).items() if word in decided}
     idle = [f.claim for f in findings if f.claim.name in names and f.has_interval and _idle(f.effect, rows)]

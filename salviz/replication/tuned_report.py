@@ -250,7 +250,7 @@ def _effect_lines(findings) -> list: # of table rows
 _heads = ['', 'effect', 'verdict', 'mean [interval]', 'level', 'threshold', 'in the paper', 'p', 'look', 'pairs']
 
 def tuned_headline(findings) -> str:
-    "Return a sentence with the number of each verdict on the effects that were tested with tuned settings"
+    "Return a sentence that counts the effects tested with tuned settings, in total and by verdict"
     words = [f.word for f in findings if f.word != 'not run']
     counts = ', '.join(f'{words.count(word)} {word}' for word in groups if word in words) or 'none yet'
     return (f'{len(words)} of {len(findings)} effects of {len(tuned_effects)} claims were tested '

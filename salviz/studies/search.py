@@ -111,7 +111,7 @@ def _waiting(optuna_study):
 class _OptunaTrials(_PointStudy):
     "A study that trains at points proposed by Optuna and reports their values to Optuna"
     def _open_optuna(self):
-        "Open or create the Optuna study that stores the evaluated points and their values"
+        "Open or create the Optuna study that stores the proposed points and their values"
         optuna = _optuna()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         of = optuna.storages

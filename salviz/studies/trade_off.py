@@ -193,7 +193,7 @@ def pareto(
     scale:Literal['log', 'linear']='log', # scale of the setting
     **options,                      # reference, confidence, better: see `front_of`
 ) -> Front:
-    "Run a study at evenly spaced values of `setting`, fill gaps in the Pareto front of `x` and `y`, and return it"
+    "Run a study at evenly spaced values of `setting`, fill gaps in the front of `x` and `y`, and return the front"
     _pymoo() # raise at once if pymoo is missing, not after hours of training
     check_allowed('pareto: no option', options, ('reference', 'confidence', 'better'))
     check_faults(_faults(study, (x, y), setting, start, budget, scale), 'pareto: ')

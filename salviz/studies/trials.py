@@ -99,7 +99,7 @@ def leased_cell(
 ): # yields the `Lease`
     """Hold the lease on a trial inside the `with` block
 
-    First, remove the note that a dead process left in the trial's run folder."""
+    Before the block runs, remove the note that a dead process left in the trial's run folder."""
     (folder/'locks').mkdir(exist_ok=True)
     covers = [folder/'runs'/name, folder/'cells'/f'{name}.json']
     with Lease(folder/'locks'/name, patience, covers) as lease:
