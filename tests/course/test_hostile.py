@@ -100,7 +100,8 @@ def test_of_a_code_that_is_too_long_nothing_is_decoded(monkeypatch):
     monkeypatch.setattr(codes, '_flags_of', lambda *args: decoded.append(args))
     for count in (1, 1000, 400_000):
         body = of.id + '1'*count
-        with pytest.raises(ValueError, match='characters; codes of this class have'):
+        problem = r'has \d+' if count < 2000 else r'does not match its checksum: .*\d+' # cut off after many characters
+        with pytest.raises(ValueError, match=f'^{problem} characters; codes of this class have'):
             codes.read_code(of, f'marks1:x:{body}{codes._check_signs("x", body)}')
     assert decoded == []
 

@@ -242,14 +242,17 @@ def test_the_masked_copy_is_below_its_words(page, runs):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('ranking, values, lost, tied', [
     ('signed', [0, -1., 0., 0., 2., 0], [1], 0), ('signed', [0, 0., 0., 0., 2., 0], [1], 3),
-    ('magnitude', [0, -.5, .5, 1., 2., 0], [1, 2], 0), ('magnitude', [0, -.5, 1., .5, -.5, 0], [1, 3], 3)])
+    ('magnitude', [0, -.5, .5, 1., 2., 0], [1, 2], 0), ('magnitude', [0, -.5, 1., .5, -.5, 0], [1, 3], 3),
+    ('signed', [0, -1., 0., 0., 2., 0], [], 0)])
 def test_which_of_equal_words_is_masked_means_nothing(page, ranking, values, lost, tied):
     s = by_hand(['[CLS]', 'a', 'very', 'good', 'film', '[SEP]'],
                 info=dict(methods=dict(SaliencyGuided=dict(ranking=ranking)), masked_labels=list('abcdef')),
                 is_masked=np.isin(np.arange(6), lost), method_saliency=np.array(values))
     show(page, [s], panels=['sentence'])
     label = text(page, '.sv-sentence')
-    assert f'the words with the lowest saliency ({len(lost)} of 4) are replaced' in label
+    lowest = 'saliency closest to zero' if ranking == 'magnitude' else 'the lowest saliency'
+    replaced = f'the words with {lowest} ({len(lost)} of 4) are replaced' if lost else 'none of 4 words is replaced.'
+    assert replaced in label
     assert ('Ties: ' in label) == bool(tied)
     if tied: assert f'{tied} words tie at the threshold; which of them are replaced is arbitrary' in label
     caption = masked_sentence(s).caption

@@ -415,7 +415,8 @@ def test_a_pgf_file_is_written_with_latex_or_raises_an_error(tmp_path, monkeypat
                        match='none of pdflatex, xelatex, lualatex is installed; install TeX Live with its pgf package, '
                        'or write .pdf'):
         save_figure(fig, tmp_path/'b.pgf')
-    with pytest.raises(RuntimeError, match='none of xelatex, lualatex is installed .one of them is needed'):
+    with pytest.raises(RuntimeError, match='none of xelatex, lualatex is installed .one of them is needed for the '
+                       'characters'):
         save_figure(figure(discard_region(invent(tokens=['שלום', 'a', '[SEP]'], layers=1, heads=6))), tmp_path/'b.pgf')
     assert not (tmp_path/'b.pgf').exists()
 
