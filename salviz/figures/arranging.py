@@ -204,10 +204,10 @@ def _beyond_scale(values, ends) -> tuple:
 
 def _limited_grid(view, ends):
     "Limit the colour scale of the grid `view`, and add a note if values lie beyond the scale"
-    fault = _ends_fault(ends)
-    if not fault and view.is_signed and ends[0] != -ends[1]:
-        fault = f'limits of a scale with both signs must be symmetric, such as (-1, 1), got {shown(ends)}'
-    if fault: raise ValueError(f'figure: {fault}')
+    check_faults(_ends_fault(ends), 'figure: ')
+    if view.is_signed and ends[0] != -ends[1]:
+        raise ValueError('figure: limits of a scale with both signs must be symmetric, such as (-1, 1), got '
+                         f'{shown(ends)}')
     values = view.values[np.isfinite(view.values)]
     return replace(view, limits=tuple(map(float, ends)),
                    notes=(*view.notes, *_beyond_scale(values, ends)))
@@ -215,13 +215,13 @@ def _limited_grid(view, ends):
 # %% ../../nbs/11_figures/10_arranging.ipynb #87bdcfc9
 def _limited_maps(view, ends):
     "Limit the colour scale of `view`, whose maps must share one scale, and add a note if values lie beyond it"
-    fault, scales, is_signed = _ends_fault(ends), {*zip(view.kinds, view.units)}, 'signed' in view.kinds
-    if fault: pass
-    elif len(scales) > 1: fault = f'limits need maps with one common scale, but the maps have {len(scales)} scales'
+    check_faults(_ends_fault(ends), 'figure: ')
+    scales, is_signed, fault = {*zip(view.kinds, view.units)}, 'signed' in view.kinds, ''
+    if len(scales) > 1: fault = f'need maps with one common scale, but the maps have {len(scales)} scales'
     elif ends[0] != (-ends[1] if is_signed else 0):
         example = 'be symmetric, such as (-1, 1)' if is_signed else 'start at 0, such as (0, 0.5)'
-        fault = f'limits of this scale must {example}, got {shown(ends)}'
-    check_faults(fault, 'figure: ')
+        fault = f'of this scale must {example}, got {shown(ends)}'
+    check_faults(fault, 'figure: limits ')
     values = view.values[np.isfinite(view.values)]
     return replace(view, limits=(float(ends[1]),)*len(view.limits),
                    notes=(*view.notes, *_beyond_scale(values, ends)))
