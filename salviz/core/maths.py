@@ -212,7 +212,7 @@ def _scalar(x):
 # %% ../../nbs/01_core/06_maths.ipynb #033
 def entropy(
     attention,    # [..., query, key] probabilities
-    allowed=None, # bool, broadcastable to `attention`: keys that count
+    allowed=None, # bool, broadcastable to `attention`: keys to include
 ) -> np.ndarray: # float64 [..., query] in nats; NaN for a row without any mass
     "Normalise each row of `attention` to sum to 1 over the allowed keys, and return the entropy of each row"
     p = _distribution('attention', attention, allowed)
@@ -234,7 +234,7 @@ def enough_words(
 def kl(
     p,           # [..., n], not negative
     q,           # [..., n], not negative
-    counts=None, # bool, broadcastable to both: positions that count
+    counts=None, # bool, broadcastable to both: positions to include
 ): # float, or array [...]; NaN where `p` or `q` has no mass
     "Return KL(p || q) in nats, after normalising p and q over the counted positions"
     p, q = np.broadcast_arrays(p, q)
@@ -283,7 +283,7 @@ def pattern_residual(
 # %% ../../nbs/01_core/06_maths.ipynb #043
 def ranks(
     x,           # numbers [..., n]
-    counts=None, # bool, broadcastable to `x`: positions that count
+    counts=None, # bool, broadcastable to `x`: positions to include
 ) -> np.ndarray: # float64 [..., n] from 1 upwards; NaN at positions that do not count
     "Return the ranks of `x` along the last axis among the counted positions; ties receive the mean of their ranks"
     x, counts = _counted('x', x, counts)
@@ -307,7 +307,7 @@ def _largest_of(dtype) -> np.generic:
 
 def dense_ranks(
     x,           # numbers [..., n]
-    counts=None, # bool, broadcastable to `x`: positions that count
+    counts=None, # bool, broadcastable to `x`: positions to include
 ) -> np.ndarray: # uint8 (uint16 for rows of 256 or more) [..., n]: 1 for the lowest; 0 where not counted or NaN
     "Return the dense ranks of `x` along the last axis: ties share a rank and no rank is skipped"
     x = np.asarray(x)
@@ -326,7 +326,7 @@ def dense_ranks(
 # %% ../../nbs/01_core/06_maths.ipynb #048
 def spearman(
     a, b,        # numbers [..., n]
-    counts=None, # bool, broadcastable to both: positions that count
+    counts=None, # bool, broadcastable to both: positions to include
 ): # float, or array [...]; NaN if undefined: fewer than two positions, or `a` or `b` is constant
     "Return Spearman's rank correlation of `a` and `b` over the counted positions"
     a, b = np.broadcast_arrays(a, b)
@@ -340,7 +340,7 @@ def spearman(
 def top_overlap(
     a, b,        # numbers [..., n]
     k:int,       # how many of the largest values to compare
-    counts=None, # bool, broadcastable to both: positions that count
+    counts=None, # bool, broadcastable to both: positions to include
     # float, or array [...], in [0, 1]; NaN if no position counts,
     # or if `a` or `b` is constant over more than `k` counted positions
 ):

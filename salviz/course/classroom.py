@@ -365,8 +365,8 @@ def _unlike_others(marks:ClassMarks) -> list: # of (nickname, reason)
         if len(done) >= 3 and not marked: named.append((name, f'marked nothing in {len(done)} sentences'))
         elif 2*marked > words: named.append((name, f'marked {marked} of {words} words, more than half'))
         elif median and row['f1'] is not None and row['f1'] < median/2:
-            reason = (f'F1 {_point(row["f1"])} with the majority of the others, less than half the median '
-                      f'{_point(median)}')
+            reason = (f'F1 {_point(row["f1"])} against the majority vote of the other students, '
+                      f'less than half the median {_point(median)}')
             named.append((name, reason))
     return named
 
@@ -436,7 +436,7 @@ def _summed_up(columns) -> dict:
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl34
 def _of_students(marks) -> dict:
-    "Score each student against the majority of the others; return the mean over students for each sentence"
+    "Score each student against the majority vote of the others; return the mean over students for each sentence"
     means = dict(auprc=[], random_auprc=[], token_f1=[])
     for table, votes, respondents in zip(marks.table, marks.votes, marks.respondents):
         done = [flags for flags in table if not np.isnan(flags[0])]

@@ -110,7 +110,7 @@ def _heads(snapshot, word):
     rows = snapshot.at('attention')[:, 0]*~snapshot.is_special
     return int((rows.argmax(1) == snapshot.labels.index(word)).sum())
 
-def _turns(snapshots): # number of flips of the verdict between consecutive snapshots
+def _turns(snapshots): # number of flips of the prediction between consecutive snapshots
     is_positive = [x['positive'] > .5 for x in snapshots]
     return sum(a != b for a, b in zip(is_positive, is_positive[1:]))
 
@@ -125,25 +125,25 @@ def _verdict_turns_alone(tables):
 # %% ../../nbs/14_course/01_facts.ipynb #cf-12
 for when, step in (('start', _first_step), ('end', _second_step)):
     def at(f, *args, step=step): return lambda: f(_snapshot(step), *args)
-    _number(f'1.verdict_{when}', f'verdict at step {step}', at(_verdict))
-    _number(f'1.sure_{when}', f'probability of the verdict at step {step}', at(_sure))
+    _number(f'1.verdict_{when}', f'prediction at step {step}', at(_verdict))
+    _number(f'1.sure_{when}', f'probability of the prediction at step {step}', at(_sure))
     _number(f'1.never_{when}', f"fraction of attention on 'never' at step {step}",
             lambda step=step: _read(_snapshot(step))['never'])
     _number(f'1.heads_{when}', f"heads of 12 that attend to 'never' most at step {step}", at(_heads, 'never'))
-    _number(f'1.never_for_{when}', f"saliency of 'never' for the verdict at step {step}", at(_argues, 'never'),
+    _number(f'1.never_for_{when}', f"saliency of 'never' for the prediction at step {step}", at(_argues, 'never'),
             sign=True)
-    _number(f'1.bad_for_{when}', f"saliency of 'bad' for the verdict at step {step}", at(_argues, 'bad'), sign=True)
+    _number(f'1.bad_for_{when}', f"saliency of 'bad' for the prediction at step {step}", at(_argues, 'bad'), sign=True)
     _number(f'1.bad_{when}', f"fraction of attention on 'bad' at step {step}",
             lambda step=step: _read(_snapshot(step))['bad'])
 
 # %% ../../nbs/14_course/01_facts.ipynb #cf-12b
-_number('1.turns', 'flips of the verdict between consecutive snapshots from step 203 on',
+_number('1.turns', 'flips of the prediction between consecutive snapshots from step 203 on',
         lambda: _turns(_trained(course_tables()['0']['looks'])))
 _number('1.never_least', "lowest fraction of attention on 'never' from step 203 on",
         lambda: min(x['attention'] for x in _trained(course_tables()['0']['looks'])))
 _number('1.never_largest', "highest fraction of attention on 'never'",
         lambda: max(x['attention'] for x in course_tables()['0']['looks']))
-_number('1.untrained_sure', 'probability of the verdict at step 0', lambda: _sure(_snapshot(0)))
+_number('1.untrained_sure', 'probability of the prediction at step 0', lambda: _sure(_snapshot(0)))
 _number('1.untrained_top', 'word with the most attention at step 0', lambda: _top(_snapshot(0))[0])
 _number('1.untrained_top_share', 'fraction of attention on it', lambda: _top(_snapshot(0))[1])
 _number('1.untrained_second', 'word with the second most attention at step 0', lambda: _top(_snapshot(0), 1)[0])
@@ -160,11 +160,11 @@ _number('1.cls_least', 'lowest fraction of attention of [CLS] on itself in layer
 _number('1.accuracy', "accuracy of the course's classifier on the test split of 'movie-polarity'",
         lambda: course_run('base').scores('test')['accuracy'])
 _claim('1.never_most', "at the end [CLS] attends to 'never' most", lambda t: t['looks'][-1]['top'] == 'never')
-_claim('1.never_against', "at the end the verdict is positive, and the saliency of 'never' is negative",
+_claim('1.never_against', "at the end the prediction is positive, and the saliency of 'never' is negative",
        lambda t: t['looks'][-1]['positive'] > .5 and t['looks'][-1]['saliency'] < 0)
 
 # %% ../../nbs/14_course/01_facts.ipynb #cf-12d
-_claim('1.turns_alone', "the verdict flips while the attention on 'never' changes by less than .1",
+_claim('1.turns_alone', "the prediction flips while the attention on 'never' changes by less than .1",
        _verdict_turns_alone)
 _claim('1.known_before', 'at step 0 the probability of the label positive is within .05 of one half',
        lambda t: abs(t['looks'][0]['positive'] - .5) < .05)
@@ -289,7 +289,7 @@ for by in _saliencies:
     for key, name in (('base', 'base'), ('plain', 'plain'), ('guided', 'guided'), ('guided_input', 'guided-input')):
         _number(f'6.{key}_kl_{by}', f'KL of {name} between sentences and their copies masked by {by}',
                 _table('masked', name, by, 'kl'))
-        _number(f'6.{key}_flips_{by}', 'fraction of sentences with a flipped verdict',
+        _number(f'6.{key}_flips_{by}', 'fraction of sentences with a flipped prediction',
                 _table('masked', name, by, 'flips'))
 
 # %% ../../nbs/14_course/01_facts.ipynb #cf-20b

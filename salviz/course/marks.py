@@ -174,7 +174,7 @@ def read_sheet(
     "Return the mark sheet in the `text` of a file; raise a ValueError if the text is not a valid mark sheet"
     content = parsed_json(text)
     if not isinstance(content, dict) or content.get('salviz') != 'marks':
-        raise ValueError('is JSON, but not a file with marks')
+        raise ValueError('is valid JSON, but not a marks file')
     _check_version(content.get('version'), of, content.get('set'))
     return checked_sheet(of, content.get('nickname'), content.get('marks'), source)
 

@@ -206,7 +206,7 @@ def _limited_grid(view, ends):
     "Limit the colour scale of the grid `view`, and add a note if values lie beyond the scale"
     check_faults(_ends_fault(ends), 'figure: ')
     if view.is_signed and ends[0] != -ends[1]:
-        raise ValueError('figure: limits of a scale with both signs must be symmetric, such as (-1, 1), got '
+        raise ValueError('figure: limits of a diverging color scale must be symmetric, such as (-1, 1), got '
                          f'{shown(ends)}')
     values = view.values[np.isfinite(view.values)]
     return replace(view, limits=tuple(map(float, ends)),

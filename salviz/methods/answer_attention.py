@@ -17,7 +17,7 @@ def answer_attention(
     maps:list,                  # attention [batch, heads, n, n] of each layer to train, as `observe` captures it
     is_image:torch.Tensor,      # bool [batch, n]: image tokens
     is_answer:torch.Tensor,     # bool [batch, n]: tokens of the answer
-    rows:Literal['last', 'all']='last', # answer tokens that count
+    rows:Literal['last', 'all']='last', # answer tokens to include
 ) -> torch.Tensor: # [batch, layers, n]; 0 where there is no image token
     "Return the distribution of the answer's attention over image tokens in each layer"
     weights = predicting_weights(is_answer, rows)
@@ -29,7 +29,7 @@ def answer_attention_loss(
     is_image:torch.Tensor,      # bool [batch, n]: image tokens
     is_answer:torch.Tensor,     # bool [batch, n]: tokens of the answer
     rationale:torch.Tensor,     # float [batch, n]: fraction of each image token inside the mask; 0 for other tokens
-    rows:Literal['last', 'all']='last',                 # answer tokens that count, see `answer_attention`
+    rows:Literal['last', 'all']='last',                 # answer tokens to include, see `answer_attention`
     loss:Literal['kl', 'mse', 'l1', 'huber', 'bce', 'order']='kl', # criterion of `rationale_loss`
 ) -> torch.Tensor: # [batch]
     """Return the distance between the `rationale` and the answer's attention to image tokens

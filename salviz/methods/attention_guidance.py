@@ -47,7 +47,7 @@ def guidance_loss(
     real:torch.Tensor,      # bool [batch, tokens]
     reduction='mean',       # reduction over heads and real entries: 'mean' (the authors' code) or 'sum' (eq. 2 and 3)
     dropped=None,           # bool, broadcastable to `attention`: entries that were dropped in this pass
-    queries=None,           # bool [batch, tokens]: queries that count; None: all real queries
+    queries=None,           # bool [batch, tokens]: queries to include; None: all real queries
 ) -> torch.Tensor: # [batch]
     "Return the mean or summed squared error between `attention` and `target` (Deshpande and Narasimhan 2020, eq. 2)"
     queries = real if queries is None else queries & real

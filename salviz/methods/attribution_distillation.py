@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def class_views(
     model, batch:dict,
     steps=1,            # m: nodes of integrated gradients
-    top=None,           # K: dimensions of an embedding that count; None: all
+    top=None,           # K: dimensions of an embedding to include; None: all
     create_graph=False, # keep the graph, so that a loss on the views trains `model`
 ) -> torch.Tensor: # [batch, classes, n], 0 at padding
     "Return the attribution vector of every class (its view), scaled to norm 1 (Wu et al. 2023)"
@@ -61,7 +61,7 @@ class ADKD(Distillation):
         alpha:float=.8,        # α: weight of the distillation of predictions; the task loss has 1 - α
         temperature:float=2.,  # τ: temperature of the logits
         steps:int=1,           # m: nodes of integrated gradients
-        top_dimensions:int|None=None, # K: dimensions of the teacher's embeddings that count; None: all
+        top_dimensions:int|None=None, # K: dimensions of the teacher's embeddings to include; None: all
     ):
         super().__init__(teacher, 'integrated_gradients', weight, temperature, alpha)
         self.steps, self.top_dimensions = steps, top_dimensions

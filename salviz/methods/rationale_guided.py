@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-011
 def normalised(
     values:torch.Tensor, # [..., n]
-    counts:torch.Tensor, # bool [..., n]: tokens that count
+    counts:torch.Tensor, # bool [..., n]: tokens to include
     how='share',         # 'share', 'softmax', 'sigmoid', 'largest' or 'none'
 ) -> torch.Tensor: # [..., n], 0 where a token does not count
     "Normalise `values` for the comparison with a rationale"
@@ -90,11 +90,11 @@ _of_saliency = dict.fromkeys(_criteria, 'sigmoid') | dict(kl='softmax', margin='
 def rationale_loss(
     values:torch.Tensor,    # one or several explanations for each example [batch, sets, n]
     rationale:torch.Tensor, # [batch, n]: flags, or fractions from 0 to 1
-    counts:torch.Tensor,    # bool [batch, sets, n]: tokens that count
+    counts:torch.Tensor,    # bool [batch, sets, n]: tokens to include
     loss='kl',              # 'mse', 'l1', 'huber', 'bce', 'kl', 'order' or 'margin'
     normalise='share',      # see `normalised`
     **options,              # `delta` of 'huber', `margin` of 'margin'
-) -> torch.Tensor: # [batch], the mean over the sets with at least one token that counts
+) -> torch.Tensor: # [batch], the mean over the sets with at least one included token
     "Return the distance between the explanations and the rationale for each example"
     dtype = torch.promote_types(values.dtype, torch.float32)
     counts, sets = counts.flatten(0, 1), values.shape[:2]
@@ -158,8 +158,8 @@ def _attention_sets(
     heads=None,        # indices of the heads to use; None: all
     per_head=False,    # True: each head separately; False: the mean over heads
     each=False,        # without `row`: each real row separately (True), or the mean over real rows (False)
-) -> tuple: # (values [batch, sets, key], bool [batch, sets, key]: values that count)
-    "Return the attention to compare with rationales, and a mask of the values that count"
+) -> tuple: # (values [batch, sets, key], bool [batch, sets, key]: values to include)
+    "Return the attention to compare with rationales, and a mask of the values to include"
     seen = seen.expand_as(A) & real[:, None, :, None] & real[:, None, None, :]
     if heads is not None: A, seen = A[:, list(heads)], seen[:, list(heads)]
     if not per_head: A, seen = A.mean(1, keepdim=True), seen.any(1, keepdim=True)
@@ -194,8 +194,8 @@ def explaining_attention(
     rollout=False,  # True: rollout through all layers; False: each layer separately
     rows='pooled',  # 'pooled': the row that the head reads; 'first'; 'mean' or 'all' rows
     heads=None, per_head=False, # see `_attention_sets`
-) -> tuple: # (values [batch, sets, key], bool [batch, sets, key]: values that count)
-    "Return the attention that explains the examples in `batch`, and a mask of the values that count"
+) -> tuple: # (values [batch, sets, key], bool [batch, sets, key]: values to include)
+    "Return the attention that explains the examples in `batch`, and a mask of the values to include"
     real, layers = batch['attention_mask'].bool(), check_layers(model, layers)
     row, each = explaining_row(model, batch, rows), rows == 'all'
     if rollout:
@@ -223,7 +223,7 @@ def rolled_out(
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #f6581773
 def predicting_weights(
     is_answer:torch.Tensor, # bool [batch, n]: tokens of the answer
-    rows='last',            # answer tokens that count: 'last' or 'all'
+    rows='last',            # answer tokens to include: 'last' or 'all'
 ) -> torch.Tensor: # [batch, n], each row sums to 1, or to 0 without an answer
     "Return the weights of the positions that predict the answer: those directly before the answer tokens"
     at = torch.zeros_like(is_answer)
@@ -377,7 +377,7 @@ class _Comparing(_Marked):
     "Base class of `RationaleGuided` that compares explanations with rationales"
     def explained(self, maps:'Maps',
                   plan:Plan, batch:dict) -> tuple: # (values [batch, sets, n], counts of the same shape)
-        "Return the explanations to compare with rationales, and a mask of the values that count"
+        "Return the explanations to compare with rationales, and a mask of the values to include"
         model, counts = plan.targets['rationale'], self.counted(batch)
         if not self.of_attention:
             labels = batch['labels'] if self.target == 'gold' else 'predicted'
@@ -393,7 +393,7 @@ class _Comparing(_Marked):
         return values, seen & counts[:, None]
 
     def _answer_attention(self, maps, plan, batch, counts) -> tuple: # as `explained`
-        "Return each layer's attention from the answer to the image tokens, and a mask of the values that count"
+        "Return each layer's attention from the answer to the image tokens, and a mask of the values to include"
         row, weights = _row_of(None, batch, self.variant.rows), predicting_weights(batch['is_answer'], 'all')
         if row is None: found = [torch.einsum('bq,bhqk->bhk', weights.to(maps[l]), maps[l]) for l in plan.layers]
         else: found = [maps.rows(l, row)[:, :, 0] for l in plan.layers]

@@ -86,7 +86,7 @@ class RightForRightReasons(_OnRationales):
 def energy_loss(
     values:torch.Tensor,  # [batch, n]: attribution
     inside:torch.Tensor,  # bool [batch, n]: tokens of the rationale
-    outside:torch.Tensor, # bool [batch, n]: the other tokens that count
+    outside:torch.Tensor, # bool [batch, n]: the other tokens to include
 ) -> torch.Tensor: # [batch], from 0 (all positive attribution is inside) to 1
     "Return 1 minus the fraction of the positive attribution that lies inside the rationale (Rao et al. 2023)"
     positive = values.clamp(min=0)

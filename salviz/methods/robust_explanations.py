@@ -45,7 +45,7 @@ def drawn_partners(
 # %% ../../nbs/05_methods/16_robust_explanations.ipynb #dr-010
 def scaled_explanations(
     values:torch.Tensor, # [..., batch, n]
-    counts:torch.Tensor, # bool [batch, n]: tokens that count
+    counts:torch.Tensor, # bool [batch, n]: tokens to include
 ) -> torch.Tensor: # [..., batch, n], 0 elsewhere
     """Scale explanations to the range from 0 to 1 within each text
 

@@ -117,7 +117,7 @@ def agreement_loss(
     loss='kl',              # one of `_agreement_losses`
     padded_to=60,           # 'released' only, see `_released_loss`
 ) -> torch.Tensor: # [batch]; 0 where the target is all zero
-    "Return the loss between `attention` and `target`, either over the tokens that count or as in the released code"
+    "Return the loss between `attention` and `target`, either over the valid tokens or as in the released code"
     dtype = torch.promote_types(attention.dtype, torch.float32) # half precision is too coarse for a logarithm
     attention, target = attention.to(dtype), target.to(dtype)
     if loss == 'released':

@@ -47,8 +47,8 @@ def _top_count(n:int, top_fraction:float) -> int:
 @renamed_arguments(top_share='top_fraction')
 def likeness(
     a, b,             # numbers [..., n]
-    counts=None,      # bool, broadcastable to both: tokens that count
-    top_fraction=.2,  # fraction of the tokens that count, for `top_overlap`
+    counts=None,      # bool, broadcastable to both: tokens to include
+    top_fraction=.2,  # fraction of the included tokens, for `top_overlap`
     sign='magnitude', # 'magnitude', 'positive' or 'signed'
     kendall=False,    # whether to compute Kendall's tau as well, which is slow for many rows
 ) -> dict: # {'spearman', 'kl', 'top_overlap'[, 'kendall']}, each float64 [...]
@@ -192,9 +192,9 @@ def run_agreement_table(
 @renamed_arguments(top_share='top_fraction')
 def compare_attributions(
     a, b,             # one attribution per example: arrays [batch, ...], or lists of arrays of any shape
-    counts=None,      # bool of the same shapes: tokens, pixels or entries that count; None: all
+    counts=None,      # bool of the same shapes: tokens, pixels or entries to include; None: all
     sign='magnitude', # 'magnitude', 'positive' or 'signed', see `likeness`
-    top_fraction=.2,  # fraction of the values that count, for the top overlap
+    top_fraction=.2,  # fraction of the included values, for the top overlap
     kendall=False,    # whether to compute Kendall's tau as well
 ) -> pd.DataFrame: # example, count, spearman, kl (of `a` from `b`), top_overlap[, kendall]
     "For each example, return the similarity between its attributions in `a` and `b`"
@@ -214,7 +214,7 @@ def compare_attributions(
 # %% ../../nbs/08_metrics/02_agreement.ipynb #043
 def compare_methods(
     values:dict, # {method: attributions of the same examples, as for `compare_attributions`}
-    counts=None, # tokens, pixels or entries that count
+    counts=None, # tokens, pixels or entries to include
     **options,   # passed to `compare_attributions`
 ) -> pd.DataFrame: # method_a, method_b, examples, spearman, kl, top_overlap[, kendall]
     """Return the mean similarity of each ordered pair of methods
@@ -250,9 +250,9 @@ def compare_snapshots(
     a, b,             # snapshots of one sentence
     what='attention', # an array that both have: 'attention', 'attention_attribution', 'saliency', …
     rows='ordinary',  # query rows to compare, see `_query_rows`
-    keys='all',       # keys that count: 'all' keys that some head of the layer attends to, or 'ordinary' ones only
+    keys='all',       # keys to include: 'all' keys that some head of the layer attends to, or 'ordinary' ones only
     sign='magnitude', # see `likeness`
-    top_fraction=.2,  # fraction of the keys that count, for the top overlap
+    top_fraction=.2,  # fraction of the included keys, for the top overlap
     level='head',     # level of maps: 'head', 'layer', 'mean' or 'all'
     kendall=False,    # whether to compute Kendall's tau as well
     # layer, head, spearman, kl (of `a` from `b`), top_overlap[, kendall]; a single row for arrays with one number per

@@ -596,7 +596,7 @@ _entering = threading.Lock()
 
 class _AlreadyObserved(RuntimeError): pass
 
-class _EditedMaps(Maps): "Maps that apply the changes of an `edited` block, inside which the model can also be observed"
+class _EditedMaps(Maps): "Maps that apply the changes of an `edited` block; `observe` also works inside the block"
 
 # %% ../../nbs/03_models/01_attention.ipynb #066b
 @contextmanager

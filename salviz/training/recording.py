@@ -93,7 +93,7 @@ def _check_evidence(method, name, x, size:int):
 def observes(model) -> bool:
     """Return whether a model has attention that can be recorded
 
-    Small networks of salviz may have none; any other model without observable attention raises an error."""
+    Small networks that come with salviz may have none; any other model without observable attention raises an error."""
     if getattr(model, 'salviz_task', None) is None or isinstance(model, SentencePairs):
         check_observable(model)
         return True

@@ -84,7 +84,7 @@ def test_files_codes_chats_and_widgets_are_one_class(tmp_path):
 
 @pytest.mark.parametrize('content,reason', [
     (b'', 'is empty'), (b'\xff\xfe{\x00}\x00', 'UTF-16'), (b'{"salviz": "\xe9"}', 'not valid UTF-8'),
-    (b'{}', 'not a file with marks'), (b'[' * 50000, 'is nested too deeply'), (b' ' * 1_100_000, 'is larger than 1 MB'),
+    (b'{}', 'not a marks file'), (b'[' * 50000, 'is nested too deeply'), (b' ' * 1_100_000, 'is larger than 1 MB'),
     (b'PK\x03\x04\0\0', 'zero byte')])
 def test_files_that_are_none_are_named_without_a_path(tmp_path, content, reason):
     (tmp_path/'marks-x.json').write_bytes(content)

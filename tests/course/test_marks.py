@@ -110,7 +110,7 @@ def test_invalid_marks_raise_errors_with_the_reason():
     good = json.loads(_sheet_json(of, invented(of, 'amy', random.Random(0))))
     first = [0]*len(of.words[0])
     reasons = [
-        ('{"salviz": "marks"', 'is not JSON'), ('[1]', 'not a file with marks'), ('"marks"', 'not a file with marks'),
+        ('{"salviz": "marks"', 'is not JSON'), ('[1]', 'not a marks file'), ('"marks"', 'not a marks file'),
         ('[' * 100000, 'is nested too deeply'),
         (dict(good, version=2), 'has version 2'), (dict(good, set='000000'), 'another set'),
         (dict(good, nickname=''), 'the nickname must be a non-empty string'),

@@ -117,7 +117,7 @@ def test_an_intervention_is_chosen_by_mouse_and_keyboard(browser, tiny_bert, tin
     assert probabilities(p) == pytest.approx(check(heads=[(0, 1), (1, 2)], positions=[4]), abs=6e-4)
     p.click('text=Remove the intervention')
     answered(p)
-    assert 'Nothing is changed.' in p.inner_text('.sv-intervene')
+    assert 'No changes.' in p.inner_text('.sv-intervene')
     assert 'is an intervention' not in p.inner_text('.sv-own')
     p.evaluate("() => salviz.state.set({entry: {kind: 'head', layer: 1, head: 0}})")
     p.select_option('.sv-intervene label:has-text("in view") select', 'saliency')

@@ -138,7 +138,7 @@ function classF1(a, b) {
   return total ? 2 * both / total : 0;
 }
 
-// Agreement of a student with the majority of the others, per sentence; null if there is nothing to compare.
+// Agreement of a student with the majority vote of the others, per sentence; null if there is nothing to compare.
 function classWithOthers(sheet, {respondents, votes}) {
   return sheet.marks.map((mine, i) => {
     if (mine === null) return null;
@@ -169,7 +169,7 @@ function classOutliers(sheets, students) {
     if (2 * marked > words.length)
       return [{nickname, reason: `marked ${marked} of ${words.length} words, more than half`}];
     if (!median || f1 === null || f1 >= median / 2) return [];
-    const reason = `F1 ${classPoint(f1)} with the majority of the others, less than half the median `
+    const reason = `F1 ${classPoint(f1)} against the majority vote of the other students, less than half the median `
       + classPoint(median);
     return [{nickname, reason}];
   });

@@ -186,7 +186,7 @@ class ClassPage {
       'Could not be read': broken.map(({source, reason}) => `${source || 'the pasted text'}: ${reason}`),
       'Duplicates': doubled.map(({better, other, reason}) => `${reason}; ` + (name(better) === name(other)
         ? 'only one of them counts' : `${name(better)} counts, but ${name(other)} does not`)),
-      'Unlike the others (still counted)': outliers.map(({nickname, reason}) => `${nickname}: ${reason}`)};
+      'Outliers (still counted)': outliers.map(({nickname, reason}) => `${nickname}: ${reason}`)};
     return Object.entries(lists).filter(([, lines]) => lines.length).map(([title, lines]) => elementOf('section', '',
       elementOf('h2', '', title), elementOf('ul', '', ...lines.map(line => elementOf('li', '', line)))));
   }
@@ -205,7 +205,8 @@ class ClassPage {
     Object.assign(wide, {tabIndex: 0});
     wide.setAttribute('role', 'region');
     wide.setAttribute('aria-label', 'Students');
-    const says = 'F1: agreement with the majority of the others. Words: mean number of marked words per sentence. '
+    const says = 'F1: agreement with the majority vote of the other students. '
+      + 'Words: mean number of marked words per sentence. '
       + 'Alpha without: alpha of the class without this student.';
     return [elementOf('h2', '', 'Students'), elementOf('p', 'sv-marks-keys', says), wide];
   }
@@ -225,7 +226,7 @@ class ClassPage {
       row.words === null ? '' : row.words.toFixed(1), row.alpha_without === null ? '' : classPoint(row.alpha_without)]
       : ['', '', '', ''];
     const head = elementOf('td', isUnlike ? 'sv-merge-unlike' : '', sheet.nickname,
-      isUnlike ? ' (unlike the others)' : '');
+      isUnlike ? ' (outlier)' : '');
     return elementOf('tr', '', head, elementOf('td', '', counts), ...values.map(x => elementOf('td', '', String(x))));
   }
 

@@ -68,7 +68,7 @@ export function marksFile(set, sheet) {
 export function marksReadFile(set, text, source = '') {
   const contents = courseParsed(text);
   if (contents === null || typeof contents !== 'object' || contents.salviz !== 'marks')
-    throw new Error('is JSON, but not a file with marks');
+    throw new Error('is valid JSON, but not a marks file');
   marksCheckVersion(contents.version ?? null, set, contents.set ?? null);
   return marksSheet(set, contents.nickname ?? null, contents.marks ?? null, source);
 }

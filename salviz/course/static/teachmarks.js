@@ -98,7 +98,7 @@ export class TeachClassMarks {
       return;
     }
     const {unique, majority} = classMerge(this.markSet, sheets);
-    const count = unique.length, who = count > 1 ? `The majority of ${count} people is the teacher.`
+    const count = unique.length, who = count > 1 ? `The teacher is the majority vote of ${count} people.`
       : `The marks of ${unique[0].nickname} are the teacher.`;
     const unread = broken.length ? ` Files or codes that could not be read: ${broken.length} (${why}).` : '';
     this.use(majority, who + unread);

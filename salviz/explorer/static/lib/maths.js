@@ -89,7 +89,7 @@ export function patternMatrix(name, real, occurs = null, boundary = 'uniform', m
   return out;
 }
 
-// The k largest among the positions that count; ties go to the earlier position.
+// The k largest among the included positions; ties go to the earlier position.
 export function topMask(x, k, counts = null) {
   const out = new Uint8Array(x.length), places = [];
   for (let i = 0; i < x.length; i++) if (counted(counts, i, x.length)) places.push(i);
@@ -113,7 +113,7 @@ export function saliencyTarget(saliency, allowed, topFraction = .1, binarised = 
   return normalised(target);
 }
 
-// Ranks from 1 among the positions that count, NaN elsewhere; ties share their mean rank.
+// Ranks from 1 among the included positions, NaN elsewhere; ties share their mean rank.
 export function ranksOf(x, counts = null) {
   const out = new Float64Array(x.length).fill(NaN), places = [];
   for (let i = 0; i < x.length; i++) if (counted(counts, i, x.length)) places.push(i);
@@ -152,7 +152,7 @@ function rowTotal(x, start, n, counts) {
   return total;
 }
 
-// KL(p || q) in nats of two rows, each normalised over the positions that count; NaN if one of them sums to 0.
+// KL(p || q) in nats of two rows, each normalised over the included positions; NaN if one of them sums to 0.
 export function kl(p, q, counts = null) {
   const n = p.length, allP = rowTotal(p, 0, n, counts), allQ = rowTotal(q, 0, n, counts);
   if (!(allP > 0 && allQ > 0)) return NaN;

@@ -36,7 +36,7 @@ function tiedByRanks(frame, entry, units) {
   return r => units[r].tokens.every(constant);
 }
 
-// Normalises each row over the units that count; the others are NaN.
+// Normalises each row over the included units; the others are NaN.
 export function rowFractions(values, count, counts) {
   const out = new Float32Array(values.length).fill(NaN);
   for (let r = 0; r < values.length / count; r++) {
