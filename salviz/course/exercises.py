@@ -94,7 +94,7 @@ _exercise(1, 1, 10, 'word_attention(snapshot)',
                  'np.bincount(word_ids, numbers) adds up the numbers of each word; remove special tokens from both.'))
 
 # %% ../../nbs/14_course/10_exercises.ipynb #ee-12
-# {sentence: (probability of the label positive, the same without each word, {word: the same without all its copies})}
+# {sentence: (probability of the positive label, the same without each word, {word: the same without all its copies})}
 _measured = {
     'one of the best movies of the year .': (
         .9957, [.9954, .9954, .9956, .7705, .9939, .995, .9956, .994, .9951], dict(of=.9942, the=.9955)),

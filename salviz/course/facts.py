@@ -153,7 +153,7 @@ _number('1.fails_never', "saliency of 'never' for positive in 'It never fails to
 # %% ../../nbs/14_course/01_facts.ipynb #cf-12c
 _number('1.fails_fails', "saliency of 'fails' in the same sentence",
         lambda: _argues(_snapshot(probe=5), 'fails'), sign=True)
-_number('1.fails_sure', 'probability of the label positive for this sentence', lambda: _sure(_snapshot(probe=5)))
+_number('1.fails_sure', 'probability of the positive label for this sentence', lambda: _sure(_snapshot(probe=5)))
 _number('1.fails_read', "fraction of attention on 'never' in this sentence", lambda: _read(_snapshot(probe=5))['never'])
 _number('1.cls_least', 'lowest fraction of attention of [CLS] on itself in layers 1 to 3',
         lambda: float(_snapshot().arrays['attention'][1:4, :, 0, 0].mean(1).min()))
@@ -166,7 +166,7 @@ _claim('1.never_against', "at the end the prediction is positive, and the salien
 # %% ../../nbs/14_course/01_facts.ipynb #cf-12d
 _claim('1.turns_alone', "the prediction flips while the attention on 'never' changes by less than .1",
        _verdict_turns_alone)
-_claim('1.known_before', 'at step 0 the probability of the label positive is within .05 of one half',
+_claim('1.known_before', 'at step 0 the probability of the positive label is within .05 of one half',
        lambda t: abs(t['looks'][0]['positive'] - .5) < .05)
 
 # %% ../../nbs/14_course/01_facts.ipynb #cf-14
@@ -284,7 +284,7 @@ for by in _saliencies:
     for key, probe in (('film', '2'), ('rarely', '3')):
         _number(f'6.{key}_masked_{by}', f'least salient words by {by} in {course_probes[int(probe)]!r}',
                 lambda by=by, probe=probe: ', '.join(_of('masked_words', probe, by, 'masked')(course_tables()['0'])))
-        _number(f'6.{key}_without_{by}', 'probability of the label positive without these words',
+        _number(f'6.{key}_without_{by}', 'probability of the positive label without these words',
                 _table('masked_words', probe, by, 'after'))
     for key, name in (('base', 'base'), ('plain', 'plain'), ('guided', 'guided'), ('guided_input', 'guided-input')):
         _number(f'6.{key}_kl_{by}', f'KL of {name} between sentences and their copies masked by {by}',
@@ -293,9 +293,9 @@ for by in _saliencies:
                 _table('masked', name, by, 'flips'))
 
 # %% ../../nbs/14_course/01_facts.ipynb #cf-20b
-_number('6.film', 'probability of the label positive for the sentence of lesson 1',
+_number('6.film', 'probability of the positive label for the sentence of lesson 1',
         _table('masked_words', '2', 'gradient_norm', 'before'))
-_number('6.rarely', "probability of the label positive for 'Rarely has so much money ...'",
+_number('6.rarely', "probability of the positive label for 'Rarely has so much money ...'",
         _table('masked_words', '3', 'gradient_norm', 'before'))
 _number('6.rarely_little', "integrated gradients of 'little' for negative in this sentence",
         lambda: _argues(_snapshot(probe=3), 'little'), sign=True)

@@ -68,8 +68,8 @@ def _environment_of(
     "Return the requirement marker values for the system of a platform tag; raise a ValueError for an unknown tag"
     found = re.fullmatch(r'(win|macosx|(?:many|musl)?linux)_(?:\w+_)?(amd64|arm64|x86_64|aarch64)', platform)
     if not found:
-        raise ValueError('course --platform takes platform tags of wheels, such as win_amd64, macosx_14_0_arm64 or '
-                         f'manylinux_2_28_x86_64; got {platform!r}')
+        raise ValueError('course --platform must be the platform tag of a wheel, such as win_amd64, '
+                         f'macosx_14_0_arm64 or manylinux_2_28_x86_64; got {platform!r}')
     system = 'linux' if found[1].endswith('linux') else found[1]
     return _systems[system] | dict(platform_machine=found[2].upper() if system == 'win' else found[2])
 

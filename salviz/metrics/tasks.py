@@ -78,7 +78,7 @@ def _check_spans(where, split, classes):
 # %% ../../nbs/08_metrics/04_tasks.ipynb #mt09
 @dataclass(frozen=True)
 class TaskWords:
-    "Texts with which figures and the explorer describe a task's answers"
+    "Wording for a task's outputs in figures and the explorer"
     explained:str='the prediction'                      # quantity that the recorded saliency explains
     score:str='the score'                               # quantity that increases or decreases with the input
     sign:str='orange is evidence for it, blue against it.' # meaning of the two colours of saliency

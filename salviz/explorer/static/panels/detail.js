@@ -18,8 +18,8 @@ const mapKeys = ['run', 'probe', 'step', 'entry', 'what', 'row', 'tokens', 'over
   'whatIf', 'theme', 'frames', 'meta', 'size'];
 const stripSize = 9, tallestMap = 620, widestCell = 46, readableCell = 14, sallmStrip = 14, longestLabel = 96;
 const mapHelp =
-  'Arrow keys move between cells, Enter chooses the row, Space the key, S reads out the strips, plus and minus zoom, '
-  + '0 shows the whole map.';
+  'Use the arrow keys to move between cells, Enter to choose the row, Space to choose the key, S to read out the strips, '
+  + 'plus and minus to zoom, and 0 to show the whole map.';
 
 class MapPanel {
   constructor(ctx) {
