@@ -545,8 +545,8 @@ def _table(view, width):
 # %% ../../nbs/11_figures/03_charts.ipynb #pf002
 _of_standing = {'front': dict(color=blue, fill=blue), 'not distinguished': dict(color='#9a9a9a', fill='white'),
                 'dominated': dict(color='#c2c2c2', fill='#c2c2c2')}
-_standing_words = {'front': 'on the front', 'not distinguished': 'dominated on average, not distinguished by the seeds',
-                   'dominated': 'dominated'}
+_standing_words = {'front': 'on the front', 'dominated': 'dominated',
+                   'not distinguished': 'dominated on average, but the difference is uncertain'}
 
 def _front_range(view, axis):
     "Return the limits that the user chose for `axis`, or else the range of points and intervals, with a margin"

@@ -219,7 +219,7 @@ tasks = {t.name: t for t in (
           classes=('original', 'replaced'), check=_no_labels, metrics=detection_metrics, metric='f1',
           unsupported=_every_token_answers,
           words=TaskWords('the answers for the tokens', unit='tokens', one='token', usual='original', rare='replaced',
-                      rare_one='replaced one', dot=True, outcome='The model is correct for {right} of {of}.',
+                      rare_one='replaced token', dot=True, outcome='The model is correct for {right} of {of}.',
                       lines=('truth', 'was this token replaced? a dot: no, it is original', 'model',
                              'the prediction of the model; a dot: original'))),
     Facts('seq2seq', ('text', 'target_text'), 'load_pairs', has_classes=False, teacher_forced=True, check=_no_labels,

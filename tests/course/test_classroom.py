@@ -253,7 +253,7 @@ from salviz.course.classroom import run_class
 print(run_class([sys.argv[1]], sys.argv[1] + '/out', json.load(open(sys.argv[1] + '/rows.jsonl'))))
 print([name for name in ('torch', 'transformers', 'datasets') if name in sys.modules])'''
     both = [subprocess.run([sys.executable, '-c', code, tmp_path], capture_output=True, text=True) for _ in range(2)]
-    assert both[0].stdout == both[1].stdout and both[0].stdout.endswith('load_rationales reads\n[]\n'), both[0].stderr
+    assert both[0].stdout == both[1].stdout and both[0].stdout.endswith('for load_rationales\n[]\n'), both[0].stderr
 
 # The page
 

@@ -171,7 +171,7 @@ def test_codes_in_a_chat_and_files_of_one_pupil_are_one_vote(browser, tmp_path, 
              for name, e in before['entries'].items()}
     (tmp_path/'again.json').write_text(json.dumps(before | dict(entries=again)))
     page.locator('input[type=file]').set_input_files(tmp_path/'again.json')
-    page.get_by_text('2 answers, 2 of them given again after discussion').first.wait_for()
+    page.get_by_text('2 answers; 2 answered again after discussion').first.wait_for()
     closed(page, path)
 
 hostile = [(dict(version=2), 'has an unsupported version'), (dict(nickname='<b>'), 'needs a nickname'),

@@ -130,7 +130,7 @@ def test_every_form_is_shown_with_its_numbers_and_its_scale(n, theme, page):
         assert ('not finite' in message) == bool(lost), name
         if x.dtype != bool and x.size > 1:
             assert 'linear' in message and ('centred at 0' in message) == bool((x[np.isfinite(x)] < 0).any()), name
-        if x.dtype == bool: assert 'are true' in message
+        if x.dtype == bool: assert 'True values' in message
         visible = page.evaluate(
             '''() => ['.sv-stage', '.sv-own-line', '.sv-own-table'].filter(o => document.querySelector('.sv-evidence '
                 + o).offsetParent)''')

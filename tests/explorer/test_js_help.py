@@ -53,7 +53,7 @@ def test_the_question_mark_key_lists_all_keys_unless_somebody_writes(page):
     press(page, '?')
     listed = page.inner_text('[aria-label="keyboard shortcuts"].sv-help')
     assert all(title in listed for title in ('Everywhere', 'Heads', 'Map', 'Time')) and 'What-if settings' not in listed
-    assert 'read the values of the strips at this key' in listed and 'feature of a series' not in listed
+    assert 'read the values of the strips in this column' in listed and 'feature of a series' not in listed
     press(page, 'Escape')
     assert not page.is_visible('[aria-label="keyboard shortcuts"].sv-help') and focused(page, '.sv-toolbar .sv-ask')
     page.focus('.sv-toolbar select >> visible=true')

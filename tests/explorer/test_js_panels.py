@@ -251,7 +251,7 @@ def test_which_of_equal_words_is_masked_means_nothing(page, ranking, values, los
     show(page, [s], panels=['sentence'])
     label = text(page, '.sv-sentence')
     lowest = 'saliency closest to zero' if ranking == 'magnitude' else 'the lowest saliency'
-    replaced = f'the words with {lowest} ({len(lost)} of 4) are replaced' if lost else 'none of 4 words is replaced.'
+    replaced = f'the words with {lowest} ({len(lost)} of 4) are replaced' if lost else 'no word is replaced (0 of 4).'
     assert replaced in label
     assert ('Ties: ' in label) == bool(tied)
     if tied: assert f'{tied} words tie at the threshold; which of them are replaced is arbitrary' in label

@@ -226,7 +226,7 @@ def test_masked_and_replaced_tokens_show_what_was_there(page):
     show(page, [invented.masked_words(task='replaced_token_detection')], panels=['sentence'])
     assert answers(page, 'gold')[1:7] == ['·', 'replaced', '·', '·', '·', '·']
     assert answers(page, 'model')[2:6] == ['✗original', '✓·', '✓·', '✗replaced']
-    assert 'correct for 4 of 6 tokens. The model finds 0 of 1 replaced one' in text(page, '.sv-outcome')
+    assert 'correct for 4 of 6 tokens. The model finds 0 of 1 replaced token' in text(page, '.sv-outcome')
 
 def test_a_translation_shows_its_target_and_the_predictions(page):
     s = invented.translated(target=['das', hostile, '</s>'], said=['das', 'x', '</s>'])
@@ -252,7 +252,7 @@ def test_a_loss_against_the_prediction_has_a_note(page, task):
         s = of(labelled)
         show(page, [s], panels=['sentence'])
         message = ' '.join(texts(page, '.sv-sentence .sv-note'))
-        assert 'Losses for this sentence' in message and ('There is no label: the ' in message) != labelled
+        assert 'Losses for this sentence' in message and ('The label is missing: the ' in message) != labelled
 
 @pytest.mark.slow
 def test_a_score_and_its_label_are_on_one_line(page):

@@ -124,7 +124,7 @@ def test_the_python_line_restores_the_view(page, run):
 def test_the_picture_contains_the_map_and_its_text(page, run):
     kept_page(page, run)
     page.locator('.sv-keep summary').click()
-    with page.expect_download() as download: page.get_by_role('button', name='save the side view').click()
+    with page.expect_download() as download: page.get_by_role('button', name='save the map in the side panel').click()
     assert download.value.suggested_filename == 'salviz-probe-1-step-20.png'
     from PIL import Image
     image = np.asarray(Image.open(download.value.path()).convert('RGB'))

@@ -105,9 +105,9 @@ def test_an_intervention_is_chosen_by_mouse_and_keyboard(browser, tiny_bert, tin
     p.click('[title="cross out head 1 of layer 0"]')
     answered(p)
     assert probabilities(p) == pytest.approx(check(heads=[(0, 1)]), abs=6e-4)
-    assert 'Changed manually: head 1 of layer 0 is crossed out.' in p.inner_text('.sv-intervene-statement')
+    assert 'Changes: head 1 of layer 0 is crossed out.' in p.inner_text('.sv-intervene-statement')
     assert 'with an intervention, not with the unmodified model: head 1' in p.inner_text('.sv-own-answer')
-    assert p.locator('.sv-own-map [aria-label^="B (changed manually) of"]').count() == 1
+    assert p.locator('.sv-own-map [aria-label^="B (intervention) of"]').count() == 1
     for key in ('ArrowDown', 'ArrowRight', 'Enter'): p.keyboard.press(key)
     answered(p)
     assert p.get_attribute('[title="cross out head 2 of layer 1"]', 'aria-pressed') == 'true'

@@ -42,8 +42,8 @@ class ClassPage {
     Object.assign(this, {place: el, set, rows, questions, truths, storage, unreadable: []});
     Object.assign(this, this.storage.read());
     this.el = elementOf('main', 'sv-marks sv-merge');
-    const about = `${set.spans.length} sentences, set ${set.id}. This page works without a network and sends nothing. `
-      + 'The files that you drop here are stored only in this browser.';
+    const about = `${set.spans.length} sentences, set ${set.id}. This page works offline and sends no data. `
+      + 'Your files and codes are stored only in this browser.';
     this.message = elementOf('p', 'sv-marks-said');
     this.message.setAttribute('role', 'status');
     this.results = elementOf('div');
@@ -132,7 +132,7 @@ class ClassPage {
   draw(first = '') {
     const m = this.merged(), n = m.sheets.length, marked = n || this.without.length;
     const students = count => `${count} student${count === 1 ? '' : 's'}`, found = [];
-    if (marked || !m.voters) found.push(`Counted: the marks of ${students(n)}.`);
+    if (marked || !m.voters) found.push(`The marks of ${students(n)} are counted.`);
     if (m.voters) found.push(`${students(m.voters)} answered questions.`);
     setText(this.message, first + found.join(' '));
     if (!this.handed.length && !m.broken.length) { this.results.replaceChildren(); return; }
@@ -158,12 +158,12 @@ class ClassPage {
       });
       show.dataset.name = about.name;
       show.setAttribute('aria-label', `Show ${about.name}`);
-      const counts = `${votesCount(answers.first)}, ${answers.again} of them given again after discussion`;
+      const counts = `${votesCount(answers.first)}; ${answers.again} answered again after discussion`;
       return elementOf('li', '', show, elementOf('span', '', elementOf('strong', '', about.name), ` ${about.question} `,
         elementOf('span', 'sv-marks-keys', counts)));
     });
-    const says = 'For the projector: press a key to show the first answers, the answers after the discussion, '
-      + 'and the correct answer.';
+    const says = 'Press “Show” to open a question for the projector. Then press → or space to show the first answers, '
+      + 'the answers after discussion and the correct answer, one at a time.';
     return [title, elementOf('p', '', says), elementOf('ul', 'sv-merge-votes', ...list)];
   }
 

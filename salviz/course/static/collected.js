@@ -64,7 +64,7 @@ export class CourseAnswers {
     this.code = Object.assign(elementOf('textarea', 'cr-code'), {readOnly: true, rows: 2, spellcheck: false});
     this.code.setAttribute('aria-label', 'code');
     this.code.addEventListener('focus', () => this.code.select());
-    const save = courseButton('Download', () => this.save(), 'cr-main'), copy = courseButton('Copy the code',
+    const save = courseButton('Download', () => this.save(), 'cr-main'), copy = courseButton('Copy code',
       () => this.copy());
     el.append(elementOf('div', 'cr-head', elementOf('span', 'cr-what', 'Your answers'), this.state),
       ...source.page ? [this.nicknameField()] : [],

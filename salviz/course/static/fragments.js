@@ -45,7 +45,7 @@ export function courseView(place, options) {
   courseSuppressShortcuts(el);
   if (!make) throw new Error(`unknown kind of fragment: ${about.what}`);
   place.append(el);
-  const view = make({...options, el}), full = courseButton('full screen', () => courseFull(el), 'cr-full');
+  const view = make({...options, el}), full = courseButton('Full screen', () => courseFull(el), 'cr-full');
   full.title = 'Full screen (F)';
   el.querySelector('.cr-head')?.append(full);
   el.addEventListener('keydown', event => {

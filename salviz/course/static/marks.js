@@ -78,7 +78,7 @@ class MarksView {
     this.back = marksButton('← Back', () => this.go(this.state.at - 1));
     this.forth = marksButton('Next →', () => this.go(this.state.at + 1));
     this.none = marksButton('No word is needed', () => this.needNone());
-    const keys = 'Arrow keys: move between words. Space: mark. Page Up and Page Down: change the sentence.';
+    const keys = 'Arrow keys: move between words. Space: mark. Page Up and Page Down: move between sentences.';
     return elementOf('div', '', elementOf('div', 'sv-marks-moves', this.back, this.forth, this.none),
       elementOf('p', 'sv-marks-keys', keys));
   }
@@ -208,7 +208,7 @@ class MarksView {
   async copied() {
     if (!this.sheet()) return;
     const done = await marksCopy(this.code);
-    setText(this.handed, done ? 'Code copied. Paste it anywhere.'
+    setText(this.handed, done ? 'Code copied. You can now paste it.'
       : 'The code is selected. Copy it with Ctrl+C or Cmd+C.');
   }
 

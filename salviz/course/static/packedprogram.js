@@ -11,7 +11,7 @@ async function runProgram() {
 
 runProgram().catch(error => {
   const textContent = 'DecompressionStream' in window ? 'The script in this page is damaged. Download the page again.'
-    : 'This page needs a newer browser: Chrome 98, Edge 98, Firefox 113, Safari 16.4, or newer.';
+    : 'This page needs a newer browser: Chrome 98, Edge 98, Firefox 113, Safari 16.4, or later.';
   const notice = Object.assign(document.createElement('p'), {textContent});
   notice.setAttribute('role', 'alert');
   (document.getElementById('course-main') ?? document.body).prepend(notice);

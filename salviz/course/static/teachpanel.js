@@ -72,7 +72,8 @@ export class TeachPanel {
     const {mode, held, settings} = this.about, isReader = mode === 'reader';
     const question = `Nobody marks the ${held.length} new sentences. After training, how many of them will the model `
       + 'get right?';
-    this.guess = isReader ? new TeachGuess(question, ['fewer than before', 'as many as before', 'more']) : null;
+    this.guess = isReader ? new TeachGuess(question, ['fewer than before', 'as many as before',
+      'more than before']) : null;
     this.button = courseButton(`Train ${settings.steps} steps`, () => this.train('yours', this.marks), 'cr-main');
     this.bar = elementOf('progress');
     this.bar.setAttribute('aria-label', 'training progress');
@@ -87,7 +88,7 @@ export class TeachPanel {
 
   vandal() {
     const isReader = this.about.mode === 'reader';
-    this.resists = isReader ? new TeachGuess('Will the model follow the vandal too?', ['yes', 'no']) : null;
+    this.resists = isReader ? new TeachGuess('Will the model follow a vandal too?', ['yes', 'no']) : null;
     const texts = [['common', 'Train with common words'], ['random', 'Train with random words']];
     this.buttons = texts.map(([name, text]) => courseButton(text, () => this.train(name, this.nonsense(name))));
     const why = 'Vandals mark nonsense on purpose. One vandal marks common words, such as “the” and “of”. Another '

@@ -113,7 +113,10 @@ function tabsBar(tabbed, state) {
 }
 
 const appWhatIfNames = {topShare: 'top fraction', binarised: 'binary target', maskedShare: 'mask fraction',
-  multiple: 'value for several matching tokens', first: 'fallback if no unmasked word precedes it'};
+  ranking: 'rank by', protect: 'protect special tokens', boundary: 'row without a neighbour',
+  multiple: 'value for several matching tokens', first: 'fallback without a preceding unmasked word'};
+const appWhatIfValue = value => typeof value === 'number' ? shortNumber(value)
+  : typeof value === 'boolean' ? (value ? 'yes' : 'no') : value;
 
 // A banner that is visible while what-if settings are active; its button ends them.
 function whatIfBanner({state}) {
@@ -123,7 +126,7 @@ function whatIfBanner({state}) {
   const update = () => {
     el.hidden = !state.whatIf;
     const settings = Object.entries(state.whatIf ?? {}).map(([name, value]) =>
-      `${appWhatIfNames[name] ?? name} = ${typeof value === 'number' ? shortNumber(value) : value}`);
+      `${appWhatIfNames[name] ?? name} = ${appWhatIfValue(value)}`);
     setText(label, `What-if settings: ${settings.join(', ')}. The result is recomputed, not recorded.`);
   };
   return {el, update};

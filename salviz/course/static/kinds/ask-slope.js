@@ -70,7 +70,7 @@ class CourseSlope {
     this.handle.setAttribute('cy', y);
     this.text.setAttribute('y', y + 4);
     this.svg.classList.toggle('cr-unset', value === null);
-    setText(this.text, value === null ? 'draw it' : courseNumber(value, unit, step));
+    setText(this.text, value === null ? 'drag it' : courseNumber(value, unit, step));
     this.svg.setAttribute('aria-valuenow', value ?? start);
     this.svg.setAttribute('aria-valuetext', value === null
       ? `starts at ${courseNumber(start, unit, step)}; the end is not drawn yet`

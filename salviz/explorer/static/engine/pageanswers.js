@@ -137,7 +137,7 @@ export class PageAnswers {
       listed = left.length > 6 ? [...names, 'others'] : names,
       named = [listed.slice(0, -1).join(', '), listed.at(-1)].filter(Boolean).join(' and ');
     const [few, all] = [pieces.length, vocabulary].map(count => count.toLocaleString('en'));
-    return `This page contains ${few} of ${all} word pieces. `
+    return `This page contains ${few} of the ${all} word pieces. `
       + `${named} ${left.length > 1 ? 'are' : 'is'} split into smaller pieces `
       + 'here, but not by the tokenizer in Python.';
   }

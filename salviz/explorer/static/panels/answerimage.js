@@ -75,7 +75,7 @@ class AnswerPanel {
     this.line = elementOf('div', 'sv-line');
     this.line.setAttribute('role', 'listbox');
     this.line.setAttribute('aria-orientation', 'horizontal');
-    this.line.setAttribute('aria-label', 'generated tokens: choose one to see what it depends on');
+    this.line.setAttribute('aria-label', 'generated tokens: choose one to see its weights');
     this.about = elementOf('p', 'sv-reading');
     this.editor = new MarkEditor(ctx, this.map);
     this.times = [0, 1].map(() => elementOf('div', 'sv-imageanswer-times'));
@@ -252,7 +252,7 @@ class AnswerPanel {
       paintToken(chip, scaleColour(scale, this.row[i]));
       return chip;
     }));
-    this.textScale.replaceChildren(scaleBar(scale, 'of the weight of a token'));
+    this.textScale.replaceChildren(scaleBar(scale, 'of token weight'));
   }
 
   say(g) {
@@ -266,7 +266,7 @@ class AnswerPanel {
       + `${percent(this.onImage)} of this token’s weight is on the ${this.source()}${this.outside()}.`);
     this.image.setAttribute('aria-label', `the ${answer.seconds ? 'spectrogram' : 'image'}`);
     this.map.setAttribute('aria-label', `Heat map for ${label}. Strongest position: ${this.nameOf(strongest)}. `
-      + `Arrow keys move between ${answer.seconds ? 'time intervals' : 'image tokens'}.`);
+      + `Arrow keys move between ${answer.seconds ? 'time intervals' : this.tower ? 'patches' : 'image tokens'}.`);
     const picture = answer.seconds ? 'spectrogram' : 'image';
     setText(this.legend, `Colours are scaled to this token. The weights of the ${this.source()}`
       + `${this.hasPadding() ? ', the padding' : ''}${answer.special ? ', the output for the whole image' : ''} `
@@ -302,9 +302,10 @@ class AnswerPanel {
   }
 
   read(tokens) {
-    const {seconds} = this.answer, what = tokens === null
-      ? `Point at the map to read ${seconds ? 'times and weights' : 'the weights of image tokens'}.`
-      : tokens.map(token => this.nameOf(token)).join('; ') || 'No image token covers this pixel.';
+    const {seconds} = this.answer, [one, many] = this.tower ? ['patch', 'patches'] : ['image token', 'image tokens'];
+    const what = tokens === null
+      ? `Point at the map to read ${seconds ? 'times and weights' : `the weights of ${many}`}.`
+      : tokens.map(token => this.nameOf(token)).join('; ') || `No ${one} covers this pixel.`;
     setText(this.reading, what);
   }
 }
@@ -312,7 +313,7 @@ class AnswerPanel {
 export const answerPanel = {
   name: 'answer', title: 'Answer', order: 61, shows: 'text', image: 'answer_heat_map', page: 'below',
   help: {says: [
-    'An answer about an image or audio: the pixels or times, and the words, on which the chosen token depends.',
+    'An answer about an image or audio: choose a token to see its weights on the pixels or times and on the words.',
     'Weights are shown for image tokens, or traced through the image or audio encoder to patches or time intervals.'],
   keys: [['← →', 'previous or next generated token'], ['← ↑ ↓ →', 'on the map: move between image tokens'],
     ['← ↑ ↓ →', 'on a mark: move it; with Shift: change its size'], ['Delete', 'remove the mark']]},

@@ -153,7 +153,7 @@ class Continuation {
     const label = this.probe?.labels[i];
     const words = hasValue ? `${quoted(label)}: saliency ${shortNumber(this.values[i])} for ${quoted(this.shown)}`
       : i >= 0 && label !== undefined ? visibleText(label) : 'Choose a framed token; the map and the sentence '
-        + 'show the row that predicted it.';
+        + 'then show the row from which it was predicted.';
     setText(this.reading, words);
   }
 }

@@ -319,7 +319,7 @@ class CustomSentence {
     this.showLine(shown);
     this.outcome.replaceChildren(...sentenceOutcome(pair));
     const isChanged = [pair.intervention && pair.isOfTwo, pair.intervention];
-    const names = [...['A', 'B'].map((name, i) => isChanged[i] ? `${name} (changed manually)` : name), 'B − A'];
+    const names = [...['A', 'B'].map((name, i) => isChanged[i] ? `${name} (intervention)` : name), 'B − A'];
     this.maps.draw({...shown, names}, state, this.el);
   }
 
@@ -398,8 +398,8 @@ function customColumn([a, b], [first, second], difference, scale, apart) {
 export const customSentencePanel = {
   name: 'own', title: 'Custom sentence', order: 66, shows: 'text', image: 'sentence',
   help: {says: [
-    'Runs the model on a sentence that you type and compares the result with that for the current sentence '
-      + 'or with that of an intervention, such as removing a head.',
+    'Runs the model on a sentence that you type and compares the result with that for the current sentence, '
+      + 'or compares the results with and without an intervention, such as crossing out a head.',
     'A single pair of sentences does not show how the model behaves in general.'],
   keys: [['Enter', 'run the model; on a word: remove it'], ['Delete', 'remove the word'],
     ['← →', 'move between words; in an intervention: between tokens and heads']]},

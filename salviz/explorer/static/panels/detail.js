@@ -18,8 +18,8 @@ const mapKeys = ['run', 'probe', 'step', 'entry', 'what', 'row', 'tokens', 'over
   'whatIf', 'theme', 'frames', 'meta', 'size'];
 const stripSize = 9, tallestMap = 620, widestCell = 46, readableCell = 14, sallmStrip = 14, longestLabel = 96;
 const mapHelp =
-  'Use the arrow keys to move between cells, Enter to choose the row, Space to choose the key, S to read out the strips, '
-  + 'plus and minus to zoom, and 0 to show the whole map.';
+  'Use the arrow keys to move between cells, Enter to choose the row, Space to choose the key, S to read out the '
+  + 'strips, plus and minus to zoom, and 0 to show the whole map.';
 
 class MapPanel {
   constructor(ctx) {
@@ -178,9 +178,9 @@ class MapPanel {
   sallmWords() {
     const row = quotedToken(this.probe.labels[targetRow(this.frame)]);
     const tokens = this.frame.info?.task === 'causal_lm' ? 'the ordinary tokens of the prompt' : 'ordinary tokens';
-    const target = `SalLM's target${this.sallm.recomputed ? ' (what-if settings)' : ''}`;
+    const target = `SalLM’s target${this.sallm.recomputed ? ' (what-if settings)' : ''}`;
     return `Below the map: ${target} and the row that is trained to match it (${row} in layer ${this.sallmLayer}, `
-      + `mean over heads), both over ${tokens}.`;
+      + `mean over heads), both normalised over ${tokens}.`;
   }
 
   // "Sum of attention to “film” + “great”: from “the” 0.31 ± 0.01, mean over rows 0.22 ± 0.01."
@@ -504,7 +504,7 @@ export const mapPanel = {
     'Each cell is the attention (or its attribution) of a query (row) to a key (column), on a square-root scale.',
     'Attention rows sum to 1; a strong cell does not mean that the prediction depends on it.'],
   keys: [['← ↑ ↓ →', 'move between cells'], ['Enter', 'choose the row'], ['Space', 'add the key to the chosen keys'],
-    ['s', 'read the values of the strips at this key'], ['+ −', 'zoom in or out'], ['0', 'show the whole map'],
+    ['s', 'read the values of the strips in this column'], ['+ −', 'zoom in or out'], ['0', 'show the whole map'],
     ['Esc', 'clear the selection']]},
   tour: 'the chosen head in full. Each row shows where one query attends; point at a cell to read its value.',
   view: MapPanel,

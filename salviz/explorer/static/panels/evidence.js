@@ -257,10 +257,10 @@ class EvidencePanel {
 
   cellText({row, column}) {
     const n = this.tensor.shape.at(-1), [query, key] = [row, column].map(i => quotedToken(this.units[i].label));
-    const blocks = this.tensor.pooled > 1 && !this.slice.truth ? ' (largest magnitude of the block)'
-      : this.tensor.pooled > 1 ? ' (anywhere in the block)' : '';
     const word = evidenceWord(this.slice, this.at[row] * n + this.at[column]);
-    return `${this.where}, ${query} → ${key}: ${word}${blocks}`;
+    const truth = word === 'true' ? ' (somewhere in the block)' : ' (everywhere in the block)';
+    const blocks = this.slice.truth ? truth : ' (largest magnitude of the block)';
+    return `${this.where}, ${query} → ${key}: ${word}${this.tensor.pooled > 1 ? blocks : ''}`;
   }
 
   // The key of a reading: it changes when the reading no longer applies.
@@ -346,10 +346,10 @@ class EvidencePanel {
     const {tensor, slice, form} = this, {axes, low, high, lost} = tensor.spec, {frame} = this;
     const sizes = axes.map((axis, k) => axisWords(axis, tensor.shape[k], tensor.pooled > 1 && k >= axes.length - 2))
       .join(' × ') || 'One number';
-    const range = slice.truth ? `${slice.values.reduce((a, v) => a + v, 0)} of ${slice.values.length} values are true.`
-      : `All values are between ${shortNumber(low)} and ${shortNumber(high)}.`;
+    const range = slice.truth ? `True values: ${slice.values.reduce((a, v) => a + v, 0)} of ${slice.values.length}.`
+      : `${lost ? 'All finite' : 'All'} values are between ${shortNumber(low)} and ${shortNumber(high)}.`;
     const crossed = form === 'map' ? ' (crossed out)' : '';
-    const gone = lost ? ` ${lost} ${lost === 1 ? 'number is' : 'numbers are'} not finite${crossed}.` : '';
+    const gone = lost ? ` ${lost} ${lost === 1 ? 'value is' : 'values are'} not finite${crossed}.` : '';
     const coloured = !slice.truth && slice.values.length > 1,
       colours = coloured ? `Colours: ${this.scaleWords()}. ` : '';
     setText(this.words, `${colours}${sizes}. ${range}${gone} Step ${frame.step}.`);

@@ -82,8 +82,8 @@ export function exportMenu(ctx) {
   const status = elementOf('output', 'sv-note'), report = text => { setText(status, text); };
   const line = copyField('Python line',
     'In this line, replace “run” with the run, folder or name that you passed to this explorer.', report);
-  const link = copyField('Link', 'This address opens the page with the same view.', report);
-  const save = buttonOf('Save image (PNG)', 'save the side view as an image', () => {
+  const link = copyField('Link', 'This link opens the page with the same view.', report);
+  const save = buttonOf('Save image (PNG)', 'save the map in the side panel as an image', () => {
     const picture = viewPicture(ctx, el.closest('.salviz'));
     if (!picture) return report('No map is shown.');
     const anchor = elementOf('a');

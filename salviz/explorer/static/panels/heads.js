@@ -9,6 +9,7 @@ import {codeStrengths, codeValues, GridMeans, TilePainter} from './tiles.js';
 import {coloursOf, frameLimit, largestOf} from './tokenmap.js';
 import {attentionName, entryTitle, headScores, layersOf, lossFractions, mapNames, mapOf} from '../state/derive.js';
 import {namedPattern, patternFractions, pooledRow, scoreLabels, visibleTokens} from '../state/derive.js';
+import {countWords} from '../lib/words.js';
 
 const gridKeys = ['run', 'probe', 'step', 'entry', 'what', 'hideSpecial', 'scale', 'palette', 'sort', 'filter', 'theme',
   'frames', 'meta', 'size',
@@ -231,7 +232,7 @@ class HeadsGrid {
     this.drawLegend(inks);
     this.drawChosenTile(inks);
     const {layers} = tensor;
-    const size = `${layers.length} layers and ${tensor.shape[1]} heads`;
+    const size = `${countWords(layers.length, 'layer')} with ${countWords(tensor.shape[1], 'head')} each`;
     sharp.el.setAttribute('aria-label',
       `${state.what} of ${size}; chosen: ${entryTitle(state.entry)}. Arrow keys choose a head, `
       + 'Shift-click or Ctrl-click adds a head to a mean.');

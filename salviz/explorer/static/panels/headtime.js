@@ -79,7 +79,7 @@ function textsWords({examples, texts}) {
 // The sentences below the curves: how to read them, and what they do not show.
 export function headTimeNotes(rows, curves, number, recorded) {
   const last = rows.at(-1), {steps, floor, limit} = curves, notes = [];
-  const {words, over = 'mean over the ordinary tokens'} = headNumbers[number];
+  const {words, over = 'averaged over the ordinary tokens'} = headNumbers[number];
   notes.push(`Each cell shows the ${words}, ${over} of ${textsWords(last)}. `
     + `All cells share one scale, from ${shortNumber(floor)} (bottom) to ${shortNumber(limit)} (top).`);
   if (steps.length > 1) notes.push(`Steps run from ${steps[0]} (left) to ${steps.at(-1)} (right).`);
@@ -165,7 +165,7 @@ class HeadTime {
     const now = row ?? this.rows[0];
     if (!now.long_texts) return [elementOf('li', '', 'No head can be marked as dead or collapsed: no text has at least '
       + `${fewest} ordinary tokens and more ordinary than special tokens.`)];
-    const texts = now.long_texts === 1 ? 'the one text' : `each of the ${now.long_texts} texts`;
+    const texts = now.long_texts === 1 ? 'the only text' : `each of the ${now.long_texts} texts`;
     const rule = `on ${texts} with at least ${fewest} ordinary tokens, `
       + `at least ${percent(threshold)} of the head’s attention goes`;
     const found = row ? `At step ${row.step}, ${markedWords(row)}.`

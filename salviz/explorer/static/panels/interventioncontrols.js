@@ -109,6 +109,6 @@ export class InterventionControls {
     this.map.disabled = disabled || !isHead;
     const changes = interventionChanges(value, labels);
     this.reset.disabled = !changes.length && !this.isMalformed;
-    setText(this.statement, changes.length ? `Changed manually: ${changes.join('; ')}.` : 'No changes.');
+    setText(this.statement, changes.length ? `Changes: ${changes.join('; ')}.` : 'No changes.');
   }
 }

@@ -2,7 +2,7 @@
 import {evidenceOf, methodArgs} from '../state/derive.js';
 import {kl, klPerClass} from '../lib/maths.js';
 import {shortNumber} from '../lib/colour.js';
-import {chipText, countWords, wordGroups} from '../lib/words.js';
+import {chipText, wordGroups} from '../lib/words.js';
 import {elementOf, setText} from '../lib/controls.js';
 
 // Numbers the texts of a pair: special tokens separate the texts.
@@ -73,7 +73,7 @@ export function copySentence(words, frame) {
   const {replaced, of} = copyCount(words), tied = tiedAtBorder(words, frame);
   const ties = tied ? ` Ties: ${tied} words tie at the threshold; which of them are replaced is arbitrary.` : '';
   const lowest = replacesClosestToZero(frame) ? 'saliency closest to zero' : 'the lowest saliency';
-  if (!replaced) return `none of ${countWords(of, 'word')} is replaced.`;
+  if (!replaced) return `no word is replaced (0 of ${of}).`;
   return `the words with ${lowest} (${replaced} of ${of}) are replaced by unmasked neighbours.${ties}`;
 }
 

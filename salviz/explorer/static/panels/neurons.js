@@ -115,7 +115,8 @@ class Neurons {
     const {tokens} = this.probe;
     if (JSON.stringify(answer.tokens) !== JSON.stringify(tokens))
       return void this.rest(`${answer.of} splits this sentence into different tokens `
-        + `(${chipText(answer.tokens.join(' '), 60)}), so its queries and keys do not match the sentence.`, true);
+        + `(${chipText(answer.tokens.join(' '), 60)}), so its queries and keys do not match the `
+        + 'recorded tokens.', true);
     const numbers = new HeadProducts(decodeFrame(answer.frames[0]));
     this.answers.set(this.requested, {of: answer.of, numbers, recorded: this.recorded(), compared: {}});
     if (this.answers.size > neuronsCached) this.answers.delete(this.answers.keys().next().value);
@@ -278,8 +279,9 @@ class Neurons {
   drawScales(inks) {
     const {scaleY: y, products, width} = this.place, {context} = this.sharp, x = Math.min(products.x, 16);
     const part = Math.min(260, (width - 2 * x - 30) / 2);
-    colourScale(context, this.scales.product, {x, y, width: part, title: 'products (linear, over this head)', inks});
-    colourScale(context, this.scales.vector, {x: x + part + 30, y, width: part, title: 'query, key (linear)', inks});
+    colourScale(context, this.scales.product, {x, y, width: part, title: 'products (linear scale of this head)', inks});
+    colourScale(context, this.scales.vector,
+      {x: x + part + 30, y, width: part, title: 'query, key (linear scale)', inks});
   }
 
   // "neuron 17: query “was” 1.2 × key “film” −0.43 = −0.52; score 0.76, weight 0.12"

@@ -257,7 +257,7 @@ function patternLossWords(frame, entry, marks) {
   const losses = lossFractions(frame), i = losses?.layers.indexOf(entry.layer) ?? -1;
   const pattern = `Pattern: ${marks.pattern}.`;
   if (i < 0 || !losses.guided[i * losses.heads + entry.head])
-    return `${pattern} Training does not guide this head.`;
+    return `${pattern} This head is not guided in training.`;
   const at = i * losses.heads + entry.head, overlap = patternFractions(frame)[at];
   const everywhere = patternEverywhere(frame, entry.layer, entry.head) ? ' It covers every position.' : '';
   const follows = Number.isFinite(overlap)

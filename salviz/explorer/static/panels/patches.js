@@ -266,7 +266,7 @@ class PatchesPanel {
     if (map.note) notes.push(`Attention rollout is computed ${map.note}; its rounding error is unknown.`);
     const are = n => `${n} ${n === 1 ? 'is' : 'are'}`;
     if (candidates) notes.push(`Of the ${row.length} keys of this query, ${are(total(candidates))} in the discard `
-      + `region and ${are(total(discarded ?? []))} discarded (patches among them are crossed out).`);
+      + `region and ${are(total(discarded ?? []))} discarded (discarded patches are crossed out).`);
     notes.push(...this.guidanceWords());
     notes.push('Colours show the square root of attention, scaled to the patch that this query attends to most.');
     if (this.over.checked) notes.push('The colours are blended with the image, so they look different from the scale.');
@@ -299,7 +299,7 @@ class PatchesPanel {
 export const patchesPanel = {
   name: 'patches', title: 'Patches', order: 75, shows: 'signals', image: 'patch_attention', page: 'below',
   help: {says: [
-    'The image as patches, the attention from the chosen patch to each of them, and their saliency.',
+    'The image divided into patches, the attention from the chosen patch to each of them, and their saliency.',
     'Click a patch to choose it; use the lists to choose heads, means, rollout and tokens that are not patches.'],
   keys: [['← ↑ ↓ →', 'move between patches'], ['Enter', 'choose the patch']]},
   fits: frame => Boolean(frame?.info?.patches && frame.get('attention') && frame.get('input')),

@@ -221,11 +221,12 @@ class Rationale {
     if (name === 'saliency') return saliencyWords(frame, saliencyOf(frame));
     if (name === 'explanation') {
       const {explanation = ''} = methodArgs(frame, 'RationaleGuided');
-      return `The trained explanation (${String(explanation).replaceAll('_', ' ')}), before the loss scales it.`;
+      return `The trained explanation (${String(explanation).replaceAll('_', ' ')}), before it is normalised `
+        + 'in the loss.';
     }
     const {pieces} = attentionOfRow(frame, probe, state), row = rowName(frame, probe, pieces);
     const coded = 'Weights are stored as one byte each, so close values may tie here but not in a figure.';
-    return name === 'rollout' ? `Attention that reaches ${row} through all recorded layers. ${coded}`
+    return name === 'rollout' ? `Attention rollout of ${row} through all recorded layers. ${coded}`
       : `Attention of ${row} in ${entryPhrase(state.entry)}. ${coded}`;
   }
 

@@ -87,7 +87,7 @@ export function rowName(frame, probe, pieces) {
 export function saliencyWords(frame, values) {
   const {saliency_method: by, words} = frame.info ?? {}, method = attributionName(by);
   const isMethods = values.name !== 'saliency', explained = frame.info?.explains ?? words?.explained;
-  const of = isMethods ? 'of the method' : `${method ? `${method}, ` : ''}for ${explained}`;
+  const of = isMethods ? 'used by the method' : `${method ? `${method}, ` : ''}for ${explained}`;
   return `Saliency (${of}): ${signWords(isMethods ? {words} : frame.info)}`;
 }
 
@@ -139,7 +139,7 @@ function lossWords(frame, run) {
       ? '' : ` (weight ${numberWords(weight)})`}`;
   };
   const standsIn = frame.info?.words?.no_label, isLabelled = frame.label !== null || frame.info?.token_labels;
-  const guess = !isLabelled && run && standsIn ? ` There is no label: ${standsIn}.` : '';
+  const guess = !isLabelled && run && standsIn ? ` The label is missing: ${standsIn}.` : '';
   return `Losses for this sentence: ${names.map(one).join(', ')}.${guess}`;
 }
 

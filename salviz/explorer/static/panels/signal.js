@@ -369,7 +369,7 @@ class SignalPanel {
     const low = isSized ? 'closest to zero' : 'lowest', of = this.rankedClass();
     const name = shown.ranking ? 'ranking saliency' : 'saliency';
     const patches = `in the patches with the lowest summed ${isSized ? 'absolute ' : ''}${name}`;
-    const which = `${counts}, those ${unit === 'patch' ? patches : `whose ${name} is ${low}`}`;
+    const which = `${counts}: those ${unit === 'patch' ? patches : `whose ${name} is ${low}`}`;
     if (!shown.ranking) return `${which}.`;
     const scored = score === 'log_probability' ? 'the log-probability of ' : '';
     const about = of ? ` (for ${scored}${quoted(of.name)}, ${of.gold ? 'the label' : 'the predicted class'})` : '';

@@ -219,7 +219,8 @@ class Time {
     if (step !== null && !store.has(state.run, state.probe, step)) return store.why(state.run, state.probe, step);
     if (this.notice?.text && this.notice.step === step) return this.notice.text;
     const away = all.length - steps.length;
-    return away ? `${countWords(away, 'recorded step')} (hollow) ${away === 1 ? 'is' : 'are'} not on this page.` : '';
+    const words = countWords(away, 'recorded step (hollow dot) is', 'recorded steps (hollow dots) are');
+    return away ? `${words} not on this page.` : '';
   }
 
   update(changed) {

@@ -5,7 +5,8 @@ import {cutText, numberWords, visibleText} from '../lib/words.js';
 
 const tradeKeys = ['meta', 'run', 'size'], tradeMargin = {left: 58, right: 14, top: 10, bottom: 40};
 const tradeLetter = 6.4, tradeLine = 13;
-const tradeKinds = {'front': 'on the front', 'not distinguished': 'dominated on average, but within the seed intervals',
+const tradeKinds = {'front': 'on the front',
+  'not distinguished': 'dominated on average, but the difference is uncertain',
   'dominated': 'dominated'};
 
 function tradeNode(tag, attributes = {}, ...children) {

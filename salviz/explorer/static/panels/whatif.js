@@ -16,7 +16,7 @@ class WhatIfMask extends WhatIfGroup {
   constructor(ctx) {
     super(ctx, 'Saliency guided training: masked words', 'SaliencyGuided');
     this.fraction = whatIfSlider('Mask fraction', 100, fraction => this.change({maskedShare: fraction}));
-    const rankings = [['signed', 'signed value: most negative first'], ['magnitude', 'magnitude: closest to 0 first']];
+    const rankings = [['signed', 'signed value: lowest first'], ['magnitude', 'magnitude: closest to 0 first']];
     this.ranking = choiceOf(rankings, ranking => this.change({ranking}));
     const fallbacks = [['next', 'use the next unmasked word'], ['keep', 'keep the word'],
       ['mask', 'use the mask token']];
@@ -45,7 +45,7 @@ class WhatIfMask extends WhatIfGroup {
     this.ranking.value = now.ranking;
     this.first.value = now.first;
     const {of} = copyCount(this.recomputed), k = Math.floor(of * now.maskedShare + 1e-6);
-    const lowest = now.ranking === 'signed' ? 'most negative saliency' : 'saliency closest to 0';
+    const lowest = now.ranking === 'signed' ? 'lowest saliency' : 'saliency closest to 0';
     setText(this.lesson,
       `Of ${countWords(of, 'word')}, ${k ? `the ${k === 1 ? 'one' : k} with the ${lowest}` : 'none'} `
         + `(mask fraction ${now.maskedShare.toFixed(2)}, rounded down) ${k > 1 ? 'are each' : 'is'} replaced `

@@ -78,7 +78,7 @@ export class WhatIfRegion extends WhatIfGroup {
       ? ' (without special tokens)' : ''}, `
       + (many ? `the ${many === 1 ? 'one' : many} with the ${side} attribution.` : 'none.');
     const draw = many
-      ? ` Each candidate is dropped with probability q (${percent(q)}), with the random numbers of this `
+      ? ` Each candidate is dropped with probability q (${percent(q)}), based on the random numbers of this `
       + 'training step. A larger q drops the same keys and additional ones, but no query loses all its keys.' : '';
     const marks = this.small ? `Colour: candidates are ${darker}, dropped keys ${darker === 'darker' ? 'darkest'
       : 'lightest'}.`
@@ -95,10 +95,10 @@ export class WhatIfRegion extends WhatIfGroup {
     const tied = this.keyCounts.filter((count, i) => !leftOut[i] && sizeOf(i) !== candidateCount(count, p, region))
       .length;
     if (!tied) return out;
-    const unread = ': the classifier does not read these rows, so all their attributions are 0';
+    const unread = '. The classifier does not read these rows, so all their attributions are 0';
     const change = region === 'low_released' ? 'fewer' : 'more';
     return ` In ${tied} of ${countWords(n, 'row')}, keys tie at the threshold, `
-      + `so ${change} of them are candidates${tied > n / 2 ? unread : ''}.${out}`;
+      + `so there are ${change} candidates than without ties${tied > n / 2 ? unread : ''}.${out}`;
   }
 
   allowedCounts() {
@@ -151,15 +151,15 @@ export class WhatIfRegion extends WhatIfGroup {
       colours: ranked ?? this.markColours(region), words, draw: small ? () => {} : marks(region),
         nothing: region.candidates ? '' : 'no region',
     });
-    const sides = [side(was, `recorded region of ${this.headWords()}`), side(recomputed, this.countWords())];
+    const sides = [side(was, `Recorded region of ${this.headWords()}.`), side(recomputed, this.countWords())];
     this.maps.draw(recomputed.n, sides, this.space, this.probe, theme);
   }
 
   cellWords(i, j) {
     const k = i * this.recomputed.n + j, inRegion = r => r.discarded?.[k] ? 'dropped' : 'candidate';
-    const text = r => r.candidates ? r.candidates[k] ? inRegion(r) : 'kept' : 'not recorded';
+    const text = r => r.candidates ? r.candidates[k] ? inRegion(r) : 'kept' : 'no region';
     const ranks = ranksOfHead(this.frame, this.head.layer, this.head.head);
-    return `${this.pair(i, j)}: rank ${ranks[k] || 'none'}; recorded: ${text(this.was)}; `
+    return `${this.pair(i, j)}: ${ranks[k] ? `rank ${ranks[k]}` : 'no rank'}; recorded: ${text(this.was)}; `
       + `what-if: ${text(this.recomputed)}`;
   }
 }

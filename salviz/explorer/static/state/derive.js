@@ -172,7 +172,7 @@ export function evidenceOf(frame, name, method) { return frame?.get(`${name} (${
 
 // The saliency to show: the model's own where it was recorded, else the method's.
 export function saliencyOf(frame) {
-  for (const [name, title] of [['saliency', 'saliency'], ['method_saliency', "the method's saliency"]]) {
+  for (const [name, title] of [['saliency', 'saliency'], ['method_saliency', 'the method’s saliency']]) {
     const tensor = frame?.get(name);
     if (tensor) return {values: tensor.values(), name: title};
   }
