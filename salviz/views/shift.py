@@ -47,7 +47,7 @@ def domain_shift(
     points = _points(frame_with(frame, 'domain_shift', ('method',), x, y), x, y, confidence)
     finite = points[['x', 'y']].notna().all(axis=1)
     points, missing = points[finite].reset_index(drop=True), points['name'][~finite]
-    if not len(points): raise ValueError(f'domain_shift: no method has a finite value of both {x} and {y}')
+    if not len(points): raise ValueError(f'domain_shift: no method has finite values for both {x} and {y}')
     notes = (f'Not shown, without a value of both metrics: {", ".join(missing)}.',)*bool(len(missing))
     if points[['x_low', 'y_low']].isna().any(axis=None): notes = (*notes, 'Points without a bar have too few seeds.')
     labels = [plain_series_name(name).replace('_', ' ') for name in (x, y)]

@@ -78,7 +78,7 @@ export class WhatIfRegion extends WhatIfGroup {
       ? ' (without special tokens)' : ''}, `
       + (many ? `the ${many === 1 ? 'one' : many} with the ${side} attribution.` : 'none.');
     const draw = many
-      ? ` Each candidate is dropped with probability q (${percent(q)}), based on the random numbers of this `
+      ? ` Each candidate is dropped with probability q (${percent(q)}), using the random numbers of this `
       + 'training step. A larger q drops the same keys and additional ones, but no query loses all its keys.' : '';
     const marks = this.small ? `Colour: candidates are ${darker}, dropped keys ${darker === 'darker' ? 'darkest'
       : 'lightest'}.`
