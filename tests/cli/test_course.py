@@ -116,7 +116,7 @@ def test_a_usb_stick_has_wheels_for_the_systems_of_students(package, tmp_path, m
     (['grade', 'a', '--pages'], '--pages is not an option'), (['teach', 'here'], 'course teach: expected one file'),
     (['class', 'a', '--teacher'], '--teacher is not an option'),
     (['--check', '--usb'], '--usb is not an option'), (['a', '--platform', 'win_amd64'], '--platform requires --usb'),
-    (['a', '--usb', '--platform', 'windows'], 'platform tags of wheels, such as win_amd64')])
+    (['a', '--usb', '--platform', 'windows'], 'platform tag of a wheel, such as win_amd64')])
 def test_incompatible_options_raise_an_error(package, capsys, words, told):
     assert main(['course', *words]) == 2
     assert told in capsys.readouterr().err

@@ -94,7 +94,7 @@ def test_one_pair_gives_a_number_and_no_verdict(findings):
 def test_the_quick_budget_gives_numbers_without_verdicts_and_states_it_at_the_top():
     text = text_of(report_html(invented_rows('quick'), 'quick'))
     top = text[:text.index('Limitations')]
-    assert 'The numbers have no' in top and 'Supported' not in text and 'contradicted' not in text
+    assert 'There are no verdicts' in top and 'Supported' not in text and 'contradicted' not in text
     assert not any(f.has_interval for f in find_all(invented_rows('quick'), 'quick'))
 
 @pytest.mark.slow
