@@ -57,9 +57,9 @@ slow: .venv/.dev .venv/.ray .venv/.trainers .venv/.marimo .venv/.trackers fetch 
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow -rP $(TESTS)
 
 # The tests of the packages that compute and draw, with the oldest versions of the required packages, in the environment
-# .venv-oldest, apart from what came with later versions of transformers and torch: other architectures (all parts of T5
-# can be observed since transformers 5.20) and the emulated card; and from a test that needs bertviz, whose requirements
-# do not install beside these versions.
+# .venv-oldest. Tests that need later versions of transformers or torch are left out: other architectures (all parts of
+# T5 can be observed since transformers 5.20) and the emulated GPU. So is a test that needs bertviz, whose requirements
+# are not compatible with these versions.
 # One package: make oldest TESTS=tests/methods
 OLDEST := tests/metrics tests/models tests/attribution tests/methods tests/core tests/training tests/views tests/figures
 LATER := tests/models/test_every_architecture.py tests/attribution/test_explaining_on_card.py \

@@ -23,13 +23,13 @@ _vision = 'IMAGE_CLASSIFICATION', 'IMAGE'
 
 
 def model_types() -> list:
-    "Every model type with a head for texts or images, and every one that is the text or vision part of another model"
+    "Return every model type with a head for texts or images, or that is the text or vision part of another model"
     listed = set().union(*(getattr(modeling_auto, f'MODEL_FOR_{n}_MAPPING_NAMES') for n in (*_text, *_vision)))
     parts = {t for t in modeling_auto.MODEL_MAPPING_NAMES if re.search(r'(_text|_vision)(_model)?$', t)}
     return sorted((listed | parts) & {*configuration_auto.CONFIG_MAPPING_NAMES})
 
 
-# What a number in a config becomes if it is larger, by the name of its field: the first pattern that matches
+# The value that a number in a config gets if it is larger, by the name of its field: the first matching pattern counts.
 _small = [(re.compile(pattern), value) for pattern, value in [
     (r'.*vocab_size.*|tgt_vocab_size|.*codebook_size', 64),
     (r'(num|n)_(key_value|kv|global_key_value)_heads|num_kv_heads|num_query_groups', 1),
@@ -52,7 +52,7 @@ _small = [(re.compile(pattern), value) for pattern, value in [
     (r'.*position_embeddings|n_positions|n_ctx|.*seq_len\w*|context_length|model_max_length', 64),
 ]]
 
-# Fields of some model types that the names above get wrong; `made`: what its config is made with
+# Fields of some model types that the patterns above get wrong; `made`: the arguments that create the config
 _two_stages = dict(made=dict(depths=[1, 1], num_heads=[2, 2], window_size=4))
 _indexer = dict(indexer_n_heads=2, indexer_kv_heads=1, indexer_head_dim=8, indexer_budget=4, indexer_compress_ratio=2)
 _same_heads = dict(per_layer_config={}, head_dim=8, qk_nope_head_dim=4, qk_rope_head_dim=4)
@@ -99,12 +99,12 @@ exceptions = {
                     dict(made=dict(backbone_config=_resnet), d_model=64)),
 }
 
-# The auto class that makes a model, where it is not `AutoModel`: the end of its name
+# The end of the name of the auto class that creates a model, if it is not `AutoModel`
 _auto = {'trocr': 'ForCausalLM', 'encoder-decoder': 'ForSeq2SeqLM', 'pp_lcnet': 'ForImageClassification',
          'shieldgemma2': 'ForImageClassification', 'musicgen': 'ForTextToWaveform',
          'musicgen_melody': 'ForTextToWaveform'}
 
-# What else the forward of some model types needs, or the shape of it
+# Further inputs, or their shapes, that the forward pass of some model types requires
 _grid = torch.tensor([[4, 4]])
 _inputs = {
     'bros': dict(bbox=(2, 9, 4)), 'lxmert': dict(visual_feats=(2, 5, 2048), visual_pos=(2, 5, 4)),
@@ -120,7 +120,7 @@ _inputs = {
 
 
 def _shrunk(config):
-    "Set the sizes of `config`, and of the configs inside of it, to small ones"
+    "Reduce the sizes in `config` and in the configs that it contains"
     for name, x in list(vars(config).items()):
         if isinstance(x, PreTrainedConfig): _shrunk(x)
         elif name.endswith(('token_id', 'token_index')) and isinstance(x, int): setattr(config, name, x % 8)
@@ -140,7 +140,7 @@ def _shrunk(config):
 
 
 def _cut_lists(config):
-    "Cut what `config` lists for each layer to as many layers as there are, with each kind of layer in it"
+    "Shorten the lists in `config` that have an entry per layer, so that each kind of layer still occurs"
     counts = [k for k in ('num_hidden_layers', 'n_layer', 'num_layers') if isinstance(getattr(config, k, None), int)]
     n = getattr(config, counts[0]) if counts else None
     kinds = getattr(config, 'layer_types', None) or getattr(config, 'layers_block_type', None)
@@ -160,7 +160,7 @@ def _cut_lists(config):
 
 
 def tiny(model_type):
-    "A random model of `model_type` without a head, in eval mode, whose attention is far from uniform"
+    "Return a random model of `model_type` without a head, in eval mode, whose attention is far from uniform"
     config = configuration_auto.CONFIG_MAPPING[model_type](**exceptions.get(model_type, {}).get('made', {}))
     _shrunk(config)
     for name, x in exceptions.get(model_type, {}).items():
@@ -174,11 +174,11 @@ def tiny(model_type):
     return model.eval()
 
 
-# ---- what `observe` shows of a model, against the model's own eager attention
+# ---- maps of `observe`, compared with the model's own eager attention
 
 class Reference:
-    """A model whose own eager attention is recorded: `maps` of a pass with their modules, in the order of the calls;
-    that of call `at` is scaled by `factor`"""
+    """A model whose own eager attention is recorded: `maps` and `modules` of a pass, in the order of the calls. The map
+    of call `at` is multiplied by `factor`"""
     def __init__(self, model):
         self.model, self.maps, self.modules, self.at, self.factor, self.leaf = model, [], [], None, 1., None
         model.set_attn_implementation('eager')
@@ -197,7 +197,7 @@ class Reference:
             for key, (g, name) in self.functions.items(): g[name] = before[key]
 
     def _noted(self, module, A):
-        "Write down `A`, scaled if it is the call's turn; gives it to go on with"
+        "Record `A`, multiplied by `factor` in the call number `at`, and return the map to continue with"
         if self.at == len(self.maps): A = self.leaf = (A * self.factor).detach().requires_grad_()
         self.maps.append(A)
         self.modules.append(module)
@@ -216,7 +216,7 @@ def _globals(module): return getattr(inspect.unwrap(type(module).forward), '__gl
 
 
 def batch_for(model, side):
-    "Two rows of nine tokens of which the second has four less, padded on one side; one image for a vision model"
+    "Return two rows of nine tokens, four of which are padding on `side` in the second; one image for a vision model"
     config, takes = model.config, inspect.signature(model.forward).parameters
     draws = torch.Generator().manual_seed(1)
     def normal(*shape): return torch.randn(*shape, generator=draws)
@@ -230,13 +230,13 @@ def batch_for(model, side):
     mask = torch.ones_like(ids)
     mask[1, slice(0, 4) if side == 'left' else slice(5, 9)] = 0
     every = dict(input_ids=ids, attention_mask=mask, decoder_input_ids=ids[:, 2:7], use_cache=False)
-    if 'vision_config' in vars(config) and not any('image_token' in k for k in vars(config)): # one as CLIP, of both
+    if 'vision_config' in vars(config) and not any('image_token' in k for k in vars(config)): # CLIP takes both
         every |= image
     return {k: x for k, x in every.items() if k in takes} | more
 
 
 def score_of(inputs):
-    "A function that gives a number for each row, in which every state of a real token takes part"
+    "Return a function that computes a number for each row from all states of its real tokens"
     mask = inputs.get('attention_mask')
     def score(outputs, rows):
         states = getattr(outputs, 'last_hidden_state', None)
@@ -249,15 +249,15 @@ def score_of(inputs):
 
 
 def alike(ours, theirs, size, what):
-    "Are two tensors the same up to rounding in float32? `size`: units in the last place of the largest entry"
+    "Check that two tensors are equal up to rounding in float32; `size`: units in the last place of the largest entry"
     assert ours.shape == theirs.shape, (tuple(ours.shape), tuple(theirs.shape))
     gap, most = (ours - theirs).abs().max().item(), theirs.abs().max().item()
     assert gap <= size * torch.finfo(torch.float32).eps * max(most, 1e-30), f'{what} differ by {gap:.2g} of {most:.2g}'
 
 
 def compare(model, inputs, part):
-    """Maps, gradients and integrated gradients of `part` of `model` by salviz, against its own eager attention and a
-    plain loop over layers and steps"""
+    """Check maps, gradients and integrated gradients of `part` of `model` by salviz against its own eager attention and
+    a plain loop over layers and steps"""
     reference, steps, score = Reference(copy.deepcopy(model)), 2, score_of(inputs)
     rows = torch.arange(len(next(iter(inputs.values()))))
     theirs = reference(inputs)
@@ -293,15 +293,15 @@ def compare(model, inputs, part):
 
 
 def _queries(inputs, A, part):
-    "Which queries are real tokens, [batch, 1, queries, 1]"
+    "Return which queries are real tokens, [batch, 1, queries, 1]"
     mask = inputs.get('attention_mask')
     if mask is None or part in ('decoder', 'cross') or A.shape[2] != mask.shape[1]: return torch.ones(1, 1, 1, 1) > 0
     return mask.bool()[:, None, :, None]
 
 
-def verdict(model_type, runs=lambda: None) -> tuple: # (what became of it, why)
-    """'correct', 'rejected' (with the reason that salviz gives), 'not runnable' (no tiny model runs in transformers,
-    with its error) or 'unclear' (with what differs)"""
+def verdict(model_type, runs=lambda: None) -> tuple: # (outcome, reason)
+    """Return 'correct', 'rejected' (with the reason that salviz gives), 'not runnable' (no tiny model runs in
+    transformers, with its error) or 'unclear' (with the difference)"""
     model = None
     try:
         model = tiny(model_type)
@@ -309,7 +309,7 @@ def verdict(model_type, runs=lambda: None) -> tuple: # (what became of it, why)
     except Exception as e:
         error = f'{type(e).__name__}: {str(e)[:200]}'
         if model is None or 'required positional argument' not in str(e): return 'not runnable', error
-    runs() # whatever takes too long from here on is ours
+    runs() # from here on, salviz is responsible for a timeout
     reasons = []
     for part in attention_parts(model):
         try: check_observable(model, part)
@@ -317,12 +317,12 @@ def verdict(model_type, runs=lambda: None) -> tuple: # (what became of it, why)
         try:
             for side in ('left', 'right'): compare(model, batch_for(model, side), part)
         except Exception as e: return 'unclear', f'{type(e).__name__}: {str(e)[:300]}'
-    if reasons: return 'rejected', reasons[0] # of one of its parts; the others are compared
+    if reasons: return 'rejected', reasons[0] # the reason for one part; the other parts are compared
     return 'correct', ' '.join(map(str, attention_layers(model)))
 
 
 def _in_a_fork(model_type, seconds):
-    "The verdict on `model_type` by a forked process, which has so many `seconds` of processor time"
+    "Return the verdict on `model_type` from a forked process that may use `seconds` of processor time"
     read, write = os.pipe()
     child = os.fork()
     if not child:
@@ -338,7 +338,7 @@ def _in_a_fork(model_type, seconds):
     return 'unclear' if began else 'not runnable', f'crashed, or took more than {seconds} seconds'
 
 
-def verdicts(types, seconds=60) -> dict: # {model type: (what became of it, why)}
-    "`verdict` of each of `types`; a crash or a hang costs one of them only"
-    verdict('bert') # what all of them import is imported once
+def verdicts(types, seconds=60) -> dict: # {model type: (outcome, reason)}
+    "Return the `verdict` on each of `types`; a crash or a timeout affects only one of them"
+    verdict('bert') # import once what all of them import
     return {t: _in_a_fork(t, seconds) for t in types}

@@ -1,13 +1,14 @@
-"""Another processor's arithmetic, for tests: kernels round in another way, and in another way for every shape.
+"""The arithmetic of other processors, for tests: kernels round differently, and differently for every shape.
 
-With SALVIZ_ARITHMETIC=noisy each product, convolution, softmax and normalisation is multiplied by 1 + a few units in
-the last place, drawn from the operation and the shapes that go into it. So the same operations on the same shapes give
-the same bits, as on any machine, and a sentence alone differs in its last bits from the same sentence in a batch, as on
-some machines. What passes here and with the plain kernels does not lean on the kernels of one processor.
+With SALVIZ_ARITHMETIC=noisy, the result of each product, convolution, softmax and normalisation is multiplied by 1 + a
+few units in the last place. This noise is determined by the operation and the shapes of its inputs. The same operations
+on the same shapes therefore give the same bits, as on any machine. A sentence alone differs in its last bits from the
+same sentence in a batch, as on some machines. Tests that pass here and with the plain kernels do not depend on the
+kernels of one processor.
 
-With SALVIZ_ARITHMETIC=card the same operations, and sums, sorting and the usual functions beside them, run on the
-device SALVIZ_DEVICE (cuda), with their arguments and results on the processor: tests that were written for the
-processor are then held against a card's kernels (`make gpu`)."""
+With SALVIZ_ARITHMETIC=card, the same operations, and also sums, sorting and common functions, run on the device
+SALVIZ_DEVICE (default: cuda). Their arguments and results stay on the processor. In this way, tests that were written
+for the processor check the kernels of a GPU (`make gpu`)."""
 import contextlib
 import os
 import threading
@@ -27,18 +28,18 @@ rounding = {aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.linear, aten.convo
 
 
 class Noisy(TorchDispatchMode):
-    "Inside, results of the operations in `rounding` differ from the processor's by some units in the last place"
+    "A mode in which results of the operations in `rounding` deviate by a few units in the last place"
     def __init__(self):
         super().__init__()
         self.factors = {}
 
     def factor(self, key, x):
-        "1 + noise for the tensor `x`, the same for the same `key`"
+        "Return 1 + noise for the tensor `x`, the same for the same `key`"
         if key not in self.factors:
             if len(self.factors) > 500: self.factors.clear()
             generator = torch.Generator().manual_seed(zlib.crc32(repr(key).encode()))
             noise = torch.rand(x.shape, generator=generator, dtype=torch.float64) * 2 - 1
-            units = 1 if x.element_size() == 2 else 2 # sums of half precision are taken in float32 and rounded once
+            units = 1 if x.element_size() == 2 else 2 # sums in half precision are computed in float32 and rounded once
             self.factors[key] = (1 + noise * units * torch.finfo(x.dtype).eps).to(x.dtype)
         return self.factors[key]
 
@@ -60,7 +61,7 @@ on_card = rounding | {aten.exp, aten.log, aten.tanh, aten.sigmoid, aten.gelu, at
 
 
 class OnCard(TorchDispatchMode):
-    "Inside, the operations in `on_card` run on `device`, their results come back to the processor"
+    "A mode in which the operations in `on_card` run on `device` and their results are copied back to the processor"
     def __init__(self, device):
         super().__init__()
         self.device = torch.device(device)
@@ -76,7 +77,8 @@ class OnCard(TorchDispatchMode):
 
 @contextlib.contextmanager
 def everywhere(mode):
-    "The dispatch mode that `mode()` makes, here and in every thread that begins inside: a mode belongs to its thread"
+    """Use the dispatch mode of `mode()` in this thread and in every thread that starts inside the block, because a mode
+    applies to one thread only"""
     run = threading.Thread.run
     def in_mode(thread):
         with mode(): run(thread)
@@ -89,7 +91,7 @@ def noise(): return everywhere(Noisy)
 
 
 def chosen():
-    "The arithmetic that SALVIZ_ARITHMETIC names, as a context"
+    "Return a context manager for the arithmetic that SALVIZ_ARITHMETIC names"
     name = os.environ.get('SALVIZ_ARITHMETIC', 'plain')
     made = dict(plain=contextlib.nullcontext, noisy=noise,
                 card=lambda: everywhere(partial(OnCard, os.environ.get('SALVIZ_DEVICE', 'cuda'))))

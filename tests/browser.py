@@ -1,5 +1,5 @@
-"""The explorer's JavaScript in a real Chromium, without Jupyter: a page, the modules of salviz/explorer/static in
-it, the whole app on given frames."""
+"""Tests of the explorer's JavaScript in a real Chromium, without Jupyter: a page, the modules of salviz/explorer/static
+in it, and the whole app with given frames"""
 import base64
 import functools
 import json
@@ -18,15 +18,15 @@ no_browser = ('NO BROWSER: install Chromium (as root: apt-get install chromium) 
               'will see is looked at')
 
 def chromium():
-    "Path of a Chromium or Chrome, None where there is none"
+    "Return the path of a Chromium or Chrome, None if there is none"
     return (os.environ.get('CHROMIUM')
             or next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None))
 
-_running = {}   # the one Chromium, whichever test files import the fixture
+_running = {}   # the single Chromium, whichever test files import the fixture
 
 @pytest.fixture(scope='session')
 def browser():
-    "One Chromium for all tests of this process"
+    "Start one Chromium for all tests of this process"
     if not chromium(): pytest.skip(no_browser)
     if not _running:
         pw = sync_playwright().start()
@@ -39,12 +39,12 @@ def browser():
         _running['pw'].stop()
         _running.clear()
 
-# Who looks has seen the tour; said before the page's own scripts, where the page has a storage.
+# Mark the tour as seen before the page's own scripts run, if the page has a storage.
 knows_the_tour = "try { localStorage.setItem('salviz-tour', 'seen'); } catch { /* it has none */ }"
 
 def new_page(browser, first_use=False, **kw):
-    """An empty page that notes its errors in `errors` and what it asks of the network in `outside`; `first_use`: the
-    explorer was never seen"""
+    """Return an empty page that lists its errors in `errors` and its network requests in `outside`. With `first_use`,
+    the tour has not been seen"""
     page = browser.new_page(**{'viewport': dict(width=1300, height=900), **kw})
     if not first_use: page.add_init_script(knows_the_tour)
     page.errors, page.outside = [], []
@@ -57,7 +57,7 @@ def new_page(browser, first_use=False, **kw):
 
 @pytest.fixture
 def page(browser):
-    "A page of its own for one test; at its end nothing may have gone wrong in it and nothing may have left the machine"
+    "Open a separate page for a test; at its end, check that there were no errors and no network requests"
     p = new_page(browser)
     yield p
     errors, outside = p.errors, p.outside
@@ -66,17 +66,18 @@ def page(browser):
 
 @functools.cache
 def joined(*modules):
-    "`modules` of salviz/explorer/static, and what they import, as one that puts what they export into `window.sv`"
+    """Return `modules` of salviz/explorer/static and their imports as one module that puts the exports of `modules`
+    into `window.sv`"""
     return f'{bundle(*modules)}\nwindow.sv = {{{", ".join(_exported(*modules))}}};\n'
 
 def load(page, *modules):
-    "Put `modules` of salviz/explorer/static, and what they import, into `page`; what they export is in `window.sv`"
+    "Load `modules` of salviz/explorer/static and their imports into `page`; their exports are in `window.sv`"
     page.evaluate("source => import(URL.createObjectURL(new Blob([source], {type: 'text/javascript'})))",
                   joined(*modules))
 
 def send(page, /, **values):
-    """Put each of `values` (JSON, bytes as Uint8Array, lists of bytes as lists of those) into `page` as a variable
-    of its window"""
+    """Set each of `values` as a global variable of `page`: JSON as it is, bytes as Uint8Array, lists of bytes as lists
+    of those"""
     def plain(x):
         if isinstance(x, (bytes, bytearray)): return {'$bytes': base64.b64encode(x).decode()}
         if isinstance(x, dict): return {k: plain(v) for k, v in x.items()}
@@ -86,9 +87,9 @@ def send(page, /, **values):
         Object.assign(window, JSON.parse(text, bytes)); }''', json_text(plain(values)))
 
 def mount(page, meta, frames, state=None, panels=None, theme='light', rows=None, plotly=False):
-    """The whole app on `frames` (bytes) in `page`: `window.app` is what mountApp returned, `window.store` its data,
-    `window.asked` what it requested.
-    `rows`: {run: metric rows}; `panels`: names, None for all; `plotly`: give it plotly.js for the curves"""
+    """Mount the whole app with `frames` (bytes) in `page`. `window.app` is the return value of mountApp, `window.store`
+    its data, `window.asked` its requests.
+    `rows`: {run: metric rows}; `panels`: names, None for all; `plotly`: provide plotly.js for the curves"""
     page.evaluate('css => { document.head.appendChild(document.createElement("style")).textContent = css; '
                   'document.body.innerHTML = "<div id=el></div>"; }', styles())
     if plotly:
@@ -110,18 +111,18 @@ def mount(page, meta, frames, state=None, panels=None, theme='light', rows=None,
     settled(page)
 
 def settled(page):
-    "Wait until the app has drawn what it was last told: two animation frames"
+    "Wait for two animation frames, after which the app has drawn its latest changes"
     page.evaluate('() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))')
 
 def spoken(page, text):
-    "Wait until the page has told who listens something with `text` in it: of many that follow at once only the last"
+    "Wait until a screen-reader announcement contains `text`; of several at once, only the last one appears"
     page.wait_for_function("text => document.querySelector('.sv-said').textContent.includes(text)", arg=text)
 
 def pixels(page, selector, x=0, y=0, width=1, height=1):
-    "RGBA numbers of a rectangle of the canvas `selector`, in its own pixels, as a flat list"
+    "Return the RGBA numbers of a rectangle of the canvas `selector`, in canvas pixels, as a flat list"
     return page.eval_on_selector(selector, '(c, [x, y, w, h]) => [...c.getContext("2d").getImageData(x, y, w, h).data]',
                                  [x, y, width, height])
 
 def evaluate_json(page, script, value=None):
-    "What `script` (JavaScript of a function) makes of `value`, with NaN and infinities as None"
+    "Return the result of `script` (a JavaScript function) for `value`, with NaN and infinities as None"
     return json.loads(page.evaluate(f'async value => JSON.stringify(await ({script})(value))', value))

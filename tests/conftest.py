@@ -1,5 +1,5 @@
-"""Small things that several test files share: a tokenizer, data and models that are made in a moment.
-The process of pytest-xdist that only hands out tests loads this file too, so torch is imported where it is needed."""
+"""Fixtures that several test files share: a tokenizer, data and models that are created quickly.
+The process of pytest-xdist that only distributes tests loads this file too, so torch is imported where it is needed."""
 import asyncio
 import contextlib
 import re
@@ -15,7 +15,7 @@ from processor_time import pytest_sessionfinish, pytest_terminal_summary, pytest
 from units import in_order
 
 if find_spec('xdist') is not None: from units import pytest_xdist_make_scheduler # noqa: F401, a hook
-if find_spec('playwright') is not None: # a machine with a card seldom has it, and no numeric test needs it (gpu.py)
+if find_spec('playwright') is not None: # machines with a GPU seldom have it, and no numeric test needs it (gpu.py)
     from browser import browser, page  # noqa: F401, fixtures of every test that looks into a browser
     from lab_server import jupyter  # noqa: F401, a fixture of every test that opens JupyterLab
 
@@ -33,8 +33,7 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True)
 def loop_of_its_own(request):
-    """The browser that lives through all tests keeps an event loop running in this thread; tests that do not use it
-    must be free to run their own"""
+    "Hide the event loop of the browser, which runs in this thread, so that tests without a browser can run their own"
     if 'browser' in request.fixturenames: yield; return
     loop = asyncio._get_running_loop()
     asyncio._set_running_loop(None)
@@ -43,7 +42,7 @@ def loop_of_its_own(request):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    "Workers that are started with 'spawn' have torch loaded already; in `make slow` they load it, as a user's do"
+    "Fork workers that are started with 'spawn' from a process with torch; `make slow` spawns them, as users do"
     with contextlib.nullcontext() if item.get_closest_marker('slow') else in_place_of_spawn(): return (yield)
 
 static = sorted(file for package in ('explorer', 'course', 'replication')
@@ -51,7 +50,7 @@ static = sorted(file for package in ('explorer', 'course', 'replication')
 
 @pytest.fixture(autouse=True)
 def what_it_depends_on(request):
-    "For `make check`: JavaScript and CSS of what looks into a browser, the notebook that a test runs, forked processes"
+    "Record for `make check` JavaScript and CSS of browser tests, the notebook of a test, and lines of forked processes"
     if 'browser' in request.fixturenames: traced.depends_on(static)
     notebook = getattr(request.node, 'callspec', None) and request.node.callspec.params.get('name')
     if str(notebook).endswith('.ipynb'): traced.depends_on([traced.root/'nbs'/notebook])
@@ -60,7 +59,7 @@ def what_it_depends_on(request):
 
 @pytest.fixture(autouse=True, scope='session')
 def arithmetic():
-    "Which arithmetic the tests run in; see arithmetic.py"
+    "Run the tests in the arithmetic that SALVIZ_ARITHMETIC names; see arithmetic.py"
     from arithmetic import chosen
     cheaply()
     with chosen(): yield
@@ -70,7 +69,7 @@ things = 'the film a plot and this story of one actor with its music'.split()
 
 @pytest.fixture(scope='session')
 def tiny_data():
-    "Two classes that a word or two tell apart; sentences of 3 to 14 words"
+    "Return sentences of 3 to 13 words and a full stop in two classes, which differ in one word"
     import datasets
     import torch
     g = torch.Generator().manual_seed(0)
@@ -84,7 +83,7 @@ def tiny_data():
     return datasets.DatasetDict({k: datasets.Dataset.from_list([row(i % 2) for i in range(n)], features=features)
                                  for k, n in dict(train=37, validation=16, test=16).items()})
 
-# What a trainer of WordPiece once made of some of the words: it makes other pieces in every process.
+# The pieces that a trainer of WordPiece created from some of the words; it creates other pieces in every process.
 pieces = '''
 a c d e f h i l m n o p r s t u w y ##u ##s ##i ##c ##l ##o ##t ##y ##a ##r ##m ##n ##e ##d ##h ##f fi th ##ll
 ##or ##tor ##ne ac an co du fu it mu of one pl si stor wi wa ##si ##is ##lm ##ld ##ot ##th ##rm ##ny ##nny
@@ -93,7 +92,7 @@ fine film the this ##lly actor and cold dull funny its musi plot silly story wit
 
 @pytest.fixture(scope='session')
 def tiny_tokenizer():
-    "WordPiece over the words of `tiny_data`; some words fall into pieces"
+    "Return a WordPiece tokenizer for the words of `tiny_data`; some words consist of several pieces"
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
     special = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
@@ -107,7 +106,7 @@ def tiny_tokenizer():
 
 @pytest.fixture(scope='session')
 def make_tiny_bert(tiny_tokenizer):
-    "Function that makes the same small random BERT again and again; keyword arguments change its config"
+    "Return a function that creates the same small random BERT in each call; keyword arguments change its config"
     import torch
     from transformers import BertConfig, BertForSequenceClassification
     def make(seed=0, **kw):
@@ -121,13 +120,13 @@ def make_tiny_bert(tiny_tokenizer):
 
 @pytest.fixture
 def double(tiny_bert):
-    "A small BERT in float64 without dropout, whose attention can be differentiated twice"
+    "Return a small BERT in float64 without dropout, whose attention can be differentiated twice"
     return tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0., initializer_range=.2,
                      attn_implementation='eager').double()
 
 @pytest.fixture(autouse=True)
 def no_shell_is_left():
-    "End the IPython shell that ipywidgets starts for a widget's output: errors after it would be those of a notebook"
+    "End the IPython shell that ipywidgets starts for a widget's output; it would handle later errors like a notebook"
     yield
     if 'IPython' not in sys.modules: return
     from IPython.core.interactiveshell import InteractiveShell
@@ -136,7 +135,7 @@ def no_shell_is_left():
 @pytest.fixture
 def tiny_bert(make_tiny_bert): return make_tiny_bert
 
-# What compares numbers that torch computed: again, in another arithmetic, by `make arithmetic`.
+# Tests that compare numbers computed by torch; `make arithmetic` repeats them with other arithmetic.
 numeric_files = {f'test_{name}' for name in (
     'attention attribution ad_drop saliency_guided attention_guidance sallm rationale_guided explanations faithfulness '
     'corpus antecedents nets pretraining signals next_tokens rationale_guided distillation targets generation '

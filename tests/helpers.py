@@ -1,4 +1,4 @@
-"What several test files need to look at a model from outside."
+"Helpers of several test files that inspect a model from outside"
 import random
 import resource
 import sys
@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 
 def state(model):
-    "Everything that looking at `model` must leave alone: modes, gradients, global randomness, attention, hooks"
+    "Return everything that inspecting `model` must not change: modes, gradients, random states, attention, hooks"
     return ([m.training for m in model.modules()], [p.requires_grad for p in model.parameters()],
             [None if p.grad is None else p.grad.clone() for p in model.parameters()],
             torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate(),
@@ -21,7 +21,7 @@ def state(model):
 
 
 def same(a, b):
-    "Are two states equal?"
+    "Return whether two states are equal"
     if isinstance(a, (list, tuple)): return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
     if isinstance(a, torch.Tensor): return torch.equal(a, b)
     if isinstance(a, np.ndarray): return (a == b).all()
@@ -29,7 +29,7 @@ def same(a, b):
 
 
 def at_step(model, n, happens):
-    "`model`, which calls `happens` before the forward pass of its training step `n`"
+    "Return `model`, which calls `happens` before the forward pass of its training step `n`"
     steps = []
     def hook(module, args):
         if module.training: steps.append(1)
@@ -39,7 +39,7 @@ def at_step(model, n, happens):
 
 
 def word_tokenizer(texts, *extra, longest):
-    "A tokenizer with a token for every word of `texts`, and for those in `extra`"
+    "Return a tokenizer with a token for every word of `texts`, and for those in `extra`"
     words = ['[PAD]', '[CLS]', '[SEP]', '[UNK]', *sorted({w for t in texts for w in t.split()}), *extra]
     fast = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token='[UNK]'))
     fast.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -50,24 +50,25 @@ def word_tokenizer(texts, *extra, longest):
 
 
 def alike(ours, theirs, size=64, dtype=None):
-    """Are two tensors the same number but for rounding? Bits are equal only where the same operations run on the same
-    shapes on the same machine; elsewhere another kernel may sum in another order. So entries may differ by `size` units
-    in the last place of the largest: sums of some dozens of products, through a few layers. `dtype`: the coarsest in
-    which something on the way is rounded, if that is not the tensors' own. Says True, or raises with what differs."""
+    """Check that two tensors are equal up to rounding, and return True
+
+    Bits are equal only if the same operations run on the same shapes on the same machine, because other kernels may sum
+    in another order. So entries may differ by `size` units in the last place of the largest entry, as after a few
+    layers with sums of dozens of products. `dtype`: the coarsest precision of an intermediate result, if it is not that
+    of the tensors."""
     assert ours.dtype == theirs.dtype
     if not ours.is_floating_point():
         assert torch.equal(ours, theirs)
         return True
     largest = theirs.detach().abs().max().item() if theirs.numel() else 0.
     eps = torch.finfo(dtype or ours.dtype).eps
-    if ours.element_size() == 2: size = min(size, 8) # half precision sums in float32 and rounds once
+    if ours.element_size() == 2: size = min(size, 8) # half precision is summed in float32 and rounded once
     torch.testing.assert_close(ours, theirs, rtol=0, atol=size * eps * largest)
     return True
 
 
 def all_alike(ours, theirs, **how):
-    """`alike` for two rows of tensors, measured by the largest entry of all: a gradient that is zero in theory is no
-    yardstick"""
+    "Call `alike` for two lists of tensors, relative to the largest entry of all: a gradient may be zero in theory"
     ours, theirs = list(ours), list(theirs)
     assert [x is None for x in ours] == [x is None for x in theirs]
     ours, theirs = ([x for x in xs if x is not None] for xs in (ours, theirs))
@@ -111,9 +112,9 @@ def with_shifted_split(data, correct):
 
 @contextmanager
 def full_disk(most=500):
-    "A block in which no file can grow beyond `most` bytes: a write fails in the middle, as on a full disk"
+    "Let no file grow beyond `most` bytes inside the block: a write fails in the middle, as on a full disk"
     limits, without_bytecode = resource.getrlimit(resource.RLIMIT_FSIZE), sys.dont_write_bytecode
-    sys.dont_write_bytecode = True # Python would store half of a module that is imported meanwhile
+    sys.dont_write_bytecode = True # Python would store half of a module that is imported inside the block
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
     try: yield
     finally:
@@ -122,6 +123,6 @@ def full_disk(most=500):
 
 
 def is_running(pid):
-    "Is there a process `pid` that has not ended? One that has, and that nobody has waited for, is a zombie"
+    "Return whether a process `pid` is running; an ended process that nobody waited for is a zombie and counts as ended"
     try: return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] != 'Z'
     except OSError: return False

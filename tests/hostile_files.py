@@ -1,4 +1,4 @@
-"Files that a student could hand in to stop a class, or to reach a teacher's terminal or spreadsheet."
+"Files with which a student could block a class, or attack a teacher's terminal or spreadsheet"
 import json
 import os
 import random
@@ -14,7 +14,7 @@ odd = [None, True, False, 0, -1, .5, 1e308, 10**300, '', 'x', '=1+1', nasty, '\u
        [[[[0]]]], list(range(200))]
 
 def entry(kind='words', value=(0, 1), **more):
-    "An entry of an answer file as it should be"
+    "Return a valid entry of an answer file"
     first = dict(value=value if kind in ('number', 'slope', 'choice') else list(value), confidence='sure', why='so',
                  time='2026-01-01T10:00:00Z')
     return dict(id='', kind=kind, state='committed', first=first, second=None, revealed=None, skipped=False) | more
@@ -34,13 +34,13 @@ def class_answers():
         kind='words', first=[[0], [1, 2]], second=[[0], [1]])})
 
 def places(x, path=()):
-    "All places within JSON"
+    "Yield all places within JSON"
     yield path
     for key, part in x.items() if isinstance(x, dict) else enumerate(x) if isinstance(x, list) else ():
         yield from places(part, (*path, key))
 
 def changed(x, path, value):
-    "`x` with `value` at the place `path`"
+    "Return a copy of `x` with `value` at the place `path`"
     if not path: return value
     x = place = deepcopy(x)
     for key in path[:-1]: place = place[key]
@@ -48,7 +48,7 @@ def changed(x, path, value):
     return x
 
 def texts():
-    "{name: text} of files near to the limit of size, each of which takes a careless reader minutes or stops it"
+    "Return {name: text} of files close to the size limit, each of which takes a careless reader minutes or stops it"
     return _codes() | _json() | _marks() | _answers()
 
 _n = largest - 2000 # characters
@@ -86,7 +86,7 @@ def _answers():
             'no number': file(_number=entry('number', float('nan')))}
 
 def contents(draw, count):
-    "`count` contents of files as (kind, bytes): JSON with something odd in some place, and damaged texts"
+    "Yield `count` contents of files as (kind, bytes): JSON with odd values in random places, and damaged texts"
     for i in range(count):
         wholes = dict(answers=answers(f'h{i}'), marks=marks(f'h{i}')) | {'class': class_answers()}
         kind, whole = draw.choice([*wholes.items()])
@@ -104,7 +104,7 @@ def contents(draw, count):
         else: yield kind, text.replace(b'"version":', b'"version": [], "nickname": 3, "entries": 3, "version":')
 
 def write(folder, count=0, seed=0):
-    "Fill `folder` with hostile files, `count` of them drawn; their names"
+    "Fill `folder` with hostile files, `count` of them random, and return their names"
     draw = random.Random(seed)
     for name, text in texts().items(): (folder/f'answers-{name}.json').write_text(text, encoding='utf-8')
     for i, (kind, data) in enumerate(contents(draw, count)):
@@ -114,7 +114,7 @@ def write(folder, count=0, seed=0):
     return sorted(path.name for path in folder.iterdir())
 
 def write_special(folder):
-    "Create in `folder` names that cannot be read as files"
+    "Create entries in `folder` that cannot be read as files"
     (folder/'answers-folder.json').mkdir()
     os.mkfifo(folder/'answers-pipe.json')
     (folder/'answers-loop.json').symlink_to(folder/'answers-loop.json')

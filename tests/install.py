@@ -1,9 +1,9 @@
-"""`python tests/install.py '.[dev]'`: install this folder, editable, in the versions of constraints.txt, into the
-environment of the Python that runs this. `python tests/install.py --oldest FOLDER`: create an environment in FOLDER
-with the oldest versions that settings.ini allows, and what the tests need.
+"""`python tests/install.py '.[dev]'`: install this folder in editable mode, with the versions of constraints.txt, into
+the environment of the Python that runs this. `python tests/install.py --oldest FOLDER`: create an environment in FOLDER
+with the oldest versions that settings.ini allows, and the requirements of the tests.
 
-With uv where it can be installed, because it takes a tenth of pip's processor time, and with pip otherwise. uv does not
-read pip's configuration: what pip is configured with here (indexes, links, certificates) is passed on to it."""
+uv is used if it can be installed, because it takes a tenth of pip's processor time; otherwise pip. uv does not read
+pip's configuration, so the indexes, links and certificates that pip is configured with are passed to it."""
 import os
 import subprocess
 import sys
@@ -14,18 +14,18 @@ root = Path(__file__).resolve().parents[1]
 pip = sys.executable, '-m', 'pip'
 options = '--constraint', 'constraints.txt', '--no-build-isolation', '--editable'
 
-# {pip's setting: the option of uv that means the same}
+# {pip's setting: the equivalent option of uv}
 same = {'index-url': '--default-index', 'extra-index-url': '--index', 'find-links': '--find-links',
         'trusted-host': '--allow-insecure-host'}
 
-# what the tests need in an environment of the oldest versions
+# requirements of the tests in an environment of the oldest versions
 for_tests = ('pip', 'pytest', 'setuptools', 'peft', 'optuna', 'cloudpickle', 'loky', 'submitit', 'krippendorff',
              'latex2mathml', 'nbformat', 'mistune', 'pymoo', 'sacrebleu', 'nbconvert')
 
 def settings(listed: str) -> dict[str, str]:
     """Parse the output of `pip config list` into {setting: value}
 
-    The environment overrides files, and what a file says of `install` overrides what it says of all commands."""
+    The environment overrides files, and settings of `install` override those of all commands."""
     sections = 'global', 'install', ':env:'
     lines = [line.partition('=') for line in listed.splitlines()]
     lines = [(*name.split('.', 1), value.strip("'\"")) for name, _, value in lines if '.' in name]
@@ -33,7 +33,7 @@ def settings(listed: str) -> dict[str, str]:
     return {name: value.replace(r'\n', ' ') for _, name, value in found}
 
 def uv_options(settings: dict[str, str]) -> list[str]:
-    "The options by which uv uses the same indexes and links as pip with `settings`"
+    "Return the options with which uv uses the same indexes and links as pip with `settings`"
     found = [part for name, option in same.items() for value in settings.get(name, '').split() for part in (option,
                                                                                                             value)]
     return found + ['--index-strategy', 'unsafe-best-match'] # the best version of all indexes, as pip does
@@ -58,7 +58,7 @@ def with_oldest(folder: str) -> int:
                           env=environment).returncode
 
 def install(target: str) -> int:
-    "Install `target` with uv, or with pip where that fails; return the exit status"
+    "Install `target` with uv, or with pip if that fails; return the exit status"
     fetched = subprocess.run([*pip, 'install', '--quiet', '--constraint', 'constraints.txt', 'uv'], cwd=root,
                              stderr=subprocess.DEVNULL)
     if fetched.returncode == 0:

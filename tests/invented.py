@@ -1,4 +1,4 @@
-"Runs with invented evidence of every kind, made without a model, and a stand-in for Jupyter's model of a widget."
+"Invented runs with evidence of every kind, created without a model, and a substitute for Jupyter's widget model"
 import numpy as np
 
 from salviz.core.maths import dense_ranks, discard_candidates
@@ -14,7 +14,7 @@ methods = dict(ADDrop=dict(p=.3, q=.4, region='high', cross_tuning=True), Attent
                FineTuning={})
 
 def evidence(method, n, layers, heads, rng):
-    "Arrays of a snapshot of `method`"
+    "Return the arrays of a snapshot of `method`"
     out = dict(attention=rng.dirichlet(np.ones(n)*.4, (layers, heads, n)),
                saliency=rng.normal(size=n).astype(np.float32), probabilities=np.array([.3, .7], np.float32))
     if method == 'ADDrop':
@@ -55,7 +55,7 @@ def snapshot(step=0, probe=0, tokens=sentence, method='FineTuning', layers=2, he
 
 def run(path, method='FineTuning', probes=(0, 1), steps=(0, 10, 20, 30), tokens=None, layers=2, heads=3, finish=True,
         seed=0):
-    "A recorded run in `path`; `tokens`: {probe: its tokens}"
+    "Create a recorded run in `path`; `tokens`: {probe: its tokens}"
     made = Run.create(path, dict(method=dict(name=method, args=methods[method]),
                                  model=dict(name='tiny', layers=layers, heads=heads), seed=seed,
                                  data=dict(name='invented')))
@@ -69,14 +69,14 @@ def run(path, method='FineTuning', probes=(0, 1), steps=(0, 10, 20, 30), tokens=
     return made
 
 def reconfigured(run, **more):
-    "`run`, opened again, with `more` in its config"
+    "Return `run`, opened again, with `more` in its config"
     write_whole(run.path/'config.json', sealed(run.config | more).encode())
     return Run(run.path)
 
-# ---- what other tasks and other kinds of input record
+# ---- recordings of other tasks and other kinds of input
 
 def image(step=0, probe=0, height=10, width=12, channels=1, masked=True, seed=0):
-    "A snapshot of an image: a bright block, its saliency (which gathers on the block with the steps), its masked copy"
+    "Return a snapshot of an image: a bright block, saliency that concentrates on it over the steps, a masked copy"
     rng = np.random.default_rng([seed, step, probe])
     block = np.zeros((height, width), bool)
     block[2:6, 3 + probe:8 + probe] = True
@@ -98,7 +98,7 @@ def image(step=0, probe=0, height=10, width=12, channels=1, masked=True, seed=0)
                               saliency_method='gradient'))
 
 def series(step=0, probe=0, time=40, features=6, box=True, seed=0, names=None):
-    "A snapshot of a multivariate series with an informative box"
+    "Return a snapshot of a multivariate series with an informative box"
     rng, where = np.random.default_rng([seed, step, probe]), np.zeros((time, features), bool)
     where[time//4:time//2, 1:max(2, features//2)] = True
     shown = np.random.default_rng(probe).normal(0, 1, (time, features)) + where
@@ -116,7 +116,7 @@ def series(step=0, probe=0, time=40, features=6, box=True, seed=0, names=None):
                               **({} if names is None else dict(feature_names=names))))
 
 def _text(step, probe, tokens, task, info, arrays, **kw):
-    "A snapshot of a text without a pooled row"
+    "Return a snapshot of a text without a pooled row"
     s = snapshot(step, probe, tokens)
     keep = {k: s.arrays[k] for k in ('attention', 'saliency')}
     return Snapshot(**{**{k: getattr(s, k) for k in ('step', 'epoch', 'probe', 'texts', 'tokens', 'labels', 'words',
@@ -125,7 +125,7 @@ def _text(step, probe, tokens, task, info, arrays, **kw):
                                 'methods': dict(FineTuning={}), 'task': task, **info}, **kw})
 
 def tagged(step=0, probe=0, tokens=None, gold=None, said=None):
-    "A snapshot of token classification: labels on the first token of a word"
+    "Return a snapshot of token classification: labels on the first token of a word"
     tokens = tokens or ['[CLS]', 'ada', 'love', '##lace', 'lives', 'in', 'london', '[SEP]']
     gold = gold or [None, 'B-PER', 'I-PER', None, 'O', 'O', 'B-LOC', None]
     said = said or [None, 'B-PER', 'O', 'O', 'O', 'O', 'B-LOC', None]
@@ -134,7 +134,7 @@ def tagged(step=0, probe=0, tokens=None, gold=None, said=None):
                  dict(token_confidence=sure), classes=['O', 'B-PER', 'I-PER', 'B-LOC'])
 
 def masked_words(step=0, probe=0, task='masked_lm'):
-    "A snapshot of masked-LM pre-training, or of replaced-token detection"
+    "Return a snapshot of masked-LM pre-training, or of replaced-token detection"
     detect = task == 'replaced_token_detection'
     tokens = ['[CLS]', 'the', 'goat' if detect else '[MASK]', 'sat', 'on', 'the', 'mat', '[SEP]']
     gold = [None, *(['original', 'replaced', *['original']*4] if detect else [None, 'cat', None, None, None, 'mat']),
@@ -146,14 +146,14 @@ def masked_words(step=0, probe=0, task='masked_lm'):
                  dict(token_confidence=sure))
 
 def translated(step=0, probe=0, target=None, said=None):
-    "A snapshot of translation: maps of the encoder, target tokens with the teacher-forced predictions"
+    "Return a snapshot of translation: maps of the encoder, target tokens with the teacher-forced predictions"
     target, said = target or ['das', 'ist', 'gut', '.', '</s>'], said or ['das', 'war', 'gut', '.', '</s>']
     return _text(step, probe, ['this', 'is', 'good', '.', '</s>'], 'seq2seq',
                  dict(target_tokens=target, predicted_tokens=said),
                  dict(target_probability=np.linspace(.9, .1, len(target)).astype(np.float32)))
 
 def scored(step=0, probe=0, label=3.8, said=2.9):
-    "A snapshot of regression"
+    "Return a snapshot of regression"
     s = snapshot(step, probe, method='ADDrop')
     arrays = {k: v for k, v in s.arrays.items()
               if k != 'probabilities'} | dict(prediction=np.array([said + step/50], np.float32))
@@ -161,7 +161,7 @@ def scored(step=0, probe=0, label=3.8, said=2.9):
                        'info': {**s.info, 'task': 'regression', 'methods': dict(ADDrop=s.info['args'])}})
 
 def both(step=0, probe=0, own='diagonal', layers=2, heads=3):
-    "A snapshot of attention guidance with a pattern of one's own and AD-DROP together"
+    "Return a snapshot of attention guidance with a custom pattern together with AD-DROP"
     s, n = snapshot(step, probe, method='ADDrop', layers=layers, heads=heads), len(sentence)
     target = np.zeros((layers, heads, n, n), np.float32)
     target[:, 0], target[:, 1, :, 0] = np.eye(n), 1
@@ -176,8 +176,8 @@ def both(step=0, probe=0, own='diagonal', layers=2, heads=3):
                                 'methods': methods_}})
 
 def clashing(order=('SaliencyGuided', 'SalLM'), step=0, probe=0):
-    """A snapshot of saliency guided training and SalLM together, and {method: the saliency that it works with}:
-    whichever was added first has the plain name"""
+    """Return a snapshot of saliency guided training and SalLM together, and {method: the saliency that it uses}; the
+    saliency of the first method has the plain name"""
     s, rng = snapshot(step, probe, method='SaliencyGuided'), np.random.default_rng(5)
     worked_with = {o: rng.normal(size=len(sentence)).astype(np.float32) for o in ('SaliencyGuided', 'SalLM')}
     args = {o: methods[o] for o in order}
@@ -208,11 +208,11 @@ phrase = 'still , this flick is un ##forget ##table and fun .'.split()
 five_classes = ['very negative', 'negative', 'neutral', 'positive', 'very positive']
 
 def sentence_of(n):
-    "Tokens of a sentence of `n` tokens with [CLS] and [SEP]"
+    "Return the tokens of a sentence of `n` tokens with [CLS] and [SEP]"
     return ['[CLS]', *(phrase[i % len(phrase)] for i in range(n - 2)), '[SEP]']
 
 def invent(n=12, layers=6, heads=12, tokens=None, method='ADDrop', seed=0, kind='bert', drop=(), **info):
-    "A plausible snapshot with the evidence of all four methods; `drop` names arrays to leave out"
+    "Return a plausible snapshot with the evidence of all four methods; `drop`: names of arrays to leave out"
     rng = np.random.default_rng(seed)
     tokens = list(tokens or sentence_of(n)); n = len(tokens)
     special = np.array([o in ('[CLS]', '[SEP]') for o in tokens])

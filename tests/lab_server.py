@@ -1,4 +1,4 @@
-"One JupyterLab server for all tests of a process, and pages of one Chromium to open it in."
+"One JupyterLab server for all tests of a process, and pages of one Chromium in which it is opened"
 import json
 import os
 import socket
@@ -15,7 +15,7 @@ from browser import knows_the_tour
 
 @contextmanager
 def lab(root):
-    "Start a JupyterLab server on the folder `root` with settings of its own, and give its address"
+    "Run a JupyterLab server on the folder `root` with separate settings inside the block, and yield its address"
     with socket.socket() as s: s.bind(('127.0.0.1', 0)); port = s.getsockname()[1]
     home = root.parent/'jupyter'
     settings = home/'settings'/'@jupyterlab'/'apputils-extension'
@@ -27,7 +27,7 @@ def lab(root):
         server = subprocess.Popen([sys.executable, '-m', 'jupyterlab', '--no-browser', f'--port={port}',
             '--ip=127.0.0.1', '--allow-root', f'--ServerApp.root_dir={root}',
             '--IdentityProvider.token=', '--LabApp.news_url=',
-            '--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate', # and tests end its kernels:
+            '--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate', # so that tests can end its kernels:
             '--ServerApp.disable_check_xsrf=True'],
             env={**os.environ, **{k: str(home/v) for k, v in names.items()}}, stdout=log, stderr=log)
     try:
@@ -43,11 +43,11 @@ def lab(root):
 
 @pytest.fixture(scope='session')
 def jupyter(browser, tmp_path_factory):
-    """The server's `url` and `root`; `new_page(width, height)` opens a page, `folder(name)` makes a folder below the
-    root, and `end_kernels(name)` shuts down the kernels of the notebooks in it"""
+    """Return the server's `url` and `root`; `new_page(width, height)` opens a page, `folder(name)` creates a folder
+    below the root, `end_kernels(name)` shuts down the kernels of its notebooks"""
     root = tmp_path_factory.mktemp('jupyter')/'work'
     root.mkdir()
-    def new_page(width=1300, height=1000): # in a window of its own: a page behind another one would not draw
+    def new_page(width=1300, height=1000): # in a separate window: a page behind another one would not draw
         page = browser.new_page(viewport=dict(width=width, height=height))
         page.add_init_script(knows_the_tour)
         return page

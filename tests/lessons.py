@@ -1,4 +1,4 @@
-"A small lesson with all that a lesson may have, for tests that make editions and pages of it."
+"A small lesson with every element of a lesson, for tests that create editions and pages of it"
 import nbformat
 
 number = '.87'
@@ -65,7 +65,7 @@ parts = [
     ('code', "assert run.scores('test')['accuracy'] > .8", 'facts')]
 
 def lesson(changed=(), more=()):
-    "The lesson's source; `changed` {number of a cell: its text}, `more` cells as in `parts`"
+    "Return the lesson's source; `changed`: {number of a cell: its text}; `more`: cells as in `parts`"
     cells = []
     for i, (kind, text, tag) in enumerate([*parts, *more]):
         text = dict(changed).get(i, text)
@@ -77,7 +77,7 @@ def lesson(changed=(), more=()):
     return nbformat.v4.new_notebook(cells=cells, metadata=dict(kernelspec=kernel))
 
 def written(folder, **kw):
-    "A new `folder` that holds the lesson, a primer and a page for teachers, as the package would"
+    "Create `folder` with the lesson, a primer and a page for teachers, like the package's"
     folder.mkdir()
     def page(text, *tags): return nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(
         text, metadata=dict(tags=list(tags)))])

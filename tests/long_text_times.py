@@ -19,7 +19,7 @@ from browser import chromium, flags
 from salviz.explorer.assets import bundle, static_text
 from salviz.model_explorer import explore_long
 
-# The model of anywidget with a kernel that answers through a function of the page.
+# A substitute for the anywidget model, with a kernel that answers through a function of the page.
 shim = '''async ({program, css, meta}) => {
     document.head.append(Object.assign(document.createElement('style'), {textContent: css}));
     const {default: widget} = await import(URL.createObjectURL(new Blob([program], {type: 'text/javascript'})));

@@ -1,7 +1,7 @@
-"""Writes golden.json: small inputs and the outputs that numpy, torch and JavaScript must all give.
+"""Writes golden.json: small inputs, and the outputs that numpy, torch and JavaScript must all return.
 
-Slow on purpose: plain Python floats and loops, straight from the equations, nothing of salviz. NaN (undefined) is null
-in the file.
+The code is slow on purpose: plain Python floats and loops that follow the equations, without salviz. NaN (undefined) is
+null in the file.
 Run `python tests/make_golden.py` after adding a case; numbers are rounded to 12 digits.
 """
 import json
@@ -14,19 +14,20 @@ PATH = Path(__file__).with_name('golden.json')
 
 
 def kept(n, p):
-    "floor(n(1-p)) in exact fractions: p is the decimal number that was written"
+    "Return floor(n(1-p)) in exact fractions; p is the decimal number as written"
     return math.floor(n*(1 - Fraction(str(p))))
 
 
 def released_low_row(row, values, allowed, p):
-    "The authors' low region: strictly below the entry with floor(pn) of the sorted `values` before it, if there is one"
+    """Return the authors' low region: strictly below the entry with floor(pn) of the sorted `values` before it, if
+    there is one"""
     below = math.floor(len(values)*Fraction(str(p)))
     return [bool(a) and (below == len(values) or v < values[below]) for v, a in zip(row, allowed)]
 
 
 def candidate_row(row, allowed, p, region):
-    """AD-DROP eq. 6 for one row: sort the n allowed entries, keep the k lowest, the others and what ties with them
-    are candidates"""
+    """Return AD-DROP eq. 6 for one row: sort the n allowed entries and keep the k lowest; the others and those equal to
+    them are candidates"""
     values = sorted(v for v, a in zip(row, allowed) if a)
     if region == 'low_released': return released_low_row(row, values, allowed, p)
     n, k = len(values), kept(len(values), p)
@@ -40,7 +41,7 @@ def discard_candidates(attribution, allowed, p, region):
 
 
 def pattern_matrix(name, real, occurs=None, boundary='uniform', multiple='uniform'):
-    "Attention guidance section 3.2, with next, previous and first among the real tokens"
+    "Return the pattern of attention guidance, section 3.2; next, previous and first are among the real tokens"
     size, positions = len(real), [i for i, r in enumerate(real) if r]
     P = [[0.]*size for _ in range(size)]
     goals = [i for i in positions if occurs[i]] if occurs is not None else positions
@@ -58,7 +59,8 @@ def pattern_matrix(name, real, occurs=None, boundary='uniform', multiple='unifor
 
 
 def saliency_target(saliency, allowed, top_fraction, binarised):
-    "SalLM: the max(1, ceil(share n)) most positive tokens alike, or the positive part normalised"
+    """Return SalLM's target: equal weights on the max(1, ceil(top_fraction n)) most positive tokens, or the normalised
+    positive part"""
     places = [i for i, a in enumerate(allowed) if a]
     target = [0.]*len(saliency)
     if binarised:
@@ -86,7 +88,7 @@ def kl(p, q, counts):
 
 
 def ranks(x):
-    "Mean of the places that a value and its equals occupy"
+    "Return ranks; equal values get the mean of their ranks"
     return [sum(v < w for v in x) + (sum(v == w for v in x) + 1)/2 for w in x]
 
 
@@ -106,7 +108,7 @@ def top_overlap(a, b, k, counts):
 
 
 def pattern_fraction(attention, pattern):
-    "One head: mean over the rows that the pattern guides of the share of attention on its positions"
+    "Return the mean over the rows that the pattern guides of the attention fraction on its positions, for one head"
     shares = []
     for row, guide in zip(attention, pattern):
         positions = [g > 0 for g in guide]
@@ -120,7 +122,8 @@ def product(X, Y):
 
 
 def rollout(attention, residual):
-    "Mean over heads, a share of the identity, rows normalised, later layers multiply from the left"
+    """Return the rollout: mean over heads, plus a fraction of the identity, rows normalised; later layers multiply from
+    the left"""
     out = None
     for layer in attention:
         n = len(layer[0])
@@ -217,7 +220,7 @@ def rounded(x):
 
 
 def text():
-    "The file: one case a line"
+    "Return the content of the file: one case per line"
     body = ',\n'.join(f'"{name}": [\n' + ',\n'.join(json.dumps(rounded(c), allow_nan=False) for c in cs) + '\n]'
                       for name, cs in cases().items())
     return '{\n' + body + '\n}\n'

@@ -1,4 +1,4 @@
-"Calls with an argument that cannot be meant, and whether what comes of them helps: for tests/test_malformed.py."
+"Calls with a meaningless argument, and whether their errors are helpful; for tests/test_malformed.py"
 import ast
 import linecache
 import signal
@@ -19,7 +19,7 @@ import salviz
 from salviz.core.runs import Run
 
 package = Path(salviz.__file__).parent
-seconds = 20 # after which a call counts as one that hangs
+seconds = 20 # a call that takes longer counts as hanging
 
 
 class Hangs(BaseException): pass
@@ -27,7 +27,7 @@ class Hangs(BaseException): pass
 
 @contextmanager
 def at_most(limit):
-    "A block that is left with `Hangs` after `limit` seconds, in the main thread"
+    "Raise `Hangs` if the block takes longer than `limit` seconds, in the main thread"
     def ring(*_): raise Hangs
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, limit)
@@ -38,7 +38,7 @@ def at_most(limit):
 
 
 def wrong_values():
-    "{name: function that makes a value that hardly any argument can mean}"
+    "Return {name: function that creates a value which is meaningful for hardly any argument}"
     return {'None': lambda: None, 'empty text': lambda: '', 'a word': lambda: 'nonsense',
             'half of a pair': lambda: 'a\ud800', 'a long text': lambda: 'x '*50_000, 'bytes': lambda: b'x',
             '0': lambda: 0, '-1': lambda: -1, '1.5': lambda: 1.5, 'NaN': lambda: float('nan'),
@@ -54,27 +54,27 @@ def wrong_values():
 
 @lru_cache(maxsize=None)
 def _raises(path):
-    "[(first line, last line)] of all raise statements in the file at `path`"
+    "Return [(first line, last line)] of all raise statements in the file at `path`"
     return [(o.lineno, o.end_lineno) for o in ast.walk(ast.parse(Path(path).read_text())) if isinstance(o, ast.Raise)
             and o.exc is not None]
 
 
 def is_helpful(error) -> bool:
-    "Did salviz raise `error` itself, in a sentence?"
+    "Return whether salviz itself raised `error`, with a sentence as the message"
     at = error.__traceback__
     while at.tb_next: at = at.tb_next
     path = Path(at.tb_frame.f_code.co_filename)
     ours = (package in path.parents
             and any(first <= at.tb_lineno <= last for first, last in _raises(path)))
     said = str(error.args[0]) if error.args else ''
-    # the system names the file, and what is wrong with it
+    # the system reports the file and what is wrong with it
     if isinstance(error, OSError) and error.filename is not None: return True
     return (ours and isinstance(error, (ValueError, TypeError, KeyError, OSError, RuntimeError))
             and len(said.split()) > 3)
 
 
 def place(error) -> str:
-    "Where in salviz `error` came from"
+    "Return where in salviz `error` was raised"
     at, found = error.__traceback__, ''
     while at:
         path = Path(at.tb_frame.f_code.co_filename)
@@ -83,8 +83,8 @@ def place(error) -> str:
     return found
 
 
-def outcome(call) -> tuple: # ('fine', 'helpful', 'unhelpful' or 'hangs', what was said)
-    "What comes of `call`"
+def outcome(call) -> tuple: # ('fine', 'helpful', 'unhelpful' or 'hangs', message)
+    "Return the outcome of `call`"
     try:
         with warnings.catch_warnings(), at_most(seconds):
             warnings.simplefilter('ignore')
@@ -96,7 +96,7 @@ def outcome(call) -> tuple: # ('fine', 'helpful', 'unhelpful' or 'hangs', what w
 
 
 def entry_points(tiny_bert, tokenizer, data, folder):
-    "{name: (function, {argument: a value that is meant})} of public functions"
+    "Return {name: (function, {argument: valid value})} of public functions"
     made = {m: invented.run(folder/m, m) for m in ('SalLM', 'SaliencyGuided', 'ADDrop', 'AttentionGuidance',
                                                          'RationaleGuided')}
     snap = {m: r.snapshot() for m, r in made.items()}

@@ -1,10 +1,9 @@
-"""Kept outputs are what the code gives now: `python tests/outputs.py [notebook ...]` runs notebooks again and keeps
-what they give.
+"""Stored outputs of notebooks equal those that the code returns now: `python tests/outputs.py [notebook ...]` runs
+notebooks again and stores their outputs.
 
-tests/test_structure.py checks in one run whether a notebook works and whether its outputs are stale. Words
-are compared as they are, numbers only by how many there are: another processor, and another seed of a timer, gives
-others.
-Of a picture or an interactive figure only that it is there."""
+tests/test_structure.py checks in one run whether a notebook works and whether its outputs are stale. Words must be
+equal, but only the number of numbers must be equal, because they differ with another processor or a timer.
+Pictures and interactive figures must only be there."""
 import json
 import re
 import sys
@@ -12,11 +11,11 @@ import tempfile
 from pathlib import Path
 
 longest_page = 50_000 # characters of HTML
-number = r'(?<=\[HTML\]\{)[0-9A-F]{6}|[-+−]?(\d[\d,]*\.?\d*|\.\d+)(e[-+]?\d+)?' # a colour of LaTeX is one as well
+number = r'(?<=\[HTML\]\{)[0-9A-F]{6}|[-+−]?(\d[\d,]*\.?\d*|\.\d+)(e[-+]?\d+)?' # LaTeX colours count as numbers
 
 
 def in_a_kernel(path):
-    "The cells of the notebook `path` with the outputs that they give now in a kernel, as JupyterLab runs them"
+    "Return the cells of the notebook `path` with outputs from a new run in a kernel, as in JupyterLab"
     import nbclient
     import nbformat
     notebook = nbformat.read(path, 4)
@@ -32,7 +31,7 @@ def is_slow(cell):
 
 
 def as_nbdev_does(path, slow):
-    "The same with nbdev-test, which has no kernel; without `slow`, skip the cells with this directive"
+    "Return the same from nbdev-test, which has no kernel; without `slow`, skip the cells with this directive"
     import nbdev.test
     ran = []
     write, nbdev.test.write_nb = nbdev.test.write_nb, lambda nb, path: ran.append(nb)
@@ -42,7 +41,7 @@ def as_nbdev_does(path, slow):
 
 
 def executed(path, slow=True):
-    "The cells of the notebook `path` with the outputs that they give now, None if one fails: rooms export"
+    "Return the cells of the notebook `path` with new outputs, None if one fails; nbdev runs notebooks that export"
     is_room = '#| default_exp ' in Path(path).read_text()
     ran = as_nbdev_does(path, slow) if is_room else in_a_kernel(path)
     return ran and [{k: cell.get(k) for k in ('id', 'cell_type', 'outputs')} for cell in ran]
@@ -52,14 +51,14 @@ def text_of(x): return ''.join(x) if isinstance(x, list) else x
 
 
 def kept(outputs) -> list:
-    """What of `outputs` is worth keeping: not stderr, a page with its scripts (its picture, if there is one), nor the
-    live view of a widget without kernel"""
+    """Return the outputs to store: without stderr, pages with scripts (but with their image, if there is one) and views
+    of widgets without a kernel"""
     result = []
     for output in outputs:
         if output.get('name') == 'stderr': continue
         output = {k: v for k, v in output.items() if k not in ('metadata', 'execution_count')}
         if 'data' in output:
-            twice = 'image/jpeg' if 'image/png' in output['data'] else None # a picture of Pillow comes as both
+            twice = 'image/jpeg' if 'image/png' in output['data'] else None # Pillow gives a picture in both formats
             output['data'] = {k: v for k, v in output['data'].items() if 'widget-view' not in k and k != twice}
             if len(text_of(output['data'].get('text/html', ''))) > longest_page:
                 if 'image/png' not in output['data']: continue
@@ -74,7 +73,7 @@ def kept(outputs) -> list:
 
 
 def said(outputs) -> list:
-    "What `outputs` say, without what differs from run to run: words, places of numbers, kinds of pictures"
+    "Return what does not differ between runs: words, the places of numbers, kinds of pictures"
     result = []
     for output in kept(outputs):
         data = output.get('data') or {'text/plain': output.get('text', '')}
@@ -86,8 +85,8 @@ def said(outputs) -> list:
 
 
 def stale(path, cells, slow=True) -> list:
-    """Lines that name the cells of the notebook `path` whose kept outputs are not those in `cells`, which have just
-    been run, slow ones only with `slow`"""
+    """Return messages for the cells of the notebook `path` whose stored outputs differ from those of `cells`, which
+    have just been run; slow cells only with `slow`"""
     there, lines = json.loads(Path(path).read_text())['cells'], []
     for was, now in zip(there, cells, strict=True):
         if was['cell_type'] != 'code' or not slow and is_slow(was): continue
@@ -98,7 +97,7 @@ def stale(path, cells, slow=True) -> list:
 
 
 def keep(path):
-    "Run the notebook `path` and keep its outputs; 1 if it does not run"
+    "Run the notebook `path` and store its outputs; return 1 if it fails, else 0"
     cells = executed(path)
     if cells is None: return 1
     notebook = json.loads(Path(path).read_text())

@@ -1,17 +1,16 @@
-"""Which texts of a figure touch each other, reach into a plot that is not theirs, or leave the page: bounding boxes,
-in points."""
+"Texts of a figure that overlap, reach into another plot, or leave the page, from bounding boxes in points"
 import numpy as np
 from matplotlib.text import Text
 
 
 def texts_of(fig):
-    "All texts of `fig` that a reader can see"
+    "Return all visible texts of `fig`"
     return [o for o in fig.findobj(Text) if o.get_visible() and o.get_text().strip()
             and (o.axes is None or o.axes.axison or o in o.axes.texts)]
 
 
 def boxes(fig):
-    "The texts of `fig` and their boxes in points: left, bottom, right, top"
+    "Return the texts of `fig` and their boxes in points: left, bottom, right, top"
     renderer = prepared(fig)
     seen = texts_of(fig)
     return [o.get_text() for o in seen], np.array([o.get_window_extent(renderer).extents
@@ -19,32 +18,32 @@ def boxes(fig):
 
 
 def prepared(fig):
-    "The renderer of `fig` in four dots a point, fine enough for a quarter of one"
+    "Return the renderer of `fig` with four dots per point, which resolves a quarter of a point"
     fig.set_dpi(288)
     fig.draw_without_rendering()
     return fig.canvas.get_renderer()
 
 
 def shared(a, b):
-    "Points that the boxes `a` [n, 4] and `b` [m, 4] share across and along: the smaller of the two [n, m]"
+    "Return the overlap of boxes `a` [n, 4] and `b` [m, 4] in points, the smaller of width and height [n, m]"
     return np.minimum(*(np.minimum(a[:, None, i + 2], b[None, :, i + 2]) - np.maximum(a[:, None, i], b[None, :, i])
                         for i in (0, 1)))
 
 
 def overlaps(fig) -> list:
-    "Pairs of texts whose boxes share more than a quarter of a point in both directions"
+    "Return pairs of texts whose boxes overlap by more than a quarter of a point in both directions"
     texts, b = boxes(fig)
     return [(texts[i], texts[j]) for i, j in np.argwhere(np.triu(shared(b, b) > .25, 1))]
 
 
 def covered(fig, slack=.75) -> list:
-    """Texts and samples of legends (axes without frame, at most 16 points wide) that lie in the area of a plot that
-    they do not belong to, and that plot's label"""
+    """Return texts and legend samples (axes without frame, at most 16 points wide) in the area of a plot to which they
+    do not belong, each with that plot's label"""
     renderer, s = prepared(fig), getattr(fig, 'scale', 1.)
     plots = [o for o in fig.axes if o.axison]
     areas = np.array([o.get_window_extent(renderer).extents for o in plots]).reshape(-1, 4)/4
     samples = [o for o in fig.axes if not o.axison and o.get_window_extent(renderer).width/4 <= 16*s]
-    owner = {id(t): o for o in fig.axes for t in o.findobj(Text)} # a tick's label does not know its axes
+    owner = {id(t): o for o in fig.axes for t in o.findobj(Text)} # a tick label has no reference to its axes
     things = [(o.get_text(), owner.get(id(o)), o.get_window_extent(renderer).extents/4)
               for o in texts_of(fig)] + [('sample of a legend', o, o.get_window_extent(renderer).extents/4)
                                          for o in samples]
@@ -55,7 +54,7 @@ def covered(fig, slack=.75) -> list:
 
 
 def outside(fig) -> list:
-    "Texts that leave the page"
+    "Return texts that leave the page"
     texts, b = boxes(fig)
     width, height = fig.get_size_inches()*72
     out = (b[:, 0] < -.1) | (b[:, 1] < -.1) | (b[:, 2] > width + .1) | (b[:, 3] > height + .1)
@@ -63,7 +62,7 @@ def outside(fig) -> list:
 
 
 def check_legible(fig):
-    "No text leaves the figure, none overlaps another or a plot that is not its own"
+    "Check that no text leaves the figure, or overlaps another text or a plot to which it does not belong"
     assert not outside(fig), outside(fig)
     assert not overlaps(fig), overlaps(fig)
     assert not covered(fig), covered(fig)

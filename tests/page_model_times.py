@@ -17,11 +17,12 @@ from salviz.model_explorer import explore
 from salviz.models.loading import load_classifier
 
 recorded = ['One of the best movies of the year.', 'One of the worst movies of the year.']
-# each a change of the one before it, as somebody who types makes it
+# each a change of the previous one, like a user who types
 typed = [f'the film is not bad and the story is {word} , but it was not for me at all .'
          for word in ('good', 'great', 'long', 'short', 'new', 'old')]
 
-# Milliseconds from the last key to the maps and to the saliency, without the 150 ms that the panel waits for more keys
+# Milliseconds from the last key to the maps and to the saliency, without the 150 ms for which the panel waits for more
+# keys
 measured = '''async ([text, attribution]) => {
     const question = {kind: 'own', run: 0, texts: [base, [text]], choice: 'page', attribution, head: null};
     const start = performance.now(), times = [];
@@ -34,7 +35,7 @@ measured = '''async ([text, attribution]) => {
 }'''
 
 def times_of(path):
-    "Seconds to load the page, milliseconds to the maps, to the saliency and to integrated gradients: medians"
+    "Return seconds to load and to the first answer; milliseconds for maps, saliency (medians), integrated gradients"
     with sync_playwright() as pw:
         browser = pw.chromium.launch(executable_path=chromium(), args=flags)
         page = browser.new_context(offline=True).new_page()
@@ -53,7 +54,7 @@ def times_of(path):
     return load, first, rows[2][0], sorted(row[1] for row in rows)[2], path_time
 
 def processor_seconds():
-    "Seconds of processor time of all descendants of this process"
+    "Return the processor time of all descendants of this process in seconds"
     files = [file for file in Path('/proc').glob('[0-9]*/stat') if file.exists()]
     stats = [file.read_text().rpartition(')')[2].split() + [file.parent.name] for file in files]
     family = {str(os.getpid())}
@@ -62,7 +63,8 @@ def processor_seconds():
     return ticks/os.sysconf('SC_CLK_TCK')
 
 def training_row():
-    "Megabytes of a page with 40 sentences to mark; seconds to read all sentences, for 20 steps, and of the processor"
+    """Return a row: megabytes of a page with 40 sentences to mark, seconds to read all sentences and for 20 steps,
+    processor time"""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as pw:
         panel = TeachInPage(marked=course_sentences('held'), held=course_sentences('mark'))
         path = write_teaching_page(Path(folder)/'teach.html', panel)

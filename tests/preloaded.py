@@ -1,4 +1,4 @@
-"Imported last by the process from which others are forked (forked.py): what they all leave out is left out there"
+"Imported last by the process from which others are forked (forked.py), so that its settings apply to all of them"
 import forked
 
 forked.cheaply()

@@ -12,14 +12,14 @@ import pytest
 of_workers = [] # (seconds of a process of pytest-xdist, seconds of its forked workers)
 
 def of_server() -> float:
-    "Seconds of the server of this process and of the workers that have ended; 0 without a server or /proc"
+    "Return the seconds of this process's server and its ended workers; 0 without a server or /proc"
     stat = Path(f'/proc/{forkserver._forkserver._forkserver_pid}/stat')
     if not stat.exists(): return 0.
     fields = stat.read_text().rpartition(')')[2].split() # the name in brackets may contain spaces
     return sum(map(int, fields[11:15]))/os.sysconf('SC_CLK_TCK')
 
 def of_this(*more: int) -> tuple:
-    "Seconds of this process, and with `more=RUSAGE_CHILDREN` of those that it waited for, and `of_server`"
+    "Return the seconds of this process (with `more=RUSAGE_CHILDREN` also of those it waited for), and `of_server`"
     parts = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, *more)]
     return sum(x.ru_utime + x.ru_stime for x in parts), of_server()
 
@@ -37,7 +37,8 @@ def summary(parts) -> str:
     return f'processor time: {(ran + forked)/60:.1f} min (with forked workers: {forked/60:.1f} min)'
 
 def pytest_terminal_summary(terminalreporter):
-    # Processes of pytest-xdist are children that were waited for; `of_workers` counts them and theirs.
+    # Processes of pytest-xdist are children that were waited for; `of_workers` has their times and those of their
+    # workers.
     if not hasattr(terminalreporter.config, 'workerinput'):
         more = () if of_workers else (resource.RUSAGE_CHILDREN,)
         terminalreporter.write_line(summary([of_this(*more), *of_workers]))

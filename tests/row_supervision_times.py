@@ -1,5 +1,6 @@
-"""A pass with a loss on one row of the last layer, beside a pass without it and one with the whole map: `python
-tests/row_supervision_times.py [TOKENS …]` prints processor time (on a GPU, elapsed time) and memory as JSON."""
+"""The cost of a pass with a loss on one row of the last layer, compared with a pass without it and one with the whole
+map: `python tests/row_supervision_times.py [TOKENS …]` prints processor time (on a GPU, elapsed time) and memory as
+JSON."""
 import json
 import sys
 

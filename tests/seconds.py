@@ -1,6 +1,6 @@
-"""What was made faster, beside how it was before, in one run: `python tests/seconds.py snapshots`. Where the way it was
-is gone, another checkout is the other side: `python tests/seconds.py packing --before FOLDER`.
-Nothing here is a test: times belong to a machine."""
+"""Speed before and after an optimisation, measured in one run: `python tests/seconds.py snapshots`. If the earlier code
+is gone, compare with another checkout: `python tests/seconds.py packing --before FOLDER`.
+Nothing here is a test, because times depend on the machine."""
 import argparse
 import contextlib
 import io
@@ -21,7 +21,7 @@ def seconds(act) -> float:
 
 
 def beside(title, before, now, rounds):
-    "Print the least of the seconds of both ways, which take turns"
+    "Print the least time of both versions, which run alternately"
     pairs = [(before and seconds(before), seconds(now)) for _ in range(rounds)]
     was, least = (min(column) if column[0] is not None else None for column in zip(*pairs))
     compared = '' if was is None else f', before {was:.2f} s ({was/least:.1f} times)'
@@ -29,7 +29,7 @@ def beside(title, before, now, rounds):
 
 
 def snapshots(many, rounds, before=True):
-    "A run of `many` snapshots: each of them opened, all sent to an explorer, all put into a page"
+    "Time a run of `many` snapshots: opening each, sending all to an explorer, putting all into a page"
     import invented
     from salviz import Explorer
     from salviz.core.runs import Run
@@ -67,7 +67,7 @@ watching = """addEventListener('DOMContentLoaded', () => {
 
 
 def in_browser(rounds):
-    "A page of 12 x 12 heads and 64 tokens in Chromium: when its first map is there, when its curves are"
+    "Time a page of 12 x 12 heads and 64 tokens in Chromium: until its first map, and until its curves"
     import browser
     import invented
     from playwright.sync_api import sync_playwright
@@ -97,7 +97,7 @@ def in_browser(rounds):
 
 
 def in_bf16(many, rounds):
-    "As many seeds as `rounds`, each trained in fp32 and in bf16 on `many` sentences of two classes: scores and times"
+    "Train `rounds` seeds in fp32 and in bf16 on `many` sentences of two classes, and print scores and times"
     import numpy as np
     import salviz
     data = salviz.subset(salviz.load_text('movie-polarity'), many, validation_size=50, test_size=300)
@@ -119,7 +119,7 @@ def in_bf16(many, rounds):
 
 
 def _path(model, batch, target, places):
-    "Integrated gradients with (places, weights) on the path, and what their sum should be"
+    "Return integrated gradients with (places, weights) on the path, and their expected sum"
     import torch
     from salviz.attribution.reading import Reading
     from salviz.attribution.saliency import begin, reduced
@@ -131,8 +131,8 @@ def _path(model, batch, target, places):
 
 
 def by_nodes(many, rounds):
-    """How far input integrated gradients are from complete, and from what 200 midpoints say, on as many trained models
-    as `rounds`: by Gauss's rule, which the number of passes could be saved with, and by midpoints"""
+    """Print the errors of input integrated gradients by Gauss's rule, which needs fewer passes, and by midpoints, for
+    `rounds` trained models: the completeness error, and the difference from 200 midpoints"""
     import numpy as np
     import salviz
     from salviz.attribution.questions import as_batch
@@ -166,7 +166,7 @@ def _classifier(shape):
 
 
 def _explained(method, many, **options):
-    "Processor seconds for explaining `many` sentences, after a few that do not count"
+    "Return the processor seconds for explaining `many` sentences, after a warm-up with a few"
     from salviz.attribution.explanations import explain_data
     from salviz.data.texts import load_text
     model, tokenizer = _classifier('minilm')
@@ -178,7 +178,7 @@ def _explained(method, many, **options):
 
 
 def _attributed(many):
-    "Processor seconds for the gradient attribution of `many` texts of 64 tokens, in train mode, as AD-DROP takes it"
+    "Return the processor seconds of gradient attribution of `many` texts of 64 tokens, in train mode, as in AD-DROP"
     from salviz.attribution.attention import attention_attribution
     from salviz.benchmarks.bench import bench_data
     model, tokenizer = _classifier('minilm')
@@ -191,7 +191,7 @@ def _attributed(many):
 
 
 def _tested(many):
-    "Processor seconds of a faithfulness table of integrated gradients over `many` sentences"
+    "Return the processor seconds of a faithfulness table of integrated gradients over `many` sentences"
     from salviz import faithfulness_table, load_text
     model, tokenizer = _classifier('minilm')
     data = load_text('movie-sentences')['train'].select(range(many))
@@ -201,7 +201,7 @@ def _tested(many):
 
 
 def _peak(many):
-    "Megabytes above the model while a model of BERT-base's shape looks at a text of `many` tokens"
+    "Return the megabytes above the model while a model of BERT-base's shape explains a text of `many` tokens"
     from salviz.benchmarks.bench import Peak, bench_data
     from salviz.analysis.model_maps import _explain_texts
     model, tokenizer = _classifier('bert-base')
@@ -215,7 +215,7 @@ def _peak(many):
 
 
 def _studied(many):
-    "Processor seconds in which a study without weights ends `many` trials, whose training is invented"
+    "Return the processor seconds in which a study without weights ends `many` trials with invented training"
     from datasets import ClassLabel, Dataset, DatasetDict
     from salviz.core.run_files import write_manifest
     from salviz.core.runs import Run
@@ -248,14 +248,14 @@ def _studied(many):
 
 
 def _rows_of_text(many):
-    "A data set of `many` labelled sentences"
+    "Return a data set of `many` labelled sentences"
     from datasets import Dataset
     texts = [f'sentence {i} of a film that is neither good nor bad' for i in range(many)]
     return Dataset.from_dict(dict(text=texts, label=['bad', 'good']*(many//2)))
 
 
 def _loaded_text(many):
-    "Processor seconds in which `load_text` takes a data set of `many` rows"
+    "Return the processor seconds of `load_text` for a data set of `many` rows"
     from salviz.data.texts import load_text
     source = _rows_of_text(many)
     start = time.process_time()
@@ -264,7 +264,7 @@ def _loaded_text(many):
 
 
 def _checked_rows(many):
-    "Processor seconds in which `train` checks `many` rows"
+    "Return the processor seconds in which `train` checks `many` rows"
     from salviz.data.texts import load_text
     from salviz.training.feed import check_data
     model, data = _classifier('minilm')[0], load_text(_rows_of_text(many))
@@ -274,7 +274,7 @@ def _checked_rows(many):
 
 
 def _imported(code):
-    "Function that says in how many processor seconds this process runs `code`, which imports"
+    "Return a function that returns the processor seconds of running `code`, which imports, in this process"
     def seconds_of(many):
         start = time.process_time()
         exec(code, {})
@@ -283,8 +283,8 @@ def _imported(code):
 
 
 def _saliency_share(many):
-    """Seconds of saliency in percent of an epoch of the packaged sentences (8 probes, 20 snapshots), by a training on
-    `many` of them"""
+    """Return the time of saliency (8 probes, 20 snapshots) in percent of an epoch of the packaged sentences, from
+    training on `many` of them"""
     import salviz
     data, whole = salviz.load_text('movie-sentences'), len(salviz.load_text('movie-sentences')['train'])
     model, tokenizer = salviz.load_classifier('minilm', labels=data['train'].features['label'].names, seed=0)
@@ -296,7 +296,7 @@ def _saliency_share(many):
 
 
 def _guided_peak(many):
-    "Megabytes above the model for a loss on integrated gradients of `many` nodes, 8 texts of 32 tokens"
+    "Return the megabytes above the model for a loss on integrated gradients of `many` nodes, 8 texts of 32 tokens"
     import torch
     from salviz.benchmarks.bench import Peak, bench_data
     from salviz.methods.rationale_guided import taught_saliency
@@ -315,7 +315,7 @@ def _guided_peak(many):
 
 
 def _llama(many):
-    "A random Llama of four layers and 30,522 words, its tokenizer, and a text of `many` tokens"
+    "Return a random Llama of four layers and 30,522 words, its tokenizer, and a text of `many` tokens"
     from transformers import LlamaConfig, LlamaForCausalLM
     from salviz.benchmarks.bench import bench_data
     from salviz.models.loading import forked_random, load_classifier
@@ -328,7 +328,7 @@ def _llama(many):
 
 
 def _path_by_hand(model, ids, steps=20):
-    "Integrated gradients of the log-probability of the likeliest next token, as one writes it"
+    "Return integrated gradients of the log-probability of the likeliest next token, from a direct implementation"
     import torch
     embed, total = model.get_input_embeddings(), 0.
     x, start = embed(ids).detach(), embed(torch.tensor([model.config.pad_token_id])).detach()
@@ -342,7 +342,7 @@ def _path_by_hand(model, ids, steps=20):
 
 
 def _next_explained(many, rounds=3):
-    "Processor time for explaining the token after `many` others, over that of a loop by hand with the same numbers"
+    "Return the processor time for explaining the token after `many` others, relative to an equal manual loop"
     import torch
     from salviz.attribution.explanations import explain
     model, tokenizer, text = _llama(many)
@@ -365,7 +365,7 @@ def _next_explained(many, rounds=3):
 
 
 def _next_explored(many, of_memory=False):
-    "Processor seconds until `explore` of `many` tokens has everything, or megabytes above the model"
+    "Return the processor seconds until `explore` of `many` tokens is complete, or the megabytes above the model"
     import salviz
     from salviz.benchmarks.bench import Peak
     model, tokenizer, text = _llama(many)
@@ -378,7 +378,7 @@ def _next_explored(many, of_memory=False):
 
 
 def _causal_step(many, method, rounds=3, **options):
-    "Processor seconds of a training step on eight texts of `many` tokens, the least of a few"
+    "Return the processor seconds of a training step on eight texts of `many` tokens, the least of `rounds`"
     import salviz
     from salviz.benchmarks.bench import Step, bench_data, trainer_for
     model, tokenizer, _ = _llama(many)
@@ -396,7 +396,7 @@ def _causal_step(many, method, rounds=3, **options):
 
 
 def _occluded(many):
-    "Processor time for the occlusion of `many` sentences, one token at a time, over that of Captum's FeatureAblation"
+    "Return the processor time of occlusion of `many` sentences, token by token, relative to Captum's FeatureAblation"
     import torch
     from captum.attr import FeatureAblation
     from salviz.attribution.explanations import explain_data
@@ -418,14 +418,14 @@ def _occluded(many):
                     target=logits(x).argmax(-1), feature_mask=torch.arange(n)[None, :, None].expand_as(x),
                     perturbations_per_eval=n)
     acts, took = [lambda: explain_data(model, texts, 'occlusion', tokenizer=tokenizer, progress=False), captum], []
-    for act in [*acts, *acts]: # the first round does not count
+    for act in [*acts, *acts]: # the first round is a warm-up
         start = time.process_time()
         act()
         took.append(time.process_time() - start)
     return took[2]/took[3]
 
 
-# {what: (function of a number, that number, unit)}
+# {name: (function of a number, default of that number, unit)}
 in_a_process = {
     'packing': (lambda many: _explained('integrated_gradients', many, steps=20), 64, 's'),
     'one pass': (lambda many: _explained('gradient_x_attention', many), 64, 's'),
@@ -441,14 +441,14 @@ in_a_process = {
     'causal AD-DROP GA step': (lambda many: _causal_step(many, 'ADDrop', cross_tuning=False), 64, 's'),
     'occlusion': (_occluded, 32, "times Captum's FeatureAblation")}
 
-# {what: [(a key of `in_a_process`, its number)]}
+# {name: [(a key of `in_a_process`, its number)]}
 several = {'causal': [*(('causal explanation', many) for many in (32, 128, 512)), ('causal plain step', 64),
                       ('causal AD-DROP GA step', 64), ('occlusion', 32), ('causal explore', 1024),
                       ('causal memory', 2048)]}
 
 
 def beside_checkout(what, many, rounds, before):
-    "What a process of this checkout takes and one of that in `before`, which take turns"
+    "Print the result of a process of this checkout and of one of the checkout `before`, which run alternately"
     here, unit = Path(__file__).parents[1], in_a_process[what][2]
     least = {}
     for name, tree in [('before', before), ('now', here)]*rounds:
@@ -462,7 +462,7 @@ def beside_checkout(what, many, rounds, before):
 
 
 def of_demo():
-    "The demo as it comes, by part: training, evaluation, recording, SalLM's explanations, pictures; what its runs know"
+    "Print the times of the demo by part (training, evaluation, recording, explanations, pictures), and its results"
     import salviz.tour as tour
     from salviz.core.runs import Run
     drawing, draw = [], tour._write_pictures

@@ -14,13 +14,13 @@ functions = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @cache
 def module(name):
-    "The syntax tree of `name`, a module of salviz such as `core.runs`"
+    "Return the syntax tree of `name`, a module of salviz such as `core.runs`"
     path = package.joinpath(*name.split('.'))
     path = path/'__init__.py' if path.is_dir() else path.with_suffix('.py')
     return ast.parse(path.read_text(encoding='utf-8'))
 
 
-def imported(statement, within): # the name of the module of salviz from which `statement` takes names, or None
+def imported(statement, within): # the module of salviz from which `statement` imports names, or None
     if not isinstance(statement, ast.ImportFrom): return None
     source = statement.module or ''
     if not statement.level: return source.removeprefix('salviz.') if source.startswith('salviz.') else None
@@ -31,7 +31,8 @@ def imported(statement, within): # the name of the module of salviz from which `
 
 
 def home_of(name, within):
-    "(the module that defines `name`, its syntax tree), from what module `within` defines or imports; or None"
+    """Return (the module that defines `name`, its syntax tree), from the definitions and imports of the module
+    `within`; or None"""
     for node in ast.walk(module(within)):
         if isinstance(node, (*functions, ast.ClassDef)) and node.name == name and node in module(within).body:
             return within, node
@@ -42,13 +43,13 @@ def home_of(name, within):
     return None
 
 
-def name_of(node): # of what a decorator, base or annotation says
+def name_of(node): # the name in a decorator, base or annotation
     if isinstance(node, ast.Call): return name_of(node.func)
     return getattr(node, 'id', getattr(node, 'value', None))
 
 
 def patches_of(cls):
-    "The functions that are added to the class named `cls`, with their modules"
+    "Yield the functions that are added to the class named `cls`, with their modules"
     for path in sorted(package.rglob('*.py')):
         if '@patch' not in path.read_text(encoding='utf-8'): continue
         within = '.'.join(path.relative_to(package).with_suffix('').parts)
@@ -58,13 +59,13 @@ def patches_of(cls):
 
 
 def callables_of(name, within):
-    "(title, syntax tree, is it a method?) of what users of `name` of the module `within` may call"
+    "Yield (title, syntax tree, is it a method?) of the callables that users of `name` in the module `within` can call"
     found = home_of(name, within)
     if found is None: return
     within, node = found
     if isinstance(node, functions):
         yield f'{within}.{name}', node, False
-        for decorator in node.decorator_list: # what takes the parameters of another function takes their annotations
+        for decorator in node.decorator_list: # a function with the parameters of another one has its annotations
             if name_of(decorator) == 'delegates' and isinstance(decorator, ast.Call) and decorator.args:
                 yield from callables_of(name_of(decorator.args[0]), within)
         return
@@ -75,18 +76,18 @@ def callables_of(name, within):
 
 
 def public_names():
-    "(name, its module) of each name in the stub"
+    "Return (name, its module) of each name in the stub"
     return [(name, salviz._home[name]) for name in salviz.__all__]
 
 
 def public():
-    "{title: (syntax tree, is it a method?)} of the public functions and methods"
+    "Return {title: (syntax tree, is it a method?)} of the public functions and methods"
     return {title: (node, method) for name, source in public_names()
             for title, node, method in callables_of(name, source)}
 
 
 def open_places(node, method):
-    "(how many annotations the function `node` has, the parameters that have none, with 'return')"
+    "Return (number of annotations of the function `node`, its parameters without one, including 'return')"
     static = 'staticmethod' in map(name_of, node.decorator_list)
     taken = [*node.args.posonlyargs, *node.args.args][method and not static:] + node.args.kwonlyargs
     given = {x.arg: x.annotation for x in taken}

@@ -1,4 +1,4 @@
-"What an editor without a running kernel sees of the public names: completions, signatures, docstrings, types"
+"What an editor without a running kernel shows of the public names: completions, signatures, docstrings, types"
 import ast
 import importlib
 import inspect
@@ -19,7 +19,7 @@ root = Path(__file__).resolve().parents[1]
 stub = root/'salviz'/'__init__.pyi'
 
 def signature(call):
-    "What jedi shows behind the parenthesis of `call`: the signature and the docstring"
+    "Return what jedi shows after the opening parenthesis of `call`: the signature and the docstring"
     found, = jedi.Script(f'import salviz\nsalviz.{call}(').get_signatures(2, len(f'salviz.{call}('))
     return found.to_string(), found.docstring(raw=True)
 

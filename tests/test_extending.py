@@ -149,7 +149,7 @@ print(json.dumps(dict(method=method, task=task, panel=panel)))
 
 @pytest.fixture(scope='module')
 def found(tmp_path_factory):
-    "What a copy of the library with one more method, task and panel finds"
+    "Return the output of a copy of the library with an additional method, task and panel"
     folder = tmp_path_factory.mktemp('extended')
     shutil.copytree(Path(salviz.__file__).parent, folder/'salviz', ignore=shutil.ignore_patterns('__pycache__'))
     for name, text in added.items():

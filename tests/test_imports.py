@@ -1,5 +1,5 @@
-"""What importing a module imports: viewing needs no torch, counting needs nothing that draws, and training needs
-neither views nor figures."""
+"""What importing a module loads: modules for viewing do not load torch, modules for counting load nothing that draws,
+and modules for training load neither views nor figures."""
 import ast
 import json
 import subprocess
@@ -29,8 +29,8 @@ draws = [*(module for module in looks if module not in counts), 'tour', 'model_e
 computes = modules_of('data', 'models', 'attribution', 'methods', 'training', 'studies', 'analysis')
 trains = [*(module for module in computes if module not in counts), *modules_of('benchmarks')]
 
-# One interpreter imports everything, with no network: what counts and what draws in a process that is forked from it,
-# what trains, and at the end the rest, in itself.
+# One interpreter imports everything, without a network: modules that count and draw in a forked process, then modules
+# that train, and at the end all others in the interpreter itself.
 importing = '''
 import importlib, json, os, pkgutil, socket, sys, types
 def refuse(*args, **kwargs): raise OSError('an import reached for the network')
@@ -69,7 +69,7 @@ print(json.dumps(dict(
 
 @pytest.fixture(scope='module')
 def imports():
-    "What `importing` found"
+    "Return the output of `importing`"
     done = subprocess.run([sys.executable, '-c', importing, json.dumps([heavy, counts, draws, trains])],
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -77,7 +77,7 @@ def imports():
 
 @pytest.fixture(scope='module')
 def brought(imports):
-    "{module: which of `heavy` are loaded after it and those before it were imported}"
+    "Return {module: which of `heavy` are loaded after importing it and those before it}"
     return imports['found']
 
 @pytest.mark.parametrize('module', ['__init__', *counts])
@@ -113,7 +113,7 @@ above = {'tour', 'model_explorer', 'cli', '__main__'}
 def _is_type_checking(node): return isinstance(node, ast.If) and ast.unparse(node.test) == 'TYPE_CHECKING'
 
 def _named_modules(node, package_of):
-    "Modules that the statement or call `node` imports, as written from the top: salviz.core.runs.Run"
+    "Return modules that the statement or call `node` imports, as written from the top: salviz.core.runs.Run"
     if isinstance(node, ast.ImportFrom):
         base = [*package_of(node.level), *filter(None, [node.module])] if node.level else [node.module]
         return ['.'.join([*base, a.name]) for a in node.names]
@@ -123,7 +123,7 @@ def _named_modules(node, package_of):
     return []
 
 def imported(file):
-    """Modules of salviz that `file` imports, anywhere in it, as `package.module`; `if TYPE_CHECKING:` blocks, which
+    """Return the modules of salviz that `file` imports anywhere, as `package.module`; `if TYPE_CHECKING:` blocks, which
     never run, are left out"""
     parents = ['salviz', *file.relative_to(package).with_suffix('').parts]
     tree = ast.parse(file.read_text())
@@ -147,7 +147,7 @@ def test_no_package_imports_a_module_above_all_packages():
     assert not found
 
 def _reached_from(name, imports):
-    "All modules that importing the module `name` would lead to, within `imports` {module: modules}"
+    "Return all modules that importing the module `name` loads, within `imports` {module: modules}"
     reached, waiting = set(), [name]
     while waiting:
         for other in imports.get(waiting.pop(), ()):
@@ -162,13 +162,13 @@ def test_the_modules_of_training_and_studies_import_each_other_in_one_direction(
     assert not [module for module in imports if module in _reached_from(module, imports)]
 
 def test_the_packages_import_each_other_in_one_direction():
-    "No package leads back to itself"
+    "No chain of imports leads from a package back to itself"
     imports = {name: {other.split('.')[0] for module in modules_of(name)
                       for other in imported(package/f'{module.replace(".", "/")}.py')} - {name} for name in below}
     assert not [name for name in below if name in _reached_from(name, imports)]
 
 def test_a_public_name_never_turns_into_a_module(imports):
-    """Whatever was imported before: a package gets an attribute for each of its modules, and a module `demo` hid the
+    """In any order of imports: a package gets an attribute for each of its modules, and a module `demo` would hide the
     function"""
     assert imports['shadowed'] == imports['hidden'] == [] and imports['demo']
     assert imports['homes'] == ['salviz.training.trainer', 'salviz.explorer.widget', 'salviz.data.texts']

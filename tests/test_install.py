@@ -1,4 +1,4 @@
-"Installing with uv uses what pip is configured with"
+"Installation with uv uses the configuration of pip"
 import subprocess
 import sys
 

@@ -1,4 +1,4 @@
-"Names in code are the field's words, and each is exported by one module"
+"Names in code are words of the field, and each is exported by one module"
 import ast
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ package = Path(salviz.__file__).parent
 modules = [file for file in sorted(package.rglob('*.py')) if file.name != '_modidx.py']
 scripts = [file for file in sorted(package.rglob('*.js')) if 'lib' not in file.parts and '.min.' not in file.name]
 
-# Words of the glossary that are no part of a name, with what to write instead (CONTRIBUTING.md)
+# Words of the glossary that must not occur in names, with their replacements (CONTRIBUTING.md)
 forbidden = dict(
     said='message', told='documented', made='result', there='existing', given='kwargs, received', own='custom',
     kept='cached, saved', known='names, supported', some='subset', asked='queried, target', room='module, space',
@@ -31,11 +31,11 @@ counterparts = {'core/maths.py', 'course/solutions.py'}
 
 
 def words_of(name):
-    "The words of an identifier, in lower case: `shareOfHeads` and `share_of_heads` give share, of, heads"
+    "Return the words of an identifier in lower case: `shareOfHeads` and `share_of_heads` give share, of, heads"
     return [word.lower() for word in re.findall(r'[A-Z]+(?![a-z])|[A-Z]?[a-z]+', name)]
 
 def names_defined(tree):
-    "Names that the module binds: variables, attributes, parameters, functions and classes"
+    "Yield names that the module binds: variables, attributes, parameters, functions and classes"
     for node in ast.walk(tree):
         if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
             yield node.id if isinstance(node, ast.Name) else node.attr
@@ -43,7 +43,7 @@ def names_defined(tree):
         elif isinstance(node, ast.arg): yield node.arg
 
 def names_declared(script):
-    "Names that a script declares: variables, functions, parameters and what is taken out of objects"
+    "Return names that a script declares: variables, functions, parameters and names of destructured objects"
     script = re.sub(r'//.*|/\*.*?\*/', '', script)
     declared = re.findall(r'\b(?:const|let|var|function|class)\s+([\w$]+)', script)
     for taken in re.findall(r'\b(?:const|let|var)\s*[{\[]([^}\]]*)[}\]]\s*=', script):
@@ -69,7 +69,7 @@ def test_javascript_names_are_the_words_of_the_field():
     assert not any(found.values()), {name: words for name, words in found.items() if words}
 
 def exports(file):
-    "The names in `__all__` of the module at `file`"
+    "Return the names in `__all__` of the module at `file`"
     for node in ast.parse(file.read_text(encoding='utf-8')).body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], 'id', '') == '__all__':
             return ast.literal_eval(node.value) if isinstance(node.value, ast.List) else []

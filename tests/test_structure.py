@@ -1,5 +1,4 @@
-"""The library is what the notebooks export, the notebooks are clean and run, README is what its notebook
-says."""
+"The library equals the export of the notebooks, the notebooks are clean and run, and README equals its notebook."
 import ast
 import filecmp
 import itertools
@@ -24,16 +23,16 @@ names = sorted(p.relative_to(root/'nbs').as_posix() for p in (root/'nbs').rglob(
 documented = [n for n in names if re.match(r'\d\d_\w+/\d\d_', n)]
 
 def files(folder, pattern):
-    made = {'.ipynb_checkpoints', '__pycache__', '_modidx.py'} # by JupyterLab, Python and nbdev; not kept
+    made = {'.ipynb_checkpoints', '__pycache__', '_modidx.py'} # created by JupyterLab, Python and nbdev
     return {p.relative_to(folder).as_posix() for p in folder.rglob(pattern) if not made & set(p.parts)}
 
 @pytest.fixture(scope='module')
 def fresh(tmp_path_factory):
-    "A copy of the project in which everything that follows from the notebooks was made anew"
+    "Return a copy of the project in which everything that notebooks generate was generated again"
     copy = tmp_path_factory.mktemp('fresh')
     for name in ['nbs', 'settings.ini', 'setup.py', 'pyproject.toml', 'README.md']:
         (shutil.copytree if (root/name).is_dir() else shutil.copy)(root/name, copy/name)
-    for file in (root/'salviz').rglob('__*__.py'): # which are written by hand
+    for file in (root/'salviz').rglob('__*__.py'): # these are not generated
         (copy/file.relative_to(root)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, copy/file.relative_to(root))
     for command in ('nbdev-export', 'nbdev-clean'):
@@ -100,7 +99,7 @@ def test_kept_outputs_that_the_code_does_not_give_any_more_are_named(tmp_path):
              cell('fewer', "print(1)", printed('1 2\n')),
              cell('gone', 'x = 1', result(text_plain='1')),
              cell('new', 'x'),
-             cell('lost', picture, result(text_plain='a picture')), # the picture that it gives is not there
+             cell('lost', picture, result(text_plain='a picture')), # its picture is missing
              cell('drawn', picture, result(text_plain='another repr', image_png='AAAA'))]
     notebook = dict(cells=cells, metadata=dict(kernelspec=dict(name='python3', language='python', display_name='p')),
                     nbformat=4, nbformat_minor=5)
@@ -118,8 +117,8 @@ def test_no_two_notebooks_of_a_folder_have_one_number():
 
 @pytest.mark.parametrize('name', documented)
 def test_notebook_explains(name):
-    """Prose for every third block of code at least, a check for every third exported block, no cell that is a pasted
-    module; a block is up to 40 lines of adjacent exported cells, or one other code cell"""
+    """There is prose for at least every third block of code and a check for at least every third exported block, and no
+    cell is a pasted module. A block is up to 40 lines of adjacent exported cells, or one other code cell"""
     cells = json.loads((root/'nbs'/name).read_text())['cells']
     source = lambda c: ''.join(c['source'])
     code = [c for c in cells if c['cell_type'] == 'code' and source(c).strip()]
@@ -141,7 +140,7 @@ def test_lines_can_be_scanned(folder):
         if {'.ipynb_checkpoints', '__pycache__', '_modidx.py'} & set(file.parts): continue
         if file.suffix == '.ipynb':
             sources = [''.join(c['source']) for c in json.loads(file.read_text())['cells']]
-        elif file.suffix == '.py' and folder == 'salviz': # behind what nbdev writes at its top
+        elif file.suffix == '.py' and folder == 'salviz': # without the header of nbdev
             sources = [file.read_text().partition('\n# %% ../')[2] or file.read_text()]
         elif file.suffix in ('.py', '.js', '.css'): sources = [file.read_text()]
         else: continue

@@ -1,4 +1,4 @@
-"The notebook three_lines needs at most three lines of salviz in each of its situations"
+"The notebook three_lines needs at most three lines of salviz in each situation"
 import ast
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ import salviz
 path = Path(__file__).resolve().parents[1]/'nbs'/'00_learn'/'three_lines.ipynb'
 
 def situations():
-    "{heading: the code cell below it}"
+    "Return {heading: the code cell below it}"
     found, heading = {}, None
     for cell in json.loads(path.read_text())['cells']:
         source = ''.join(cell['source'])
@@ -19,7 +19,7 @@ def situations():
     return found
 
 def lines_of_salviz(code):
-    "Numbers of the lines that use a public name of salviz or a watcher"
+    "Return the numbers of the lines that use a public name of salviz or a watcher"
     names = {*salviz.__all__, 'watcher'}
     return {node.lineno for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name) and node.id in names}
 

@@ -16,7 +16,7 @@ others = ['tests/methods/test_patterns.py', notebook('05_methods/01_patterns')]
 
 @pytest.fixture
 def check(tmp_path):
-    "Function that runs pytest in a copy of the project as `make check` does, and gives what it selected"
+    "Return a function that runs pytest in a copy of the project like `make check`, and returns the selected tests"
     for folder in ('salviz', 'tests', 'nbs'):
         made = shutil.ignore_patterns('__pycache__', '.ipynb_checkpoints')
         shutil.copytree(root/folder, tmp_path/folder, ignore=made)
@@ -34,7 +34,7 @@ def check(tmp_path):
 @pytest.mark.slow
 def test_a_change_selects_what_runs_it_and_nothing_of_an_unrelated_floor(check):
     check()
-    for file in ('salviz/metrics/tasks.py', 'nbs/08_metrics/04_tasks.ipynb'): # as `make notebooks` leaves them
+    for file in ('salviz/metrics/tasks.py', 'nbs/08_metrics/04_tasks.ipynb'): # as `make notebooks` changes them
         was = (check.folder/file).read_text()
         assert was.count("=self.metric != 'loss'") == 1
         (check.folder/file).write_text(was.replace("=self.metric != 'loss'", "=self.metric not in ('loss',)"))

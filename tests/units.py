@@ -1,9 +1,9 @@
-"Which tests one worker runs together, and in which order."
+"Which tests a worker runs together, and in which order"
 import re
 
 import pytest
 
-# What takes longest starts first, so that no worker is left alone with it at the end: files, or notebooks, one by one.
+# The longest units start first, so that no worker is left alone with one at the end: files, or single notebooks.
 longest_first = [
     'lab', 'test_docs', 'test_cli', '05_methods/02_ad_drop', '05_methods/05_sallm', 'test_tasks', 'test_live',
     'test_training', 'test_sallm', '05_methods/03_saliency_guided',
@@ -13,7 +13,7 @@ longest_first = [
 in_lab = {'test_lab', 'test_lab_explorer', 'test_predictions_lab'}
 
 def unit_of(nodeid):
-    "What a test shares fixtures with and one worker runs: JupyterLab, a file, or a single notebook"
+    "Return the unit of a test, which one worker runs as a whole: JupyterLab, a file, or a single notebook"
     path, _, name = nodeid.partition('::')
     stem = path.rpartition('/')[2].removesuffix('.py')
     if stem in in_lab or 'jupyterlab' in name: return 'lab'
@@ -22,7 +22,7 @@ def unit_of(nodeid):
     return name if name == 'test_the_example_in_readme_works' else stem
 
 def in_order(item):
-    "Key that sorts tests: units of `longest_first`, other files, other notebooks"
+    "Return the sort key of a test: units of `longest_first`, other files, other notebooks"
     unit = unit_of(item.nodeid)
     if unit in longest_first: return longest_first.index(unit)
     return len(longest_first) + ('test_notebook_runs' in item.name)

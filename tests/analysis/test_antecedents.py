@@ -90,7 +90,7 @@ def eager_maps(model, ids, decoder=None):
     return torch.stack(getattr(out, 'encoder_attentions', None) or out.attentions)[:, 0].double().numpy()
 
 def slow_score(A, text, row, candidates):
-    "Word weights of one head's map by loops over tokens, and the largest of them"
+    "Return the fraction of correct words among those with the largest weight in one head's map, by loops over tokens"
     def words_of(span): return [w for w, (_, a, b) in enumerate(text.word_spans) if a < span[1] and span[0] < b]
     mention, right = words_of(row['mention']), sum([words_of(s) for s in row['antecedent']], [])
     compared = (sum([words_of(s) for s in row['candidates']], []) if candidates == 'mentions'
@@ -120,7 +120,7 @@ def tiny(kind, tokenizer):
 
 @pytest.fixture(scope='module')
 def char_tokenizer():
-    "Words in tokens of one to three letters, so that pooling over tokens matters"
+    "Return a tokenizer that splits words into tokens of one to three letters, so that pooling over tokens matters"
     return train_tokenizer(antecedent_sentences(90, seed=9)['text'], vocab_size=150, lowercase=False, max_length=256)
 
 
@@ -150,7 +150,7 @@ def test_every_heads_accuracy_equals_loops_over_single_sentences(char_tokenizer,
     if kind == 'decoder': assert (table.to_later < 1e-9).all()
 
 def flat(tokenizer):
-    "A model whose heads all have uniform attention"
+    "Return a model whose heads all have uniform attention"
     model = tiny('encoder', tokenizer)
     for name, p in model.named_parameters():
         if '.query.' in name: p.data.zero_()

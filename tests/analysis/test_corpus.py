@@ -40,8 +40,8 @@ def bart(tokenizer):
         eos_token_id=3, init_std=.3)))
 
 def eager_maps(model, ids):
-    """Attention [layers, heads, n, n] of one sentence without padding, from the model's eager code; for BART, that of
-    the encoder"""
+    """Return attention [layers, heads, n, n] of one sentence without padding, from the model's eager code; for BART,
+    that of the encoder"""
     before = model.config._attn_implementation
     model.set_attn_implementation('eager')
     try:
@@ -51,7 +51,7 @@ def eager_maps(model, ids):
     return torch.stack(found)[:, 0].double().numpy()
 
 def slow_example(A, special, rows, causal):
-    "{column: number} of one map [n, n] by loops; NaN if no row has a value"
+    "Return {column: number} of one map [n, n] by loops; NaN if no row has a value"
     n, seen = len(A), {k: [] for k in [*kinds, 'entropy', 'normalised_entropy']}
     for i in rows:
         keys = [j for j in range(n) if not causal or j <= i]
@@ -67,7 +67,7 @@ def slow_example(A, special, rows, causal):
     return {k: sum(x)/len(x) if x else math.nan for k, x in seen.items()}
 
 def slow_table(model, tokenizer, texts, rows='ordinary', causal=False, pooled=None):
-    "[layers, heads, columns] by loops over sentences"
+    "Return [layers, heads, columns] by loops over sentences"
     per_text = []
     for row in encode_texts(texts, tokenizer):
         A, special = eager_maps(model, row['input_ids']), row['special_tokens_mask']

@@ -1,4 +1,4 @@
-"""explore: what is shown equals the model's own results and those of the underlying functions, and the model is not
+"""explore: its output equals the model's own results and those of the underlying functions, and the model is not
 changed."""
 import copy
 import subprocess
@@ -45,7 +45,7 @@ encoders = [a for a in builders if a not in decoders]
 
 
 def tokenizer_for(arch, longest=30):
-    "Encoders add special tokens to a text, decoders do not"
+    "Return a tokenizer, which adds special tokens for encoders but not for decoders"
     core = Tokenizer(models.WordLevel({w: i for i, w in enumerate(special + words)}, unk_token='[UNK]'))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     if arch not in decoders:
@@ -56,7 +56,7 @@ def tokenizer_for(arch, longest=30):
 
 
 def made(arch, auto, **changes):
-    "A random model of the architecture with the head of `auto`, in float64, whose attention is far from uniform"
+    "Return a random model of the architecture with the head of `auto`, in float64, whose attention is far from uniform"
     with torch.random.fork_rng():
         torch.manual_seed(3)
         config = builders[arch]().config
@@ -68,7 +68,7 @@ def made(arch, auto, **changes):
 
 
 def rows(arch, texts):
-    "The ids of each text alone, from the tokenizer"
+    "Yield the ids of each text alone, from the tokenizer"
     tokenizer = tokenizer_for(arch)
     for t in texts:
         yield dict(input_ids=torch.tensor([tokenizer(t)['input_ids']]),
@@ -331,7 +331,7 @@ def test_a_decoder_ignores_token_types():
 
 
 def with_lora(model):
-    "`model` wrapped by peft, with trained adapters"
+    "Return `model` with trained adapters of peft"
     model = get_peft_model(model, LoraConfig(task_type='SEQ_CLS', r=2, target_modules=['query', 'value']))
     for name, x in model.named_parameters():
         if 'lora_B' in name: nn.init.normal_(x, std=.4)
@@ -423,7 +423,7 @@ def test_incomplete_arguments_are_rejected_and_a_new_head_is_noted():
 # Background computation: attribution and saliency are computed in a thread while the explorer shows attention.
 
 def held(monkeypatch):
-    "A gate before the background computation, which does not start until the gate is set"
+    "Return a gate; the background computation does not start until the gate is set"
     gate, wait = threading.Event(), model_maps.BackgroundAttribution._compute
     def compute(self):
         assert gate.wait(60)

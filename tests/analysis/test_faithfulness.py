@@ -27,7 +27,7 @@ pairs = ['a plot', 'the story of one actor is warm', 'cold', 'and this film']
 
 
 def loud(model, seed=0):
-    "A random model whose probabilities change when a token is removed"
+    "Return a random model whose probabilities change when a token is removed"
     with torch.no_grad():
         g = torch.Generator().manual_seed(seed)
         for p in model.parameters():
@@ -42,14 +42,14 @@ def batch_of(tokenizer, texts, pairs=None):
 
 
 def row(batch, i):
-    "Example `i` as plain lists, without its padding"
+    "Return example `i` as plain lists, without its padding"
     n = int(batch['attention_mask'][i].sum())
     return {k: batch[k][i, :n].tolist() for k in ('input_ids', 'token_type_ids', 'is_special', 'word_ids')
             if k in batch}
 
 
 def slow_probabilities(model, one, keep, how, mask_id=None, mean=None):
-    "The probabilities of one example at the positions `keep`: one row, without padding"
+    "Return the probabilities of one example at the positions `keep`: one row, without padding"
     ids, types = one['input_ids'], one.get('token_type_ids')
     if how == 'removal':
         ids, types = ([x for i, x in enumerate(ids) if i in keep],
@@ -65,7 +65,7 @@ def slow_probabilities(model, one, keep, how, mask_id=None, mean=None):
 
 
 def slow_order(one, values, unit):
-    "Lists of positions, most salient unit first; the earlier one for equal values"
+    "Return lists of positions, most salient unit first; the earlier one for equal values"
     units = {}
     for i, special in enumerate(one['is_special']):
         if special: continue
@@ -545,7 +545,7 @@ def test_black_is_the_zero_of_the_source_and_zero_where_the_source_is_unknown(ti
 # series
 
 def slow_weighted(saliency, informative, shares, positives):
-    "One sample and one fraction at a time"
+    "Return precision and recall, computed for one sample and one fraction at a time"
     precision, recall = [], []
     for d in shares:
         ps, rs = [], []

@@ -107,7 +107,8 @@ def test_a_study_measures_generated_texts(tmp_path, pairs, tokenizer):
     assert frame.written_bleu.notna().all()
 
 def slow_bleu(translations, references):
-    "Papineni et al. (2002): geometric mean of clipped precisions of 1 to 4 words, times the brevity penalty"
+    """Compute BLEU after Papineni et al. (2002): geometric mean of clipped 1- to 4-gram precisions, times brevity
+    penalty"""
     right, total, ours, theirs = [0]*4, [0]*4, 0, 0
     for a, b in zip(translations, references):
         a, b = a.split(), b.split()

@@ -1,5 +1,5 @@
-"""Vision transformers on images: what is shown equals what each model family computes, and labels are matched to the
-classes by name."""
+"""Vision transformers on images: displayed values equal those that each model family computes, and labels are matched
+to the classes by name."""
 import numpy as np
 import pytest
 import torch

@@ -16,11 +16,11 @@ scores = ['auprc', 'token_f1', 'iou_f1']
 def model(make_tiny_bert): return make_tiny_bert(seed=1, initializer_range=.4).eval()
 
 def expected(values, **settings):
-    "The scores of `values`, one array per text"
+    "Return the scores of `values`, one array per text"
     return [plausibility(values, marked, **settings)[name] for name in scores]
 
 def cheap(name):
-    "Options that make the attribution `name` quick"
+    "Return options with which the attribution `name` is computed quickly"
     options, few = CaptumAttribution(name).options if name.startswith('captum.') else {}, {}
     for option, value in dict(n_samples=6, n_steps=2, nt_samples=2).items():
         if option in options: few[option] = value

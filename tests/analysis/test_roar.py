@@ -27,7 +27,7 @@ def net(data, seed=0):
     return small_net('digit-cnn' if images else 'tcn', data, seed=seed, **more)
 
 def slow(x, saliency, share, background, ranking):
-    "`x` of one example with its top fraction replaced, one by one"
+    "Return `x` of one example with its top fraction replaced, one by one"
     x, s = np.array(x, np.float32), np.array(saliency, np.float64)
     if ranking == 'magnitude': s = np.abs(s)
     places = [(i, j) for i in range(s.shape[0]) for j in range(s.shape[1])]

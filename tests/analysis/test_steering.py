@@ -95,7 +95,7 @@ def test_gains_are_those_of_single_heads_and_common_heads_intersect(classifier, 
 
 @pytest.fixture
 def marked_data(tiny_data):
-    "Sentences in which every second word is marked, except for each third sentence"
+    "Return sentences in which every second word is marked, except for each third sentence"
     def marks(row, i): return dict(rationale=[j % 2 for j in range(len(row['text'].split()))] if i % 3 else None)
     return type(tiny_data)({split: part.map(marks, with_indices=True) for split, part in tiny_data.items()})
 

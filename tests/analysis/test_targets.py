@@ -22,7 +22,7 @@ def double(model):
     return wide
 
 def slow_kl(model, teacher, row, share, binarised, layers, per_head):
-    "KL divergence of one text, from the equation; None without a target"
+    "Return the KL divergence of one text, from the equation; None without a target"
     ids = torch.tensor([row['input_ids']])
     e = teacher.get_input_embeddings()(ids).detach().requires_grad_()
     slope, = torch.autograd.grad(teacher(inputs_embeds=e).logits[0, row['labels']], e)
@@ -46,7 +46,7 @@ def slow_kl(model, teacher, row, share, binarised, layers, per_head):
     return np.mean(divergences)
 
 def slow_placement(model, teacher, row, fraction):
-    "Fraction of the [CLS] attention on marked tokens, and the fraction of pairs in order, of one text"
+    "Return the fraction of the [CLS] attention on marked tokens and the fraction of pairs in order, for one text"
     ids = torch.tensor([row['input_ids']])
     e = teacher.get_input_embeddings()(ids).detach().requires_grad_()
     slope, = torch.autograd.grad(teacher(inputs_embeds=e).logits[0, row['labels']], e)

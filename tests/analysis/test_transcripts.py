@@ -92,7 +92,7 @@ def test_a_click_is_in_the_column_of_its_moment():
         assert abs(at - 100*second) < 1.5
 
 def reference(model, found, ids, g, start, method):
-    "The weights of one token by products of matrices over the outputs of the encoder and the decoder's tokens"
+    "Return the weights of one token by products of matrices over the outputs of the encoder and the decoder's tokens"
     for part in (model, model.get_encoder(), model.get_decoder()): part.config._attn_implementation = 'eager'
     out = model(**{model.main_input_name: found.values.double()}, decoder_input_ids=torch.tensor([ids]),
                 output_attentions=True)

@@ -32,12 +32,12 @@ PAD, LENGTHS = 0, (7, 3, 5)
 IN_FLOAT32 = 'gpt2', 'llama', 'modernbert', 't5' # compute a softmax, a norm or rotary angles in float32
 
 def close(kind):
-    "Tolerance: about ten digits for a float64 model, or those of float32 where a model rounds to float32"
+    "Return the tolerance: about ten digits for a float64 model, or those of float32 if a model rounds to float32"
     return dict(rtol=1e-3, atol=1e-5) if kind in IN_FLOAT32 else dict(rtol=1e-8, atol=1e-11)
 
 
 def tiny(kind, dropout=0., **kwargs):
-    "A random classifier in float64 whose attention is far from uniform"
+    "Return a random classifier in float64 whose attention is far from uniform"
     common = dict(vocab_size=60, num_labels=3, pad_token_id=PAD, initializer_range=.4, **kwargs)
     encoder = dict(common, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, intermediate_size=32)
     dropouts = dict(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
@@ -60,7 +60,7 @@ def tiny(kind, dropout=0., **kwargs):
 
 
 def uneven_batch(side='right'):
-    "Three sentences of 7, 3 and 5 tokens, padded on one side"
+    "Return three sentences of 7, 3 and 5 tokens, padded on one side"
     g = torch.Generator().manual_seed(3)
     ids, mask = torch.full((3, 7), PAD), torch.zeros(3, 7, dtype=torch.int64)
     for i, n in enumerate(LENGTHS):
@@ -71,14 +71,14 @@ def uneven_batch(side='right'):
 
 
 def sentences(batch):
-    "Each example's ids without padding, and their positions in the batch"
+    "Yield each example's number, its positions in the batch, and its ids without padding"
     for i, mask in enumerate(batch['attention_mask']):
         at = mask.nonzero().squeeze(1)
         yield i, at, batch['input_ids'][i, at]
 
 
 def reference_gradient(model, x, c):
-    "dF_c/dx of one sentence given by its embeddings [n, dim], without hooks, padding or batch"
+    "Return dF_c/dx of one sentence with the embeddings [n, dim], without hooks, padding or batch"
     x = x.clone().requires_grad_()
     model(inputs_embeds=x[None], attention_mask=torch.ones(1, len(x),
                                                            dtype=torch.int64)).logits[0, c].backward(inputs=[x])
@@ -283,8 +283,8 @@ def test_frozen_parameters_and_a_surrounding_no_grad_change_nothing():
 
 
 def reference_attribution(model, ids, c=None):
-    """dF_c/dA of one sentence, from the model's eager attention, and where it may attend:
-    [layers][heads, n, n], [layers][n, n]"""
+    """Return dF_c/dA of one sentence, from the model's eager attention, and where it may attend: [layers][heads, n, n],
+    [layers][n, n]"""
     old = model.config._attn_implementation
     model.set_attn_implementation('eager')
     outputs = model(input_ids=ids[None], output_attentions=True)
@@ -339,8 +339,8 @@ def test_attribution_in_training_mode_depends_only_on_the_seed():
 
 
 def attention_dropout(model, rate, shape, seed):
-    """Let attention of a BERT without any other dropout drop out; gives what its train mode multiplies A [batch,
-    heads, n, n] with, drawn from `seed`"""
+    """Set the attention dropout of a BERT without other dropout; return the factors of A [batch, heads, n, n] in train
+    mode, drawn from `seed`"""
     for block in model.bert.encoder.layer: block.attention.self.dropout.p = rate
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -383,7 +383,7 @@ def test_an_unknown_attribution_method_is_rejected():
 
 
 def masked(kind):
-    "A random language model in float64 with a mask or a causal head"
+    "Return a random language model in float64 with a mask or a causal head"
     common = dict(vocab_size=60, pad_token_id=PAD, initializer_range=.4, hidden_size=24, num_hidden_layers=2,
                   num_attention_heads=4, intermediate_size=32)
     with torch.random.fork_rng():
@@ -453,15 +453,14 @@ def test_invalid_scores_raise_errors_of_one_sentence(look, target, message):
 
 # Attention: integrated gradients and A itself
 
-# state of the reference attention below: number of the call to scale, its factor, and then the A of
-# that call
+# state of the reference attention below: number of the call to scale, its factor, and then the A of that call
 PATH = {}
 
 
 def reference_attention(module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None,
                         position_bias=None, **kwargs):
-    """softmax(QK' + bias) V for one sentence without padding; the call that PATH names has its A as a leaf, and its
-    output made from factor times A"""
+    """Return softmax(QK' + bias) V for one sentence without padding; in the call that PATH names, A is a leaf and is
+    multiplied by a factor"""
     key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
     scores = query @ key.transpose(2, 3) * (query.shape[-1]**-.5 if scaling is None else scaling)
     if position_bias is not None: scores = scores + position_bias
@@ -481,7 +480,7 @@ AttentionMaskInterface.register('reference', sdpa_mask)
 
 
 def scaled_pass(model, inputs, layer, factor):
-    "Outputs of one sentence with the attention of `layer` times `factor`, and its unscaled A as a leaf"
+    "Return the outputs of one sentence with the attention of `layer` times `factor`, and its unscaled A as a leaf"
     old = model.config._attn_implementation
     model.set_attn_implementation('reference')
     PATH.update(call=0, layer=layer, factor=factor)
@@ -491,7 +490,7 @@ def scaled_pass(model, inputs, layer, factor):
 
 
 def reference_integrated(model, inputs, score, layer, steps=20, reading='paper'):
-    "Eq. 3 for one sentence, node by node: [heads, query, key]"
+    "Compute eq. 3 for one sentence, node by node: [heads, query, key]"
     total = 0.
     for k in range(1, steps + 1):
         outputs, A = scaled_pass(model, inputs, layer, k/steps)
@@ -501,8 +500,9 @@ def reference_integrated(model, inputs, score, layer, steps=20, reading='paper')
 
 
 def bert_by_hand(model, ids, mask, layer, factor, noise=None, after=False):
-    """Logits of one padded sentence from the weights of a BERT alone, with A of `layer` a leaf and scaled.
-    `noise` [layers][heads, n, n]: what attention dropout multiplies A with; `after`: is the leaf A after it?"""
+    """Return the logits of one padded sentence, from the weights of a BERT alone, and A of `layer`, a leaf that is
+    multiplied by `factor`.
+    `noise` [layers][heads, n, n]: the factors of attention dropout; `after`: whether the leaf is A after dropout"""
     w = {k: v.detach() for k, v in model.state_dict().items()}
     eps = model.config.layer_norm_eps
     def linear(x, name): return x @ w[f'{name}.weight'].T + w[f'{name}.bias']
@@ -691,8 +691,8 @@ def test_wrong_arguments_of_integrated_attention_are_rejected(kwargs, message):
 # Integrated gradients of attention at fewer nodes
 
 def discrete_gauss(m, n):
-    """Points and weights of the n-point Gauss rule of the sum over k/m, from its orthogonal polynomials in rational
-    numbers"""
+    """Return points and weights of the n-point Gauss rule of the sum over k/m, from its orthogonal polynomials in
+    rational numbers"""
     xs = [Fraction(k, m) for k in range(1, m + 1)]
     at = lambda p, x: sum(c*x**i for i, c in enumerate(p))
     dot = lambda p, q: sum(at(p, x)*at(q, x) for x in xs)/m
@@ -780,8 +780,8 @@ def test_in_bfloat16_products_are_bfloat16_and_the_attribution_is_close(method, 
     hook.remove()
     assert set(dtypes) == {torch.bfloat16} and not torch.is_autocast_enabled('cpu')
     for l, x in exact.items():
-        # a rough model, whose weights are ten times those of a trained one: kernels that round otherwise move it by a
-        # third
+        # the weights of this model are ten times those of a trained one: kernels with other rounding change the result
+        # by a third
         assert rough[l].dtype == torch.float32 and 0 < (rough[l] - x).norm() < .5*x.norm()
 
 
@@ -799,7 +799,7 @@ def test_no_parameter_gets_a_gradient_in_an_attribution_pass():
 # Encoder-decoders
 
 def translator(kind):
-    "A random translation model in float64"
+    "Return a random translation model in float64"
     with torch.random.fork_rng():
         torch.manual_seed(1)
         if kind == 't5':
@@ -816,7 +816,7 @@ def translator(kind):
 
 
 def pairs():
-    "The uneven batch with targets of 4, 2 and 3 tokens that share tokens with their sources"
+    "Return the uneven batch with targets of 4, 2 and 3 tokens that share tokens with their sources"
     batch = uneven_batch()
     target, mask = torch.full((3, 4), PAD), torch.zeros(3, 4, dtype=torch.int64)
     for i, n in enumerate((4, 2, 3)): target[i, 1:n], mask[i, :n] = batch['input_ids'][i, 1:n], 1

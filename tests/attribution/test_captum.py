@@ -40,13 +40,13 @@ def options_of(name):
 
 
 def embedded(model, batch, i):
-    "The embeddings of the tokens of text `i`, and of as many pads"
+    "Return the embeddings of the tokens of text `i`, and of equally many padding tokens"
     ids = alone(batch, i)['input_ids']
     embed = model.get_input_embeddings()
     return embed(ids).detach(), embed(torch.zeros_like(ids)).detach()
 
 
-# every class is classified
+# every class of Captum
 
 def test_every_class_of_captum_is_supported_or_rejected_with_a_reason():
     classes = {name for name, x in vars(captum.attr).items() if inspect.isclass(x)}
@@ -84,7 +84,7 @@ direct_perturbations = dict(
 
 
 def compare(name, method, i, expected, **options):
-    "Explain the whole padded batch, and compare text `i` with what Captum gives for it alone"
+    "Explain the whole padded batch, and compare text `i` with Captum's result for it alone"
     batch = sentences('bert')
     e = explain(bert, batch, method, 1, seed=5, **options)
     assert e.method.startswith(f'captum.{name}') and (e.values[~e.real] == 0).all()

@@ -30,7 +30,7 @@ def batch(tiny_tokenizer, tiny_data):
     return Collator(tiny_tokenizer)([rows[i] for i in range(4)])
 
 def on_both(model, batch, act):
-    "The results of `act(model, batch)` on the CPU and on a GPU, as arrays"
+    "Return the results of `act(model, batch)` on the CPU and on a GPU, as arrays"
     here = act(model, batch)
     with training_on_card() as card:
         there = act(copy.deepcopy(model).to(card), {k: v.to(card) for k, v in batch.items()})

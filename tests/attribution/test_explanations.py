@@ -66,7 +66,7 @@ def seeded(f, seed=0):
 
 
 def tiny(kind):
-    "A random model in float64 whose attention is far from uniform"
+    "Return a random model in float64 whose attention is far from uniform"
     common = dict(vocab_size=60, num_labels=3, pad_token_id=0, initializer_range=.3)
     encoder = dict(common, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=20)
     sides = dict(vocab_size=60, d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
@@ -98,7 +98,7 @@ def tiny(kind):
 
 
 def sentences(kind, side='right'):
-    "Three sentences of 6, 3 and 4 tokens"
+    "Return three sentences of 6, 3 and 4 tokens"
     ids, mask = torch.zeros(3, 6, dtype=torch.int64), torch.zeros(3, 6, dtype=torch.int64)
     for i, words in enumerate([[5, 6, 7, 8, 9, 10], [11, 12, 13], [21, 22, 23, 24]]):
         at = slice(0, len(words)) if side == 'right' else slice(6 - len(words), 6)
@@ -356,7 +356,7 @@ def test_occlusion_of_patches_equals_captum(window, stride):
 # attention
 
 def eager(model, batch):
-    "Maps with their graph, from the model's eager attention"
+    "Return maps with their graph, from the model's eager attention"
     model.set_attn_implementation('eager')
     out = model(**batch, output_attentions=True)
     return out.logits, out.attentions
@@ -622,7 +622,7 @@ def test_a_data_set_of_series_is_explained_as_it_was_loaded():
 
 
 def judge(kind, tokenizer):
-    "An encoder-decoder with the head of a classifier"
+    "Return an encoder-decoder with the head of a classifier"
     ids = dict(vocab_size=len(tokenizer), d_model=16, pad_token_id=tokenizer.pad_token_id,
                eos_token_id=tokenizer.sep_token_id, decoder_start_token_id=0, num_labels=3)
     if kind == 't5':
@@ -841,7 +841,7 @@ def test_explainers_is_correct():
 
 
 def imports(path, seen):
-    "All packages that a module of salviz imports, directly or through other modules of salviz"
+    "Return all packages that a module of salviz imports, directly or through other modules of salviz"
     if path in seen or not path.exists(): return set()
     seen.add(path)
     found = set()

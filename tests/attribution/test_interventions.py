@@ -1,4 +1,4 @@
-"""Interventions: a slow forward pass with edited attention, and what is wrong with an intervention."""
+"Interventions: comparison with a slow forward pass with edited attention, and invalid interventions"
 import math
 
 import numpy as np
@@ -27,7 +27,7 @@ def model():
     return model
 
 def batch_of(*lengths):
-    "Texts of different lengths in one batch, as from a collator: their words are single tokens"
+    "Return texts of different lengths in one batch, as from a collator; their words are single tokens"
     n, rng = max(lengths), np.random.default_rng(1)
     ids, mask, words, special = (np.zeros((len(lengths), n), int) for _ in range(4))
     words[:], special[:] = -1, 1
@@ -39,8 +39,8 @@ def batch_of(*lengths):
 
 @torch.no_grad()
 def reference(model, ids, change):
-    """The logits and maps of one text without padding; `change(layer, head, q, k, weights)` edits a head's weights,
-    after the scores of the keys for which `change.drops(layer, head, q, k)` is true were left out"""
+    """Return the logits and maps of one text without padding. `change.row` edits a head's weights, after the keys for
+    which `change.drops(layer, head, q, k)` is true were left out"""
     e, n, maps = model.bert.embeddings, len(ids), np.zeros((layers, heads, len(ids), len(ids)))
     places = e.position_embeddings.weight[:n] + e.token_type_embeddings.weight[0]
     x = e.LayerNorm(e.word_embeddings.weight[ids] + places)
@@ -61,7 +61,7 @@ def reference(model, ids, change):
     return model.classifier(torch.tanh(model.bert.pooler.dense(x[0]))), maps
 
 class Change:
-    "An intervention without region and mask, read line by line"
+    "An intervention without region and mask, applied row by row"
     def __init__(self, one, n, dropped=None): self.one, self.n, self.dropped = one, n, dropped
     def drops(self, l, h, q, k): return k in self.one.positions or self.dropped is not None and self.dropped[l][h, q, k]
     def is_off(self, l, h): return l in self.one.layers or (l, h) in self.one.heads

@@ -45,7 +45,7 @@ def sentences(lengths, side='right'):
     return dict(input_ids=ids, attention_mask=mask)
 
 def path_by_hand(model, name, x, start, target, inputs, steps):
-    "Integrated gradients of one example, point by point"
+    "Return integrated gradients of one example, point by point"
     total = torch.zeros_like(x)
     for k in range(steps):
         at = (start + (k + .5) / steps * (x - start)).detach().requires_grad_()
@@ -81,7 +81,7 @@ def test_packed_integrated_gradients_equal_one_sentence_and_one_point_at_a_time(
         assert (values[i, ~real] == 0).all()
 
 def path_by_embedding(model, ids, mask, x, start, target, steps):
-    "The same for models that need ids: a hook replaces the embeddings"
+    "Return the same for models that need ids; a hook replaces the embeddings"
     total, at = torch.zeros_like(x), None
     handle = model.get_input_embeddings().register_forward_hook(lambda module, args, out: at)
     for k in range(steps):

@@ -19,7 +19,7 @@ from salviz.models.places import _output_layer, logits_at
 from salviz.models.tasks import attribution_target, tasks
 
 def alike(ours, theirs, size=64):
-    "As in `helpers`, for Llama and GPT-2, which compute norms and softmaxes in float32 even in a float64 model"
+    "Check as in `helpers`, for Llama and GPT-2, which compute norms and softmaxes in float32 even in a float64 model"
     return alike_in_float64(ours, theirs, size, torch.float32)
 
 class OldForCausalLM(LlamaForCausalLM):
@@ -52,23 +52,23 @@ def model(request): return model_of(request.param)
 
 @pytest.fixture
 def batch():
-    "Texts of three lengths: padded on the left, on the right, and without padding"
+    "Return texts of three lengths: padded on the left, on the right, and without padding"
     ids = torch.tensor([[0, 0, 5, 6, 7, 8], [9, 10, 11, 0, 0, 0], [12, 13, 14, 15, 16, 17]])
     return dict(input_ids=ids, attention_mask=(ids != 0).long())
 
 last = [5, 2, 5] # the last real token of each text of `batch`
 
 def all_logits(model, batch, i, embeddings):
-    "The logits of all positions of text `i` with `embeddings` [tokens, width] in place of its words"
+    "Return the logits of all positions of text `i` with `embeddings` [tokens, width] in place of its words"
     return model(inputs_embeds=embeddings[None], attention_mask=batch['attention_mask'][i:i + 1]).logits[0]
 
 def expected(model, batch, i):
-    "The word that `model` predicts after text `i`"
+    "Return the word that `model` predicts after text `i`"
     embeddings = model.get_input_embeddings()(batch['input_ids'][i])
     return int(all_logits(model, batch, i, embeddings)[last[i]].argmax())
 
 def slow_path(model, batch, i, token, steps):
-    "Integrated gradients of log p(`token`) after text `i`, one node at a time, each with all logits"
+    "Return integrated gradients of log p(`token`) after text `i`, one node at a time, each with all logits"
     embed = model.get_input_embeddings()
     x, start = embed(batch['input_ids'][i]).detach(), embed(torch.tensor(0)).detach()
     total = torch.zeros_like(x)
@@ -79,7 +79,7 @@ def slow_path(model, batch, i, token, steps):
     return (total/steps*(x - start)).sum(-1)*batch['attention_mask'][i]
 
 def slow_occlusion(model, batch, i, token):
-    "The drop of log p(`token`) after text `i` with the padding token at each position in turn, with all logits"
+    "Return the drop of log p(`token`) after text `i` with the padding token at each position in turn, with all logits"
     embed = model.get_input_embeddings()
     x, fill = embed(batch['input_ids'][i]).detach(), embed(torch.tensor(0)).detach()
     def score(embeddings): return all_logits(model, batch, i, embeddings).log_softmax(-1)[last[i], token]
@@ -101,7 +101,7 @@ def test_explanations_of_a_causal_model_equal_those_with_all_logits(target, mode
         alike(losses[i], slow_occlusion(model, batch, i, token))
 
 def seen_by_head(model, act):
-    "The shapes of the inputs of the output layer of `model` while `act` runs"
+    "Return the shapes of the inputs of the output layer of `model` while `act` runs"
     shapes = []
     with _output_layer(model).register_forward_hook(lambda module, args, output: shapes.append(tuple(args[0].shape))):
         act()

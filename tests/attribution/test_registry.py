@@ -27,7 +27,7 @@ TEXTS = ['the film is dull .', 'a fine plot']
 
 @pytest.fixture
 def by_place():
-    "Registered for one test only"
+    "Register an attribution for one test"
     @attribution('by_place', cite=ENTRY, says='weight', trains_on=('input_ids',))
     def by_place(reading, *, first=1.):
         "The number of each real token, for any target"

@@ -38,14 +38,14 @@ def forward(layers=range(L)): return sum(linear(*dense) + 2*product for _ in lay
 unread = linear(*behind, rows=n - 1)
 
 def training(eager=()):
-    """Forward and backward pass with gradients of inputs and weights; the fused kernel recomputes the scores in its
-    backward pass"""
+    """Return the FLOPs of a forward and backward pass with gradients of inputs and weights; the fused kernel recomputes
+    the scores in its backward pass"""
     total = 3 * head
     for l in range(L): total += 3 * linear(*dense) + (2 + (4 if l in eager else 5)) * product
     return total
 
 def backward_to(lowest, eager):
-    "Gradient with respect to the maps down to layer `lowest`, which is a leaf; no gradient of weights"
+    "Return the FLOPs of the gradient with respect to the maps down to layer `lowest`, a leaf; no gradient of weights"
     total = head
     for l in range(lowest, L):
         total += linear(*behind)
@@ -67,7 +67,7 @@ def texts(words, many): return [' '.join(['the film'] * words) + ' .' for _ in r
 
 @pytest.fixture(scope='module')
 def batch_of_words():
-    "Data whose texts have more than `n` tokens"
+    "Return data whose texts have more than `n` tokens"
     features = datasets.Features(dict(text=datasets.Value('string'), label=datasets.ClassLabel(names=['one', 'other'])))
     def part(k):
         return datasets.Dataset.from_list([dict(text=t, label=i % 2) for i, t in enumerate(texts(8, k))],
@@ -76,12 +76,12 @@ def batch_of_words():
 
 @pytest.fixture
 def tiny_shape(monkeypatch, tiny_bert, tiny_tokenizer):
-    "A small BERT in place of MiniLM, for texts of at most 64 tokens"
+    "Use a small BERT in place of MiniLM, for texts of at most 64 tokens"
     def make(dropout): return tiny_bert(num_hidden_layers=L, attention_probs_dropout_prob=dropout), tiny_tokenizer
     monkeypatch.setitem(code.model_shapes, 'minilm', make)
 
 def counted(names, model, tokenizer, data, tokens, folder):
-    "{name: FLOPs of a step}"
+    "Return {name: FLOPs of a step}"
     found = {}
     for name, s in _steps_of(names, model, tokenizer, data, tokens, folder).items():
         with s.set_up() as step: found[name] = sum(_count_flops(step).values())
@@ -160,7 +160,7 @@ def invented(**seconds):
 
 @pytest.mark.slow
 def test_steps_of_a_llama_with_adapters_are_counted_and_timed(tiny_tokenizer, batch_of_words, monkeypatch):
-    "The saliency pass reads a leaf there, which the FLOP counter does not know"
+    "The saliency pass starts at a leaf, which PyTorch's own FLOP counter does not support"
     small = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
     monkeypatch.setitem(code.model_shapes, 'llama',
                         lambda dropout: (code._llama_classifier(tiny_tokenizer, dropout, **small), tiny_tokenizer))
@@ -287,7 +287,8 @@ kept = []
 
 @pytest.fixture
 def found(tiny_shape, monkeypatch, tmp_path):
-    "A whole bench of a small model, its clock and its memory invented; it is made once and written anew for each test"
+    """Return a whole benchmark of a small model with invented times and memory; it runs once, and its files are written
+    for each test"""
     if kept:
         _write_found(kept[0], tmp_path/'out')
         return copy.deepcopy(kept[0])

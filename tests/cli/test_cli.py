@@ -25,7 +25,7 @@ def salviz(*words, **kw):
 
 @pytest.fixture(scope='module')
 def demo(tmp_path_factory):
-    "A demo that was trained on 12 sentences"
+    "Train a demo on 12 sentences"
     out = tmp_path_factory.mktemp('demo')/'out'
     done = salviz('demo', '--train-size', 12, '--probes', 2, '--snapshots', 2, '--out', out)
     assert done.returncode == 0, done.stderr[-4000:]

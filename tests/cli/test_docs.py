@@ -254,6 +254,20 @@ def test_pages_are_legible_light_and_dark_wide_and_narrow(reader, width, color_s
     count, brightness = colours(page)
     assert count > 50 and (brightness < 100 if color_scheme == 'dark' else brightness > 180)
 
+# The number of code cells that scroll or have a wrapped line
+unfit = '''() => [...document.querySelectorAll('.cell_input pre')].filter(pre => {
+    const style = getComputedStyle(pre), lines = pre.textContent.trimEnd().split('\\n').length;
+    const height = pre.clientHeight - parseFloat(style.paddingTop) - parseFloat(style.paddingBottom);
+    return pre.scrollWidth > pre.clientWidth || height > (lines + .5) * parseFloat(style.lineHeight);
+}).length'''
+
+@pytest.mark.parametrize('width', [1300, 1440, 1600])
+@pytest.mark.slow
+def test_code_fits_its_column(reader, width):
+    for path in ('quickstart.html', '05_methods/02_ad_drop.html'): assert reader(path, width).evaluate(unfit) == 0
+    assert reader(path, 700).evaluate(unfit) # narrow windows wrap code
+    assert reader(path, 700).evaluate('() => document.documentElement.scrollWidth <= innerWidth')
+
 fits = 'document.querySelector("#salviz-page").getBoundingClientRect().height <= innerHeight'
 
 @pytest.mark.parametrize('width', [1300, 1600])

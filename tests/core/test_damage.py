@@ -135,8 +135,8 @@ train(model, tokenizer, data, run_dir=path, resume=os.path.exists(path), epochs=
 '''
 
 def live(home, path, k=-1, seconds=None):
-    """One life of a training in `path`; killed at its `k`-th touch of a file, or so many `seconds` after its
-    beginning; returns its exit status"""
+    """Run a training in `path` in another process, and return its exit status; kill it before its `k`-th file
+    operation, or some `seconds` after its start"""
     said = path.with_suffix('.said')
     process = forked.begin(forked.code, life, ['life', str(home), str(path), str(k)], said=said)
     if seconds is not None:

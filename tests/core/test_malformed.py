@@ -1,4 +1,4 @@
-"What a user passes by mistake is refused where it enters, in a sentence that salviz wrote."
+"Invalid arguments are rejected at the entry point, in a sentence that salviz wrote"
 import collections
 import inspect
 import random
@@ -34,8 +34,8 @@ def test_of_1000_malformed_calls_none_ends_in_an_error_that_helps_nobody(entry_p
     assert not bad, '\n'.join(bad)
 
 def test_valid_arguments_pass_all_checks(entry_points):
-    """Else the calls above would be refused for another reason than the one argument that is wrong; training and
-    checkpoints have tests of their own"""
+    """Otherwise the calls above could be rejected for a reason other than the one wrong argument; training and
+    checkpoints have separate tests"""
     for name, (function, given) in entry_points.items():
         if name not in ('train', 'Study', 'load_model', 'Explorer'):
             assert malformed.outcome(lambda: function(**given)) == ('fine', ''), name
@@ -81,7 +81,7 @@ def test_a_validated_function_keeps_its_signature_and_docstring(make_tiny_bert):
     assert inspect.signature(salviz.explain) == readable_signature(explanations.explain)
     assert salviz.explain.__doc__ == _docstring_with_comments(explanations.explain)
     assert validated(explanations.explain) is salviz.explain
-    assert isinstance(salviz.ADDrop, type) and salviz.ADDrop is salviz.methods.ADDrop # classes are themselves
+    assert isinstance(salviz.ADDrop, type) and salviz.ADDrop is salviz.methods.ADDrop # classes are not wrapped
 
 def test_each_default_fits_its_annotation():
     functions = [f for f in (getattr(salviz, name) for name in salviz.__all__) if not isinstance(f, type)]

@@ -1,4 +1,4 @@
-"""salviz.core.maths against tests/golden.json, against loops over random inputs, and at its edges"""
+"salviz.core.maths against tests/golden.json, against loops over random inputs, and in edge cases"
 import json
 
 import numpy as np
@@ -45,7 +45,7 @@ def test_retained_count_is_exact_for_two_decimals_and_up_to_512_keys():
 
 
 def allowed_masks(rng, shape):
-    "Masks with padding at either end, causal, with a sliding window, with random holes, and an empty row"
+    "Return masks with padding at either end, causal, with a sliding window, with random holes, and an empty row"
     *lead, q, k = shape
     i, j = np.indices((q, k))
     holes = rng.random(shape) < .6

@@ -63,11 +63,11 @@ def run(tmp_path):
     return run
 
 
-# Writers that are killed are forks of a small process of their own, which has imported what they need: a fork takes
+# Writers that are killed are forks of a small separate process that has imported what they need: a fork takes
 # milliseconds.
 
 class Writer:
-    "Fork a process that runs the function `job` of this file and writes a dot for each finished action"
+    "A fork that runs the function `job` of this file and writes a dot for each finished action"
     def __init__(self, keeper, job, *args):
         self.keeper = keeper
         keeper.stdin.write(json.dumps([job, *map(str, args)]).encode() + b'\n')
@@ -81,7 +81,7 @@ class Writer:
         if self.ended is None: self.kill(), self.end()
 
     def wait_for(self, dots):
-        "Read up to `dots` dots; returns how many came before the end"
+        "Read up to `dots` dots; return how many came before the end"
         for i in range(dots):
             if self.keeper.stdout.read(1) != b'.': return i
         return dots
@@ -89,7 +89,7 @@ class Writer:
     def kill(self): os.kill(self.pid, signal.SIGKILL)
 
     def end(self):
-        "Wait for the end; returns the number of further dots and the exit status (negative: the signal)"
+        "Wait for the end; return the number of further dots and the exit status (negative: the signal)"
         dots = len(self.keeper.stdout.readline()) - 1
         self.ended = dots, int(self.keeper.stdout.readline())
         return self.ended
@@ -113,7 +113,7 @@ def keep_writers():
 
 @pytest.fixture(scope='module')
 def writer():
-    "Starts writers, one at a time"
+    "Return a function that starts writers, one at a time"
     keeper = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=HOUSE,
                               bufsize=-1,
                               env={**os.environ, 'PYTHONPATH': str(HOUSE), 'OMP_NUM_THREADS': '1'})

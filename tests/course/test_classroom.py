@@ -1,5 +1,5 @@
-"""A class of thirty: what is broken is named, what is doubled counts once, agreement is Krippendorff's, the page
-without Python makes the same of it, and a model attends to what was marked."""
+"""A class of thirty: broken files are named, duplicates count once, agreement is Krippendorff's alpha, the page without
+Python merges in the same way, and a model attends to the marked words."""
 import json
 import random
 import subprocess
@@ -25,7 +25,7 @@ rows = [dict(text=f'{a} {b} {c} film with a plot that {d} its {e} .', label=i % 
 of = mark_set(rows)
 
 def careful(nickname, rng, done=20):
-    "Somebody who marks mostly what the class marks"
+    "Return the marks of a student who mostly marks what the class marks"
     marks = []
     for i, words in enumerate(of.words):
         at = {w for w in (1, 2, 8, 10) if rng.random() < (.85 if w in (1, 8) else .2)}
@@ -33,7 +33,7 @@ def careful(nickname, rng, done=20):
     return checked_sheet(of, nickname, marks)
 
 def handed_in(folder):
-    "Thirty files as a class hands them in: three are broken, one is doubled, two are unfinished, one is a vandal's"
+    "Write thirty files of a class: three broken ones, one duplicate, two unfinished ones, one from a vandal"
     rng, folder = random.Random(0), Path(folder)
     sheets = [careful(f'student {i}', rng, done=20 if i > 1 else 7*(i + 1)) for i in range(25)]
     stops = [[int(i in (4, 5, 7, 9)) for i in range(len(words))] for words in of.words] # with, a, that, its
@@ -156,7 +156,7 @@ def merged_by_javascript(page, some, texts, without=()):
                          [some.described(), texts, list(without)])
 
 def like(here, in_page):
-    "The merge of JavaScript is the one of Python"
+    "Check that JavaScript merges like Python"
     assert [s['nickname'] for s in in_page['sheets']] == [s.nickname for s in here.sheets]
     assert [(x['source'], x['reason']) for x in in_page['broken']] == here.broken
     assert [x['reason'] for x in in_page['doubled']] == [reason for *_, reason in here.doubled]
@@ -302,7 +302,7 @@ def test_a_class_is_merged_in_the_page_by_keyboard_and_by_files(browser, tmp_pat
     page.wait_for_function("() => /0 students/.test(document.querySelector('[role=status]').textContent)")
     page.reload()
     assert page.locator('tbody tr').count() == 0
-    # a browser that is slow to remove gives once more what was there
+    # a browser that removes slowly returns the deleted entries again
     page.evaluate('kept => kept.forEach(pair => localStorage.setItem(...pair))', stored)
     page.reload()
     assert page.locator('tbody tr').count() == 0
@@ -338,7 +338,7 @@ def test_the_page_fits_a_phone_and_a_wall_in_both_themes(browser, tmp_path, sche
 # Teaching
 
 class Known:
-    "Good and bad words, marked in sentences of the tiny data"
+    "Marks of the words `marked` in sentences of the tiny data"
     def __init__(self, data, marked, count=20):
         rows = [dict(text=r['text'], label=r['label']) for r in data['train'] if len(r['text'].split()) < 15][:count]
         self.of = mark_set(rows, most=16)

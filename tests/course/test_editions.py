@@ -1,4 +1,5 @@
-"Editions: no solution reaches students, no number that is not its fact is built, and what is shipped is the sources."
+"""Editions: students receive no solution, a number that differs from its fact is not built, and the package ships the
+sources."""
 import ast
 import re
 import subprocess

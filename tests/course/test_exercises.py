@@ -1,5 +1,5 @@
-"""Exercises: right functions pass in whatever form, wrong ones fail and are told why, and nothing that a learner's
-function does harms the notebook."""
+"""Exercises: correct functions of any form pass, wrong ones fail with an explanation, and a learner's function cannot
+harm the notebook."""
 import html
 import math
 import re
@@ -17,10 +17,10 @@ from salviz.course.exercises import check, hint
 names = list(exercises._exercises)
 
 @pytest.fixture(autouse=True)
-def fresh(): # nobody has tried anything yet
+def fresh(): # no exercise was tried yet
     exercises._progress.clear()
 
-# The same functions as somebody else would write them: with loops, with other steps.
+# The same functions in another form: with loops, or with other steps.
 
 def word_attention(snapshot):
     A = np.asarray(snapshot.at('attention'), float)
@@ -115,7 +115,7 @@ def test_the_solution_and_another_right_form_pass(name):
         assert not verdict.mistake and not verdict.note
 
 def as_type(x, kind):
-    "`x` with its floating numbers in the precision `kind`"
+    "Return `x` with its floating-point numbers in the precision `kind`"
     if isinstance(x, np.ndarray) and x.dtype.kind == 'f': return x.astype(kind)
     if isinstance(x, (list, tuple)): return type(x)(as_type(y, kind) for y in x)
     return x
@@ -180,7 +180,7 @@ def test_where_there_are_ties_a_wrong_tie_rule_is_among_the_mistakes():
         assert any(sentence.startswith('Wrong rule for ties') for sentence, _ in wrong[name])
 
 def by_hand_only(name, answer):
-    "Return an answer that is right on the examples, as if learnt by heart, and wrong on the run"
+    "Return an answer that is right on the examples, as if memorised, and wrong on the run"
     reference = [(c.args, c.truth) for c in exercises._exercise_named(name).by_hand()]
     def learnt(*args):
         truth = next((t for a, t in reference if repr(a) == repr(args)), None)
@@ -227,7 +227,7 @@ def test_stored_predictions_are_those_of_the_packaged_classifier():
             with torch.no_grad(): logits = model(**tokenizer(' '.join(rest), return_tensors='pt')).logits[0].double()
             assert predict(rest) == pytest.approx(logits.softmax(-1).numpy(), abs=2e-3)
 
-# What a learner's function may do.
+# Functions of a learner with errors, endless loops and side effects.
 
 def ends_never(*args):
     while True: pass

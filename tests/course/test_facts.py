@@ -1,4 +1,4 @@
-"What the lessons say is true of the runs and tables that come with the course, and is read without torch."
+"Statements of the lessons are true for the runs and tables of the course, and are read without torch."
 import subprocess
 import sys
 

@@ -1,4 +1,4 @@
-"Grading: points for committing, never for being right; nothing that a file claims is trusted, nothing in it is run."
+"Grading: points for committing, not for being right; no claim of a file is trusted, and nothing in it is executed."
 import csv
 import json
 import random
@@ -133,7 +133,7 @@ def test_a_spreadsheet_runs_nothing_that_a_student_wrote(tasks, sources, tmp_pat
     assert _csv_cell(why).lstrip("'") == printable(why)
 
 def test_unpaired_surrogates_do_not_stop_the_grading(tasks, sources, tmp_path):
-    "A file name that is no UTF-8, and half of a surrogate pair in JSON"
+    "A file name that is not UTF-8, and half of a surrogate pair in JSON"
     hand_in(tmp_path, 'ann', {'1.words': entry(tasks, '1.words', [3, 4])}, file='answers-\udcff.json')
     hand_in(tmp_path, 'bob', {'1.words': entry(tasks, '1.words', [3, 4], seconds=9, why='\ud800 half')})
     report = grade(tmp_path, tmp_path/'grades.csv', sources)

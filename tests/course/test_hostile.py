@@ -1,5 +1,5 @@
-"""Files that students hand in, whatever is in them: none hangs a command or a page, stops the others, begins a row in a
-teacher's spreadsheet or moves the cursor of a terminal."""
+"""Files with any content that students hand in: none makes a command or a page hang, stops the others, begins a row in
+a teacher's spreadsheet or moves the cursor of a terminal."""
 import csv
 import json
 import multiprocessing
@@ -22,10 +22,10 @@ from test_classroom import closed, opened
 from test_marks import load_course
 
 good = 'ann', 'bob', 'cy'
-limit = 120 # seconds after which something hangs; an answer takes less than two
+limit = 120 # seconds after which a process counts as hanging; an answer takes less than two
 
 def in_time(act, *args):
-    "What `act` returns in a process of its own, which fails if it hangs"
+    "Return the result of `act` from a separate process, which fails if it hangs"
     context = multiprocessing.get_context('fork')
     reader, writer = context.Pipe(duplex=False)
     process = context.Process(target=lambda: writer.send(act(*args)))
@@ -45,7 +45,7 @@ def tasks():
     return Assignments(questions, {'row': 1})
 
 def hand_in(folder, *names):
-    "What those who mean no harm hand in"
+    "Write the valid files of the students `names`"
     for i, name in enumerate(names):
         sheet = marks(name) | dict(marks=[[int(w == i) for w in range(6)], None, [0, 1, 0]])
         (folder/f'marks-{name}.json').write_text(json.dumps(sheet))
@@ -57,7 +57,7 @@ def is_shown(text): return text.isprintable() or text == printable(text)
 def merged(folder): return run_class([folder], folder/'out', list(of.texts), of.most)
 
 def graded(folder, tasks):
-    "The report of a class, and its table as a spreadsheet reads it"
+    "Return the report of a class, its table as a spreadsheet reads it, and the number of rows"
     handed = _handed_in(folder)
     rows = [dict(_grade_one(handed_file, tasks), file=name) for name, handed_file in handed.files.items()]
     path = Grades(rows, handed.notes).write(folder/'grades.csv')
@@ -74,7 +74,7 @@ def check_table(table, rows):
     assert not [cell for cell in cells if cell.lstrip()[:1] in tuple('=+-@') or {'\r', '\n', '\t', '\x1b'} & {*cell}]
 
 def check_class(folder, tasks):
-    "Everybody else counts, what cannot be read is named, and nothing reaches a terminal or a spreadsheet"
+    "Check that all other students count and that nothing reaches a terminal or a spreadsheet; return both reports"
     report = in_time(merged, folder)
     check_report(report)
     rows = [json.loads(line) for line in (folder/'out'/'marks.jsonl').read_text().splitlines()]
@@ -152,7 +152,7 @@ def test_invalid_files_are_named(tasks, tmp_path):
     for report in check_class(tmp_path, tasks):
         for name in ('folder', 'pipe', 'loop', 'zero', 'none', 'locked'): assert f'answers-{name}.json' in report, name
 
-# --- what is printed and exported
+# --- printed and exported texts
 
 def test_no_name_and_no_reason_reaches_a_terminal_or_another_cell(tasks, tmp_path):
     hand_in(tmp_path, *good)

@@ -1,5 +1,4 @@
-"""Marks: what is handed in comes back the same, by whatever way, or is refused with the reason; and a class that marks
-by keyboard alone."""
+"Marks: files and codes are read as they were written, or rejected with the reason; a class can mark by keyboard alone."
 import json
 import random
 import subprocess
@@ -20,7 +19,7 @@ texts = ['the film is not bad , but it never surprises .', "a dull story that do
          '<b>bold</b> & </script> "quoted" 😀 words', 'x']
 
 def invented(of, nickname, rng, unfinished=.2):
-    "Marks as somebody might have made them"
+    "Return random marks of a student"
     marks = []
     for words in of.words:
         at = rng.sample(range(len(words)), rng.randint(0, min(of.most, len(words))))
@@ -28,7 +27,7 @@ def invented(of, nickname, rng, unfinished=.2):
     return checked_sheet(of, nickname, marks)
 
 def cases(count=60):
-    "(set, sheet) of random sets and students, hostile names among them"
+    "Yield (set, sheet) of random sets and students, including hostile names"
     rng = random.Random(0)
     for i in range(count):
         def sentence(): return ' '.join(rng.choice('abc') for _ in range(rng.randint(1, 18)))
@@ -37,14 +36,14 @@ def cases(count=60):
         yield of, invented(of, hostile[i % len(hostile)], rng, rng.choice([0, .2, 1]))
 
 def load_course(page, *modules):
-    "What `modules` of the course export, in `window.sv` of `page`"
+    "Load `modules` of the course into `page`; their exports are in `window.sv`"
     program = bundle(*modules, read=course_text)
     names = ', '.join(_exported(*modules, read=course_text))
     page.evaluate("source => import(URL.createObjectURL(new Blob([source], {type: 'text/javascript'})))",
                   f'{program}\nwindow.sv = {{{names}}};')
 
 def mounted(page, of, value=None, theme=None):
-    "The marks of `of` in `page`; what they write is in `window.written`"
+    "Mount the marks of `of` in `page`; each new state is added to `window.written`"
     load_course(page, 'marks.js')
     page.evaluate('''([css, set, kept]) => {
         document.head.appendChild(document.createElement('style')).textContent = css;
@@ -216,7 +215,7 @@ def test_the_limit_of_marked_words_is_enforced_with_a_message(page):
     assert sum(page.evaluate('view.state.marks[0]')) == 2
     assert '2 words at most' in page.locator('.sv-marks-said[aria-live]').first.inner_text()
     for i in (0, 3): page.locator('[role=option]').nth(i).click()
-    assert page.evaluate('view.state.marks[0]') is None # nothing is marked, and nobody has said that nothing is needed
+    assert page.evaluate('view.state.marks[0]') is None # no word is marked, nor is the sentence marked as needing none
 
 def test_marks_leave_as_the_file_that_python_reads(page):
     of = mark_set(texts)
@@ -260,7 +259,7 @@ def test_nothing_is_cut_off_on_a_phone_or_a_wall_in_either_theme(browser, scheme
     page.close()
 
 def contrast(one, other):
-    "WCAG's contrast of two colours, as `rgb(r, g, b)`"
+    "Return the WCAG contrast of two colours, given as `rgb(r, g, b)`"
     def light(colour):
         parts = [int(x)/255 for x in colour[4:-1].split(',')[:3]]
         linear = [x/12.92 if x <= .03928 else ((x + .055)/1.055)**2.4 for x in parts]
@@ -321,7 +320,7 @@ def test_marks_are_synchronised_between_page_and_kernel(page):
     page.evaluate('state => { model.set("state", state); for (const tell of listeners) tell(); }', state)
     assert page.locator('[aria-selected=true]').all_inner_texts() == ['the']
     assert read_code(marks.of, page.locator('.sv-marks-code').input_value()).nickname == 'amy'
-    assert len(page.evaluate('saved')) == 1 # what the kernel has set is not said back to it
+    assert len(page.evaluate('saved')) == 1 # a state from the kernel is not sent back to it
     page.evaluate('end()')
     assert page.evaluate('[listeners.size, document.querySelectorAll(".sv-marks").length]') == [0, 0]
 

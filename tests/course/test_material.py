@@ -1,4 +1,4 @@
-"The runs that come with the course: whole, small, of models that know their task."
+"The runs of the course: complete, small, and of models that have learned their task."
 from importlib.resources import files
 from pathlib import Path
 

@@ -24,18 +24,18 @@ settings = dict(steps=6, learning_rate=.01, weight=1.)
 
 @pytest.fixture(scope='module')
 def model(make_tiny_bert, tiny_tokenizer):
-    "A small model without dropout whose attention is far from uniform"
+    "Return a small model without dropout whose attention is far from uniform"
     return make_tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0., initializer_range=.3), tiny_tokenizer
 
 @pytest.fixture(scope='module')
 def written(model, tmp_path_factory):
-    "The page for readers and the page for a class"
+    "Write the page for readers and the page for a class"
     folder = tmp_path_factory.mktemp('teach')
     return {mode: write_teaching_page(folder/f'{mode}.html', TeachInPage(mode, marked, held, model, **settings))
             for mode in ('reader', 'class')}
 
 def opened(browser, path, **kw):
-    "The file at `path` in a page without a network"
+    "Open the file at `path` in a page without a network"
     p = new_page(browser, **kw)
     p.context.set_offline(True)
     p.outside.clear()
@@ -44,7 +44,7 @@ def opened(browser, path, **kw):
     return p
 
 def closed(p, path):
-    "Nothing went wrong in `p`, and nothing but the file itself was requested"
+    "Check that there were no errors in `p` and that only the file itself was requested"
     errors, outside = p.errors, set(p.outside) - {path.as_uri()}
     p.close()
     assert errors == [] and outside == set()
@@ -86,7 +86,7 @@ def test_only_the_model_of_the_course_gets_the_word_pieces_of_film_reviews(monke
     assert used == [('a film',), ('a film',), (), (), ()]
 
 def run_of(p, name):
-    "The answers after the last step of a training, as (shares of each sentence, probabilities), marked ones first"
+    "Return the answers after the last step of a training, marked ones first: (fractions per sentence, probabilities)"
     return p.evaluate('''name => {
         const {steps} = salvizCourse.mounted.find(({view}) => view.watch).view.watch.runs[name], end = steps.at(-1);
         return [...end.marked, ...end.held].map(({fractions, probabilities}) => [[...fractions], [...probabilities]]);
@@ -99,7 +99,7 @@ def train(p, button, name):
                         arg=name, timeout=60_000)
 
 def taught(model, tmp_path):
-    "The model that `train` teaches with the same marks: other weights are frozen, each batch contains all sentences"
+    "Return the model that `train` trains on the same marks; other weights are frozen, a batch is all sentences"
     twin, tokenizer = quantised_twin(model[0]), model[1]
     last = f'encoder.layer.{twin.config.num_hidden_layers - 1}.attention.self'
     for name, p in twin.named_parameters():
@@ -110,7 +110,7 @@ def taught(model, tmp_path):
     return twin.eval()
 
 def shares_of(model, tokenizer, sentence):
-    "Attention of [CLS] in the last layer on each word, without special tokens, and the probabilities"
+    "Return the attention of [CLS] in the last layer on each word, without special tokens, and the probabilities"
     from salviz.core.text import align
     model.set_attn_implementation('eager')
     ids = align(tokenizer, sentence['text'])
@@ -231,7 +231,7 @@ on_both_screens = pytest.mark.parametrize('width,scheme', [(1280, 'light'), (360
                                                            (360, 'light')])
 
 def played(browser, number, tmp_path, width, scheme):
-    "The page of a lesson, whose predictions are committed and revealed as a student would"
+    "Return the page of a lesson after its predictions were committed and revealed, like a student"
     from salviz.course.editions import lesson_files, read_lesson
     from salviz.course.pages import lesson_html
     source = next(path for path in lesson_files() if path.stem.startswith(f'{number}_'))

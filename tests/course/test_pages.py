@@ -1,4 +1,5 @@
-"Pages of lessons, opened from disk in a real browser: nothing leaves, nothing is shown before it is predicted."
+"""Pages of lessons, opened from disk in a real browser: no network requests, and nothing is shown before it is
+predicted."""
 import os
 import re
 from pathlib import Path
@@ -19,14 +20,14 @@ read = [path for path in lesson_paths if path.stem != '0_for_teachers'] # by stu
 
 @pytest.fixture(scope='module')
 def pages(tmp_path_factory):
-    "The pages of the small lesson"
+    "Write the pages of the small lesson"
     folder = tmp_path_factory.mktemp('pages')
     write_pages(folder, lessons=lessons.written(folder/'sources'), has_class=True, fact=lessons.facts,
                 say=lambda line: None)
     return folder
 
 def opened(browser, path, **kw):
-    "The file at `path` in a page of its own"
+    "Open the file at `path` in a separate page"
     p = new_page(browser, **kw)
     p.outside.clear()
     p.goto(path.absolute().as_uri())
@@ -34,13 +35,13 @@ def opened(browser, path, **kw):
     return p
 
 def closed(p, *paths):
-    "Nothing went wrong in `p`, and nothing but the files themselves was asked for"
+    "Check that there were no errors in `p` and that only the files themselves were requested"
     errors, outside = p.errors, set(p.outside) - {path.absolute().as_uri() for path in paths}
     p.close()
     assert errors == [] and outside == set()
 
 def show(p, name):
-    "Reveal what waits for the prediction `name`, as one who has not predicted"
+    "Reveal the content for the prediction `name` without predicting"
     p.locator(f'.course-reveal[data-course-name="reveal {name}"]').get_by_role('button', name='Show anyway').click()
 
 def explorers(p): return p.locator('.course-explorer .sv-panel:not([hidden]) canvas').count()
@@ -205,7 +206,7 @@ def test_figures_have_alternative_text():
 
 @pytest.fixture(scope='module')
 def lesson_pages(tmp_path_factory):
-    "A function that gives the page of a lesson as a file, made once"
+    "Return a function that returns the page of a lesson as a file, which is written once"
     folder = tmp_path_factory.mktemp('lessons')
     def page_of(path):
         page = folder/f'{path.stem}.html'
@@ -215,7 +216,7 @@ def lesson_pages(tmp_path_factory):
     return page_of
 
 def revealed(browser, page, **kw):
-    "The lesson `page`, opened, with all that it reveals"
+    "Open the lesson `page` and everything that it reveals"
     p = opened(browser, page, **kw)
     gates = p.locator('.course-reveal').get_by_role('button', name='Show anyway')
     while gates.count(): gates.first.click() # a click can open several reveals
@@ -247,12 +248,12 @@ reaching = '''css => {
     return rules(sheet.cssRules).map(rule => rule.selectorText)
         .filter(selector => parts.some(part => part.matches(selector))); }'''
 
-# Probability bars of each explorer that has some, once they are drawn.
+# Whether the probability bars of each explorer that has some are drawn.
 bars_are_high = '''() => [...document.querySelectorAll('.course-explorer')].every(place => {
     const all = [...place.querySelectorAll('.sv-class-bar')], seen = all.filter(bar => bar.checkVisibility());
     return !all.length || seen.length && seen.every(bar => bar.getBoundingClientRect().height >= 8); })'''
 
-# What can be read on the controls of explorers: titles, labels, options, buttons.
+# The texts on the controls of explorers: titles, labels, options, buttons.
 controls = '''() => [...document.querySelectorAll('.course-explorer :is(h3, label, button, select, summary)')]
     .filter(one => one.getClientRects().length)
     .flatMap(one => one.tagName === 'SELECT' ? [...one.options].map(option => option.text) : [one.textContent])'''
@@ -274,7 +275,7 @@ def test_an_explorer_in_a_lesson_has_its_usual_look_and_the_named_panels(browser
 @pytest.mark.sample(4)
 @pytest.mark.parametrize('path', read, ids=[path.stem for path in read])
 def test_every_question_can_be_read_by_itself(path):
-    "On the vote screen, and in full screen, a card stands alone"
+    "On the vote screen and in full screen, only one card is visible"
     questions = grading._predictions_in(read_lesson(path), path.stem).values()
     lost = re.compile(r'\b(this sentence|these are|are these|the other six|and after it|accuracy then)\b', re.I)
     assert [one.question for one in questions if lost.search(one.question)] == []

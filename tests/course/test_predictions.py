@@ -1,5 +1,5 @@
-"""Predictions in Python: what is near to true, what is kept, what a page or another person may do to it, and that the
-truth stays where it is until an answer is committed."""
+"""Predictions in Python: scores, stored answers, changes by a page or another person, and the truth, which stays in the
+kernel until an answer is committed."""
 import contextlib
 import json
 import subprocess
@@ -28,7 +28,7 @@ some_truth = dict(words=[1, 8], head=(0, 2), choice=0, order=['a', 'b', 'c'], nu
 
 @pytest.fixture(autouse=True)
 def fresh():
-    "A session in which nothing was asked"
+    "Start with a session without predictions"
     def clear():
         session.entries.clear()
         predictions._session.predictions.clear()
@@ -86,7 +86,7 @@ def test_the_truth_of_an_array_of_heads_is_its_five_best_without_nan():
     assert len(truth_of(head(6, 12), np.random.default_rng(0).random((6, 12)))) == 5
     assert truth_of(head(6, 12), [(0, 2), (1, 8)]) == [[0, 2, None], [1, 8, None]]
 
-# --- doors
+# --- argument validation
 
 @pytest.mark.parametrize('make, message', [
     (lambda: words(' '), 'sentence must be a string with at least one word'),
@@ -119,7 +119,7 @@ def test_invalid_arguments_raise_clear_errors(make, message):
 def test_every_kind_rejects_invalid_answers(kind, wrong):
     with pytest.raises(ValueError, match='the answer must be'): checked_value(every_kind[kind], wrong)
 
-# --- what is kept
+# --- stored answers
 
 def test_a_first_answer_stays_and_a_second_comes_after_it():
     one = Predict('1.words', 'Which?', words(film), ['never', 'film'])

@@ -1,5 +1,5 @@
 """Predictions in a real Chromium: the same scores and codes as in Python, every kind by keyboard alone, nothing in the
-document before an answer is committed, and answers that survive."""
+document before an answer is committed, and answers that persist."""
 import base64
 import gzip
 import json
@@ -29,7 +29,7 @@ body {{ margin: 8px }} {styles}</style><body data-lesson="{lesson}"><button id="
 {body}<button id="after">after</button>{more}<script type="module">{program}</script></body></html>'''
 
 def write_lesson(path, *widgets, lesson='1', more=''):
-    "A page of `widgets` as a file; its address"
+    "Write a page of `widgets` to a file, and return its address"
     body = ''.join(widget.page_html() for widget in widgets)
     path.write_text(template.format(styles=styles() + course_styles(), lesson=lesson, body=body, more=more,
                                     program=_course_program('coursepage.js')), encoding='utf-8')
@@ -37,7 +37,7 @@ def write_lesson(path, *widgets, lesson='1', more=''):
 
 @pytest.fixture
 def opened(browser):
-    "Function that opens an address in a page of its own; at the end nothing went wrong and nothing left the machine"
+    "Return a function that opens an address in a separate page; at the end, check for errors and network requests"
     pages = []
     def make(url, **kw):
         p = new_page(browser, **{'viewport': dict(width=900, height=900), **kw})
@@ -59,12 +59,12 @@ def entry(p, name='1.x'): return p.evaluate('name => salvizCourse.book.entry(nam
 def state(p, name='1.x'): return p.get_attribute(f'[data-course-name="{name}"]', 'data-state')
 
 def load(page, *modules):
-    "Put `modules` of the course into `page`; what they export is in `window.sv`"
+    "Load `modules` of the course into `page`; their exports are in `window.sv`"
     names = ', '.join(_exported(*modules, read=course_text))
     source = f'{bundle(*modules, read=course_text)}\nwindow.sv = {{{names}}};'
     page.evaluate("source => import(URL.createObjectURL(new Blob([source], {type: 'text/javascript'})))", source)
 
-# --- the same in JavaScript
+# --- comparison of JavaScript with Python
 
 def test_the_table_of_cases_is_right_in_javascript(page):
     load(page, 'score.js', 'say.js')
@@ -114,7 +114,7 @@ def press(p, *keys):
     for key in keys: p.keyboard.press(key)
 
 def answer_by_keys(p, kind):
-    "Answer from the first thing that Tab reaches; what was answered"
+    "Answer from the first element that Tab reaches, and return the answer"
     if kind == 'words': press(p, 'ArrowRight', 'End', 'Home', *['ArrowRight']*4, ' ', *['ArrowRight']*4, 'Enter')
     if kind == 'head': press(p, 'ArrowDown', 'ArrowDown', 'ArrowUp', *['ArrowRight']*8, ' ')
     if kind == 'choice': press(p, ' ', 'ArrowDown')
@@ -132,9 +132,9 @@ def test_a_prediction_is_answered_talked_about_and_revealed_by_keyboard_alone(op
     p = opened(write_lesson(tmp_path/'l.html', one, seen), color_scheme=scheme)
     assert p.get_attribute('.course-predict', 'data-theme') == scheme
     p.focus('#before')
-    press(p, 'Tab', 'Tab') # the button for full screen stands first
+    press(p, 'Tab', 'Tab') # the button for full screen comes first
     value = answer_by_keys(p, kind)
-    press(p, *['Tab']*(2 if kind == 'number' else 2 if kind == 'slope' else 1)) # a field, or a button, of its own
+    press(p, *['Tab']*(2 if kind == 'number' else 2 if kind == 'slope' else 1)) # past a separate field or button
     press(p, ' ', 'ArrowRight', 'ArrowRight', 'Tab')
     p.keyboard.type('for fun')
     press(p, 'Tab', 'Enter')
@@ -142,7 +142,7 @@ def test_a_prediction_is_answered_talked_about_and_revealed_by_keyboard_alone(op
     first = entry(p)['first']
     assert (first['value'], first['confidence'], first['why']) == (value, 'sure', 'for fun')
     assert state(p) == 'committed' and p.evaluate('() => document.activeElement.textContent').startswith('Answer again')
-    press(p, 'Enter') # twice in a row reveals nothing
+    press(p, 'Enter') # pressing it twice in a row reveals nothing
     settled(p)
     assert p.evaluate('() => document.activeElement.closest(".cr-place") !== null')
     press(p, *['Tab']*(2 if kind in ('number', 'slope') else 1))
@@ -245,7 +245,7 @@ def test_words_and_heads_are_chosen_by_touch(opened, tmp_path):
         p.tap(f'[data-course-name="{name}"] >> button:text-is("Commit")')
     assert [entry(p, name)['first']['value'] for name in ('1.x', '1.y')] == [[4, 8], [5, 11]]
 
-# --- nothing before its time
+# --- before an answer is committed
 
 def test_neither_truth_nor_reveal_is_in_the_document_before_an_answer_is_committed(opened, tmp_path):
     class Html:
@@ -306,7 +306,7 @@ def test_curves_in_a_reveal_find_the_plotly_that_the_page_carries_once(opened, t
     p.click('text=Show anyway')
     p.wait_for_selector('.cr-content .js-plotly-plot', timeout=20000)
 
-# --- what survives
+# --- persistence
 
 def test_answers_and_reveals_survive_a_reload_per_lesson(opened, tmp_path):
     one = Predict('1.x', 'Which?', words(film), ['never'])
@@ -441,7 +441,7 @@ def test_a_damaged_class_file_breaks_no_page_at_no_reload_and_the_rest_is_shown(
         p.wait_for_function('() => window.salvizCourse')
         assert p.locator('.salviz-failed').count() == 0
     p.wait_for_function(shown, arg='(2 answers)')
-    p.set_input_files('input[type=file]', files) # all at once: what is sound in any of them counts
+    p.set_input_files('input[type=file]', files) # all at once: the valid parts of each file count
     p.wait_for_function(shown, arg='(3 answers)')
     older = dict(first=3), dict(first=[3], second=[3], confidence=['sure']), dict(first=[[99]]), 3
     for answered in older:
@@ -453,7 +453,7 @@ def test_a_damaged_class_file_breaks_no_page_at_no_reload_and_the_rest_is_shown(
         p.wait_for_function('() => window.salvizCourse')
         assert p.locator('.salviz-failed').count() == 0 and state(p) == 'open'
 
-# --- what is shown
+# --- display
 
 @pytest.mark.slow
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
@@ -585,7 +585,7 @@ stub = '''() => {
     window.left = () => Object.values(listeners).reduce((n, all) => n + all.size, 0); }'''
 
 def mount(page, widget):
-    "A widget without Jupyter: what its kernel would send stands in `state`, what it sends in `sent`"
+    "Mount a widget without Jupyter: `state` has what its kernel would send, `sent` has what it sends"
     page.evaluate('css => { document.head.appendChild(document.createElement("style")).textContent = css; }',
                   styles() + course_styles())
     names = [name for name in ('about', 'answer', 'outcome', 'state', 'summary') if widget.has_trait(name)]

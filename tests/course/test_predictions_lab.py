@@ -1,4 +1,4 @@
-"Predictions in a real JupyterLab in a real Chromium: what is true stays in the kernel, no key reaches the notebook."
+"Predictions in a real JupyterLab in a real Chromium: the truth stays in the kernel, and no key reaches the notebook."
 import json
 
 import pytest
@@ -15,7 +15,7 @@ seen''', "answers('alice')"]
 
 @pytest.fixture(scope='module')
 def tab(jupyter):
-    "A notebook of three cells, all of them run"
+    "Open a notebook of three cells, and run them"
     root = jupyter.folder('course')
     notebook(root/'lesson.ipynb', *cells)
     tab = Tab((jupyter, root, None), 'lesson.ipynb').open()
@@ -32,11 +32,11 @@ def test_a_prediction_is_answered_by_keyboard_and_its_answer_survives_reload_and
     assert page.locator('.cr-true').count() == 0
     count = page.locator('.jp-Cell').count()
     page.locator('.course-predict .cr-word').first.focus()
-    # 'dd' deletes a cell, 'b' adds one, 'x' cuts one, 'm' makes it markdown, where they reach the notebook
+    # 'dd' deletes a cell, 'b' adds one, 'x' cuts one, 'm' makes it Markdown, if they reach the notebook
     for key in ['d', 'd', 'b', 'x', 'm', *['ArrowRight']*4, ' ', *['ArrowRight']*4, 'Enter', 'Tab', ' ', 'Tab']:
         page.keyboard.press(key)
     page.keyboard.type('bdd x')
-    page.keyboard.press('Enter') # JupyterLab keeps it from the form
+    page.keyboard.press('Enter') # JupyterLab does not pass it to the form
     page.wait_for_selector('.course-predict[data-state=committed]')
     page.wait_for_selector('.course-reveal[data-state=ready]')
     assert page.locator('.jp-Cell').count() == count
@@ -47,13 +47,13 @@ def test_a_prediction_is_answered_by_keyboard_and_its_answer_survives_reload_and
     page.wait_for_selector('.course-predict .cr-true')
     page.wait_for_selector('.jp-OutputArea-output p:text-is("the secret of the run")')
     assert read_answers(path)['entries']['1.words']['scores'] == [.5, None]
-    # the page is loaded again, its kernel goes on; what is held with ctrl is the notebook's
+    # the page is reloaded while its kernel keeps running; keys with Ctrl belong to the notebook
     page.locator('.course-answers button:text-is("Download")').focus()
     page.keyboard.press('Control+s')
     page.wait_for_function('''() => !document.querySelector('.jp-mod-dirty')''')
     tab.open()
     page.wait_for_selector('.course-predict[data-state=revealed]', timeout=60000)
-    # the kernel begins anew: the file gives the answer back
+    # the kernel is restarted: the file restores the answer
     tab.menu('Kernel', 'Restart Kernel and Run All Cells…')
     page.click('.jp-Dialog button.jp-mod-accept')
     page.wait_for_function('''() => document.querySelector('.course-answers')?.textContent.includes('Read back')''',

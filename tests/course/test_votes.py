@@ -1,5 +1,5 @@
-"""Votes of a class: twelve pupils' files and codes become rounds on a projector, each step on a key press; the same
-counts in Python and in the page, in the words of the questions."""
+"""Votes of a class: the files and codes of twelve students become rounds on a projector, each step on a key press; the
+counts are the same in Python and in the page, in the words of the questions."""
 import json
 import random
 
@@ -36,13 +36,13 @@ def entry(question, first, second=None):
     return new if second is None else session.discuss(new, second, 'sure')
 
 def handed(questions, i, second=True):
-    "The answer file of pupil `i`"
+    "Return the answer file of pupil `i`"
     of_one = {name: entry(questions[name], first[i], again[i] if second else None)
              for name, (*_, first, again) in result.items()}
     return session.answers_file(f'pupil-{i}', of_one)
 
 def twelve(folder, questions):
-    "Files of twelve pupils"
+    "Write the files of twelve pupils, and return their paths"
     paths = []
     for i in range(12):
         paths.append(folder/f'answers-pupil-{i}.json')
@@ -54,14 +54,14 @@ def show(page, name): page.get_by_role('button', name=f'Show {name}', exact=True
 def stage(page): return page.locator('.sv-votes').get_attribute('data-stage')
 
 def rows(page):
-    "Of each row its text, its tags and the numbers of its bars"
+    "Return the text, the tags and the numbers of the bars of each row"
     return page.eval_on_selector_all('.vt-row', '''all => all.map(row => [row.querySelector('.vt-text').textContent,
         [...row.querySelectorAll('.vt-tag')].map(tag => tag.textContent),
         [...row.querySelectorAll('.vt-count')].map(count => count.textContent)])''')
 
 @pytest.fixture
 def screen(browser, tmp_path, questions):
-    "The class page with the files of twelve pupils in it"
+    "Open the class page and load the files of twelve pupils"
     path = class_page(tmp_path/'class.html', of, questions=questions)
     page = opened(browser, path, viewport=dict(width=1280, height=720))
     page.locator('input[type=file]').set_input_files(twelve(tmp_path, questions))
@@ -227,7 +227,7 @@ def test_the_command_line_reads_codes_in_a_chat_as_files(tmp_path, questions, mo
 def test_files_of_one_pupil_are_joined_in_python_as_in_the_page(page, questions):
     load_course(page, 'votes.js')
     rng, files = random.Random(0), []
-    for i in range(24): # a lesson each, some before and some after the discussion
+    for i in range(24): # one lesson each, some before and some after the discussion
         whole = handed(questions, i % 12, second=rng.random() < .5)
         subset = {name: e for name, e in whole['entries'].items() if rng.random() < .6}
         for e in subset.values(): e['first']['time'] = f'2026-01-01T00:00:0{i % 12 % 10}Z'

@@ -797,7 +797,7 @@ def test_the_copy_and_reorder_language_follows_its_grammar():
     words = {w: kind for kind, ws in texts_module._lexicon.items() for w in ws if kind != 'syllable'}
     kind = lambda w: words.get(w, 'name' if w[0].isupper() else w)
     def phrase(left):
-        "The first phrase of the source words `left`, its translation, and the words behind it"
+        "Return the first phrase of the source words `left`, its translation, and the following words"
         if kind(left[0]) == 'name': return left[:1], left[:1], left[1:]
         k = [kind(w) for w in left].index('noun')
         return left[:k + 1], [left[k], *left[1:k], left[0]], left[k + 1:]
@@ -920,7 +920,7 @@ def translation_rows(tokenizer):
 @pytest.mark.parametrize('multiple', [None, 4])
 @pytest.mark.parametrize('start', [258, 257])
 def test_decoder_inputs_are_labels_shifted_right(start, multiple):
-    "Also where the token with which it begins is the padding token"
+    "Also if the first token is the padding token"
     tokenizer = byte_level()
     rows = translation_rows(tokenizer)
     batch = Collator(tokenizer, multiple, decoder_start=start)(rows)

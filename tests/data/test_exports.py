@@ -9,30 +9,30 @@ splits = dict(splits=(.5, .25, .25))
 
 
 def region(start, end, text, name='evidence'):
-    "A marked span as Label Studio writes it"
+    "Return a marked span as Label Studio writes it"
     return dict(id='Dx_aB91ISN', type='labels', from_name='label', to_name='text', origin='manual',
                 value=dict(start=start, end=end, text=text, labels=[name]))
 
 
 def choice(name):
-    "A chosen class as Label Studio writes it"
+    "Return a chosen class as Label Studio writes it"
     return dict(id='q1', type='choices', from_name='sentiment', to_name='text', value=dict(choices=[name]))
 
 
 def annotation(person, *result, cancelled=False):
-    "One person's annotation of a task"
+    "Return one person's annotation of a task"
     return dict(id=100 + person, completed_by=person, was_cancelled=cancelled, ground_truth=False,
                 created_at='2021-03-09T22:16:08.728353Z', lead_time=4.3, result=list(result))
 
 
 def task(number, text, *annotations, **data):
-    "A task of the JSON export"
+    "Return a task of the JSON export"
     return dict(id=number, data=dict(text=text, **data), annotations=list(annotations), predictions=[], drafts=[],
                 meta={}, project=1, total_annotations=len(annotations), cancelled_annotations=0)
 
 
 def tasks():
-    "Four tasks: two annotators, none, an empty annotation, and an emoji before the span"
+    "Return four tasks: two annotators, none, an empty annotation, and an emoji before the span"
     return [task(1, 'A charming film.', annotation(1, choice('positive'), region(2, 10, 'charming')),
                  annotation(2, choice('positive'), region(2, 15, 'charming film')),
                  annotation(3, choice('positive'), cancelled=True)),
@@ -49,7 +49,7 @@ def written(path, rows, lines=False):
 
 
 def by_text(data):
-    "{text: example} of all splits"
+    "Return {text: example} of all splits"
     return {row['text']: row for part in data.values() for row in part}
 
 

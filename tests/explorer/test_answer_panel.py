@@ -1,5 +1,5 @@
-"""The panel of an answer about an image: it shows the numbers that `explain_answer` computes, says that a random model
-is random, and shows hostile tokens as text."""
+"""The panel of an answer about an image: it shows the numbers that `explain_answer` computes, states that a random
+model is random, and shows hostile tokens as text."""
 import json
 
 import numpy as np
@@ -158,7 +158,7 @@ def test_a_box_is_added_moved_and_removed_with_the_keyboard(page):
     page.keyboard.press('Shift+ArrowRight')
     for _ in range(9): page.keyboard.press('ArrowDown')
     settled(page)
-    assert marks_of(page)[0].endswith(' 0,20') # moved as far as the border, whatever the step
+    assert marks_of(page)[0].endswith(' 0,20') # moved only as far as the border
     page.keyboard.press('Delete')
     settled(page)
     assert marks_of(page) == [] and page.evaluate('document.activeElement.textContent') == 'Add box'
@@ -174,7 +174,7 @@ def test_moves_end_at_the_border_and_the_number_of_marks_is_limited(page):
     for _ in range(40): page.keyboard.press('Shift+ArrowRight')
     settled(page)
     assert marks_of(page)[0] == '2,12.5 30,12.5 30,20 2,20'
-    assert page.evaluate(f'before.length === 600 && before === {whole}') # the map is not computed at each move
+    assert page.evaluate(f'before.length === 600 && before === {whole}') # the map is not recomputed at each move
     page.locator('.sv-line').first.locator('.sv-chip').nth(1).click()
     settled(page)
     assert page.evaluate(f'before !== {whole}')

@@ -1,5 +1,5 @@
 """bertviz's two views of a snapshot in a real browser: drawn offline at the first run, isolated, readable in both
-themes, and harmless."""
+themes, and safe."""
 import http.server
 import io
 import json
@@ -34,7 +34,7 @@ def snapshot(tokens=('[CLS]', 'a', 'charming', 'film', '[SEP]'), layers=(0, 2, 5
 
 
 def shown(page, view, lab_theme=None):
-    "The view's frame inside of `page`, after it has drawn"
+    "Return the view's frame in `page` after it was drawn"
     about = ('' if lab_theme is None
              else f'data-jp-theme-light="{str(lab_theme == "light").lower()}" style="background: '
              f'{"#fff" if lab_theme == "light" else "#111"}"')
@@ -141,8 +141,8 @@ def test_nothing_can_be_loaded_from_inside_of_a_view(browser):
 
 
 def luminance(page, where='iframe.salviz-bertviz'):
-    """Relative luminance of the background and of what differs most from it, in a picture of the view; and the most
-    colourful pixel's colourfulness"""
+    """Return the relative luminance of the background and of the pixel that differs most from it, and the largest
+    colourfulness of a pixel, in a screenshot of the view"""
     x = np.asarray(Image.open(io.BytesIO(page.locator(where).first.screenshot())).convert('RGB'))/255
     linear = np.where(x <= .04045, x/12.92, ((x + .055)/1.055)**2.4) @ [.2126, .7152, .0722]
     background = np.median(linear)
@@ -150,7 +150,7 @@ def luminance(page, where='iframe.salviz-bertviz'):
 
 
 def settled(page, where):
-    "`luminance` once two pictures in a row are alike: JupyterLab fades from one theme to the other"
+    "Return `luminance` when two screenshots in a row agree, because JupyterLab fades from one theme to the other"
     last, now = None, luminance(page, where)
     while now != last:
         page.wait_for_timeout(300)
@@ -288,7 +288,7 @@ def test_of_an_explorer_the_run_the_step_and_the_sentence_in_view_are_shown(tmp_
                         (dict(run=1, probe=0, step=7), 'probe 0 at step 7, 3 layers, 3 heads')):
         explorer = Explorer(runs[0], compare=runs[1], state=state)
         assert title in bertviz_view(explorer).title and title in salviz.bertviz_view(explorer, kind='model').title
-    explorer.view.ui = json.dumps(dict(run=0, probe=1, step=7)) # what the browser says
+    explorer.view.ui = json.dumps(dict(run=0, probe=1, step=7)) # what the browser sends
     assert 'probe 1 at step 7, 3 layers, 4 heads' in bertviz_view(explorer).title
     with pytest.raises(ValueError, match='omit step= and probe=, or pass its run'): bertviz_view(explorer, step=0)
 
@@ -303,7 +303,7 @@ def test_the_code_of_the_page_is_that_of_bertviz(kind, monkeypatch):
     monkeypatch.setattr(bertviz, f'{kind}_view', counted)
     page = bertviz_view(snapshot(), kind=kind)._build('light')
     assert len(calls) == 1 and calls[0]['include_layers'] == [0, 2, 5]
-    # all of its code; its data are rounded, and its address is not compared
+    # all of its code, but not its data, which are rounded, and its address
     for line in plain_view(**calls[0]).data.splitlines():
         if not any(x in line for x in ('script', 'const params', 'id="bertviz-')):
             assert line.strip() in page

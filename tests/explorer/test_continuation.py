@@ -1,5 +1,4 @@
-"""A text that a language model wrote on: what is recorded of it against one pass for each token, and what the page
-makes of it."""
+"A text that a language model continued: its recording, against one pass for each token, and its display in the page."
 import copy
 import re
 
@@ -19,7 +18,7 @@ from salviz.model_explorer import explore
 
 @pytest.fixture
 def writer(tiny_tokenizer):
-    "A language model in float64 and its tokenizer, whose texts begin and end with a special token"
+    "Return a language model in float64 and its tokenizer, whose texts begin and end with a special token"
     tokenizer = copy.deepcopy(tiny_tokenizer)
     tokenizer.eos_token = tokenizer.sep_token
     model = small_model('causal_lm', tokenizer, kind='llama', hidden=16, heads=2, max_length=32, seed=3)
@@ -27,10 +26,10 @@ def writer(tiny_tokenizer):
 
 @pytest.mark.parametrize('text, count', [('a good film', 5), ('film', 1), ('the film is not bad but it is long', 12)])
 def test_each_generated_token_is_explained_by_a_separate_pass(writer, text, count):
-    "greedy decoding, softmax and input x gradient, one token after the other on the text that is there so far"
+    "Greedy decoding, softmax and input x gradient, token by token, from the text up to that token"
     model, tokenizer = writer
     s, = _explain_texts(model, tokenizer, text, generate=count, saliency='input_x_gradient')
-    ids, continuation = tokenizer(text)['input_ids'][:-1], s.info['continuation']   # nothing is written behind the end
+    ids, continuation = tokenizer(text)['input_ids'][:-1], s.info['continuation']   # no text after the end token
     assert continuation['start'] == len(ids) and len(continuation['tokens']) <= count
     for g in range(len(continuation['tokens'])):
         x = model.get_input_embeddings()(torch.tensor([ids])).detach().requires_grad_()
@@ -75,10 +74,10 @@ def test_the_explorer_waits_for_the_saliency_of_the_continuation(writer):
     assert 'continuation_saliency' in explorer.selected().snapshot.arrays
     explorer.close()
 
-# --- on the page
+# --- in the page
 
 def written(saliency=True):
-    "One text that a model wrote on"
+    "Return a snapshot of a text that a model continued"
     tokens = ['[CLS]', 'a', 'charming', 'film', 'and', '<b>x', '.']
     values = np.array([[9., .1, -.4, .2, 0, 0, 0], [9., 0, 0, .1, .3, 0, 0], [9., 0, 0, 0, 0, 0, 0]],
                       np.float32)
@@ -93,7 +92,7 @@ def written(saliency=True):
                     info=dict(continuation=continuation, saliency_method='input_x_gradient'))
 
 def opened(page, snapshot):
-    "The page of `snapshot` in the browser"
+    "Open the page of `snapshot` in the browser"
     page.set_content(page_text([snapshot]))
     page.wait_for_selector('.sv-sentence .sv-chip')
     settled(page)
@@ -118,7 +117,7 @@ def test_a_written_token_is_chosen_by_click_and_by_key_and_every_panel_shows_its
     assert page.evaluate('document.activeElement.textContent') == 'and'
     panel.locator('.sv-row').press('End')
     settled(page)
-    # nothing spoke for the last one: no colours, which would be none
+    # no token contributes to the last one, so there are no colours
     assert panel.locator('.sv-row').inner_text() == '.' and panel.locator('.sv-scale-bar').count() == 0
 
 @pytest.mark.slow

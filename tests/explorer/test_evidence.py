@@ -1,5 +1,5 @@
-"""Evidence of a method of one's own is shown under its own name: what travels, what the explorer shows of it, stills
-and figures, whatever its form and name"""
+"""Evidence of a custom method is shown under its own name: what is sent, and what the explorer, static images and
+figures show of it, for any form and name"""
 import re
 
 import numpy as np
@@ -25,7 +25,7 @@ words = 'it is a long and winding tale of a man who goes out to look for what he
 
 
 def evidence(n, rng, heads=3):
-    "Evidence of every form, with what is awkward in it"
+    "Return evidence of every form, with difficult values"
     gaps = rng.normal(size=(n, n))
     gaps[0, 1], gaps[1, 0] = np.nan, -np.inf
     return {'pull': rng.normal(size=(2, heads, n, n)), 'focus': rng.random((2, heads, n, n))**4,
@@ -56,7 +56,7 @@ def snapshot(n=7, step=10, probe=0, heads=3, seed=0, **more):
                  tokens=tokens,
                  words=tokens[1:-1], word_ids=[-1, *range(n - 2), -1], classes=list('abcde'), label=1,
                  info=dict(method='Mine', seed=0, pooled_row=0, axes=dict(gate=['head']), **more))
-    return decode_snapshot(encode_snapshot(s)) # as a run has it
+    return decode_snapshot(encode_snapshot(s)) # as in a run
 
 
 def test_a_view_of_evidence_leaves_out_values_that_are_not_finite():
@@ -166,7 +166,7 @@ def test_all_layers_and_heads_are_reached_and_follow_the_chosen_head(page):
 @pytest.mark.parametrize('name', ['pull', 'focus', 'each head', 'each layer', 'plain map', 'gaps', 'ranks', 'tiny',
                                   'drift', 'lost', 'wide', 'counts', 'huge', 'gate', 'odds', 'features', 'zero'])
 def test_displayed_numbers_are_within_their_step_of_the_evidence(name, page):
-    stored = evidence(7, np.random.default_rng(10))[name].astype(float) # what snapshot() stores in half precision
+    stored = evidence(7, np.random.default_rng(10))[name].astype(float) # as snapshot() stores it in half precision
     s = snapshot(7)
     load(page, 'evidence.js', 'store.js')
     found = evaluate_json(page, '''async ([bytes, name]) => {
@@ -224,7 +224,7 @@ def test_a_reading_names_its_layer_head_and_step_and_goes_with_them(page):
             page.mouse.move(0, 0)
             page.hover(f'.sv-evidence {at}', position=cell() if name == 'pull' else None)
             assert tip().startswith(starts), (name, tip())
-            page.mouse.move(0, 0) # a token that is drawn anew below the pointer would be read anew
+            page.mouse.move(0, 0) # a token that is redrawn below the pointer would be announced again
             page.evaluate('state => app.state.set(state)', change); settled(page)
             if name != 'gate' or 'entry' not in change: assert tip() == '', (name, change) # a table has all heads
     page.evaluate('state => app.state.set(state)', here | dict(evidence='pull')); settled(page)

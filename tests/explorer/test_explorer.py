@@ -1,5 +1,4 @@
-"""The explorer: what it sends and when, what it says when it cannot, its pictures, its buttons, and saved notebooks
-without dead views."""
+"The explorer: what it sends and when, its errors, its images, its buttons, and saved notebooks without dead views."
 import asyncio
 import base64
 import dataclasses
@@ -36,7 +35,8 @@ view_mime = 'application/vnd.jupyter.widget-view+json'
 def run(tmp_path): return invented.run(tmp_path/'run')
 
 def held(view):
-    "{(run, probe, step): bytes} as a page that is opened now would get them; every slot must hold what the index says"
+    """Return {(run, probe, step): bytes} as a page that is opened now receives it; check that every slot agrees with
+    the index"""
     state = view.get_state()
     found = {tuple(e[:3]): state[f'slot_{i}'] for i, e in enumerate(state['index']) if e}
     for key, data in found.items():
@@ -47,14 +47,14 @@ def held(view):
 def meta(view): return json.loads(view.get_state()['meta'])
 
 class Messages(list):
-    "What `view` sends from now on"
+    "The messages that `view` sends from now on"
     def __init__(self, view):
         def send(msg, buffers=None):
             self.append((time.monotonic(),
                          msg['state'] | {path[0]: bytes(b) for path, b in zip(msg['buffer_paths'], buffers or [])}))
         view._send = send
 
-# --- the courier
+# --- the worker that sends
 
 def test_a_burst_becomes_few_rounds_and_the_last_one_sees_the_newest():
     seen, now = [], 0
@@ -82,7 +82,7 @@ def test_an_error_in_a_round_is_stored_and_later_rounds_run():
     worker.call(); worker.flush()
     assert len(calls) == 2
 
-# --- what is planned
+# --- plans
 
 def test_thinning_selects_the_first_the_last_and_evenly_spaced_steps():
     for n in (1, 2, 3, 10, 1000):
@@ -223,7 +223,8 @@ def test_two_thousand_updates_are_few_messages_the_last_is_there_and_memory_stay
     view = ExplorerView([run], budget=20*len(held(ExplorerView([run]))[0, 0, 0]), live=True)
     view.settle()
     sent, found, shot = Messages(view), {}, invented.snapshot(0, 0)
-    # What the run does on the disk is not the explorer's; the subscriber gets what a run would give it.
+    # The memory of the run's disk access does not belong to the explorer; the subscriber gets a snapshot as a run
+    # returns it.
     run.snapshot = lambda step, probe=0: dataclasses.replace(shot, step=step)
     tracemalloc.start()
     start = time.monotonic()
@@ -232,7 +233,7 @@ def test_two_thousand_updates_are_few_messages_the_last_is_there_and_memory_stay
         run._tell(dict(kind='train', step=step, loss=1.))
         if step in (500, 2000):
             view.settle()
-            sent[:] = [(t, {}) for t, _ in sent] # what this test keeps is not the explorer's
+            sent[:] = [(t, {}) for t, _ in sent] # messages that this test stores do not belong to the explorer
             gc.collect()
             found[step] = tracemalloc.get_traced_memory()[0]
     seconds = time.monotonic() - start
@@ -243,7 +244,7 @@ def test_two_thousand_updates_are_few_messages_the_last_is_there_and_memory_stay
     assert len(view.get_state()['index']) <= 22
 
 def test_training_never_waits_for_the_explorer(run):
-    "What the subscriber does in the training thread takes no time to speak of, whatever the courier does"
+    "The subscriber takes almost no time in the training thread, even if the worker is blocked"
     view = ExplorerView([run], live=True)
     view.settle()
     act, free = view._sender.act, threading.Event()
@@ -322,7 +323,7 @@ def test_a_list_of_snapshots_is_a_run(run):
     explorer.view.settle()
     assert set(held(explorer.view)) == {(0, 0, 0), (0, 0, 5)} and 'image/png' in explorer._repr_mimebundle_()
 
-# --- pictures
+# --- images
 
 def drawn(png):
     image = matplotlib.image.imread(io.BytesIO(png))[..., :3]
@@ -334,7 +335,7 @@ def test_every_panel_of_every_method_has_a_picture(tmp_path, method):
     from salviz.figures.drawing import rendered
     explorer = Explorer(invented.run(tmp_path/method, method))
     subset = dict(rationale=['RationaleGuided'], evidence=['RationaleGuided', 'Distillation'])
-    # no image, series, trade-off or answer; only some methods have a rationale or evidence of their own
+    # no image, series, trade-off or answer; only some methods have a rationale or custom evidence
     elsewhere = ['signal', 'patches', 'tradeoff', 'continuation', 'answer',
                  *(k for k, of in subset.items() if method not in of)]
     for panel in (None, *(o for o in panel_names if o not in elsewhere)):
@@ -399,7 +400,7 @@ def test_hostile_tokens_are_drawn_literally(tmp_path):
 # --- control
 
 class Pretended:
-    "A training that does nothing but change its state"
+    "A training that only changes its state"
     def __init__(self, run):
         self.run, self.state, self.step, self.total, self.seconds_left, self.error, self.listeners, self.calls = (
             run, 'running', 3, 8, 75., None, [], [])
@@ -479,7 +480,7 @@ def test_the_picture_is_refreshed_where_it_was_displayed(run, monkeypatch):
     explorer = Explorer(training)
     explorer._ipython_display_(); explorer._loop = None
     training.run.save(invented.snapshot(0, 0)); training.now('stopped'); explorer._worker.flush()
-    for act in training.last_acts: act() # the end is not drawn twice
+    for act in training.last_acts: act() # the final image is not drawn twice
     assert [s[0] for s in shown] == ['display', 'update']
     assert shown[0][1] == shown[1][1]
     assert [s[2] for s in shown] == [False, True]
@@ -498,7 +499,7 @@ def test_an_image_drawn_between_cells_is_redrawn_in_the_waiting_cell(run, monkey
     kernel = lambda cell: asyncio.run_coroutine_threadsafe(cell, loop).result(60)
     kernel(first_cell())
     training.run.save(invented.snapshot(0, 0)); training.now('stopped'); explorer._worker.flush()
-    kernel(asyncio.sleep(0)) # the kernel's turn, while no cell runs
+    kernel(asyncio.sleep(0)) # let the kernel run its tasks between cells
     assert shown == ['display', 'update']
     for _ in range(2):
         for act in list(training.last_acts): act() # `training.wait()` in the next cells
@@ -548,7 +549,7 @@ def test_a_real_training_is_watched_and_paused(tiny_bert, tiny_tokenizer, tiny_d
 # --- in the browser
 
 def widget(page, view, **state):
-    "Open `view` in `page` as anywidget does; `model` stands in for Jupyter's, `sessions` are its views"
+    "Open `view` in `page` like anywidget; `model` replaces Jupyter's model, `sessions` are its views"
     full = {k: v for k, v in view.get_state().items() if not k.startswith('_')
             and k not in ('layout', 'tabbable', 'tooltip')}
     send(page, given={**full, **state})
@@ -567,7 +568,7 @@ def widget(page, view, **state):
     settled(page)
 
 def push(page, state):
-    "What the kernel sends: all of `state` in one message"
+    "Send all of `state` in one message, like the kernel"
     send(page, given=state)
     page.evaluate('() => model.update(asState(given))')
     settled(page)
@@ -655,7 +656,7 @@ def test_the_curves_need_no_network(page, run):
 
 @pytest.mark.slow
 def test_two_thousand_live_updates_leave_the_page_flat(page, run):
-    "Slots are used again: what was dropped is forgotten, by the store and by the garbage collector"
+    "Slots are reused: the store and the garbage collector free what was dropped"
     view = ExplorerView([run], options=json.dumps(dict(panels=['heads', 'map'])))
     view.settle()
     widget(page, view)

@@ -1,5 +1,5 @@
-"""The first view: which head it opens, what of it fits on one screen beside a file browser and on a phone, and what is
-left out where nobody trained."""
+"""The first view: which head it opens, what fits on one screen beside a file browser and on a phone, and what is left
+out for a model that was not trained."""
 from functools import cache
 
 import pytest
@@ -48,13 +48,13 @@ def test_sentence_heads_and_map_fit_on_one_screen_side_by_side(page, name, width
     show(page, name, width)
     heads, sentence, side = box(page, 'heads'), box(page, 'sentence'), box(page, 'side')
     assert heads['x'] + heads['width'] <= side['x'] and abs(heads['y'] - side['y']) < 2
-    # In a narrow column, notes on patterns and on a masked copy stand below the tokens, their scale, and the answer.
+    # In a narrow column, notes on patterns and on a masked copy are below the tokens, their scale, and the answer.
     has_long_notes = name in ('attention-guidance', 'saliency-guided') and width < 1280
     shown = box(page, 'sentence .sv-classes') if has_long_notes else sentence
     assert max(map(bottom, (heads, box(page, 'map'), shown))) <= 720
     assert page.evaluate('() => document.documentElement.scrollWidth') <= width
 
-# Every piece of text that is seen, as (what it says, left, top, right, bottom); of canvases only the place.
+# Every visible text as (text, left, top, right, bottom); of canvases only the position.
 texts = '''() => {
     const seen = [], walker = document.createTreeWalker(document.querySelector('.salviz'), NodeFilter.SHOW_TEXT);
     while (walker.nextNode()) {
@@ -72,7 +72,7 @@ texts = '''() => {
     return seen; }'''
 
 def overlaps(seen):
-    "Pairs of texts that cover one another by more than a pixel either way"
+    "Return pairs of texts that overlap by more than a pixel in both directions"
     return [(a[0], b[0]) for i, a in enumerate(seen) for b in seen[:i]
             if min(a[3], b[3]) - max(a[1], b[1]) > 1 and min(a[4], b[4]) - max(a[2], b[2]) > 2
             and not {a[0], b[0]} <= {'INPUT', 'CANVAS'}]
@@ -92,10 +92,10 @@ def test_no_text_of_the_first_view_overlaps_or_is_cut(page, name, width, theme):
         && !e.closest('.sv-said, svg, input')).map(e => e.outerHTML.slice(0, 120))""")
     assert cut == []
 
-# --- a model that nobody trained here
+# --- a model that was not trained
 
 def untrained():
-    "A snapshot as `explore` makes it: of step 0, without a method"
+    "Return a snapshot like those of `explore`: of step 0, without a method"
     s = invented.snapshot(0, 0, method='FineTuning')
     del s.info['method'], s.info['args']
     return s

@@ -76,7 +76,7 @@ def test_the_javascript_imports_nothing_and_uses_no_address(kind):
 
 @pytest.fixture(params=['VS Code', 'Colab'])
 def elsewhere(request, monkeypatch):
-    "An environment in which the process is taken for a kernel of VS Code or of Colab"
+    "Pretend that the process is a kernel of VS Code or of Colab"
     if request.param == 'VS Code': monkeypatch.setenv('VSCODE_PID', '1')
     else:
         output = ModuleType('google.colab.output')

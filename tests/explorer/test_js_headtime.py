@@ -1,5 +1,5 @@
-"""The panel 'heads over time' in a real browser: curves, marks and their rule, choices by mouse and by keys, and what
-it says where there is little to see."""
+"""The panel 'heads over time' in a real browser: curves, marks and their rule, choices by mouse and by keys, and
+messages if there is little to show."""
 import dataclasses
 import re
 
@@ -17,7 +17,7 @@ from salviz.views.head_statistics import head_frame, mark_threshold
 
 
 def rows(steps=(0, 10, 40), layers=(0, 3), heads=4, examples='probes', long_texts=2, marks=None, seed=0):
-    "Rows as `HeadRows` makes them, with random numbers; `marks`: {(step, layer, head): mark}"
+    "Return rows like those of `HeadRows` with random numbers; `marks`: {(step, layer, head): mark}"
     rng = np.random.default_rng(seed)
     def of(step):
         numbers = {name: rng.random((len(layers), heads)).round(3).tolist() for name in
@@ -77,7 +77,7 @@ def test_a_head_is_chosen_in_all_panels_by_mouse_and_by_keys_and_is_described(pa
     page.keyboard.press('ArrowLeft')
     spoken(page, 'layer 0, head 1: relative entropy')
     page.keyboard.press('ArrowLeft')
-    page.keyboard.press('ArrowLeft') # stays at the edge
+    page.keyboard.press('ArrowLeft') # stops at the edge
     spoken(page, 'layer 0, head 0: relative entropy')
     assert page.evaluate('() => app.state.entry') == dict(kind='head', layer=0, head=0)
     page.evaluate('() => app.state.set({step: 10})')
@@ -152,7 +152,7 @@ def test_attention_logits_are_a_choice_where_they_were_recorded_and_may_be_negat
 
 @pytest.fixture
 def watched(tmp_path):
-    "A run in which one head dies, one collapses, and whose batches have statistics"
+    "Return a run in which one head dies and one collapses, with statistics of its batches"
     run = Run.create(tmp_path/'run', dict(method=dict(name='FineTuning', args={})))
     for step in (0, 20, 40, 80):
         for probe in (0, 1):
@@ -185,7 +185,7 @@ def test_rows_for_the_browser_are_the_numbers_of_the_frame(watched):
     one = HeadRows(watched, [1])
     one.more()
     assert one.rows()[0]['texts'] == 1
-    watched.save(invented.snapshot(80, 2, method='FineTuning')) # a further example at a step that was computed
+    watched.save(invented.snapshot(80, 2, method='FineTuning')) # another example at a step that was already computed
     heads.more()
     assert [r['texts'] for r in heads.rows() if r['examples'] == 'probes'] == [2, 2, 2, 3]
 

@@ -1,5 +1,5 @@
-"""The explorer explains itself: question marks, all keys, a tour that is shown once, words for who listens, contrast,
-and an order that holds on narrow pages."""
+"""The explorer explains itself: question marks, all keys, a tour that is shown once, announcements for screen readers,
+contrast, and the order of panels on narrow pages."""
 import pytest
 
 import invented
@@ -89,7 +89,7 @@ def test_the_tab_key_goes_through_all_controls_and_out_again(page, back):
     for part in ('sv-toolbar', 'sv-tabs', 'sv-heads', 'sv-map', 'sv-sentence', 'sv-time'):
         assert any(part in name for name in reached), part
 
-# --- who listens
+# --- screen readers
 
 @pytest.mark.slow
 def test_the_cell_under_the_cursor_is_announced_with_its_rank_in_the_row(page):
@@ -192,7 +192,7 @@ def test_texts_can_be_read_against_what_is_behind_them(page, theme):
 
 @pytest.fixture
 def whole(tmp_path_factory):
-    "A page of an explorer as a file, which has a storage"
+    "Return the address of an explorer's page in a file, which has a storage"
     folder = tmp_path_factory.mktemp('tour')
     write_page(page_of(invented.run(folder/'run', 'ADDrop')), folder/'page.html', say=lambda message: None)
     return (folder/'page.html').as_uri()
@@ -275,9 +275,9 @@ def test_the_map_precedes_the_curves_and_nothing_is_wider_than_the_page(page, wi
             && getComputedStyle(e).display !== 'inline').map(e => e.outerHTML.slice(0, 120))""")
     assert cut == []
 
-# --- a notebook that was run as a whole
+# --- a notebook after all of its cells were run
 
-# As much of JupyterLab's page as a notebook of eight cells has; the explorer is in the third.
+# The relevant part of JupyterLab's page for a notebook of eight cells; the explorer is in the third.
 lab_page = '''() => {
     document.body.innerHTML = '<div class="jp-WindowedPanel-outer jp-Notebook" style="height: 600px; overflow: auto">'
         + '<div class="jp-Cell" style="height: 500px"><div class="jp-InputPrompt">[*]:</div></div>'.repeat(8)

@@ -1,5 +1,5 @@
-"""Maps in the browser: colours that are the codes', marks exactly on their cells, numbers within what they state,
-keys as good as a mouse."""
+"""Maps in the browser: colours equal those of the codes, marks are exactly on their cells, numbers are within the
+stated precision, and keys can replace the mouse."""
 import base64
 import re
 from io import BytesIO
@@ -23,7 +23,7 @@ hostile = ['[CLS]', '<img src=x onerror="window.hacked=1">', '<script>window.hac
            '\n', '', 'e\u0301'*300, '[SEP]']
 
 def invented(step=0, probe=0, labels=words, layers=2, heads=3, seed=0, **more):
-    "A snapshot of `labels` with attention, attribution and its region, saliency"
+    "Return a snapshot of `labels` with attention, attribution and its region, and saliency"
     rng, n = np.random.default_rng(seed + 100*step), len(labels)
     special = np.array([o in ('[CLS]', '[SEP]') for o in labels])
     attribution = rng.normal(size=(layers, heads, n, n)).astype(np.float32)
@@ -44,7 +44,7 @@ def invented(step=0, probe=0, labels=words, layers=2, heads=3, seed=0, **more):
                               drawn_step=step, example_id=7, pooled_row=0, **more))
 
 def guided(step=0, **kw):
-    "The same under attention guidance: heads 0 (next) and 1 (prev) are guided"
+    "Return the same under attention guidance; heads 0 (next) and 1 (prev) are guided"
     snapshot = invented(step, **kw)
     n, (L, H) = len(snapshot.tokens), snapshot.arrays['attention'].shape[:2]
     target = np.zeros((L, H, n, n), np.float32)
@@ -61,18 +61,18 @@ def show(page, *runs, state=None, **kw):
     mount(page, meta(runs), frames, state={'entry': dict(kind='head', layer=0, head=0), **(state or {})}, **kw)
 
 def pixel_numbers(page, selector, points):
-    "The canvas's pixels at `points` (its own pixels) as the numbers that a colour table holds"
+    "Return the canvas pixels at `points` (in canvas pixels) as numbers of a colour table"
     image, (x, y) = canvas_image(page, selector), np.array(points).astype(int).T
     return [int(255 << 24 | b << 16 | g << 8 | r) for r, g, b in image[y, x]]
 
 def table(page, name, theme='light'): return page.evaluate('([n, t]) => [...sv.colourTable(n, t)]', [name, theme])
 
 def place_of(value, limit):
-    "Entry of a table of 256 for a value that is not negative"
+    "Return the entry in a table of 256 colours for a non-negative value"
     return np.floor(255*np.sqrt(np.minimum(1, np.asarray(value, float)/limit)) + .5).astype(int)
 
 def limit_of(values, tokens=None):
-    "Where the colours of attention end: at its maximum, at no less than four times an even share"
+    "Return the upper end of the colours of attention: its maximum, but at least four times uniform attention"
     return max(values.max(), min(1, 4/(tokens or len(words))))
 
 def signed_place(value, limit):
@@ -80,7 +80,7 @@ def signed_place(value, limit):
     return np.floor(255*np.where(np.asarray(value) < 0, .5 - part/2, .5 + part/2) + .5).astype(int)
 
 def grid_of(page, selector='.sv-map canvas', which='grid'):
-    "Edges of rows and columns of a map, in the canvas's own pixels"
+    "Return the edges of rows and columns of a map, in canvas pixels"
     return page.eval_on_selector(
         selector,
         '''(c, which) => { const g = which === 'grid' ? c.salviz.grid : c.salviz.grids[which], n = g.columns.count,
@@ -105,7 +105,7 @@ def test_lightness_of_every_palette_goes_one_way_from_near_the_background(page, 
     for name in ('cividis', 'viridis', 'grey'):
         rgb = np.array([[c & 255, c >> 8 & 255, c >> 16 & 255] for c in table(page, name, theme)])
         light = rgb @ [.2126, .7152, .0722]
-        steps = np.diff(light[::5])  # single steps round to whole colours
+        steps = np.diff(light[::5])  # single steps are rounded to whole colours
         assert (steps < 0).all() or (steps > 0).all()
         assert np.abs(rgb[0] - background).max() < 16
         assert np.abs(light[-1] - light[0]) > 160
@@ -133,7 +133,7 @@ def test_numbers_are_written_to_the_digit_that_their_step_allows(page):
 
 @pytest.fixture
 def sharp(browser, request):
-    "A page with as many device pixels a CSS pixel as the test asks for"
+    "Open a page with the number of device pixels per CSS pixel that the test requests"
     p = new_page(browser, device_scale_factor=request.param)
     yield p
     errors, outside = p.errors, p.outside
@@ -166,7 +166,7 @@ def test_pixels_of_grid_and_map_are_the_colours_of_the_codes(sharp, theme):
                                            tile_points(found, tile,
                                                        n))).reshape(n, n), place_of(values, limit_of(values))
         if e['kind'] == 'head': assert (got == colours[want]).all(), e
-        # sums round
+        # sums are rounded
         else:
             assert ((got == colours[want]) | (got == colours[np.maximum(want - 1, 0)])
                     | (got == colours[np.minimum(want + 1, 255)])).all(), e
@@ -209,7 +209,7 @@ def test_attention_that_is_spread_evenly_stays_pale(page):
     n = len(words); A = np.full((2, 3, n, n), 1/n, np.float32)
     show(page, [invented(arrays=dict(attention=A))], state=dict(overlays=plain), panels=['heads', 'map'])
     load_tables(page)
-    wanted = table(page, 'cividis')[128]   # a quarter of the limit, and places follow the square root
+    wanted = table(page, 'cividis')[128]   # a quarter of the limit, because entries follow the square root
     assert set(pixel_numbers(page, '.sv-map canvas',
                              middles(grid_of(page)))) == {wanted} == set(
         pixel_numbers(page, '.sv-heads canvas', tile_points(tiles_of(page), tiles_of(page)['tiles'][2], n)))
@@ -291,7 +291,7 @@ def test_hidden_special_tokens_leave_rows_and_columns(page):
 # ---- numbers
 
 def hover_all(page, panel='.sv-map', which='grid'):
-    "What the tip says for every cell, row by row"
+    "Return the text of the tip for every cell, row by row"
     return page.evaluate('''([panel, which]) => {
         const canvas = document.querySelector(`${panel} canvas`), box = canvas.getBoundingClientRect(),
             tip = document.querySelector(`${panel} .sv-tip`);
@@ -361,12 +361,12 @@ def test_words_sum_over_key_pieces_and_average_over_query_pieces(page):
 # ---- overlays
 
 def canvas_image(page, selector):
-    "The canvas as an array [rows, columns, red green blue]"
+    "Return the canvas as an array [rows, columns, red green blue]"
     data = page.eval_on_selector(selector, 'c => c.toDataURL()')
     return np.array(Image.open(BytesIO(base64.b64decode(data.split(',')[1]))).convert('RGB')).astype(int)
 
 def ink_on_edges(page, n):
-    """For every inner edge between cells: is there ink of the outline in its middle? And the canvas, with the edges
+    """Return for every inner edge between cells whether the outline is drawn in its middle, the canvas, and the edges
     of its columns and rows"""
     g, image, dark = grid_of(page), canvas_image(page, '.sv-map canvas'), {}
     x, y = [round(o) for o in g['left']], [round(o) for o in g['top']]
@@ -382,11 +382,11 @@ def ink_on_edges(page, n):
     return dark, image, x, y
 
 def has_line(region, a, b):
-    "Is there a line between the cells `a` and `b`? Boxes go by row: above and below each cell, at the ends of a run"
+    "Return whether a line separates the cells `a` and `b`: boxes are drawn per row, around each run of cells"
     return bool(region[a] | region[b] if a[1] == b[1] else region[a] != region[b])
 
 def faint(step=0):
-    "A snapshot whose attention is uniform, so that whatever is black on its map was drawn over it"
+    "Return a snapshot with uniform attention, so that only overlays on its map are black"
     s = invented(step); n = len(s.tokens)
     s.arrays['attention'] = np.full_like(s.arrays['attention'], 1/n); s.arrays['attention'][:, :, 0, 0] = 1
     return s
@@ -549,7 +549,7 @@ def test_each_tile_shows_the_score_of_its_head(page):
 @pytest.mark.slow
 def test_tied_heads_are_not_ranked_and_a_note_explains_it(page):
     s = invented()
-    s.arrays['attention'][0] = s.arrays['attention'][0, 0] # three heads of one layer are the same
+    s.arrays['attention'][0] = s.arrays['attention'][0, 0] # three equal heads in one layer
     show(page, [s], state=dict(sort='entropy'), panels=['heads'])
     note = lambda: page.inner_text('.sv-heads .sv-note')
     layers = lambda: [t['entry']['layer'] for t in tiles_of(page)['tiles']]
@@ -561,7 +561,7 @@ def test_tied_heads_are_not_ranked_and_a_note_explains_it(page):
     assert note().endswith(f'The limit of {alike + 2} heads leaves out some tied heads.')
     page.evaluate('n => app.state.set({filter: n})', alike + 3); settled(page)
     assert note().endswith('by layer and head.')
-    page.evaluate('app.state.set({filter: 0, sort: "change"})'); settled(page) # of the first step: 0 for all
+    page.evaluate('app.state.set({filter: 0, sort: "change"})'); settled(page) # 0 for all heads at the first step
     assert note().startswith('Ties: all heads have the same change; ')
     page.evaluate('app.state.set({sort: "order"})'); settled(page)
     assert 'Ties' not in page.text_content('.sv-heads .sv-note')
@@ -592,7 +592,7 @@ def test_the_triptych_subtracts_ranks_or_fractions(page):
     assert message.startswith('layer 0, head 0, step 0, “film” → “is”: attention ') and 'difference' in message
 
 def unread():
-    "A snapshot whose heads of layer 1 have attributions in the first row alone, as the last layer of a classifier has"
+    "Return a snapshot whose heads of layer 1 have attributions in the first row alone, as in a classifier's last layer"
     s = invented()
     n, V = len(words), s.arrays['attention_attribution']
     V[1, :, 1:] = 0
@@ -671,7 +671,7 @@ def test_two_steps_and_two_runs_are_compared_on_the_same_sentence(page):
         got = np.array(pixel_numbers(page, '.sv-compare canvas',
                                      middles(grid_of(page, '.sv-compare canvas', 2)))).reshape(n, n)
         return (got == colours[signed_place(difference, np.abs(difference).max())]).mean() > .96
-    for run, step, A, B in (('0', '0', *a), ('1', '5', a[1], b[0])): # of one run B is the later step
+    for run, step, A, B in (('0', '0', *a), ('1', '5', a[1], b[0])): # in one run, B is the later step
         runs.select_option(run); settled(page)
         page.select_option('.sv-compare label:has-text("at step") select', step); settled(page)
         assert shows(A, B)
@@ -679,7 +679,7 @@ def test_two_steps_and_two_runs_are_compared_on_the_same_sentence(page):
             shown, step_ = map(number, re.search(r'B − A (\S+) ± (\S+)', message).groups())
             exact = (B.arrays['attention'] - A.arrays['attention'])[0, 0][divmod(k, n)]
             assert abs(shown - exact) <= step_*1.0001
-    for view, default in ((0, 5), (5, 0)): # the end of the run, or seen from there its beginning
+    for view, default in ((0, 5), (5, 0)): # by default the end of the run, or its beginning if the end is in view
         runs.select_option(''); page.evaluate('step => app.state.set({step})', view); settled(page)
         runs.select_option('0'); settled(page)
         assert page.evaluate('app.state.compare.step') == default and shows(*a)
@@ -701,7 +701,7 @@ def test_a_uniform_head_is_not_a_dark_block_in_the_grid(page):
         assert set(pixel_numbers(page, f'.sv-{panel} canvas',
                                  middles(grid_of(page, f'.sv-{panel} canvas', 0)))) == {even}
 
-# ---- what is missing, long, hostile or dark
+# ---- missing, long, hostile and dark
 
 @pytest.mark.slow
 def test_missing_evidence_is_a_sentence_and_no_error(page):
@@ -827,7 +827,7 @@ def test_frame_time_of_144_heads_at_128_tokens_is_printed(page):
 @pytest.mark.slow
 @pytest.mark.parametrize('panel', ['heads', 'map'])
 def test_a_theme_that_changes_while_there_is_no_width_is_drawn_when_there_is(page, panel):
-    "As JupyterLab does it: no width for less than a frame"
+    "As in JupyterLab: there is no width for less than one frame"
     show(page, [invented()], state=dict(overlays=plain), panels=['heads', 'map'])
     picture = f"() => document.querySelector('.sv-{panel} canvas').toDataURL()"
     light = page.evaluate(picture)
@@ -841,7 +841,7 @@ def test_a_theme_that_changes_while_there_is_no_width_is_drawn_when_there_is(pag
     show(page, [invented()], state=dict(overlays=plain), panels=['heads', 'map'], theme='dark')
     assert page.evaluate(picture) == dark
 
-# Notes of each level text that a canvas draws: what it says and its box; a canvas that is cleared has none.
+# Record each horizontal text that a canvas draws, with its box; clearing a canvas removes its texts.
 notes_texts = '''() => {
     const context = CanvasRenderingContext2D.prototype, {fillText, clearRect} = context;
     context.clearRect = function (...box) { this.canvas.texts = []; return clearRect.apply(this, box); };
@@ -865,7 +865,7 @@ overlapping = '''() => [...document.querySelectorAll('.sv-panel:not([hidden]) ca
 })'''
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize('width', [290, 360]) # in a lesson on a phone, and alone on it
+@pytest.mark.parametrize('width', [290, 360]) # in a lesson on a phone, and alone on a phone
 @pytest.mark.parametrize('tab', ['map', 'triptych', 'compare'])
 def test_no_text_on_a_canvas_is_cut_off_or_overlaps_another(page, tab, width):
     page.set_viewport_size(dict(width=width, height=900))

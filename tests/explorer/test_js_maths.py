@@ -20,7 +20,7 @@ from salviz.core.snapshots import Snapshot
 
 golden = json.loads((Path(__file__).parents[1]/'golden.json').read_text())
 
-# How a golden case is put to maths.js; maps are flat there, and one row is asked at a time where Python takes any
+# How a golden case is passed to maths.js; maps are flat there, and it takes one row at a time where Python takes any
 # shape.
 calls = '''{
     retained_count: c => [c.n].flat().map(n => sv.remainingCount(n, c.p)),
@@ -43,7 +43,7 @@ calls = '''{
 
 @pytest.fixture
 def sv(page):
-    "A page with codec.js and maths.js in it"
+    "Load codec.js and maths.js into a page"
     load(page, 'codec.js', 'maths.js')
     return page
 
@@ -75,7 +75,7 @@ def test_the_draw_has_the_same_bits_as_torch(sv):
     got = evaluate_json(sv, '''cases => cases.map(([id, heads, n, seed, step, layer]) => {
         const u = sv.keyedUniform(id, heads, n, seed, step, layer), out = [];
         for (let h = 0; h < heads; h++) for (let i = 0; i < n; i++) for (let j = 0; j < n; j++) out.push(u(h, i, j));
-        return [out, u(0, n - 1, 0)]; })''', cases)   # asked out of order, too
+        return [out, u(0, n - 1, 0)]; })''', cases)   # also in another order
     for (example, heads, n, seed, step, layer), (all_, one) in zip(cases, got):
         expected = keyed_uniform(torch.tensor([example]), (heads, n, n), seed, step, stream=layer)[0].numpy()
         assert (np.float32(all_) == expected.ravel()).all() and np.float32(one) == expected[0, n - 1, 0]
@@ -124,7 +124,7 @@ def test_masked_words_are_those_of_training(sv):
 # ---- frames
 
 def snapshot_of(n=9, layers=(0, 3), heads=2, seed=0, **more):
-    "A snapshot with every array there is, NaN, infinity and forbidden keys among them"
+    "Return a snapshot with every array, including NaN, infinity and forbidden keys"
     rng = np.random.default_rng(seed)
     shape = len(layers), heads, n, n
     a, b = rng.dirichlet(np.full(n, .3), size=shape[:3]), rng.normal(size=shape)**3
@@ -156,7 +156,7 @@ compare = '''async ([frames, expected, page]) => {
     return wrong; }'''
 
 def wrong(sv, frames, page=None):
-    "What is decoded differently in JavaScript and in Python: nothing, it is hoped"
+    "Return what JavaScript and Python decode differently"
     source = _unpack_page(page) if page else frames
     expected = [{k: (v.astype(np.uint8) if v.dtype == bool else v.astype(np.float32)).tobytes()
                  for k, v in unpack_frame(f)['arrays'].items()} for f in source]
@@ -201,7 +201,7 @@ def test_bytes_that_begin_anywhere_in_their_buffer_are_read(sv):
     assert all(g == got[0] for g in got)
 
 def test_a_reading_is_right_to_the_stated_step(sv):
-    "Also where a page kept only every other code"
+    "Also if a page has only every other code"
     s = snapshot_of(n=64, layers=(0, 1), heads=3, seed=3)
     page = pack_page([pack_frame(s, names=['attention', 'attention_attribution'])], budget=.8)
     coarse = {k: v.get('coarse') for k, v in unpack_frame(_unpack_page(page)[0])['specs'].items()}
@@ -253,7 +253,7 @@ def test_damaged_and_foreign_bytes_raise_clear_errors(sv):
     for b in bad:
         with pytest.raises(ValueError): unpack_frame(b)
 
-# ---- regions, as they were trained
+# ---- regions as in training
 
 texts = ['the film and its music', 'this story of one actor is warm',
          'a plot and a lovely film and this story with the music of one actor and more of the film']
@@ -263,7 +263,7 @@ variants = [dict(), dict(p=.1, q=.9), dict(p=.9, q=.5, region='low'), dict(p=.5,
             dict(p=.45, q=.3, region='low_released', protect_special=True)]
 
 def planned(model, tokenizer, args, side, step):
-    "Snapshots of what an AD-DROP step did to a padded batch: as they are recorded, without the padding"
+    "Return snapshots of an AD-DROP step on a padded batch as they are recorded, without the padding"
     tokenizer.padding_side = side
     batch = Collator(tokenizer)(list(encode_texts(texts, tokenizer)))
     batch['labels'] = torch.zeros(len(texts), dtype=torch.long)

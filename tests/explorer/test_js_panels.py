@@ -1,5 +1,4 @@
-"""The sentence, time and what-if panels in a real browser: what they show is what the arrays say, whatever the
-tokens are."""
+"The sentence, time and what-if panels in a real browser: they show what the arrays contain, for any tokens."
 import json
 import re
 
@@ -41,7 +40,7 @@ def small_bert(tokenizer):
 
 @pytest.fixture(scope='module')
 def runs(tmp_path_factory, tiny_tokenizer, tiny_data):
-    "{name: run of a few steps}"
+    "Return {name: run of a few steps}"
     home = tmp_path_factory.mktemp('runs')
     methods = dict(addrop=lambda: ADDrop(p=.4, q=.5), masked=lambda: SaliencyGuided(mask_fraction=.4),
                    guided=lambda: AttentionGuidance(head_fraction=.5, alpha=10.),
@@ -62,7 +61,7 @@ def show(page, run, keep=None, state=None, panels=panels, plotly=False, **kw):
     mount(page, {**meta([run]), **kw}, frames, state=state, panels=panels, rows={0: run.metrics}, plotly=plotly)
 
 def by_hand(labels, special=None, step=0, probe=0, seed=0, info=None, **arrays):
-    "A snapshot of made-up tokens"
+    "Return a snapshot of invented tokens"
     n, rng = len(labels), np.random.default_rng(seed)
     special = np.array([l in ('[CLS]', '[SEP]') for l in labels]) if special is None else np.array(special)
     word_ids = np.where(special, -1, np.cumsum(~special) - 1)
@@ -387,7 +386,7 @@ def test_each_evaluation_score_is_drawn_under_its_name(page):
     assert names(dict(loss=6., mse=6., pearson=.1, spearman=.2)) == [['validation MSE', 0], ['validation Pearson', 1],
                                                                      ['validation Spearman', 1]]
     assert names(dict(loss=.4, f1=.5)) == [['validation loss', 0], ['validation F1', 1]]
-    # perplexity says what the loss says, on a scale beside which a share could not be seen
+    # perplexity shows the same as the loss, on a scale on which a fraction would not be visible
     assert names(dict(loss=4.9, perplexity=142., accuracy=.1)) == [['validation loss', 0], ['validation accuracy', 1]]
 
 def test_a_fraction_of_a_training_step_is_drawn_as_a_score(page):
@@ -517,7 +516,7 @@ def test_curves_are_read_with_the_keyboard(page, runs):
     page.keyboard.press('Enter')
     settled(page)
     assert state(page)['step'] == min(run.steps, key=lambda s: abs(s - last + 3)) and read() == label
-    page.click(f'.sv-curve-key:text-is("{loss}")') # what is hidden is not read
+    page.click(f'.sv-curve-key:text-is("{loss}")') # hidden curves are not announced
     page.focus('.sv-curve-plot')
     page.keyboard.press('Home')
     assert loss not in read() and read().startswith(f'step {min(run.steps)}: ')
@@ -625,7 +624,7 @@ def test_thinning_loses_no_extreme_and_smoothing_is_a_mean(page):
 # what if
 
 def plan_of(tiny_tokenizer, **options):
-    "AD-DROP's plan for one sentence, as training makes it: (snapshot, batch, float attribution)"
+    "Return AD-DROP's plan for one sentence as in training: (snapshot, batch, attribution in floating point)"
     model, batch = small_bert(tiny_tokenizer), Collator(tiny_tokenizer)([encode_texts([probes[0]], tiny_tokenizer)[0]])
     batch['example_id'][:] = 41
     with undisturbed(model):
@@ -646,7 +645,7 @@ def plan_of(tiny_tokenizer, **options):
 def planned(tiny_tokenizer): return plan_of(tiny_tokenizer)
 
 def recomputed(page, snapshot, **settings):
-    "(candidates, discarded) [layers, heads, n, n] as the panel recomputes them"
+    "Return (candidates, discarded) [layers, heads, n, n] as the panel recomputes them"
     send(page, given=dict(frame=pack_frame(snapshot), special=snapshot.is_special.tolist(), settings=settings))
     out = evaluate_json(page, '''() => { const frame = sv.decodeFrame(given.frame);
         return [0, 1].map(l => [0, 1, 2, 3].map(h => { const r = sv.regionWith(frame, given.special, given.settings, l,
@@ -731,7 +730,7 @@ def test_the_released_low_region_can_be_chosen_and_shows_its_count(page, planned
     snapshot, _, attribution = planned
     show(page, [snapshot], panels=['whatif'], state=dict(entry=dict(kind='head', layer=0, head=2)))
     n, lessons = len(snapshot.tokens), {}
-    share = next(p for p in (.3, .35, .45) if n*p != int(n*p)) # a share of the row that is no whole number of keys
+    share = next(p for p in (.3, .35, .45) if n*p != int(n*p)) # not a whole number of keys in a row
     slide(page, 'p', round(100*share))
     for region in maths.region_names:
         page.select_option('.sv-group[open] select', region)
@@ -805,7 +804,7 @@ def test_the_target_of_sallm_is_recomputed(page, runs, share, binarised):
 @pytest.mark.parametrize('task, ranking', [('regression', None), ('classification', 'magnitude'),
                                            ('token_classification', None), ('causal_lm', None)])
 def test_the_target_of_sallm_is_recomputed_for_its_task(page, task, ranking):
-    "A score by the size of its saliency, an answer over its prompt; in the row that says what is explained"
+    "For a score, by the size of saliency; for an answer, over its prompt; in the row whose output is explained"
     labels = ['[CLS]', 'a', 'b', 'c', 'd', 'e', '[SEP]']
     special, saliency = np.array([x[0] == '[' for x in labels]), np.array([0, .1, -.9, .2, .6, -.3, 0], np.float32)
     row = dict(token_classification=2, causal_lm=3).get(task)
@@ -866,7 +865,7 @@ def test_the_threshold_shows_the_remaining_fraction(page, runs):
 @pytest.mark.slow
 def test_long_sentences_note_missing_full_maps(page):
     s = by_hand(['[CLS]'] + [f'w{i}' for i in range(148)] + ['[SEP]'])
-    layer, head = telling_entry(s).values() # whose map is there in full
+    layer, head = telling_entry(s).values() # whose full map is sent
     other = dict(kind='head', layer=layer, head=(head + 1)%3)
     show(page, [s], panels=panels, state=dict(colour='attention', entry=other))
     assert 'thumbnail' in text(page, '.sv-sentence-main')

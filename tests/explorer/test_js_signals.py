@@ -1,5 +1,4 @@
-"""Images, series and the answers of other tasks in a real browser: what is drawn and said is what was recorded,
-whatever the words are."""
+"Images, series and answers of other tasks in a real browser: drawings and texts show what was recorded, for any words."
 import numpy as np
 import pytest
 
@@ -27,11 +26,11 @@ def set_state(page, **changes):
     settled(page)
 
 def coarse(x):
-    "`x` [.., rows, columns] as a frame carries it"
+    "Return `x` [.., rows, columns] as a frame transports it"
     return _level_value(*_level_code(np.asarray(x))).astype(float)
 
 def painted(page, i, rows, columns):
-    "Colours in the middle of each cell of map `i` of the panel, [rows, columns, 3]"
+    "Return the colours in the middle of each cell of map `i` of the panel, [rows, columns, 3]"
     at = page.eval_on_selector(
         '.sv-signal canvas',
         '''(c, i) => { const g = c.salviz.grids[i], on = (f, n) => Array.from({length: n},
@@ -301,7 +300,7 @@ def test_without_a_pooled_row_the_mean_over_rows_is_shown_and_named(page):
     np.testing.assert_allclose(found, s.arrays['attention'][0, 1, 2], atol=.01)
     assert 'Row of “love”' in text(page, '.sv-triptych')
 
-# ---- patterns of one's own, methods together, speed
+# ---- custom patterns, several methods, speed
 
 def test_guided_heads_show_the_name_of_their_pattern_and_their_fraction(page):
     s = invented.both(own='<b>mine</b>')
@@ -331,7 +330,7 @@ def test_what_if_of_two_methods_starts_from_the_saliency_that_each_works_with(pa
                            '0).is_special).values]')
     np.testing.assert_allclose(target, saliency_target(worked_with['SalLM'], ~s.is_special, .3, True), atol=1e-12)
     word = {w: worked_with['SaliencyGuided'][s.word_ids == w].sum() for w in range(len(s.words))}
-    # what was closed is open now, and the other way round
+    # open the closed groups and close the open ones
     for group in page.query_selector_all('.sv-group > summary'): group.click()
     settled(page)
     for group in page.query_selector_all('.sv-group:not([open]) > summary'): group.click()
@@ -340,7 +339,7 @@ def test_what_if_of_two_methods_starts_from_the_saliency_that_each_works_with(pa
                                       'all => all.map(o => o.classList.contains("sv-replaced"))')
     lowest = sorted(word, key=word.get)[:len(word)//2]
     stored = [w for w in word if w not in lowest and w >= 0]
-    # first='keep': a word without a kept one before it stays
+    # first='keep': a word without a remaining word before it is not masked
     assert lines == [w in lowest and any(k < w for k in stored) for w in word]
     marked = page.eval_on_selector_all('.sv-target-line .sv-target-row:nth-child(2) .sv-chip',
                                        'all => all.map(o => o.classList.contains("sv-marked"))')
@@ -390,7 +389,7 @@ def test_mean_tiles_of_a_long_sentence_wait_until_the_reader_stays(page):
     page.wait_for_function(drawn)
 
 def of_patches(step=0, probe=0, **more):
-    "An image in 2 by 3 patches behind [CLS], as a vision transformer with AD-DROP records it"
+    "Return an image in 2 by 3 patches after [CLS], as a vision transformer with AD-DROP records it"
     rng = np.random.default_rng([step, probe])
     attention = rng.dirichlet(np.ones(7), (2, 2, 7))
     region = rng.uniform(size=attention.shape) < .4

@@ -1,4 +1,4 @@
-"""What is in view can be taken along: as a figure, as arrays, as a picture, as a line of Python, as an address."""
+"The current view can be exported: as a figure, as arrays, as an image, as a line of Python, as an address."
 import json
 
 import numpy as np
@@ -102,7 +102,7 @@ def kept_page(page, run, **state):
     mount(page, meta([run_meta(run)]), frames, state={**chosen, **state}, rows={0: run.metrics})
 
 def kept_text(page, which=0):
-    "What stands in a field of the open menu, which is filled by an event of the page's own"
+    "Return the text of a field in the open menu, which an event of the page fills"
     field = page.locator('.sv-keep-text').nth(which)
     page.wait_for_function('field => field.value', arg=field.element_handle())
     return field.input_value()
@@ -112,7 +112,7 @@ def test_the_python_line_restores_the_view(page, run):
     kept_page(page, run, hideSpecial=True, whatIf=None, tokens=[1, 2])
     page.locator('.sv-keep summary').click()
     line = kept_text(page)
-    assert page.locator('.sv-keep-text').count() == 1 # the link is a page's
+    assert page.locator('.sv-keep-text').count() == 1 # only pages have a link
     again = eval(line, dict(Explorer=Explorer, run=run)) # noqa: S307, what a person would do with it
     assert again.state == {**chosen, 'hideSpecial': True, 'tokens': [1, 2], 'run': 0}
     page.evaluate('() => app.state.set({step: 0})'); settled(page)
@@ -135,7 +135,7 @@ def test_the_picture_contains_the_map_and_its_text(page, run):
         dtype=np.uint8).reshape(height, width, 4)
     here, solid = image[-height - 12:-12, 12:-12], drawn[..., 3] == 255
     assert solid.mean() > .2 and np.array_equal(here[solid], drawn[..., :3][solid])
-    assert (image[12:-height - 12] < 100).any() # words above
+    assert (image[12:-height - 12] < 100).any() # words above the map
 
 @pytest.mark.slow
 def test_an_address_opens_the_same_view(browser, run, tmp_path):
@@ -165,7 +165,7 @@ def test_an_invalid_address_shows_a_message_and_the_page_opens(browser, run, tmp
     assert p.locator('.sv-map canvas').count() and p.errors == []
     p.close()
 
-# ---- what is shown first, and what is said about it
+# ---- the first selection and its note
 
 def with_attribution(run, step, attributed):
     s = run.snapshot(step, 0)
@@ -189,7 +189,7 @@ def test_a_live_run_moves_to_a_head_that_has_something_to_show(page, run):
     assert entry() == dict(kind='head', layer=0, head=1)
     page.evaluate('() => app.state.set({entry: {kind: "head", layer: 1, head: 2}, step: 0})'); settled(page)
     page.evaluate('() => app.state.set({step: 10})'); settled(page)
-    assert entry() == dict(kind='head', layer=1, head=2) # the reader's choice stays
+    assert entry() == dict(kind='head', layer=1, head=2) # the reader's choice is preserved
 
 def test_a_head_whose_rows_are_ties_is_not_the_first(page, run):
     s = with_attribution(run, 0, None)
@@ -258,7 +258,7 @@ def test_heads_are_added_to_a_mean_by_a_click_with_shift(page, run):
     exact = run.snapshot(20, 1).arrays['attention'][[0, 1, 1], [1, 0, 2]].astype(float).mean(0)
     load(page, 'derive.js')
     drawn = page.evaluate('() => [...sv.mapOf(store.frameOf(app.state), app.state.entry, "attention").values]')
-    assert np.abs(np.reshape(drawn, exact.shape) - exact).max() < .01 # the codes' step
+    assert np.abs(np.reshape(drawn, exact.shape) - exact).max() < .01 # the precision of the codes
     click(1, 2, 'Shift'); click(0, 1, 'Shift')
     assert page.evaluate('() => app.state.entry') == dict(kind='head', layer=1, head=0)
 

@@ -1,4 +1,4 @@
-"The quickstart in a real JupyterLab in a real Chromium, as its reader runs it."
+"The quickstart in a real JupyterLab in a real Chromium, run by a reader."
 import json
 import time
 from pathlib import Path
@@ -8,14 +8,14 @@ import pytest
 nbs = Path(__file__).resolve().parents[2]/'nbs'
 
 def is_saved(path):
-    "Is the notebook at `path` written to the end, with what its last code cell was run for?"
+    "Return whether the notebook at `path` is completely written, including the output of its last code cell"
     text = path.read_text()
     if not text.strip().endswith('}'): return False
     return [c for c in json.loads(text)['cells'] if c['cell_type'] == 'code'][-1]['execution_count'] is not None
 
 @pytest.fixture(scope='module')
 def quickstart(jupyter):
-    "The page after all cells of the quickstart were run, and what went wrong on the way"
+    "Return the page after all cells of the quickstart were run, with its errors"
     root, url = jupyter.folder('quickstart'), jupyter.url
     nb = json.loads((nbs/'quickstart.ipynb').read_text())
     for c in nb['cells']:
@@ -61,7 +61,7 @@ def test_the_discard_maps_are_pictures_on_the_page(quickstart):
     drawn = quickstart.locator('.jp-RenderedImage img')
     assert drawn.count() == 2
     for i in range(2): assert drawn.nth(i).evaluate('o => o.complete && o.naturalWidth > 800')
-    assert sum('image/png' in o.get('data', {}) for o in outputs(quickstart)) == 4 # and those of two explorers
+    assert sum('image/png' in o.get('data', {}) for o in outputs(quickstart)) == 4 # including those of two explorers
 
 @pytest.mark.slow
 def test_the_page_is_quiet(quickstart):

@@ -25,7 +25,7 @@ explorer = Explorer(training)
 explorer'''
 
 def notebook(path, *sources):
-    "A notebook of code cells"
+    "Write a notebook of code cells"
     cells = [dict(cell_type='code', id=f'cell{i}', metadata={}, source=s, outputs=[], execution_count=None)
              for i, s in enumerate(sources)]
     kernel = dict(display_name='Python 3 (ipykernel)', language='python', name='python3')
@@ -33,7 +33,7 @@ def notebook(path, *sources):
 
 @pytest.fixture(scope='module')
 def server(jupyter):
-    "A folder of the JupyterLab server, and in it a run, trained on real sentences with the packaged encoder"
+    "Create a folder of the JupyterLab server with a run, trained on real sentences with the packaged encoder"
     root = jupyter.folder('explorer')
     from salviz import ADDrop, load_classifier, load_text, subset, train
     data = subset(load_text('movie-sentences'), 24, validation_size=8, test_size=8)
@@ -50,8 +50,8 @@ class Tab:
         self.url, self.page = self.jupyter.url, self.jupyter.new_page(height=height)
         self.name = (self.root/name).relative_to(self.jupyter.root).as_posix()
         self.errors, self.outside = [], []
-        # A message of the kernel that JupyterLab cannot read is dropped there, now and then on a busy machine; what it
-        # would have brought is waited for by the tests.
+        # On a busy machine, JupyterLab sometimes drops a message of the kernel that it cannot read; the tests wait for
+        # its effect.
         self.page.on('pageerror', lambda e: None if str(e).startswith('Kernel message validation error')
                      else self.errors.append(str(e)))
         inside = self.url, self.url.replace('http', 'ws'), 'data:', 'blob:'
@@ -70,7 +70,7 @@ class Tab:
     def run_all(self): self.menu('Run', 'Run All Cells')
 
     def shut_down(self):
-        "Shut the kernel down, and wait until nobody can get hold of it any more"
+        "Shut the kernel down, and wait until its session is gone"
         self.menu('Kernel', 'Shut Down Kernel')
         def is_known():
             sessions = self.page.request.get(f'{self.url}/api/sessions').json()
@@ -95,7 +95,7 @@ class Tab:
             timeout=300000)
 
     def picture(self, panel):
-        "A fingerprint of what the canvas of `panel` shows"
+        "Return a hash of the canvas of `panel`"
         self.page.evaluate('() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))')
         return hashlib.sha256(self.page.eval_on_selector(f'.sv-{panel} canvas',
                                                          'c => c.toDataURL()').encode()).hexdigest()
@@ -117,18 +117,18 @@ class Tab:
         self.close()
 
 class NotebookTab(Tab):
-    "The same in Jupyter Notebook, which the same server serves"
+    "A notebook in Jupyter Notebook, on the same server"
     def open(self):
         self.page.goto(f'{self.url}/notebooks/{self.name}')
         self.page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status=idle]', timeout=90000)
         self.page.get_by_text('Python 3 (ipykernel)').first.wait_for(timeout=30000)
         self.page.wait_for_load_state('networkidle')
-        self.errors.clear() # what Notebook stumbles over while it loads its settings is not ours
+        self.errors.clear() # errors of Notebook while it loads its settings are not errors of salviz
         return self
 
 @pytest.fixture
 def tab(server):
-    "Function that opens a new notebook of the given cells; at the end nothing may have gone wrong or left the machine"
+    "Return a function that opens a new notebook of the given cells; at the end, check for errors and network requests"
     opened = []
     def make(name, *sources, kind=Tab, **kw):
         notebook(server[1]/name, *sources)
@@ -139,7 +139,7 @@ def tab(server):
 
 @pytest.fixture(scope='module')
 def shared(server):
-    "Function that gives a tab of the given cells, which are run when it is first asked for; it stays for other tests"
+    "Return a function that returns a tab of the given cells, which are run at the first call; other tests reuse it"
     opened = {}
     def at(name, *sources):
         if name not in opened:
@@ -169,7 +169,7 @@ def test_it_is_in_sight_after_all_cells_were_run_and_keeps_its_keys(tab):
     words = ['for i in range(12): print(i)']*6
     t = tab('sight.ipynb', *words, "from salviz import Explorer\nExplorer('run')", *words, height=800)
     t.run_all(); t.drawn(); t.ended()
-    # Lab ends at the last cell, and only then it is brought back
+    # Lab scrolls to the last cell, and only then the explorer is scrolled back into view
     t.page.wait_for_function("""() => { const top = document.querySelector('.salviz').getBoundingClientRect().top;
         return 0 < top && top < 400; }""", timeout=30000)
     count = t.page.locator('.jp-Cell').count()
@@ -222,7 +222,7 @@ def test_training_is_watched_paused_and_stopped_with_all_cells_queued_and_the_fa
     t.page.click('.jp-OutputArea button:text-is("Stop")')
     t.ended()
     assert 'over False' in t.page.inner_text('.jp-Notebook') and at < run.last_step < 300 and not run.finished
-    # beside the second training, which began when the first one had ended
+    # next to the second training, which began after the end of the first one
     t.page.wait_for_selector('.jp-OutputArea >> text=/the <b>method<.b> broke/', timeout=120000)
     assert t.page.locator('.salviz').count() == 2
 
@@ -285,7 +285,7 @@ def test_the_dark_theme_of_jupyterlab_is_followed_and_readable(shared):
     heads = t.picture('heads')
     t.menu('Settings', 'Theme', 'JupyterLab Dark')
     t.page.wait_for_selector('.salviz[data-theme=dark]')
-    # the panels have no width for a moment, and are drawn once they have one again
+    # the panels have no width for a moment, and are drawn when they have one again
     until = time.monotonic() + 10
     while (t.picture('map') == light or t.picture('heads') == heads) and time.monotonic() < until: time.sleep(.2)
     assert t.picture('map') != light and t.picture('heads') != heads
@@ -300,7 +300,7 @@ def test_the_dark_theme_of_jupyterlab_is_followed_and_readable(shared):
     for text, back, what in pairs:
         a, b = sorted([luminance(text), luminance(back)])
         assert (b + .05)/(a + .05) >= 4.5, what
-    t.menu('Settings', 'Theme', 'JupyterLab Light') # the server keeps the choice for whoever comes next
+    t.menu('Settings', 'Theme', 'JupyterLab Light') # the server stores the choice for later tests
     t.page.wait_for_selector('.salviz:not([data-theme=dark])')
     t.drawn('map')
 
@@ -325,7 +325,7 @@ colours = """() => { const hash = text => [...text].reduce((sum, letter) => (sum
             return [e.tagName, name(e), s.color, s.backgroundColor, s.fill, s.stroke].join(' '); })]); }"""
 
 def coloured(t):
-    "What every panel looks like, tab by tab: its canvases, and the colours of its elements"
+    "Return the look of every panel, tab by tab: its canvases, and the colours of its elements"
     result = {}
     for title in t.page.locator('.sv-tab:visible').all_inner_texts():
         t.page.click(f'.sv-tab:text-is("{title}")')
@@ -385,8 +385,8 @@ def test_what_is_read_under_the_pointer_is_what_was_recorded(tab):
         assert np.abs(snapshot.at('attention', layer)[head] - value).min() <= half*1.01 + 1e-6
 
 def bytes_of(page, selector):
-    """Width and height of a canvas, and the RGBA numbers of all its pixels; as text of one letter a number, since a
-    list of millions takes long to arrive"""
+    """Return width and height of a canvas and the RGBA numbers of all its pixels, which are sent as text, because a
+    long list takes long to arrive"""
     width, height, text = page.eval_on_selector(selector, """c => {
         const {data} = c.getContext('2d').getImageData(0, 0, c.width, c.height);
         let text = '';
@@ -410,7 +410,7 @@ def test_the_file_opened_from_disk_shows_the_same_pixels(tab, browser, server, t
                   width)
     def are_alike(panel):
         theirs, ours = (bytes_of(p, f'.sv-{panel} canvas') for p in (page, t.page))
-        # The corners of the scale's frame are rastered differently by a canvas that was never read back.
+        # The corners of the scale's frame are rasterised differently in a canvas that was never read back.
         return theirs.shape == ours.shape and (theirs != ours).sum() <= 16
     for panel in ('heads', 'map'):
         until = time.monotonic() + 20
@@ -420,7 +420,7 @@ def test_the_file_opened_from_disk_shows_the_same_pixels(tab, browser, server, t
     page.close()
 
 def to_the_start(page):
-    "Look at the first step, once the frames of a copy are unpacked"
+    "Go to the first step, once the frames of a copy are unpacked"
     page.focus('.sv-time-range')
     until = time.monotonic() + 20
     while 'step 0' not in page.inner_text('.sv-where') and time.monotonic() < until:
@@ -429,7 +429,7 @@ def to_the_start(page):
     assert 'step 0' in page.inner_text('.sv-where')
 
 def outputs(path):
-    "Outputs of the saved notebook; none while JupyterLab is writing the file, which it empties first"
+    "Return the outputs of the saved notebook; none while JupyterLab is writing the file, which it empties first"
     text = path.read_text()
     return [o for cell in json.loads(text)['cells'] for o in cell['outputs']] if text.strip().endswith('}') else []
 
@@ -458,7 +458,7 @@ def test_a_saved_notebook_works_without_kernel_and_hook_and_as_a_static_page(tab
     to_the_start(dead.page)
     assert dead.picture('map') != live
     dead.close()
-    notebook_ = json.loads(path.read_text()) # what somebody else wrote is not trusted: its scripts do not run
+    notebook_ = json.loads(path.read_text()) # a notebook of somebody else is not trusted: its scripts do not run
     notebook_['cells'][0]['outputs'][0]['data']['text/plain'] = ['from elsewhere']
     (server[1]/'foreign.ipynb').write_text(json.dumps(notebook_))
     foreign = Tab(server, 'foreign.ipynb')

@@ -87,7 +87,7 @@ def test_tiles_of_models_in_half_precision_equal_eager_attention(kind, dtype, mo
     monkeypatch.setattr('salviz.analysis.long_texts._chunk_bytes', 4*75*20)
     attention, whole, _ = computed(kind, dtype=dtype, scale=3.)
     part = whole[0, 3, 32:64, :32]
-    for _ in range(2): # the first tile computes whole rows, the second one its keys
+    for _ in range(2): # the first tile computes whole rows, the second one only its keys
         error = np.abs(attention.tile(0, 3, 1, 0, side=32)/part - 1)
         assert error.mean() < .05*torch.finfo(dtype).eps
 
@@ -100,7 +100,7 @@ def test_words_and_sentences_are_pooled_from_whole_maps(kind, chunk, monkeypatch
     assert bounds[-1] == 75 and len(bounds) == 23
     def expected(A, rows, keys, how):
         return [[getattr(A[a:b, c:d], how)() for c, d in zip(keys, keys[1:])] for a, b in zip(rows, rows[1:])]
-    for is_warm in (False, True): # the first tile computes whole rows, the second one its keys
+    for is_warm in (False, True): # the first tile computes whole rows, the second one only its keys
         for pool, how in dict(maximum='max', mean='mean').items():
             for cell, row, column in ((1, 2, 0), (1, 1, 1), (2, 1, 0), (4, 0, 0)):
                 cells = cell_bounds(bounds, cell)
@@ -163,7 +163,7 @@ def test_an_overview_is_extended_by_the_rows_of_generated_tokens(monkeypatch):
     monkeypatch.setattr(type(last.attention), '_weights', counted)
     fresh = last.attention.overview(1, [2], 32)
     other = before._replace(cells=(2,), bounds=np.arange(0, 68, 2))
-    for earlier, expected in ((before, 64), (other, 0)): # another size of cells: from 0
+    for earlier, expected in ((before, 64), (other, 0)): # another size of cells: starts from 0
         chunks.clear()
         extended, = last.attention.overviews(1, [2], 32, (None,), (earlier,))
         assert extended.cells == fresh.cells and min(start for start, _ in chunks) == expected

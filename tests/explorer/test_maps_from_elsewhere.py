@@ -1,4 +1,4 @@
-"""Attention maps that were computed elsewhere: what is accepted, what is rejected, and where they are shown"""
+"Attention maps that were computed by other libraries: which are accepted or rejected, and where they are shown"
 import copy
 import inspect
 import json
@@ -21,7 +21,7 @@ source, target = ['▁une', '▁femme', '▁lit', '</s>'], ['<pad>', '▁a', '�
 
 
 def weights(*shape, seed=0):
-    "Random attention whose rows sum to one"
+    "Return random attention whose rows sum to one"
     return np.random.default_rng(seed).dirichlet(np.ones(shape[-1]), shape[:-1])
 
 
@@ -29,7 +29,7 @@ maps = weights(2, 3, 6, 6)
 
 
 def encoder_decoder():
-    "The arguments for the three kinds of attention of an encoder-decoder model"
+    "Return the arguments for the three kinds of attention of an encoder-decoder model"
     return dict(encoder_attention=weights(2, 3, 4, 4), decoder_attention=weights(2, 3, 5, 5),
                 cross_attention=weights(2, 3, 5, 4), encoder_tokens=source, decoder_tokens=target)
 
@@ -201,7 +201,7 @@ def test_functions_of_bertviz_take_its_arguments():
 
 @pytest.fixture(scope='module')
 def elsewhere(tmp_path_factory):
-    "Function that runs code in a new process in which TransformerLens, CircuitsVis and inspectus can be imported"
+    "Return a function that runs code in a new process that can import TransformerLens, CircuitsVis and inspectus"
     site, root = tmp_path_factory.mktemp('site'), Path(__file__).resolve().parents[2]
     needed = ('transformer-lens>=4.3 circuitsvis inspectus beartype einops fancy-einsum jaxtyping typeguard '
               'wadler-lindig transformers-stream-generator labml altair wandb protobuf gitpython gitdb smmap '

@@ -89,7 +89,7 @@ if __name__ == '__main__':
 
 @contextmanager
 def marimo_app(folder, source):
-    "Serve the notebook `source` from `folder`, and give its address"
+    "Serve the notebook `source` from `folder`, and yield its address"
     import marimo # noqa: F401, from the extra of this name
     (folder/'app.py').write_text(source)
     with socket.socket() as s: s.bind(('127.0.0.1', 0)); port = s.getsockname()[1]
@@ -109,7 +109,7 @@ def marimo_app(folder, source):
 
 @contextmanager
 def opened(browser, url, drawn='.sv-map >> text=/layer \\d+, head \\d+/'):
-    "A page of the app in which `drawn` is visible; at its end nothing may have gone wrong"
+    "Open a page of the app and wait for `drawn`; at the end, check that there were no errors"
     page, errors = browser.new_page(viewport=dict(width=1280, height=1000)), []
     page.add_init_script(knows_the_tour)
     page.on('pageerror', lambda e: errors.append(str(e)))

@@ -1,4 +1,4 @@
-"""Queries and keys of a head: what the kernel answers, what the page computes from it and says of it."""
+"Queries and keys of a head: the answers of the kernel, and what the page computes and writes from them."
 import json
 import re
 
@@ -72,7 +72,7 @@ def test_unanswerable_queries_get_an_error_message(tiny_bert, tiny_tokenizer, wr
 
 @pytest.fixture
 def view(tiny_bert, tiny_tokenizer):
-    "The view of an explorer of a sentence and of the model that read it"
+    "Return the view of an explorer of a sentence and of the model that read it"
     from salviz.model_explorer import explore
     view = explore(tiny_bert(), tiny_tokenizer, [text, 'a fine scene'], saliency=None, attribution=False).view
     view.settle()
@@ -104,7 +104,7 @@ def test_a_question_of_one_kind_does_not_end_the_answer_to_another(view):
 # --- in the page
 
 def by_hand(n=5, size=6, seed=0, bias=False, causal=False):
-    "Invented vectors of one head, as arrays and as a frame"
+    "Return invented vectors of one head, as arrays and as a frame"
     rng = np.random.default_rng(seed)
     x = {name: rng.normal(size=(n, size)).astype(np.float32) for name in ('query', 'key')}
     if bias: x['bias'] = rng.normal(size=(n, n)).astype(np.float32)
@@ -164,7 +164,7 @@ def test_weights_of_another_model_are_distinguished_from_rounding(page):
 
 @pytest.fixture
 def opened(page, view):
-    "The page of `view` with the panel open, and its kernel"
+    "Open the page of `view` with the panel, and return it with its kernel"
     widget(page, view)
     page.click(f'.sv-tab:has-text("{tab}")')
     settled(page)
@@ -275,7 +275,7 @@ def test_keys_are_walked_and_chosen_by_the_keyboard_and_heard(opened):
     page.keyboard.press('Enter'); settled(page)
     assert '× key “the”:' in page.inner_text('.sv-neurons .sv-rowsum') and head_of(page)['key'] == 1
     spoken(page, 'products sum to')
-    for key in ('ArrowDown', 'ArrowUp'): page.keyboard.press(key) # the key that is chosen already
+    for key in ('ArrowDown', 'ArrowUp'): page.keyboard.press(key) # the same key as before
     spoken(page, 'key “the” ')
     page.keyboard.press('Enter')
     spoken(page, 'products sum to')

@@ -1,5 +1,4 @@
-"""A sentence of the reader's own: what it is asked of, what the page shows of it, and what it says where nothing can be
-asked."""
+"A custom sentence: which model answers, what the page shows, and the message if there is no model."
 import time
 
 import numpy as np
@@ -18,25 +17,25 @@ recorded, other = 'the film was great', 'the film was awful'
 
 @pytest.fixture
 def explorer(tiny_bert, tiny_tokenizer):
-    "An explorer of two sentences and of the model that read them"
+    "Return an explorer of two sentences and of the model that read them"
     from salviz.model_explorer import explore
     return explore(tiny_bert(), tiny_tokenizer, [recorded, 'a fine scene'], saliency='input_x_gradient',
                    attribution=False)
 
 class Kernel:
-    "Answers the questions of `page` as the view's kernel does"
+    "A substitute for the view's kernel, which answers the queries of `page`"
     def __init__(self, page, view, kind='own'):
         self.page, self.view, self.kind, self.sent, self.heard = page, view, kind, [], 0
-        view._loop = None # the one that runs here is playwright's
+        view._loop = None # the running loop belongs to playwright
         view.send = lambda content, buffers=(): self.sent.append((content, buffers)) # as `Widget.send`
 
     def is_asked(self):
-        "Wait until there is a question of this kind that nobody has read yet"
+        "Wait for a query of this kind that has not been read yet"
         self.page.wait_for_function('([kind, from]) => model.sent.slice(from).some(m => m.kind === kind)',
                                     arg=[self.kind, self.heard])
 
     def asked(self):
-        "Questions of this kind that nobody has read yet"
+        "Return the queries of this kind that have not been read yet"
         every = self.page.evaluate('() => model.sent')
         fresh, self.heard = every[self.heard:], len(every)
         return [message for message in fresh if message['kind'] == self.kind]
@@ -48,7 +47,7 @@ class Kernel:
             for (const listener of [...model.listeners['msg:custom']]) listener(answer.content, buffers); }''')
 
     def answer(self):
-        "Answer what was asked; the contents of the answers"
+        "Answer all queries; return the contents of the answers"
         settled(self.page)
         for question in self.asked():
             self.view._handle_custom_msg(question, [])
@@ -70,11 +69,11 @@ def ask(page, text):
     page.keyboard.press('Enter')
 
 def columns(page):
-    "[[word of A, word of B, their difference]] as they stand on the page"
+    "Return [[word of A, word of B, their difference]] as shown on the page"
     return page.eval_on_selector_all('.sv-own-column:not(.sv-own-names)',
                                      'all => all.map(o => [...o.children].map(c => c.textContent))')
 
-# --- who is asked
+# --- which model answers
 
 def kept_run(tiny_bert, tiny_tokenizer, tiny_data, folder):
     from salviz.training.trainer import train
@@ -364,7 +363,7 @@ def test_words_are_aligned_by_the_longest_list_that_both_have(page):
     assert aligned(page, '', '') == []
 
 def longest_common(a, b):
-    "The length of the longest common list, straight from its definition"
+    "Return the length of the longest common subsequence, from its definition"
     if not a or not b: return 0
     if a[0] == b[0]: return 1 + longest_common(a[1:], b[1:])
     return max(longest_common(a[1:], b), longest_common(a, b[1:]))

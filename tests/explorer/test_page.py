@@ -1,4 +1,4 @@
-"""The page of a run: opened from disk it shows what the widget shows, asks nobody for anything, and no token can
+"""The page of a run: opened from disk, it shows what the widget shows, makes no network requests, and no token can
 break it."""
 import base64
 import json
@@ -19,7 +19,7 @@ from salviz.core.runs import Run
 from salviz.views.maps import telling_entry
 
 def opened(browser, path, **kw):
-    "The file at `path` in a page of its own"
+    "Open the file at `path` in a separate page"
     p = new_page(browser, **kw)
     p.outside.clear()
     p.goto(path.absolute().as_uri())
@@ -29,7 +29,7 @@ def opened(browser, path, **kw):
     return p
 
 def closed(p, path):
-    "Nothing went wrong in `p`, and nothing but the file itself was asked for"
+    "Check that there were no errors in `p` and that only the file itself was requested"
     errors, outside = p.errors, [o for o in p.outside if o != path.absolute().as_uri()]
     p.close()
     assert errors == [] and outside == []
@@ -148,7 +148,7 @@ def test_a_damaged_page_shows_a_message(browser, tmp_path):
         assert 'could not be' in p.text_content('.salviz-failed')
         p.close()
 
-# --- sizes and refusals
+# --- sizes and errors
 
 def test_the_size_is_printed_before_the_page_is_written(tmp_path):
     run, message = invented.run(tmp_path/'run'), []
@@ -256,7 +256,7 @@ def test_a_damaged_run_raises_an_error_and_its_intact_part_can_be_chosen(tmp_pat
     with pytest.raises(ValueError, match='checksum'): page_of(Run(run.path))
     assert page_of(Run(run.path), steps=[0, 20, 30]).frames == 6
     reference = Run(run.path)
-    for _ in range(2): # also where the damage is known
+    for _ in range(2): # also when the damage is already known
         with pytest.raises(ValueError, match='checksum'): page_of(reference, probes=[0])
         assert page_of(reference, steps=[0, 20, 30]).frames == 6
         assert page_of(reference, probes=[1]).frames == 4

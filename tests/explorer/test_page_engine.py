@@ -21,7 +21,7 @@ def normal(*shape): return torch.tensor(rng.normal(size=shape), requires_grad=Tr
 def flat(x): return x.detach().numpy().ravel().tolist()
 
 def close(got, expected, tolerance=2e-6):
-    "The float32 results of the engine agree with float64 ones of torch, relative to the largest"
+    "Check that float32 results of the engine agree with float64 ones of torch, relative to the largest"
     expected = expected.detach().numpy().ravel()
     assert np.abs(np.array(got, dtype=float) - expected).max() <= tolerance*max(1, np.abs(expected).max())
 
@@ -84,7 +84,7 @@ def test_softmax_and_its_gradient_are_those_of_torch(engine):
 # --- whole models
 
 def kinds():
-    "A small random classifier of each supported kind"
+    "Return functions that create a small random classifier of each supported kind"
     from transformers import (BertConfig, BertForSequenceClassification, DistilBertConfig,
                               DistilBertForSequenceClassification, ElectraConfig, ElectraForSequenceClassification,
                               GPT2Config, GPT2ForSequenceClassification, RobertaConfig,
@@ -102,7 +102,7 @@ def kinds():
             **size, n_embd=24, n_layer=2, n_head=4, n_positions=40, pad_token_id=0, bos_token_id=1, eos_token_id=1)))
 
 def spread(model):
-    "Larger random weights, so that attention and gradients are far from uniform"
+    "Set larger random weights, so that attention and gradients are far from uniform"
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.dim() == 2: p.normal_(0, .25)
@@ -132,7 +132,7 @@ run_model = '''async ({rows: plainRows, segments, target, change}) => {
 }'''
 
 def packed_model(model, n):
-    "The weights of `model` as a page reads them, without a tokenizer; `n`: number of tokens of the recorded answer"
+    "Return the weights of `model` as a page reads them, without a tokenizer; `n`: tokens of the recorded answer"
     layout = _layouts[model.config.model_type]
     weights = {k: quantised_rows(x) if x.ndim == 2 else x for k, x in _named_weights(model, layout).items()}
     n_heads = model.config.num_attention_heads
@@ -143,12 +143,12 @@ def packed_model(model, n):
                                        answer=answer), 'it')
 
 def in_page(engine, model, ids, segments, target, change=None):
-    "Maps, logits, gradients and saliency of the engine"
+    "Return maps, logits, gradients and saliency of the engine"
     send(engine, packed=packed_model(model, len(ids)))
     return evaluate_json(engine, run_model, dict(rows=ids, segments=segments, target=target, change=change))
 
 def in_torch(model, ids, segments, target):
-    "The same from torch in float64, on the weights that the engine computes with"
+    "Return the same from torch in float64, with the weights of the engine"
     twin = quantised_twin(model).double()
     twin.set_attn_implementation('eager')
     for p in twin.parameters(): p.requires_grad_(False)
@@ -246,7 +246,7 @@ def sentences():
     return [line.split('\t')[2] for line in lines]
 
 def byte_level(sentences):
-    "A byte-level tokenizer like RoBERTa's, trained on a few sentences"
+    "Return a byte-level tokenizer like RoBERTa's, trained on a few sentences"
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
     tok = Tokenizer(models.BPE())
@@ -261,7 +261,7 @@ def byte_level(sentences):
 
 @pytest.fixture
 def reader(page):
-    "Function that reads texts with the tokenizer of the page"
+    "Return a function that reads texts with the tokenizer of the page"
     import json
     from salviz.explorer.assets import static_text
     load(page, 'textreader.js')
@@ -276,7 +276,7 @@ def reader(page):
     return read
 
 def check_tokens(reader, tokenizer, texts, also_words=True):
-    "What differs between page and Python, as pairs of texts and names"
+    "Return the differences between page and Python, with the text and the name of each"
     from salviz.core.text import align_batch
     pairs, wrong = [[text] for text in texts], []
     for text, got, expected in zip(texts, reader(tokenizer, pairs), align_batch(tokenizer, texts)):

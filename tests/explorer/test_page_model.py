@@ -1,5 +1,4 @@
-"""A page that contains a model: opened from disk without a network, it answers sentences that are typed into it as a
-kernel would."""
+"A page with a model in it: opened from disk without a network, it answers typed sentences like a kernel."
 import re
 
 import pytest
@@ -16,13 +15,13 @@ from salviz.explorer.widget import Explorer
 recorded, other = 'the film was great', 'the film was awful and dull'
 
 def written(model, tokenizer, path, **kwargs):
-    "The page of an explorer of `model`, with the model in it"
+    "Write the page of an explorer of `model`, with the model in it"
     explorer = explore(model, tokenizer, [recorded, 'a fine scene'], saliency='input_x_gradient', attribution=False)
     try: return explorer.to_html(path, model=True, force=True, **kwargs)
     finally: explorer.close()
 
 def opened(browser, path, width):
-    "The file at `path` in a page without a network"
+    "Open the file at `path` in a page without a network"
     context = browser.new_context(offline=True, viewport=dict(width=width, height=800))
     p = context.new_page()
     p.add_init_script("localStorage.setItem('salviz-tour', 'seen')")
@@ -36,20 +35,20 @@ def opened(browser, path, width):
     return p
 
 def closed(p, path):
-    "Nothing went wrong, and nothing was requested except the file and the worker in it"
+    "Check that there were no errors, and no requests except the file and the worker in it"
     errors, outside = p.errors, [url for url in p.requests if url != path.absolute().as_uri()]
     p.context.close()
     assert errors == [] and all(url.startswith('blob:null/') for url in outside)
 
 def typed(p, text):
-    "Type `text` and wait for the whole answer"
+    "Type `text` and wait for the complete answer"
     p.fill('.sv-own-field', text)
-    p.evaluate('() => new Promise(done => setTimeout(done, 400))') # the panel asks 150 ms after the last key
+    p.evaluate('() => new Promise(done => setTimeout(done, 400))') # the panel sends its query 150 ms after the last key
     p.wait_for_selector('.sv-own:not([aria-busy])', timeout=60_000)
     settled(p)
 
 def probabilities(p):
-    "The probabilities of B in the table"
+    "Return the probabilities of B in the table"
     cells = p.eval_on_selector_all('.sv-own-table tbody tr', 'all => all.map(o => o.cells[2].textContent)')
     return [float(x) for x in cells]
 

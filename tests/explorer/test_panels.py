@@ -1,4 +1,4 @@
-"""A panel is one file: everything that knows of panels learns it from there."""
+"A panel is one file: everything that uses panels finds it there."
 import json
 import os
 import shutil
@@ -40,7 +40,7 @@ export const longestPanel = {
 };
 '''
 
-# What somebody does who has added it.
+# How a user uses the new panel.
 used = '''
 import json, sys
 import invented
@@ -58,7 +58,7 @@ print(json.dumps(dict(options=explorer.view.options, program=explorer.view._esm,
 
 @pytest.fixture(scope='module')
 def house(tmp_path_factory):
-    "A copy of the library with one file more"
+    "Create a copy of the library with an additional file, and return it with the output of `used`"
     folder = tmp_path_factory.mktemp('house')
     shutil.copytree(Path(salviz.__file__).parent, folder/'salviz', ignore=shutil.ignore_patterns('__pycache__'))
     (folder/'salviz'/'explorer'/'static'/'panels'/'longest.js').write_text(added)

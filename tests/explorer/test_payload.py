@@ -1,4 +1,4 @@
-"What the explorer is sent: frames, descriptions of runs, pages and the program."
+"The data that the explorer receives: frames, descriptions of runs, pages and the program."
 import json
 import re
 import shutil
@@ -39,7 +39,7 @@ def snapshot(n=6, layers=(0, 1), heads=3, seed=0, step=3, **more):
     return Snapshot(step=step, epoch=.5, probe=more.pop('probe', 0), tokens=more.pop('tokens', ['t']*n), arrays=arrays,
                     layers={k: list(layers) for k in ('attention', 'attention_attribution', 'discarded')}, **more)
 
-# ---- how much saliency there is
+# ---- the scale of saliency
 
 def test_the_scale_of_saliency_is_that_of_the_whole_run_whether_it_was_logged_or_has_to_be_read(tmp_path):
     older = invented.run(tmp_path/'older')
@@ -67,7 +67,7 @@ def test_a_run_logs_its_largest_saliency_at_every_recorded_step(tiny_bert, tiny_
     logged = {r['step']: r['largest_saliency'] for r in run.metrics if r['kind'] == 'record'}
     assert logged == {step: max(map(largest_saliency, run.snapshots(step=step))) for step in run.steps}
 
-# ---- one byte a weight
+# ---- one byte per weight
 
 def test_every_probability_gets_the_nearest_code():
     values = _cube_value(np.arange(255)).astype(np.float64)
@@ -123,7 +123,7 @@ def test_a_frame_contains_exactly_the_recorded_arrays():
     s = snapshot(info=dict(method='ADDrop', args=dict(p=.3), drawn_step=3, secret='not for the page'),
                  losses=dict(task=1.5, other=float('inf')), label=1)
     s.arrays['something_else'] = np.zeros(3)
-    s.arrays['all_of_it'] = np.zeros((6, 5, 4, 3, 2)) # for which there is no plain picture
+    s.arrays['all_of_it'] = np.zeros((6, 5, 4, 3, 2)) # which has no plain picture
     f = unpack_frame(pack_frame(s, run=2))
     assert (f['run'], f['probe'], f['step'], f['epoch'], f['label']) == (2, 0, 3, .5, 1)
     assert f['losses'] == dict(task=1.5, other=None) and 'secret' not in f['info']
@@ -201,7 +201,7 @@ def test_damaged_frames_raise_clear_errors():
                 data.replace(b'"cube8"', b'"cubex"'), data.replace(b'"offset":0,', b'"offset":4,')):
         with pytest.raises(ValueError, match='frame'): unpack_frame(bad)
     rng = np.random.default_rng(0)
-    for _ in range(200):   # whatever is hit in the header: refused, or still a frame
+    for _ in range(200):   # a byte of the header is changed: an error, or still a frame
         at, wild = int(rng.integers(8, n)), bytearray(data)
         wild[at] = int(rng.integers(256))
         try: unpack_frame(bytes(wild))
@@ -234,7 +234,8 @@ def test_json_has_no_nan_anywhere():
 
 @pytest.fixture(scope='module')
 def real_runs(tmp_path_factory):
-    "MiniLM trained for a moment, AD-DROP in all layers at every step; short sentences and one of about sixty tokens"
+    """Return short trainings of MiniLM, one with AD-DROP in all layers at every step; short sentences and one of about
+    sixty tokens"""
     asset('minilm')
     data = subset(load_text('movie-sentences'), 16, validation_size=8, test_size=8)
     labels, folder = data['train'].features['label'].names, tmp_path_factory.mktemp('runs')
@@ -271,9 +272,9 @@ def test_runs_match_at_equal_sentences(real_runs):
 def test_a_damaged_snapshot_is_left_out_and_named(real_runs, tmp_path):
     shutil.copytree(real_runs['guided'].path, tmp_path/'hurt', ignore=shutil.ignore_patterns('checkpoints'))
     files = sorted((tmp_path/'hurt'/'snapshots').iterdir())
-    files[0].write_bytes(files[0].read_bytes()[:300])                # cut off
+    files[0].write_bytes(files[0].read_bytes()[:300])                # truncated
     bad = bytearray(files[1].read_bytes())
-    bad[-9] ^= 255                                                   # found only by its checksum
+    bad[-9] ^= 255                                                   # only the checksum shows it
     files[1].write_bytes(bad)
     m = run_meta(tmp_path/'hurt')
     assert len(m['recorded']) == 4 and len(m['probes']) == 2 and len(m['notes']) == 2
@@ -310,7 +311,7 @@ def test_a_list_of_custom_snapshots_is_a_run():
 # ---- pages
 
 def per_weight(page, snapshots):
-    "Bytes a weight and frame as a page takes them, in base64"
+    "Return the bytes of a page in base64 per weight and frame"
     return len(page)*4/3/sum(s.arrays['attention'].size for s in snapshots)
 
 @pytest.mark.sample(2)
@@ -408,7 +409,7 @@ def test_modules_that_cannot_be_bundled_raise_errors():
     with pytest.raises(ValueError, match='a.js → b.js → a.js'):
         joined(b_js="import {a} from './a.js';\nexport const b = 1;")
 
-# ---- images, series, answers for tokens, methods together
+# ---- images, series, answers for tokens, several methods
 
 def test_images_and_series_travel_within_their_stated_step_and_answers_as_they_are():
     for s in (invented.image(channels=3), invented.series(names=['<b>', *'abcde'])):

@@ -1,5 +1,5 @@
-"""The panel Rationale: its numbers against the measures of salviz and the view of the figure, and what it says where
-there is none."""
+"""The panel Rationale: its numbers against the metrics of salviz and the view of the figure, and its message if there
+is no rationale."""
 import numpy as np
 import pytest
 
@@ -31,10 +31,10 @@ def test_javascript_and_python_measure_agreement_alike(page):
             assert js[name] == (None if tied else pytest.approx(measure(chosen, [marked]).f1, abs=1e-12))
     assert 10 < ties < len(cases) - 10
 
-# --- on the page
+# --- in the page
 
 def taught(step=0, probe=0, method='RationaleGuided'):
-    "A snapshot of which all annotators marked one word, two of three another, and one of them a third"
+    "Return a snapshot in which all annotators marked one word, two of three another, and one of them a third"
     s = invented.snapshot(step, probe, method=method)
     share = np.zeros(len(s.tokens), np.float32)
     share[1:4] = 1, 1/3, 2/3
@@ -61,7 +61,7 @@ def test_the_numbers_are_those_of_the_figure_at_each_step_and_for_each_explanati
             view = explanation_beside_rationale(s, of)
             expected = [view.auprc, view.token_f1, view.iou_f1]
             assert [float(x) for x in numbers(panel)] == pytest.approx(expected, abs=.0051)
-    # a line for each number, through all three steps
+    # one line for each number, over all three steps
     lines = panel.locator('path').evaluate_all('all => all.map(p => p.getAttribute("d"))')
     assert [line.count('L') for line in lines] == [2]*3
 
@@ -91,7 +91,7 @@ def test_undefined_agreement_is_explained(page, what, message):
     panel = opened(page, s)
     assert message in panel.inner_text() and numbers(panel)[1:] == ['undefined']*2
     assert (numbers(panel)[0] == 'undefined') == (what != 'tied') and not panel.locator('.sv-pointed').count()
-    # no colour where none would tell a word from another
+    # no colours if no word would differ from another
     assert panel.locator('.sv-scale-bar').count() == (what != 'flat')
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ numbers = [(0, .90, .30), (.1, .89, .45), (1, .88, .62), (3, .70, .40), (10, .80
 
 @pytest.fixture(scope='module')
 def front(tmp_path_factory):
-    "A front of five values with two seeds; the run of 3 recorded nothing"
+    "Return a front of five values with two seeds; the runs of 3, and those of the second seed, recorded nothing"
     folder, rows = tmp_path_factory.mktemp('front'), []
     for w, a, f in numbers:
         for s in range(2):

@@ -35,7 +35,7 @@ in_page = '''async ({texts, settings}) => {
 }'''
 
 def last_projections(twin):
-    "Query and key weights [outputs, inputs] of the last layer, and a function from both to the model's parameters"
+    "Return query and key weights [outputs, inputs] of the last layer, and a function from both to parameters"
     layout, parameters = _layouts[twin.config.model_type], dict(twin.named_parameters())
     place = f'{layout.stack}.{layout.layers}.{twin.config.num_hidden_layers - 1}'
     if twin.config.model_type == 'gpt2': # one matrix for queries, keys and values
@@ -47,7 +47,7 @@ def last_projections(twin):
     return *start, lambda *trained: dict(zip(names, trained))
 
 def in_torch(model):
-    "The same in float64 by autograd through the whole model, one text at a time"
+    "Return the same in float64, by autograd through the whole model, one text at a time"
     twin = quantised_twin(model).double()
     twin.set_attn_implementation('eager')
     *trained, as_parameters = last_projections(twin)

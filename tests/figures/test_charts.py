@@ -58,7 +58,7 @@ def losses(tmp_path_factory):
                 (2/(1 + np.arange(80)/20) + rng.normal(0, .2, 80) + (6*(np.arange(80) == 40) if s else 0)).tolist(), s,
                 m) for m in ('FineTuning', 'AttentionGuidance') for s in range(3)]
 
-def many(losses): # of every kind, with what is hard about it
+def many(losses): # of every kind, with difficult content
     long = ['a method with quite a long name and its setting p=0.3', 'gradient', 'random',
             *(f'variant {i}' for i in range(9))]
     yield from (loss_curves(losses), loss_curves(losses[0], smooth=1), accuracy_drop_curves(drops()),
@@ -82,7 +82,7 @@ def many(losses): # of every kind, with what is hard about it
 @pytest.mark.parametrize('width', [3.25, 6.75])
 def test_no_text_of_a_chart_overlaps_another_or_leaves_it(losses, width):
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore') # a missing glyph is told by a warning, which is another test's matter
+        warnings.simplefilter('ignore') # another test checks the warning about a missing glyph
         for view in many(losses):
             fig = draw_figure(view, width)
             assert fig.get_figwidth() == width
@@ -157,7 +157,7 @@ def test_boxes_are_drawn_from_the_quartiles_of_the_frame():
 def test_every_cell_of_a_table_is_printed_with_deviation_mark_and_weight():
     view = metric_table(result_table(results(), compare_to='plain'))
     assert any(s for row in view.stars for s in row)
-    fig = draw_figure(view, 3.25) # too narrow for all columns: the names come twice
+    fig = draw_figure(view, 3.25) # too narrow for all columns: the names occur twice
     texts = [(o.get_text(), o.get_weight()) for o in fig.texts]
     for means, deviations, stars, best in zip(view.means, view.deviations, view.stars, view.best):
         for mean, deviation, star, b in zip(means, deviations, stars, best):
@@ -249,7 +249,7 @@ def test_plotly_shows_names_literally(page):
             return {text: div.textContent, above: title.top - div.getBoundingClientRect().top}; }''',
                                                                                                     [
             made['data'], made['layout']])
-        # a table breaks its lines at blanks
+        # a table breaks its lines at spaces
         assert ''.join(hostile.split()) in ''.join(seen['text'].split()) and seen['above'] >= 0
         if pointed:
             at = page.locator(pointed).first.bounding_box()

@@ -78,7 +78,7 @@ def test_facts_are_not_repeated(made):
     full = draw(made, 'triptych').caption
     assert 'step 30' not in full and full.endswith('tiny, invented; seed 0.')
     two = figure(made['triptych'][0], 'triptych', step=[0, 30], heading='none').caption
-    assert two.count('AD-DROP') == 1 and two.startswith('(i) Step 0: ') # what the panels share is said once
+    assert two.count('AD-DROP') == 1 and two.startswith('(i) Step 0: ') # common parts of the panels are stated once
 
 
 @pytest.mark.sample(1)

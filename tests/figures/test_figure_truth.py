@@ -29,7 +29,7 @@ def test_ties_in_an_unused_row_are_no_difference_of_ranks():
     assert view.notes[0] in view.caption
     usual = triptych(snap, 0, 1)
     assert not usual.tied.any() and not usual.notes and np.isfinite(usual.values[2]).all()
-    snap.arrays['attention'][0, 1, 3] = 1/10   # a head that looks everywhere alike has no ranks either
+    snap.arrays['attention'][0, 1, 3] = 1/10   # a head with uniform attention has no ranks either
     assert triptych(snap, 0, 1).tied.tolist() == [i == 3 for i in range(10)]
     snap.arrays['attention_attribution'][0, 1, 4, :5] = 0   # some ties share their mean rank
     assert not triptych(snap, 0, 1).tied[4]
@@ -52,7 +52,7 @@ def test_a_region_states_its_fraction_of_ties():
     assert discard_region(snap, 2, 1).subtitle.startswith('93 of 100 positions are candidates (90 in rows with ties), ')
     assert not discard_region(snap, 0, 1).notes and not attention_map(snap, 0, 1).notes
     region, may = np.array([[1, 1, 1, 0]]) > 0, np.ones((1, 4), bool)
-    half = np.array([[.5, .2, .2, 0]])   # two candidates were asked for, the third is equal to the second
+    half = np.array([[.5, .2, .2, 0]])   # two candidates were requested, the third is equal to the second
     assert tied_candidates(region, may, half, .5).all()
     assert not tied_candidates(region, may, half, .75).any()
     assert not tied_candidates(region, may, half).any()

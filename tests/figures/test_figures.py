@@ -61,7 +61,7 @@ def test_classes_and_labels_are_not_parsed_as_formulas(text):
     snap = invent(12, method='SaliencyGuided'); snap.classes[3] = text
     texts = [o for o in texts_of(draw_figure(masked_sentence(snap))) if text in o.get_text().replace(r'\$', '$')]
     assert len(texts) == 2
-    for o in texts: # the only formula is our own X̃; beside it, a dollar of the data is escaped
+    for o in texts: # the only formula is our own X̃; a dollar sign in the data is escaped
         rest = o.get_text().replace(r'$\tilde{\mathrm{X}}$', '').replace(r'\$', '')
         assert not o.get_parse_math() or '$' not in rest
 
@@ -384,7 +384,7 @@ def test_masked_cells_are_marked_and_only_those():
         ax = [ax for ax in draw_figure(view).axes if ax.images][2 + (view.method_saliency is not None)]
         dots = next(c for c in ax.collections if len(c.get_offsets()) == is_masked.sum())
         assert {(int(y), int(x)) for x, y in dots.get_offsets()} == {tuple(map(int, o)) for o in np.argwhere(is_masked)}
-    small = signal_view(invented.image(height=60, width=60))   # no room for dots: what is kept fades
+    small = signal_view(invented.image(height=60, width=60))   # no space for dots: pixels that are not masked fade
     fading = [ax for ax in draw_figure(small).axes if ax.images][3].images[1].get_array()
     assert np.array_equal(fading[..., 3] == 0, small.is_masked)
 
@@ -480,7 +480,7 @@ def test_values_that_are_not_finite_are_noted_below_figures_of_other_tasks():
 def test_several_views_are_one_figure_with_lettered_headings(tmp_path):
     views = view_for(invented.both())
     fig = draw_figure(views)
-    assert fig.get_figheight() <= 9.1   # what a page has room for
+    assert fig.get_figheight() <= 9.1   # what fits on a page
     assert sum(draw_figure(o).get_figheight() for o in views) > 11
     assert draw_figure(views[1:]).get_figheight() == pytest.approx(sum(draw_figure(o).get_figheight()
                                                                        for o in views[1:]))
@@ -561,8 +561,7 @@ def test_a_head_with_uniform_attention_is_not_a_dark_block():
 
 @pytest.mark.slow
 def test_24_threads_write_the_figures_of_one_and_keep_the_settings():
-    """matplotlib's settings belong to the process: a figure that another thread's settings reached was another
-    figure, or none"""
+    "matplotlib's settings are global: a figure drawn with the settings of another thread was different, or failed"
     views = [view_of(name, 4) for name in ('SaliencyGuided', 'SalLM')]
     jobs = [(views[i % 2], ('png', 'svg', 'svg')[i % 3]) for i in range(24)]
     alone = [rendered(draw_figure(view), kind, dpi=40) for view, kind in jobs[:6]]

@@ -335,7 +335,7 @@ def test_caption_and_bibtex_are_saved_next_to_the_figure(made, tmp_path):
     assert [re.match(r'@\w+\{([^,]+)', o)[1] for o in lone.citations] == ['yang2022addrop', 'abnar2020quantifying']
     assert 'Seed: 0' in lone.facts
     save_figure(draw(made, 'head_map'), tmp_path/'b.pdf', caption=True)
-    assert not (tmp_path/'b.bib').exists()   # nobody to cite
+    assert not (tmp_path/'b.bib').exists()   # nothing to cite
     save_figure(fig, tmp_path/'c.pdf')
     assert not (tmp_path/'c.txt').exists()
 
@@ -424,7 +424,7 @@ def test_a_pgf_file_is_written_with_latex_or_raises_an_error(tmp_path, monkeypat
 # Colours
 
 def seen_by_a_deuteranope(colours):
-    """Colours [n, 3] in sRGB as a reader without green cones sees them (Machado, Oliveira and Fernandes 2009,
+    """Return colours [n, 3] in sRGB as a reader without green cones sees them (Machado, Oliveira and Fernandes 2009,
     severity 1)"""
     linear = np.where(colours <= .04045, colours/12.92, ((colours + .055)/1.055)**2.4)
     linear = np.clip(linear @ np.array([[.367322, .860646, -.227968], [.280085, .672501, .047413],
@@ -443,7 +443,7 @@ def lab(linear):
 def test_colours_differ_without_green_cones_and_shades_differ_in_greyscale():
     named = np.array([matplotlib.colors.to_rgb(o) for o in (blue, vermilion, orange, ink)])
     d = np.linalg.norm((p := lab(seen_by_a_deuteranope(named)))[:, None] - p[None], axis=-1)[np.triu_indices(4, 1)]
-    assert d.min() > 15   # the nearest are vermilion and orange; 2.3 is what the eye can just tell
+    assert d.min() > 15   # the nearest are vermilion and orange; 2.3 is just visible
     at = np.linspace(.05, .5, 40)
     below, above = (lab(seen_by_a_deuteranope(np.array([signed(x)[:3] for x in .5 + s*at]))) for s in (-1, 1))
     assert (np.linalg.norm(below - above, axis=1)[4:] > 20).all()
@@ -474,7 +474,7 @@ def test_the_caption_identifies_panels_without_headings(made):
     fig = figure([drop, guided], 'attention_map', layer=1, head=0, titles=['Ours', 'Theirs'])
     assert '(a) Ours: Attention' in fig.caption and '(b) Theirs, Attention guidance' in fig.facts
     assert figure(drop, 'attention_map', step=10, layer=1, head=0).caption.startswith('Attention of layer 1')
-    # its own maps are lettered already
+    # its maps have letters already
     assert figure(drop, 'triptych', probe=[0, 1]).caption.startswith('(i) Probe 0: (a) ')
 
 
@@ -580,7 +580,7 @@ def test_notes_for_the_author_are_not_in_a_figure_without_heading():
     assert sum(note in o.get_text() for o in two.findobj(Text)) == 1
 
 
-# What is not there
+# Unavailable selections
 
 refused = [('heat_map', {}, ValueError, "unknown kind 'heat_map'; available: attention_map, triptych, "),
            ('discard_region', dict(step=7), KeyError, 'no step 7 of probe 0 in drop; available: 0, 10, 20, 30'),
@@ -697,7 +697,7 @@ def test_a_studys_table_is_printed_and_drawn(monkeypatch, made, tmp_path, capsys
     assert (tmp_path/'t.pdf').exists()
 
 
-# ---- a kind of one's own
+# ---- a custom kind
 
 @pytest.fixture
 def longest_token():

@@ -26,7 +26,7 @@ from salviz.views.base import view_for
 
 orphans = ['token_labels', 'translation', 'continuation', 'answer_heat_map', 'signal',
            'saliency_distribution', 'patch_attention', 'scored_sentence', 'multi_label_sentence', 'evidence',
-           'saliency_grid'] # their snapshots are of no folder, or were changed: the file carries them
+           'saliency_grid'] # their snapshots are not from a folder, or were changed: the file contains them
 
 @pytest.fixture(scope='module')
 def made(tmp_path_factory): return every_kind.everything(tmp_path_factory.mktemp('runs'))
@@ -197,7 +197,7 @@ def test_a_view_without_a_source_cannot_be_remade(home):
     with pytest.raises(ValueError, match='cannot be remade: it was created from a DiscardRegion'): remake(file)
 
 
-# Nothing is believed
+# Files are not trusted
 
 def forged(path, **recipe):
     "Write a file with forged metadata"

@@ -17,7 +17,7 @@ from salviz.core.snapshots import Snapshot
 
 @pytest.fixture
 def run(tmp_path):
-    "A run of two recorded steps of one example, with losses and scores"
+    "Create a run of two recorded steps of one example, with losses and scores"
     run = Run.create(tmp_path/'run', dict(method=dict(name='FineTuning', args={}), task='classification'))
     for step in (0, 10):
         run.save(Snapshot(step=step, epoch=step/10, probe=0, texts=('a b',), tokens=['[CLS]', 'a', 'b', '[SEP]'],
@@ -44,7 +44,7 @@ class Calls:
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    "Function that replaces the package of a tracker by a recorder of calls, which it returns"
+    "Return a function that replaces the package of a tracker by a recorder of calls, and returns the recorder"
     def replace(to):
         calls = []
         module = Calls(calls, Image=lambda image: image, MlflowClient=lambda tracking_uri: Calls(calls),

@@ -37,12 +37,12 @@ ROUNDS = 'llama', 'mistral', 'modernbert', 'gpt2' # take the softmax in float32 
 
 
 def close_to(kind):
-    "Tolerances for comparing two computations with `tiny(kind)`, by the dtype in which it rounds"
+    "Return tolerances for comparing two computations with `tiny(kind)`, by the dtype in which it rounds"
     return dict(rtol=1e-8, atol=1e-11) if kind in DOUBLE else dict(rtol=1e-3, atol=1e-5)
 
 
 def tiny(kind, dropout=0.):
-    "A random classifier whose attention is far from uniform: BERT and GPT-2 in float64, Llama in float32"
+    "Return a random classifier whose attention is far from uniform: BERT and GPT-2 in float64, Llama in float32"
     common = dict(vocab_size=60, num_labels=3, pad_token_id=PAD, initializer_range=.4)
     encoder = dict(common, hidden_size=24, num_attention_heads=4, intermediate_size=32)
     small = dict(encoder, num_hidden_layers=2)
@@ -97,7 +97,7 @@ def collate(rows, side='right', length=None):
 
 
 def own(x, batch, i):
-    "Example `i` of x [batch, heads, n, n] without padding"
+    "Return example `i` of x [batch, heads, n, n] without padding"
     at = batch['attention_mask'][i].nonzero().squeeze(1)
     return x[i][:, at][:, :, at]
 
@@ -105,7 +105,7 @@ def own(x, batch, i):
 # The reference: loops over rows, exact arithmetic for the size of the region
 
 def reference_region(row, p, region='high'):
-    "Eq. 6 for one row of real keys: the indices of the candidate discard region"
+    "Return the candidate discard region of one row of real keys after eq. 6, as indices"
     n = len(row)
     if region == 'low_released': return reference_released_low(row, p)
     k = int(n*(1 - Fraction(str(p)))) # never dropped
@@ -116,13 +116,13 @@ def reference_region(row, p, region='high'):
 
 
 def reference_released_low(row, p):
-    "The low region of the released code: values strictly below the entry at index floor(pn) of the sorted row"
+    "Return the low region of the released code: values strictly below the entry at index floor(pn) of the sorted row"
     entry = sorted(row)[int(len(row)*Fraction(str(p)))] if row else None
     return {j for j, b in enumerate(row) if b < entry}
 
 
 def reference_drop(candidates, n, q, u):
-    "Eq. 7 for one row: the dropped `candidates`; none if no key would be left"
+    "Return the dropped `candidates` of one row after eq. 7; none if no key would be left"
     dropped = {j for j in candidates if u[j] < q}
     return set() if len(dropped) == n else dropped
 
@@ -136,7 +136,7 @@ def reference_candidates(b, allowed, p, region='high'):
 
 
 def reference_plan(model, rows, p, q, progress, causal, target='pseudo', region='high', protect_special=False):
-    "The whole of AD-DROP's steps 1 to 4, sentence by sentence, from the model's own eager attention"
+    "Compute steps 1 to 4 of AD-DROP, sentence by sentence, from the model's own eager attention"
     old = model.config._attn_implementation
     model.set_attn_implementation('eager')
     out = []
@@ -351,7 +351,7 @@ def test_left_out_rows_are_unread_and_the_others_follow_the_equations(kind, side
             many += int(was[:, unread].sum())
     assert many > 0 or options.get('region') == 'low_released'
     logits = []
-    for x in (tie, plan): # the score does not depend on the rows in which they differ
+    for x in (tie, plan): # the score does not depend on the rows that differ
         with observe(model, layers=[], drop=x.drop), torch.no_grad():
             logits.append(model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask']).logits)
     torch.testing.assert_close(*logits, rtol=1e-12, atol=1e-12)
@@ -573,8 +573,8 @@ def test_the_number_of_nodes_is_checked(steps):
 # Other attributions
 
 def check_against(plan, batch, i, l, b, seen, p, q, u, close, region='high'):
-    """Example `i` and layer `l` of `plan` are the region and the drop that follow from the attribution `b` [heads,
-    n, n] of the real tokens"""
+    """Check that example `i` and layer `l` of `plan` have the region and the drop that follow from the attribution `b`
+    [heads, n, n] of the real tokens"""
     allowed = seen.expand_as(b)
     torch.testing.assert_close(own(plan.shown()['attention_attribution'][l], batch, i).to(b),
                                torch.where(allowed, b, 0.), **close)
@@ -873,7 +873,7 @@ def test_random_drops_have_the_right_rate_and_depend_only_on_seed_step_and_examp
     plan = method.plan(model, collate(rows), EVEN)
     region, dropped = plan.evidence['discard_candidates'][0], plan.drop[0]
     assert abs(region.double().mean().item() - .5) < .01 and abs(dropped.double().mean().item() - .2) < .01
-    # what is dropped does not depend on why it is a candidate
+    # whether a position is dropped does not depend on why it is a candidate
     assert abs(dropped[region].double().mean().item() - .4) < .01
     sizes = region.sum(-1).double()
     if form == 'region': assert (sizes == 12).all()
@@ -926,7 +926,7 @@ def test_random_attribution_raises_for_unsupported_attention_masks():
     with pytest.raises(ValueError, match="attribution='random' does not support layers of type chunked_attention"):
         attendable(odd, collate(examples()), [0])
     wrong = tiny('gpt2')
-    for block in wrong.transformer.h: block.attn.is_causal = False # its mask is causal all the same
+    for block in wrong.transformer.h: block.attn.is_causal = False # its mask is still causal
     with pytest.raises(ValueError,
                        match="attribution='random' cannot predict the attention mask of GPT2ForSequenceClassification "
                        'without a forward pass'):
@@ -938,7 +938,7 @@ def test_q_of_one_drops_the_whole_region_but_never_a_whole_row():
     plan = ADDrop(p=.4, q=1, cross_tuning=False, attribution='random').plan(tiny('gpt2'), collate(examples()), EVEN)
     for l, dropped in plan.drop.items():
         region, first = plan.evidence['discard_candidates'][l], torch.zeros(7, 1, dtype=torch.bool)
-        first[0] = True # the first query of a causal model sees one key, and keeps it
+        first[0] = True # the first query of a causal model has a single key, which stays
         assert torch.equal(dropped, region & ~first) and (region & first).any()
 
 
@@ -954,7 +954,7 @@ def head(cls, num_labels):
 
 
 def each_gradient(model, inputs, score, layers):
-    "d score / dA [heads, n, n] of one sentence alone, layer by layer"
+    "Yield d score / dA [heads, n, n] of one sentence alone, layer by layer"
     for l in layers:
         outputs, A = scaled_pass(model, inputs, l, 1.)
         yield l, torch.autograd.grad(score(outputs), A)[0][0]
@@ -1004,7 +1004,7 @@ def test_unlabelled_regression_explains_its_number_and_integrated_gradients_the_
 
 
 def token_score(logits, labels):
-    "Minus the mean of -log p over the labelled tokens, one by one"
+    "Return the mean of log p over the labelled tokens, one by one"
     total, n = 0., 0
     for x, c in zip(logits, labels):
         if c != -100: total, n = total + (x[c] - x.exp().sum().log()), n + 1

@@ -1,5 +1,5 @@
-"""Methods on models with adapters of peft: every supported row trains, checkpoints hold the adapter alone, and what
-holds of training without adapters (accumulation, resuming, composition, processes, precision) holds with them."""
+"""Methods on models with adapters of peft: every supported row trains, checkpoints contain the adapter alone, and the
+properties of training without adapters (accumulation, resuming, composition, processes, precision) are the same."""
 import copy
 import os
 
@@ -27,7 +27,7 @@ task_types = dict(classification='SEQ_CLS', regression='SEQ_CLS', token_classifi
                   seq2seq='SEQ_2_SEQ_LM', causal_lm='CAUSAL_LM', question_answering='QUESTION_ANS')
 
 def with_lora(model, task='classification', **options):
-    "`model` in peft's hands, with LoRA in queries and values"
+    "Return `model` wrapped by peft, with LoRA in queries and values"
     options = {'task_type': task_types.get(task), **options}
     if task == 'replaced_token_detection': options['modules_to_save'] = ['discriminator_predictions']
     with torch.random.fork_rng():
@@ -115,7 +115,7 @@ def test_other_kinds_raise_before_a_run_is_opened(tmp_path, tiny_bert, tiny_toke
 @pytest.mark.numeric
 @pytest.mark.parametrize('kind', ['bert', 'gpt2'])
 def test_the_plan_of_ad_drop_on_an_adapter_is_the_equations_applied_to_the_merged_model(kind):
-    "The base is frozen, so that nothing below the first adapter has a gradient; attention is attributed all the same"
+    "The base is frozen, so nothing below the first adapter has a gradient; attention is still attributed"
     model = with_lora(tiny(kind)).double().eval()
     with torch.no_grad():
         for name, x in model.named_parameters():
@@ -246,7 +246,7 @@ def test_run_records_the_base_of_its_adapter_and_loads_it(tmp_path, tiny_bert, t
     assert load_model(run, base=tiny_bert())
 
 def trained_by_many(folder, out, batch_size):
-    "Train every row of `served_rows`; for one process, or for one of several"
+    "Train every row of `served_rows`, in one process or in one of several"
     from transformers import PreTrainedTokenizerFast
     tokenizer = PreTrainedTokenizerFast.from_pretrained(f'{folder}/tokenizer')
     tiny_data = datasets.load_from_disk(f'{folder}/data')

@@ -21,7 +21,8 @@ def example(seed=0, batch=3, heads=2, n=9):
     return maps, is_image, is_answer, rationale
 
 def by_hand(maps, is_image, is_answer, rationale, rows):
-    "KLAL: the mean over layers of KL(P || Q), where Q is the mean over heads of attention normalised over image tokens"
+    """Compute KLAL: the mean over layers of KL(P || Q), where Q is the mean over heads of attention normalised over
+    image tokens"""
     losses = []
     for b in range(len(is_image)):
         image = np.flatnonzero(is_image[b])

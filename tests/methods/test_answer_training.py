@@ -39,7 +39,7 @@ def rows(rationales=boxes, **columns):
 def splits(**columns): return datasets.DatasetDict(train=rows(**columns), validation=rows(**columns))
 
 def fractions(layout:ImageLayout, marked):
-    "The fraction of each token's box inside the boxes `marked`, by counting the area of each pixel"
+    "Return the fraction of each token's box inside the boxes `marked`, by counting the area of each pixel"
     mask, out = np.zeros((layout.height, layout.width)), []
     for top, left, bottom, right in marked: mask[top:bottom, left:right] = 1
     for top, left, bottom, right in layout.boxes():
@@ -52,7 +52,7 @@ def fractions(layout:ImageLayout, marked):
     return torch.tensor(out, dtype=torch.float64)
 
 def prepared(model, processor):
-    "Each example alone: the inputs with its answer, the first label, and the target of its image tokens or None"
+    "Return each example alone: the inputs with its answer, the first label, and the target of its image tokens or None"
     out = []
     for row in rows():
         inputs = processor(images=[row['image']], text=[row['text']], return_tensors='pt')

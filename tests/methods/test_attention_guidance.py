@@ -407,7 +407,7 @@ def test_the_weight_can_reach_zero_before_the_end():
 
 
 def uneven(seed):
-    "32 texts of 8 to 28 words"
+    "Return 32 texts of 8 to 28 words"
     rng, words = np.random.default_rng(seed), [w for t in texts for w in t.split()]
     rows = [' '.join(rng.choice(words, rng.integers(8, 29))) for _ in range(32)]
     features = Features(dict(text=Value('string'), label=ClassLabel(names=['x', 'y', 'z'])))
@@ -863,8 +863,8 @@ def test_two_methods_cannot_both_guide_one_head():
 # Positions that another method drops in the same step, and attention dropout
 
 def reference_dropped_loss(maps, drop, padded, heads, reduction):
-    """Eq. 2 and 3 over the real cells that `drop` leaves; a row that would lose all its keys keeps them. The mean is
-    over n*n cells"""
+    """Compute eq. 2 and 3 over the real cells that `drop` leaves, with the mean over n*n cells; a row that would lose
+    all its keys keeps them"""
     losses = []
     for b in range(len(padded['input_ids'])):
         n, total = int(padded['attention_mask'][b].sum()), 0.

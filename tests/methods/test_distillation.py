@@ -325,7 +325,7 @@ def test_combined_methods_can_be_trained(tmp_path, tiny_data, tokens):
         train(student, tokens, tiny_data, both, tmp_path/'no', **quick)
 
 
-# ---- doubts and refusals ----
+# ---- warnings and errors ----
 
 @pytest.mark.slow
 def test_teacher_that_has_learned_nothing_raises_a_warning(tmp_path, tiny_data, tokens):

@@ -27,7 +27,7 @@ VOCABULARY, PAD, EVEN = 40, 0, Progress(step=12, epoch=2, seed=5)
 task = tasks['causal_lm']
 
 def tiny(kind, dtype=torch.float64):
-    "A random language model whose answers are far from even"
+    "Return a random language model whose predictions are far from uniform"
     common = dict(vocab_size=VOCABULARY, pad_token_id=PAD, bos_token_id=1, eos_token_id=2, initializer_range=.4)
     no_dropout = dict(attn_pdrop=0., resid_pdrop=0., embd_pdrop=0.)
     with torch.random.fork_rng():
@@ -40,7 +40,7 @@ def tiny(kind, dtype=torch.float64):
     return model.to(dtype).eval()
 
 def rows(answered):
-    "Three examples of uneven length; in those that are `answered` the last tokens are the answer and its end"
+    "Return three examples of uneven length; if `answered`, the last tokens are the answer and its end"
     g, found = np.random.default_rng(0), []
     for i, (prompt, answer) in enumerate(((5, 2), (2, 3), (3, 1))):
         n = prompt + answer + answered
@@ -65,7 +65,7 @@ def collated(some, side='right'):
     return moved
 
 def log_p(model, row):
-    "log p of the next token at each place of one example, by a pass of its own"
+    "Return log p of the next token at each position of one example, from a separate pass"
     logits = model(torch.tensor([row['input_ids']])).logits[0]
     return logits - torch.logsumexp(logits, -1, keepdim=True)
 
@@ -234,7 +234,7 @@ def test_truncated_answers_keep_their_end(tiny_tokenizer):
 
 @pytest.mark.parametrize('template_ends', [True, False])
 def test_token_types_of_answers_are_those_of_their_segments_wherever_they_are_cut(template_ends):
-    tokenizer = train_tokenizer(['a b c d e f g h i o p q r s t u'], 60) # as an encoder's, [SEP] behind each text
+    tokenizer = train_tokenizer(['a b c d e f g h i o p q r s t u'], 60) # like an encoder's, with [SEP] after each text
     if not template_ends: tokenizer.eos_token = tokenizer.mask_token
     row = datasets.Dataset.from_dict(dict(text=['a b c d e f g h i'], target_text=['o p q r s t u']))
     for longest in range(6, 24):

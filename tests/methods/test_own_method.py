@@ -1,5 +1,5 @@
-"""The method that the notebook on writing one's own makes: entropy of attention against loops in float64, its
-evidence, its company"""
+"""The method of the notebook on custom methods: entropy of attention against loops in float64, its evidence, and its
+combination with other methods"""
 import inspect
 import math
 import random
@@ -25,7 +25,7 @@ from salviz.training.trainer import train
 
 
 def reference_entropy(heads, keys, form):
-    "Entropy of one row, in float64: [heads][key] of attention, `keys` that count"
+    "Return the entropy of one row in float64; `heads`: [head][key] of attention, `keys`: those that count"
     a = [sum(float(h[k]) for h in heads)/len(heads) for k in keys]
     if form == 'released': a = [math.exp(x)/sum(math.exp(y) for y in a) for x in a]
     return -sum(x*math.log(x) for x in a if x > 0)
@@ -41,7 +41,7 @@ def test_the_entropy_of_every_row_is_the_definition_with_pads_on_either_side(for
         for q in range(n):
             for k in range(starts[b], ends[b]): allowed[b, 0, q, k] = k <= q or not causal
     attention = rng.random((4, 3, n, n))**6 * allowed
-    attention[0, :, 1] = allowed[0, :, 1] * (np.arange(n) == 0) # a row that looks at one key
+    attention[0, :, 1] = allowed[0, :, 1] * (np.arange(n) == 0) # a row that attends to one key
     attention /= attention.sum(-1, keepdims=True).clip(1e-12)
     got = attention_entropy(torch.tensor(attention), torch.tensor(allowed), form)
     assert got.dtype == torch.float64
@@ -152,7 +152,7 @@ def test_a_run_records_its_evidence_and_the_method_composes(tmp_path, tiny_bert,
     for l in range(2):
         expected = [reference_entropy(s.arrays['attention'][l, :, i].astype(float), range(n), 'attention')
                     for i in range(n)]
-        # both are kept in half precision
+        # both are stored in half precision
         np.testing.assert_allclose(s.arrays['attention_entropy'][l], expected, atol=5e-3)
     assert all(r['negative_entropy'] < 0 and r['negative_entropy_weight'] == 1 for r in run.train_rows)
     assert run.snapshot(step=-1).arrays['attention_entropy'].mean() > s.arrays['attention_entropy'].mean()
@@ -222,7 +222,7 @@ def test_unknown_citation_keys_of_older_runs_are_left_out(tmp_path, tiny_bert, t
 
 
 def test_plan_and_terms_are_formatted_only_for_an_error(monkeypatch):
-    "The text of a tensor waits for the device, and made two thirds of a short training"
+    "Formatting a tensor waits for the device; it took two thirds of the time of a short training"
     def written(*args, **kwargs): raise AssertionError('a tensor was written out')
     monkeypatch.setattr(torch.Tensor, '__repr__', written)
     x = torch.ones(2, 3)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.numeric
 kinds = dict(vit=1, deit=2, ijepa=0) # {kind: tokens before its patches}
 
 def vision(kind='vit', heads=4, size=(8, 12), **more):
-    "A tiny image classifier of two layers, whose patches are 4 by 4 pixels: two rows of three"
+    "Return a tiny image classifier of two layers, whose patches are 4 by 4 pixels: two rows of three"
     config = AutoConfig.for_model(kind, hidden_size=16, num_hidden_layers=2, num_attention_heads=heads,
                                   intermediate_size=32, image_size=size, patch_size=4, num_channels=3, num_labels=2,
                                   initializer_range=.3, **more)
@@ -36,7 +36,7 @@ def batch_of(n=3):
     return dict(pixel_values=x, labels=torch.arange(n) % 2, example_id=torch.arange(n))
 
 def keys_of(name, r, c, rows, columns):
-    "The patches that the patch in row `r` and column `c` looks at, in words of the pattern"
+    "Return the patches to which the patch in row `r` and column `c` attends, from the name of the pattern"
     at = dict(same=[(r, c)], right=[(r, c + 1)], left=[(r, c - 1)], above=[(r - 1, c)], below=[(r + 1, c)])
     at['adjacent'] = at['right'] + at['left'] + at['above'] + at['below']
     at['neighbours'] = at['adjacent'] + [(r - 1, c - 1), (r - 1, c + 1), (r + 1, c - 1), (r + 1, c + 1)]
@@ -44,7 +44,7 @@ def keys_of(name, r, c, rows, columns):
     return [(a, b) for a, b in at[name] if 0 <= a < rows and 0 <= b < columns]
 
 def reference_pattern(name, rows, columns, first):
-    "The matrix, one cell after another; rows without a target are None"
+    "Return the matrix, cell by cell; rows without a target are None"
     n, P = first + rows*columns, {}
     for q in range(n):
         if name == 'first': P[q] = [1. if k == 0 else 0. for k in range(n)]
@@ -68,7 +68,7 @@ def test_every_pattern_of_patches_is_that_of_a_loop(grid):
         for q, row in wanted.items(): np.testing.assert_allclose(P[0, q], row or [0.]*n, atol=1e-7)
 
 def reference_loss(maps, heads, grid, reduction, dropped=None):
-    "Eq. 2 and 3 for each example: rows without a target, and dropped cells, do not enter; float64"
+    "Compute eq. 2 and 3 for each example in float64; rows without a target and dropped cells do not count"
     losses = []
     for b in range(len(maps[0])):
         total = 0.
@@ -124,7 +124,7 @@ def test_by_default_one_head_attends_to_each_neighbour_and_the_others_to_all():
         1: dict(right=[0], left=[1], above=[2], below=[3], neighbours=[4, 5])}
 
 def halves(grid):
-    "The left part of a row of patches, as a custom pattern"
+    "Return a custom pattern in which each token attends to the one before it"
     n = grid.first + grid.rows*grid.columns
     return torch.eye(n).roll(1, 0)
 

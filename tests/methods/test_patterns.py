@@ -1,5 +1,5 @@
-"""Patterns on batches agree with matrices written cell by cell from the paper's equations, wherever the padding
-stands"""
+"""Patterns on batches agree with matrices written cell by cell from the paper's equations, for any position of the
+padding"""
 import json
 from pathlib import Path
 

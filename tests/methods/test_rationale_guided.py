@@ -178,7 +178,7 @@ def test_rollout_with_a_gradient_equals_rollout():
             assert alike(rolled_out(maps, heads)[i, 0], torch.from_numpy(rollout(A)))
 
 
-# ---- what is taught ----
+# ---- explanations ----
 
 saliencies = 'gradient_norm', 'gradient_abs', 'input_x_gradient', 'integrated_gradients', 'gradient_x_attention'
 

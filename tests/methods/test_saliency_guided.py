@@ -48,7 +48,7 @@ def tiny(kind='bert', dropout=0.):
 
 
 def random_rows(seed, count=6, pairs=True):
-    "Sentences or pairs of words with one to three pieces, between special tokens"
+    "Return sentences or pairs of words with one to three pieces, between special tokens"
     rng, rows = random.Random(seed), []
     for i in range(count):
         ids, word_ids, segments, word = [CLS], [-1], [-1], 0
@@ -177,7 +177,7 @@ def test_texts_with_at_most_one_word_do_not_change():
 
 
 def reference_kl(a, b):
-    "Eq. 2 for one sample's logits, in loops"
+    "Compute eq. 2 for one sample's logits, in loops"
     p, q = [[math.exp(x)/sum(math.exp(y) for y in row) for x in row] for row in (a, b)]
     return sum(x*math.log(x/y) for x, y in zip(p, q))
 
@@ -207,7 +207,7 @@ def test_gradients_of_the_consistency_term_into_both_sides_equal_finite_differen
 
 
 def reference_saliency(model, ids, c, method='gradient_norm'):
-    "For each token of one sentence: norm of the gradient of the class score, or sum of gradient times input"
+    "Return per token of one sentence the norm of the gradient of the class score, or the sum of gradient times input"
     x = model.get_input_embeddings().weight.detach()[torch.tensor(ids)].requires_grad_()
     score = model(inputs_embeds=x[None], attention_mask=torch.ones(1, len(ids), dtype=torch.int64)).logits[0, c]
     g = torch.autograd.grad(score, x)[0]
@@ -386,14 +386,14 @@ def name_of(batch): return 'values' if 'values' in batch else 'pixel_values'
 
 
 def reference_low(saliency, share, ranking):
-    "Indices (as tuples) of the floor(share · n) lowest values of one sample; of equal values, the earlier is lower"
+    "Return the indices (as tuples) of the floor(share · n) lowest values of one sample; ties go to the earlier value"
     at = list(np.ndindex(*saliency.shape))
     score = {i: abs(saliency[i].item()) if ranking == 'magnitude' else saliency[i].item() for i in at}
     return set(sorted(at, key=lambda i: (score[i], at.index(i)))[:int(len(at)*Fraction(str(share)))])
 
 
 def own_values(x, i, fill_range):
-    "Values of the sample `x` that define the fill range at index `i`"
+    "Return the values of the sample `x` that define the fill range at index `i`"
     if fill_range == 'sample': return x.flatten().tolist()
     return (x[i[0]] if x.dim() == 3 and len(i) == 3 and x.shape[0] == 3 else x[:, i[-1]]).flatten().tolist()
 
@@ -464,7 +464,7 @@ def test_fill_depends_only_on_seed_step_and_example(kind):
 
 
 def reference_map(model, name, x, c):
-    "Gradient of the logit of class `c` for one sample; for an image, the mean over the channels, in a loop"
+    "Return the gradient of the logit of class `c` for one sample; for an image, the mean over the channels, in a loop"
     x = x[None].clone().requires_grad_()
     gradient, = torch.autograd.grad(model(**{name: x}).logits[0, c], x)
     if name == 'values': return gradient[0]
@@ -552,12 +552,12 @@ def test_lstm_masks_words_by_the_summed_gradient_of_the_paper():
 
 
 def log_p(logits, c):
-    "Log-probability of class `c`, computed from the logits of one sample"
+    "Return the log-probability of class `c`, computed from the logits of one sample"
     return logits[c] - sum(z.exp() for z in logits).log()
 
 
 def reference_of_log_p(model, batch, i):
-    "Saliency of log p of the gold class for sample `i` (text: its tokens without padding)"
+    "Return the saliency of log p of the gold class for sample `i` (text: its tokens without padding)"
     c = batch['labels'][i].item()
     if 'input_ids' not in batch:
         name = name_of(batch)
@@ -630,10 +630,11 @@ def test_net_ending_in_log_softmax_takes_the_same_steps_with_either_score(kind, 
 
 
 def released_colour_copy(image, gradient, share, fill, u, by_size=False):
-    """The colour branch of the released loop for one image [channels, height, width], in loops
+    """Return the masked copy of one image [channels, height, width] from the colour branch of the released loop, in
+    loops
 
-    It masks the share of the pixels with the lowest channel mean of `gradient`, in all channels. Each channel is filled
-    with its own mean, or with noise in its own range from the uniform numbers `u`."""
+    It masks the fraction `share` of the pixels with the lowest channel mean of `gradient`, in all channels. Each
+    channel is filled with its own mean, or with noise in its own range from the uniform numbers `u`."""
     channels, height, width = image.shape
     score = {(i, j): sum(gradient[c, i, j].item() for c in range(channels))/channels
              for i in range(height) for j in range(width)}
@@ -810,7 +811,7 @@ def test_reused_pass_has_its_own_saliency_and_leaves_the_gradients_unchanged(kin
     assert not any(v.requires_grad for v in plan.evidence.values())
     name = 'input_ids' if 'input_ids' in batch else name_of(batch)
     found = plan.evidence['saliency' if name == 'input_ids' else 'saliency_map']
-    with torch.random.fork_rng(): # the two passes again, with the masked copy known beforehand
+    with torch.random.fork_rng(): # the two passes again, with a masked copy from before
         torch.manual_seed(4)
         x = (model.get_input_embeddings()(batch['input_ids']) if name == 'input_ids'
              else batch[name]).detach().requires_grad_()

@@ -305,8 +305,8 @@ def test_layer_loss_equals_its_definition_for_all_options(loss, rows, heads, per
 
 
 def reference_seen_loss(attention, seen, real, pooled, target, counts, method):
-    """One example and layer where the heads see different keys: attention and `seen` [heads][query][key]; each head
-    over the keys that it sees"""
+    """Compute the loss of one example and layer where the heads see different keys: attention and `seen`
+    [heads][query][key]; each head counts only the keys that it sees"""
     heads = range(len(attention)) if method.heads is None else method.heads
     rows, width = [pooled] if method.rows == 'pooled' else list(real), len(counts)
     means = [[sum(float(attention[h][r][i]) for r in rows)/len(rows) for i in range(width)] for h in heads]
@@ -405,8 +405,7 @@ def a_step(method, model, padded, progress=Progress(seed=3)):
 
 
 def remaining_keys(drop, real):
-    """Real keys that each query is left with, [heads][query][key], where `drop` takes some away; all of them where
-    it would take all"""
+    "Return the real keys that each query keeps under `drop`, [heads][query][key]; all of them if `drop` would take all"
     left = (~drop & real[None, None]).numpy()
     return np.where(left.any(-1, keepdims=True), left, real.numpy())
 
@@ -902,7 +901,7 @@ def test_resumed_run_reads_its_explanations_without_a_teacher(tmp_path, monkeypa
     assert Run(run.path).state['explanation_seconds'] == seconds
 
 
-class Killed(BaseException): "A process ends here"
+class Killed(BaseException): "The simulated end of a process"
 
 
 def patch_writes(monkeypatch, write):
@@ -914,8 +913,8 @@ def every_batch_a_part(monkeypatch): monkeypatch.setattr(sallm_module, 'part_sec
 
 
 def counted(monkeypatch, kill_at=None):
-    """The example ids of each batch that is explained from now on; the process is killed when it comes to batch
-    `kill_at`, and writes nothing any more"""
+    """Return a list that receives the example ids of each explained batch, and a function that ends this. Before batch
+    `kill_at`, the process is killed, and writes nothing after that"""
     seen, real, write = [], sallm_module.token_saliency, runs.write_whole
     def explained(teacher, batch, *args, **kwargs):
         if kwargs: return real(teacher, batch, *args, **kwargs) # `check` tries one example before training
@@ -1229,8 +1228,8 @@ def test_stop_in_the_middle_of_the_pass_loses_nothing(whole_student, tmp_path, m
 
 
 class Flops(TorchDispatchMode):
-    """Counts floating-point operations; PyTorch's own counter does not know the fused attention of the CPU, nor
-    graphs that begin at a captured map"""
+    """A counter of floating-point operations; PyTorch's own counter does not support the fused attention of the CPU,
+    nor graphs that begin at a captured map"""
     def __init__(self):
         super().__init__()
         self.n, attention = 0, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -1310,8 +1309,8 @@ def rows_of(run): return [(r['step'], r['loss'], r['task'], r['saliency_agreemen
 
 
 class Watched(SalLM):
-    """SalLM that keeps a copy of the model at the begin of each epoch, and what it is explained by then; breaks down
-    before step `at` once"""
+    """SalLM that stores a copy of the model at the beginning of each epoch, and the explanations that it then uses;
+    raises before step `at`, once"""
     name = 'SalLM'
     at = None
     def epoch_begin(self, trainer, epoch):
@@ -1715,7 +1714,7 @@ def test_explanations_recorded_before_60_positions_are_not_reused_for_60(tmp_pat
         method(60).prepare(make_trainer(run))
 
 
-# --- heads that answer at tokens, scores, texts without labels
+# --- heads with outputs at tokens, scores, texts without labels
 
 tags = Dataset.from_dict(
     dict(words=[t.split() for t in texts], tags=[[(len(w) > 2) + (w == 'dull') for w in t.split()] for t in texts]),
@@ -1771,7 +1770,7 @@ def path_of(teacher, row, answer, steps):
 
 
 def place_in(task, row, collate):
-    "(query row, tokens that may be marked) of one example"
+    "Return (query row, tokens that may be marked) of one example"
     ordinary = [not s for s in row['special_tokens_mask']]
     if task == 'regression': return 0, ordinary
     labelled = [i for i, label in enumerate(row['labels']) if label != -100]
@@ -1874,7 +1873,7 @@ more = ['fun and long and dull', 'a film', 'no c d e f stop here . .', 'h i j', 
 
 
 def with_companions(teacher, ratio=2, **arguments):
-    "(SalLM with texts without labels, prepared by hand; those texts, encoded)"
+    "Return (SalLM with texts without labels, prepared manually; those texts, encoded)"
     method = SalLM.from_args(dict(teacher=teacher, steps=2, unlabelled=more, unlabelled_ratio=ratio, **arguments))
     examples = method._encoded(tokenizer, 100)
     method._more = examples, Collator(tokenizer)
@@ -1936,7 +1935,7 @@ def test_run_with_texts_without_labels_is_resumed_and_reused(teacher_run, tmp_pa
     def losses(run): return [(r['loss'], r['unlabelled_agreement']) for r in run.train_rows]
     whole = train(make_bert(), tokenizer, raw, method(refresh=1), run_dir=tmp_path/'whole', **kw)
     assert len(whole.load_arrays('explanations')['example_id']) == 8 + 2 + len(more)
-    assert 'unlabelled_agreement' not in whole.snapshot().losses # probes have none
+    assert 'unlabelled_agreement' not in whole.snapshot().losses # probe examples have none
     broken = method(Watched, refresh=1)
     broken.at = 3
     with pytest.raises(KeyboardInterrupt): train(make_bert(), tokenizer, raw, broken, run_dir=tmp_path/'run', **kw)

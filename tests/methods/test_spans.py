@@ -1,5 +1,5 @@
-"""Questions whose answer is a span of a text: labels, loss, prediction and scores against obvious references, and
-what trains on them."""
+"""Questions whose answer is a span of a text: labels, loss, prediction and scores against simple references, and the
+methods that train on them."""
 import copy
 
 import datasets
@@ -25,7 +25,7 @@ quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, progress=False, probes=
 
 @pytest.fixture(scope='module')
 def data():
-    "Questions with contexts of uneven lengths; every third without a rationale, which marks the verb in both texts"
+    "Return questions with uneven contexts; two of three have a rationale, which marks the verb in both texts"
     def rationale(i, d):
         verb = d['text'][i].split()[d['text'][i].startswith('who')]
         return None if i % 3 == 1 else [int(word == verb) for word in f"{d['text'][i]} {d['text_pair'][i]}".split()]
@@ -37,7 +37,7 @@ def data():
 
 @pytest.fixture(scope='module')
 def tokenizer(data):
-    "Words fall into pieces"
+    "Return a tokenizer that splits words into pieces"
     return train_tokenizer([f'{q} {c}' for q, c in zip(data['train']['text'], data['train']['text_pair'])][:9],
                            vocab_size=70, max_length=128)
 
@@ -48,7 +48,7 @@ def build(tokenizer, kind='bert', **config):
 def batch(data, tokenizer): return Collator(tokenizer)(list(encode(data['train'].select(range(6)), tokenizer)))
 
 def ends_by_transformers(tokenizer, question, context, span, max_length=None):
-    "The tokens of the answer as the tokenizer itself finds its characters"
+    "Return the encoding and the tokens of the answer, which the tokenizer itself finds from its characters"
     encoded = tokenizer(question, context, max_length=max_length, truncation=max_length is not None)
     first, last = (encoded.char_to_token(at, sequence_index=1) for at in (span[0], span[1] - 1))
     return encoded, first, last

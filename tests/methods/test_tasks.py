@@ -1,5 +1,5 @@
-"""The table of methods, tasks and kinds of model, row by row; and what holds for every task: accumulation,
-processes, precision, resuming."""
+"""The table of methods, tasks and kinds of model, row by row; and properties of every task: accumulation, processes,
+precision, resuming."""
 import copy
 import os
 
@@ -33,14 +33,14 @@ nets = dict(classification=(TextLSTM,), image_classification=(DigitCNN, ResNet18
             series_classification=(SeriesLSTM, InputCellLSTM, TCN, SeriesTransformer))
 rows = [(task, kind) for table in (kinds, nets) for task, some in table.items() for kind in some]
 named = lambda x: x if isinstance(x, str) else x.__name__
-# One kind of model for each task, and each family of models once; the rest of the table is for `make slow`.
+# One kind of model for each task, and each family of models once; `make slow` runs the rest of the table.
 in_every_run = {(task, table[task][0]) for table in (kinds, nets) for task in table} | {
     ('classification', 'llama'), ('regression', 'gpt2'), ('token_classification', 'deberta-v2'), ('seq2seq', 't5'),
     ('image_classification', 'dinov2'), ('image_classification', ResNet18),
     ('series_classification', SeriesTransformer)}
 
 def some_slow(rows, always):
-    "`rows` as parameters, of which those that are not in `always` are for `make slow`"
+    "Return `rows` as parameters; those that are not in `always` are marked as slow"
     return [row if row in always else pytest.param(*row, marks=pytest.mark.slow) for row in rows]
 
 methods = dict(FineTuning=FineTuning, ADDrop=lambda: ADDrop(p=.4, q=.5, cross_tuning=False),
@@ -60,7 +60,7 @@ terms = dict(ADDrop=set(), FineTuning=set(), SaliencyGuided={'consistency'}, Att
              SalLM={'saliency_agreement'}, RationaleGuided={'rationale'})
 
 def signals(shape, column, rows=24):
-    "Two classes of random signals, one of which is brighter"
+    "Return two classes of random signals, one of which is brighter"
     g = np.random.default_rng(0)
     def part(n):
         y = np.arange(n) % 2
@@ -71,7 +71,7 @@ def signals(shape, column, rows=24):
     return datasets.DatasetDict(train=part(rows), validation=part(8), test=part(8))
 
 def examples(task, tiny_data):
-    "Small data for `task`; every third text without a rationale"
+    "Return small data for `task`; every third text has no rationale"
     data = raw_examples(task, tiny_data)
     if 'text' not in data['train'].column_names or task == 'seq2seq': return data
     def marked(d): # of a prompt with its answer, or a question with its context, in both
@@ -83,7 +83,7 @@ def examples(task, tiny_data):
                                  for k, d in data.items()})
 
 def raw_examples(task, tiny_data):
-    "The same without rationales, made of the two classes of sentences"
+    "Return the same without rationales, made of the two classes of sentences"
     small = datasets.DatasetDict({k: d.select(range(n)) for (k, d), n in zip(tiny_data.items(), (24, 8, 8))})
     if task == 'image_classification': return signals((3, 8, 8), 'pixel_values')
     if task == 'series_classification': return signals((12, 3), 'values')
@@ -116,7 +116,7 @@ def labels_of(task, data):
 
 @pytest.fixture
 def tokens(tiny_tokenizer):
-    "A tokenizer of its own for each test: models of some kinds have it forget its token types"
+    "Return a separate tokenizer for each test, because models of some kinds remove its token types"
     tokenizer = copy.deepcopy(tiny_tokenizer)
     tokenizer.eos_token = tokenizer.sep_token
     return tokenizer
@@ -261,7 +261,7 @@ served_rows = [('regression', 'bert', 'ADDrop'), ('token_classification', 'bert'
                ('token_classification', 'bert', 'SalLM'), ('causal_lm', 'gpt2', 'SalLM')]
 
 class TaughtByACopy(Distillation):
-    "Distillation whose teacher is the model as it was before training, disturbed"
+    "Distillation whose teacher is a perturbed copy of the model before training"
     def check(self, model, *args):
         self.teacher = copy.deepcopy(model)
         with torch.no_grad(), torch.random.fork_rng():
@@ -295,7 +295,7 @@ def without_dropout(model):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('task, kind, name', served_rows, ids=named)
 def test_accumulated_micro_batches_are_one_batch_in_every_task(task, kind, name, tmp_path, tiny_data, tokens):
-    "24 examples of uneven lengths and numbers of labels: a mean over tokens, or of means, would be off"
+    "With 24 examples of uneven lengths and numbers of labels, a mean over tokens, or of means, would differ"
     data, ends = examples(task, tiny_data), []
     for batch_size, pieces in ((12, 1), (4, 3)):
         model = without_dropout(model_for(task, kind, data, tokens))
@@ -326,7 +326,7 @@ def test_bf16_autocast_trains_every_task_near_full_precision(task, kind, name, t
     assert losses[0] == pytest.approx(losses[1], rel=.05)
 
 class Breaks(AttentionGuidance):
-    "Attention guidance that breaks down before a step, once"
+    "Attention guidance that raises before a step, once"
     at = None
     def plan(self, model, batch, progress):
         if progress.step == self.at and model.training: self.at = None; raise KeyboardInterrupt
@@ -371,7 +371,7 @@ def test_resumed_training_has_the_same_result_in_every_task(
     assert len(ends[0][0]) > 4 and ends[0][0] == ends[1][0] and torch.equal(ends[0][1], ends[1][1])
 
 def train_all(folder, out, batch_size, rows):
-    "Train every row of `rows` once; for one process, or for one of several"
+    "Train every row of `rows`, in one process or in one of several"
     from transformers import PreTrainedTokenizerFast
     tokenizer, tiny = PreTrainedTokenizerFast.from_pretrained(f'{folder}/tokenizer'), datasets.load_from_disk(
         f'{folder}/data')
@@ -382,7 +382,7 @@ def train_all(folder, out, batch_size, rows):
               run_dir=f'{out}/{task}-{named(kind)}-{name}',
               **{**quick, 'batch_size': batch_size, 'args': dict(use_cpu=True)})
 
-# Further kinds of models for tasks, and explanations for methods, that another row has already.
+# Further kinds of models for tasks, and explanations for methods, that other rows cover as well.
 further = {('causal_lm', 'llama'), ('image_classification', 'vit'), ('regression', 'llama'), ('classification', 'gpt2'),
          ('classification', TextLSTM)}
 apart = [row for row in served_rows if row[:2] in further or row[2].endswith(('gradients', 'contrast'))]

@@ -1,5 +1,5 @@
-"""Every method on a card: nothing that a step, a recording or a score needs is left behind on the processor, and what
-comes out is what the processor gives. Emulated (emulated_card.py), or with SALVIZ_DEVICE=cuda a real one."""
+"""Every method on a GPU: all tensors of a step, a recording or a score are on the GPU, and the results are those of the
+CPU. The GPU is emulated (emulated_card.py), or real with SALVIZ_DEVICE=cuda."""
 import traceback
 from pathlib import Path
 
@@ -25,7 +25,7 @@ cases = [pytest.param(task, name, marks=() if (task, name) in quickly else pytes
          if task in (kind.supported_tasks or tasks) and task != 'series_classification']
 
 def alike(ours, theirs, what, tolerance):
-    "Are two values of a run the same but for rounding? Says which is not"
+    "Check that two values of a run are equal up to rounding; `what` is in the error message"
     if isinstance(ours, dict):
         assert ours.keys() == theirs.keys(), what
         for k in ours: alike(ours[k], theirs[k], f'{what} {k}', tolerance)
@@ -54,7 +54,7 @@ def test_training_on_a_card_equals_training_on_the_processor(task, name, tmp_pat
         alike(a.arrays, b.arrays, f'step {step}:', 1e-5)
 
 class Places(list):
-    "The operations that waited for the card, each with the line of salviz that called it, without transformers' own"
+    "The operations that waited for the GPU, each with the line of salviz that called it; without those of transformers"
     def append(self, operation):
         lines = [f for f in traceback.extract_stack() if '/salviz/' in f.filename or '/transformers/' in f.filename]
         if '/salviz/' in lines[-1].filename:
@@ -64,7 +64,7 @@ class Places(list):
 @pytest.mark.parametrize('name', ['FineTuning', 'ADDrop', 'SaliencyGuided', 'AttentionGuidance', 'SalLM',
                                   'RationaleGuided', 'RationaleGuided of attention', 'RationaleGuided by contrast'])
 def test_steps_never_synchronise_with_the_card(name, tmp_path, tiny_data, tokens, monkeypatch):
-    "A number that is read on the processor stops the queue of the card's work, in every step"
+    "Reading a number on the CPU would stop the queue of the GPU in every step"
     data = examples('classification', tiny_data)
     model = without_dropout(model_for('classification', 'bert', data, tokens)).float()
     with training_on_card():

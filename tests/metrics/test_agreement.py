@@ -91,7 +91,7 @@ def test_top_fraction_is_rounded_up(n, share, k): assert _top_count(n, share) ==
 
 
 def slow_table(s, pooled, causal):
-    "{(layer, head): numbers} of `agreement_table`, by loops"
+    "Return {(layer, head): numbers} of `agreement_table`, by loops"
     A, sal, ordinary = s.arrays['attention'], s.arrays['saliency'], [i for i in range(len(s.tokens))
                                                                      if not s.is_special[i]]
     rows, out = [s.info['pooled_row']] if pooled else ordinary, {}
@@ -325,7 +325,7 @@ def test_pattern_distance_equals_loops_without_padding():
 
 
 def test_mean_squared_distance_matches_the_released_guidance_loss():
-    "Mean over cells of one head and one pattern, as torch's own mean squared error has it"
+    "The mean over cells of one head and one pattern, as in torch's own mean squared error"
     import torch
     rng = np.random.default_rng(2)
     A, P = rng.dirichlet(np.ones(7), 7), rng.dirichlet(np.ones(7), 7)
@@ -359,7 +359,7 @@ def test_named_and_guided_patterns_are_compared():
 # Kendall's tau, on request
 
 def tau_by_pairs(x, y):
-    "Tau-b from its definition: pairs ordered alike minus pairs ordered otherwise"
+    "Return tau-b from its definition: concordant minus discordant pairs, normalised"
     score, left, right = 0, 0, 0
     for i in range(len(x)):
         for j in range(i):

@@ -119,7 +119,7 @@ def test_detectable_effect_is_found_in_four_of_five_cases(counts):
 # deviations
 
 def from_definition(x, y, tasks):
-    "p-value of the correlation of sums and differences without the means of their tasks"
+    "Return the p-value of the correlation of sums and differences without the means of their tasks"
     sums, differences = (np.array([a + b for a, b in zip(x, y)]), np.array([a - b for a, b in zip(x, y)]))
     for task in set(tasks):
         at = np.array([name == task for name in tasks])

@@ -63,7 +63,7 @@ def table(points, seeds=3, noise=0., x='validation_accuracy', y='validation_toke
 
 
 def by_definition(frame):
-    "{weight: standing}, by loops over pairs of means and of ends of intervals"
+    "Return {weight: standing}, by loops over pairs of means and of ends of intervals"
     rows = frame.to_dict('records')
     costs = [(-r['validation_accuracy'], -r['validation_token_f1']) for r in rows]
     front, out = undominated(costs), {}

@@ -1,4 +1,4 @@
-"Heat maps against boxes: the measures equal loops over pixels, and an even map scores the area of the box"
+"Heat maps against boxes: the metrics equal loops over pixels, and a uniform map scores the area of the box."
 import numpy as np
 import pytest
 from PIL import Image

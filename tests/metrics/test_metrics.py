@@ -195,7 +195,7 @@ def test_constant_or_diverged_predictions_have_no_correlation():
         with pytest.raises(ValueError, match=message): regression_metrics(labels, predictions)
 
 
-# seqeval's rules, worked out by hand: gold tags, predicted tags, hits, gold and predicted entities
+# seqeval's rules, applied manually: gold tags, predicted tags, hits, gold and predicted entities
 HAND = [
     # seqeval's own example, .5
     (['O O O B-MISC I-MISC I-MISC O', 'B-PER I-PER O'], ['O O B-MISC I-MISC I-MISC I-MISC O', 'B-PER I-PER O'], 1, 2,

@@ -20,7 +20,7 @@ from salviz.training.trainer import load_model, train
 quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, snapshots=0)
 
 def slow_error(correct, confidence, bins):
-    "Equation 3 of Guo et al. (2017), bin by bin"
+    "Compute equation 3 of Guo et al. (2017), bin by bin"
     total = 0.
     for b in range(bins):
         inside = [(float(c), float(p)) for c, p in zip(correct, confidence)
@@ -44,7 +44,7 @@ def test_consistency_equals_a_loop_over_sets():
 
 @pytest.fixture
 def data(tiny_data):
-    "The sentences with a genre and the number of a contrast set, and a further split without the latter"
+    "Return the sentences with a genre and the number of a contrast set, and a further split without the latter"
     def marked(part):
         part = part.add_column('genre', ['films' if i % 3 else 'tweets' for i in range(len(part))])
         return part.add_column('pair', [i // 2 for i in range(len(part))])
@@ -57,7 +57,7 @@ def run(tmp_path, data, tiny_bert, tiny_tokenizer):
                  contrast='pair', **quick)
 
 def answers(run, part, tokenizer):
-    "Correctness and confidence of the saved model, row by row"
+    "Return correctness and confidence of the saved model, row by row"
     model = load_model(run)[0]
     batch = Collator(tokenizer)(list(encode(part, tokenizer)))
     with torch.no_grad(): logits = model(**model_inputs(batch, model)).logits

@@ -231,7 +231,7 @@ def test_best_means_are_bold_including_ties():
     equal = result_table(tidy(gains=dict(drop=.05, again=.05)), columns=['test_accuracy'], digits=1)
     assert [cell(equal, m)['best'] for m in ('drop', 'again')] == [True, True] and not cell(equal, 'FineTuning')['best']
     alike = result_table(tidy(gains=dict(drop=0.)), columns=['test_accuracy'], digits=1)
-    assert not alike.frame['best'].any() # nothing is best if all print alike
+    assert not alike.frame['best'].any() # no value is best if all are printed alike
     unknown = result_table(tidy().rename(columns=dict(test_accuracy='entropy')), columns=['entropy'])
     assert not unknown.frame['best'].any() and 'Bold' not in unknown.caption and '↑' not in unknown.text
     assert not result_table(tidy(), best=None).frame['best'].any()

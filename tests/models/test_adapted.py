@@ -35,7 +35,7 @@ models = dict(bert=lambda **kw: BertForSequenceClassification(BertConfig(
                   **kw)))
 
 def adapted(kind, tokenizer, model='bert'):
-    "A model in float64 with a trained adapter, and the merged model"
+    "Return a model in float64 with a trained adapter, and the merged model"
     with torch.random.fork_rng():
         torch.manual_seed(0)
         wrapped = get_peft_model(models[model](vocab_size=len(tokenizer), initializer_range=.3), kinds[kind]()).double()

@@ -1,4 +1,5 @@
-"Model, tokenizer and data are checked against each other: aligned if names show what is meant, else an error."
+"""Model, tokenizer and data are checked against each other: they are aligned if names show the intended order,
+otherwise an error is raised."""
 import re
 
 import numpy as np
@@ -23,7 +24,7 @@ WORDS = '<s> </s> <pad> [UNK] [SEP] the film was moving and very good bad plot'.
 
 
 def words_tokenizer(single=None, pair=None, longest=32, **special):
-    "A tokenizer with a token for each of `WORDS`, and the templates `single` and `pair`"
+    "Return a tokenizer with a token for each of `WORDS`, and the templates `single` and `pair`"
     backend = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token='[UNK]'))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     if single:
@@ -54,7 +55,7 @@ def test_a_separator_that_is_not_a_begin_token_stays_between_prompt_and_answer()
 
 
 def bert(*names, task=BertForSequenceClassification, **config):
-    "A tiny model whose classes are called `names`"
+    "Return a tiny model whose classes are called `names`"
     torch.manual_seed(0)
     model = task(BertConfig(vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
                             intermediate_size=8, max_position_embeddings=32, num_labels=len(names) or 2, pad_token_id=2,
@@ -69,7 +70,7 @@ def split(labels, names, texts=('the film was good', 'bad plot')):
 
 
 def splits(train=('bad', 'good'), validation=('bad', 'good'), test=('bad', 'good')):
-    "Splits with the same class names in any order"
+    "Return splits with the same class names in any order"
     said = ['good', 'bad', 'bad', 'good']
     return DatasetDict({name: split([list(names).index(x) for x in said], names)
                         for name, names in dict(train=train, validation=validation, test=test).items()})

@@ -80,8 +80,8 @@ cases = [(a, p) for a in builders for p in (('right', 'left', 'none') if a in an
 
 @pytest.fixture(autouse=True)
 def finite_reference(monkeypatch):
-    """In float64 the eager attention of Llama and ModernBERT is NaN in rows that attend only to padding, since their
-    mask becomes -inf when rounded to float32"""
+    """Make eager attention finite in float64, where it is NaN for Llama and ModernBERT in rows that attend only to
+    padding, because their mask becomes -inf when rounded to float32"""
     def mask(*args, **kwargs):
         x = eager_mask(*args, **kwargs)
         return None if x is None else x.clamp(min=torch.finfo(torch.float32).min) if x.dtype == torch.float64 else x
@@ -89,7 +89,7 @@ def finite_reference(monkeypatch):
 
 
 def built(arch, dtype=torch.float32, seed=0):
-    "A random model in eval mode whose attention is far from uniform"
+    "Return a random model in eval mode whose attention is far from uniform"
     torch.manual_seed(seed)
     model = builders[arch]()
     for name, x in model.named_parameters():
@@ -98,7 +98,7 @@ def built(arch, dtype=torch.float32, seed=0):
 
 
 def coarsest(arch, dtype):
-    "The dtype in which a model of `dtype` rounds: some compute the softmax, or a norm, always in float32"
+    "Return the dtype in which a model of `dtype` rounds: some compute the softmax, or a norm, always in float32"
     in_float32 = 'gpt2', 'llama', 'modernbert', 'deberta', 't5_encoder', 't5', 'gpt2_cross'
     return torch.float32 if dtype == torch.float64 and arch in in_float32 else dtype
 
@@ -110,7 +110,7 @@ def as_eager(model):
 
 
 def batch(padding='right', n=14, lengths=(14, 9, 3)):
-    "Three rows of uneven length, padded on one side"
+    "Return three rows of uneven length, padded on one side"
     g = torch.Generator().manual_seed(1)
     ids, mask = torch.full((3, n), PAD), torch.zeros(3, n, dtype=torch.long)
     if padding == 'none': lengths = (n, n, n)
@@ -125,7 +125,7 @@ def noise(x, seed):
 
 
 def loss_of(logits, maps, real):
-    "A scalar that depends on every logit and on every real query's row of every map"
+    "Return a scalar that depends on every logit and on every real query's row of every map"
     loss = (logits * noise(logits, 7)).sum()
     for i, A in enumerate(maps): loss = loss + (A * noise(A, i) * real[:, None, :, None]).sum()
     return loss
@@ -461,7 +461,7 @@ def test_a_second_observation_of_a_model_is_rejected_in_every_form():
 
 
 def everything(model):
-    "Everything that may change: attributes and hooks of every module by identity, and the contents of the config"
+    "Return everything that may change: attributes and hooks of every module by identity, and the config"
     state = [(id(m), {k: id(v) for k, v in m.__dict__.items()},
               [list(v) for k, v in m.__dict__.items() if k.endswith('_hooks')])
              for m in model.modules()]
@@ -678,7 +678,7 @@ def test_checkpointing_and_data_parallel_replicas_are_rejected(monkeypatch):
 
 
 class Fixed(nn.Module):
-    "Replaces an attention block, without the registry"
+    "A replacement of an attention block that does not use the registry"
     def forward(self, hidden_states, *args, **kwargs): return hidden_states, None
 
 
@@ -865,7 +865,7 @@ kinds = dict(encoder='encoder_attentions', decoder='decoder_attentions', cross='
 
 
 def pair(arch, dtype=torch.float32, seed=0):
-    "A random model with cross-attention in eval mode, whose attention is far from uniform"
+    "Return a random model with cross-attention in eval mode, whose attention is far from uniform"
     torch.manual_seed(seed)
     model = {**seq2seq, **builders_of_pairs}[arch]()
     for name, x in model.named_parameters():
@@ -874,7 +874,7 @@ def pair(arch, dtype=torch.float32, seed=0):
 
 
 def pair_batch(padding='right', n=9, lengths=(9, 4, 6), arch='marian', dtype=torch.float32):
-    "Three sources of up to 14 and targets of up to 9 tokens, all padded on one side"
+    "Return three sources of up to 14 and targets of up to 9 tokens, all padded on one side"
     source, target = batch(padding), batch(padding, n, lengths)
     if arch not in builders_of_pairs:
         return dict(source, decoder_input_ids=target['input_ids'], decoder_attention_mask=target['attention_mask'])
@@ -883,7 +883,7 @@ def pair_batch(padding='right', n=9, lengths=(9, 4, 6), arch='marian', dtype=tor
 
 
 def kind_of(path):
-    "The type of attention that the module at `path` computes, from the model files"
+    "Return the type of attention that the module at `path` computes, from the model files"
     if any(name in path for name in ('encoder_attn', 'EncDecAttention', 'crossattention')): return 'cross'
     return 'encoder' if path.startswith(('model.encoder.', 'encoder.block')) else 'decoder'
 
@@ -1295,7 +1295,7 @@ def twice(inputs): return {k: v.repeat(2, *[1] * (v.dim() - 1)) for k, v in inpu
 
 
 def looked_at(model, inputs, layer, part=None):
-    "States, map and gradient of a pass with `layer` scaled, which starts where the surrounding block selects"
+    "Return states, map and gradient of a pass with `layer` scaled, which starts where the surrounding block selects"
     for p in model.parameters(): p.requires_grad_(False)
     factor = torch.linspace(.2, .9, 6)[:, None, None, None]
     with observe(model, layer, scale={layer: factor}, part=part) as maps:
@@ -1304,7 +1304,7 @@ def looked_at(model, inputs, layer, part=None):
 
 
 def same_pass(ours, theirs):
-    "With weights this large, rounding errors below a layer grow tenfold or more in a gradient"
+    "Check with the tolerance for large weights: rounding errors below a layer grow tenfold or more in a gradient"
     for a, b in zip(ours, theirs, strict=True): alike(a, b, size=1024)
 
 
@@ -1391,7 +1391,7 @@ def test_cached_layers_needs_eval_mode_and_valid_layers():
 
 
 def softmax_by_hand(scores, allowed):
-    "Softmax of a row in Python floats; uniform over all keys if none is allowed"
+    "Return the softmax of a row in Python floats; uniform over all keys if none is allowed"
     if not any(allowed): return [1/len(scores)]*len(scores)
     top = max(s for s, ok in zip(scores, allowed) if ok)
     weights = [math.exp(s - top) if ok else 0. for s, ok in zip(scores, allowed)]

@@ -40,14 +40,14 @@ own_sizes = dict(
     roc_bert=dict(enable_pronunciation=False, enable_shape=False))
 
 def tiny(kind, **config):
-    "A random classifier of the `kind` (model_type) with two layers, in eval mode"
+    "Return a random classifier of the `kind` (model_type) with two layers, in eval mode"
     own = own_sizes.get(kind.replace('-', '_'), {})
     with forked_random(0):
         return AutoModelForSequenceClassification.from_config(
             AutoConfig.for_model(kind, **{**sizes, **own, 'num_labels': 3, **config})).eval()
 
 def rows_read(model, ids, mask):
-    "For each example, the rows of the last hidden state that affect the logits, by their gradient"
+    "Return for each example the rows of the last hidden state that affect the logits, by their gradient"
     states = []
     hook = model.base_model.register_forward_hook(lambda module, args, out: states.append(out[0]))
     logits = model(input_ids=ids, attention_mask=mask).logits
@@ -84,7 +84,7 @@ def test_a_decoders_head_reads_the_last_real_row(kind, side):
     assert pooled_rows(model, dict(input_ids=x)).tolist() == [row[0] for row in expected]
 
 def logits_and_gradients(model, batch):
-    "The logits of `model`, and the gradient of a function of them with respect to the first embedding"
+    "Return the logits of `model`, and the gradient of a function of them with respect to the first embedding"
     states = []
     hook = model.get_input_embeddings().register_forward_hook(lambda module, args, out: states.append(out))
     logits = model(**batch).logits
@@ -268,7 +268,7 @@ class WithBatchNorm(torch.nn.Module):
     def forward(self, x): return self.head(self.dropout(self.norm(self.body(x))))
 
 def state(model):
-    "Everything that a block may have changed"
+    "Return everything that a block may have changed"
     return dict(modes=[m.training for m in model.modules()], needed=[p.requires_grad for p in model.parameters()],
                 grads=[None if p.grad is None else (id(p.grad), p.grad.tolist()) for p in model.parameters()],
                 values={k: v.tolist() for k, v in model.state_dict().items()},
@@ -325,7 +325,7 @@ def test_without_a_seed_the_block_uses_the_state_of_the_generators():
 
 
 def save(folder, kind='bert', **config):
-    "A random model with a small vocabulary of words, saved in `folder`"
+    "Save a random model with a small vocabulary of words in `folder`"
     model = tiny(kind, **config)
     model.save_pretrained(folder)
     words = ['[PAD]', '[CLS]', '[SEP]', '[UNK]', *'a film to fall asleep in . good bad'.split()]
@@ -421,7 +421,8 @@ def test_a_folder_without_a_model_raises_an_error_that_lists_the_packaged_models
 
 @pytest.fixture
 def with_code(tmp_path, monkeypatch):
-    "(folder of a model with Python code, file that the code writes), for a user who answers every question with y"
+    """Return (folder of a model with Python code, file that the code writes), for a user who answers every question
+    with y"""
     monkeypatch.setattr('transformers.dynamic_module_utils.HF_MODULES_CACHE', str(tmp_path/'modules'))
     monkeypatch.setattr('builtins.input', lambda *question: 'y')
     folder, mark = tmp_path/'model', tmp_path/'code-has-run'

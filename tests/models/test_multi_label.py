@@ -37,7 +37,7 @@ quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, probes=2, snapshots=2, 
 
 @pytest.fixture
 def data(tiny_data):
-    "Sentences that are cold or warm, and some of them long; a few have no label"
+    "Return sentences that are cold or warm, and some of them long; a few have no label"
     feature = datasets.Sequence(datasets.ClassLabel(names=names))
     features = datasets.Features(text=datasets.Value('string'), label=feature)
     def labels(i, text, label): return [] if i % 7 == 3 else [label] + [2]*(len(text) > 40)
@@ -48,7 +48,7 @@ def data(tiny_data):
 
 @pytest.fixture
 def made(tiny_tokenizer):
-    "A function of a seed that returns a small model with weights large enough for words to matter"
+    "Return a function of a seed that returns a small model with weights large enough for words to matter"
     return lambda seed=0: small_model('multi_label_classification', tiny_tokenizer, layers=1, heads=4, hidden=32,
                                       labels=names, seed=seed, initializer_range=.2)
 
@@ -57,7 +57,7 @@ def batch_of(data, tokenizer, model, count=6):
     return Collator(tokenizer, labels=task.label_collator(model))(list(rows))
 
 def by_hand(logits, label_sets):
-    "Mean binary cross-entropy of each example, class by class"
+    "Return the mean binary cross-entropy of each example, class by class"
     out = []
     for row, labels in zip(logits.tolist(), label_sets):
         p = [1/(1 + np.exp(-z)) for z in row]

@@ -32,7 +32,7 @@ small = {'digit-cnn': dict(shape=(2, 10, 9), filters=(3, 4), hidden_size=5),
 def net_of(name, num_labels=3, **settings): return small_net(name, num_labels=num_labels, **small[name] | settings)
 
 def example(name, n=2, seed=0):
-    "Model inputs of `n` examples"
+    "Return model inputs of `n` examples"
     rng = torch.Generator().manual_seed(seed)
     if name == 'text-lstm':
         return dict(input_ids=torch.randint(1, 20, (n, 7), generator=rng),
@@ -41,7 +41,7 @@ def example(name, n=2, seed=0):
     return {key: torch.randn(n, *small[name]['shape'], generator=rng)}
 
 def w(net):
-    "Weights as float64 arrays by name"
+    "Return weights as float64 arrays by name"
     return {name: x.detach().double().numpy() for name, x in net.state_dict().items()}
 
 def relu(x): return np.maximum(x, 0)
@@ -58,7 +58,7 @@ def close(net, x, expected):
 # images
 
 def convolved(x, weight, bias=None, stride=1, padding=0):
-    "2D convolution (correlation) of x [C, H, W], output by output"
+    "Return the 2D convolution (correlation) of x [C, H, W], output by output"
     x = np.pad(x, ((0, 0), (padding, padding), (padding, padding)))
     k, out = weight.shape[2], np.zeros((len(weight), (x.shape[1] - weight.shape[2])//stride + 1,
                                         (x.shape[2] - weight.shape[2])//stride + 1))
@@ -122,7 +122,7 @@ def test_the_published_sizes():
 # LSTMs
 
 def lstm(xs, p, at):
-    "States of an LSTM over the list of vectors `xs`, gate by gate"
+    "Return the states of an LSTM over the list of vectors `xs`, gate by gate"
     size = p[f'{at}.weight_hh_l0'].shape[1]
     h, c, states = np.zeros(size), np.zeros(size), []
     for x in xs:
@@ -134,7 +134,7 @@ def lstm(xs, p, at):
     return states
 
 def summaries(series, p, hops):
-    "At every step t and hop, softmax over the steps so far of W2 tanh(W1 x); the hops averaged"
+    "Return at every step the mean over hops of the series so far, weighted by the softmax of W2 tanh(W1 x)"
     out = []
     for t in range(len(series)):
         mixed = np.zeros(series.shape[1])
@@ -177,7 +177,8 @@ def test_lstms_read_series_of_any_length_and_module_cells_up_to_their_length():
 # TCN
 
 def causal(x, weight, bias, dilation):
-    "y[o, t] = b[o] + sum over c and taps j of W[o, c, j] x[c, t - (K - 1 - j) dilation], zero before the beginning"
+    """Return y[o, t] = b[o] + sum over c and taps j of W[o, c, j] x[c, t - (K - 1 - j) dilation], zero before the
+    beginning"""
     K, out = weight.shape[2], np.zeros((len(weight), x.shape[1]))
     for o, t in itertools.product(range(len(weight)), range(x.shape[1])):
         out[o, t] = bias[o]
@@ -216,7 +217,7 @@ def test_the_tcn_depends_on_exactly_43_steps_and_no_later_ones():
 def layer_norm(h, p, at): return (h - h.mean())/math.sqrt(h.var() + 1e-5)*p[f'{at}.weight'] + p[f'{at}.bias']
 
 def encoded(series, p, layers, heads, causal):
-    "States of the encoder, position by position and head by head; and the attention maps"
+    "Return the states of the encoder, position by position and head by head, and the attention maps"
     d = p['norm.weight'].shape[0]
     project = (lambda v: p['project.weight'] @ v + p['project.bias']) if 'project.weight' in p else lambda v: v
     h, maps = [], []

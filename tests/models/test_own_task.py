@@ -83,7 +83,7 @@ def known(monkeypatch):
 
 @pytest.fixture
 def data(tiny_data):
-    "Sentences that are pleasant or not, and more excited if they are longer"
+    "Return sentences that are pleasant or not, and more excited if they are longer"
     features = datasets.Features(text=datasets.Value('string'), label=datasets.Sequence(datasets.Value('float32')))
     def rows(part): return dict(text=part['text'], label=[[y, len(t)/64, .5] for t, y in zip(part['text'],
                                                                                              part['label'])])

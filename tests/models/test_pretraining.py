@@ -36,7 +36,7 @@ def batch(rows, tokenizer): return Collator(tokenizer)(rows)
 
 
 def draw(seed, step, example, stream, place):
-    "The uniform random number, computed with Python integers"
+    "Return the uniform random number, computed with Python integers"
     def mix(x):
         x = ((x ^ (x >> 16))*0x85ebca6b) % 2**32
         x = ((x ^ (x >> 13))*0xc2b2ae35) % 2**32
@@ -46,7 +46,7 @@ def draw(seed, step, example, stream, place):
     return (mix((key + (place + 1)*0x9e3779b9) % 2**32) >> 8)/2**24
 
 def expected_places(row, share, seed, step):
-    "The chosen positions of one encoded row"
+    "Return the chosen positions of one encoded row"
     ordinary = [i for i, special in enumerate(row['special_tokens_mask']) if not special]
     k = min(len(ordinary), max(1, int(Fraction(str(share))*len(ordinary) + Fraction(1, 2))))
     return sorted(sorted(ordinary, key=lambda i: draw(seed, step, row['example_id'], 0x6d610, i))[:k])
@@ -348,7 +348,7 @@ def test_both_kinds_of_pretraining_learn_from_real_sentences():
 
 
 def packed_slowly(texts, tokenizer, block):
-    "Rows of consecutive texts, adding one text at a time; texts that are too long are added word by word"
+    "Return rows of consecutive texts, adding one text at a time; texts that are too long are added word by word"
     def count(text): return len(tokenizer(text, verbose=False)['input_ids'])
     rows, now, long = [], None, 0
     for text in texts:
@@ -361,7 +361,7 @@ def packed_slowly(texts, tokenizer, block):
     return rows + ([] if now is None else [now]), long
 
 def some_texts(seed, n=60):
-    "Texts of 1 to 30 words, some with letters that need many tokens"
+    "Return texts of 1 to 30 words, some with letters that need many tokens"
     rng = random.Random(seed)
     words = 'the old dog walks slowly past house Käufer teacher brave , . xyzzy-foo 10,5 ÄÖÜ'.split()
     return [' '.join(rng.choice(words) for _ in range(rng.choice([1, 2, 5, 9, 30]))) for _ in range(n)]

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from salviz.models.tasks import _token_losses, tasks
 
 def token_by_token(logits, labels):
-    "The cross-entropy of each token in float64, 0 without a label"
+    "Return the cross-entropy of each token in float64, 0 without a label"
     losses = []
     for row, row_labels in zip(logits.double().tolist(), labels.tolist()):
         losses.append([0. if label == -100 else math.log(sum(math.exp(x - scores[label]) for x in scores))
@@ -19,7 +19,7 @@ def token_by_token(logits, labels):
 
 @pytest.fixture
 def drawn():
-    "Logits [batch, tokens, words], and labels with padding on the left, on the right, and everywhere in a row"
+    "Return logits [batch, tokens, words], and labels with padding on the left, on the right, and everywhere in a row"
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(3, 6, 11, generator=generator)
     labels = torch.randint(11, (3, 6), generator=generator)

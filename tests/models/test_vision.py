@@ -22,7 +22,7 @@ quick = dict(epochs=2, batch_size=8, learning_rate=1e-3, progress=False, probes=
 kinds = dict(vit=1, deit=2, beit=1, dinov2=1, vit_msn=1, dinov2_with_registers=5, ijepa=0)
 
 def vision(kind='vit', **more):
-    "A tiny image classifier of two layers, whose patches are 4 by 4 pixels"
+    "Return a tiny image classifier of two layers, whose patches are 4 by 4 pixels"
     given = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=8,
                  patch_size=4, num_channels=3, num_labels=2) | more
     config = AutoConfig.for_model(kind, **given)
@@ -32,7 +32,7 @@ def vision(kind='vit', **more):
         return (classes[0] if isinstance(classes, tuple) else classes)(config).eval()
 
 def pictures(shape=(3, 8, 8)):
-    "Two classes of random images, one of which is brighter"
+    "Return two classes of random images, one of which is brighter"
     g = np.random.default_rng(0)
     def part(n):
         y = np.arange(n) % 2

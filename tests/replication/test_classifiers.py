@@ -95,7 +95,7 @@ def test_every_condition_of_the_full_budget_trains_on_tiny_data_and_has_all_colu
     assert not study.status().error.any()
     assert set(results.method) == set(study.methods)
     assert shared | columns[name] <= set(results.columns)
-    # a task of the Hub has no packaged domain beside it
+    # a task of the Hub has no other packaged domain
     known = results[[*(shared | columns[name] - {'ood_mean'})]]
     assert known.notna().all(axis=None)
     assert not list(tmp_path.glob('*/runs/*/checkpoints/*/*.safetensors')) # no weights stay

@@ -29,7 +29,7 @@ quick = dict(epochs=2, batch_size=8, explained=0, say=lambda line: None)
 
 @pytest.fixture
 def shifted(tiny_data):
-    "The sentences, and a fourth split with 12 of them, four with wrong labels"
+    "Return the sentences, and a fourth split with 12 of them, four with wrong labels"
     return with_shifted_split(tiny_data, correct=8)
 
 @pytest.fixture
@@ -113,7 +113,7 @@ class Inline:
         return future
 
 def numbers_of(result):
-    "The rows without times, sorted"
+    "Return the rows without times, sorted"
     return result.rows.drop(columns=['step_seconds', 'cost']).sort_values('run').reset_index(drop=True)
 
 def test_workers_train_the_same_runs_and_a_killed_one_loses_nothing(compared, monkeypatch):

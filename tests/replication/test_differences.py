@@ -119,7 +119,7 @@ def test_without_rows_there_are_no_verdicts():
     assert primary(verdicts).p_holm.isna().all()
 
 def test_every_study_of_a_claim_is_planned_and_trained_after_the_runs_it_starts_from():
-    for budget in (b for b in budgets if b != 'tuned'): # that one has studies of its own
+    for budget in (b for b in budgets if b != 'tuned'): # that one has separate studies
         for c in selected_claims(budget=budget):
             order = _selected_plans([c], budget)
             assert set(c.deciding) <= set(order)

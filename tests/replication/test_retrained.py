@@ -35,7 +35,7 @@ def telling(name, cell):
 def chosen(study, name): return max(reversed(study.cells), key=lambda cell: telling(name, cell))
 
 def trained(study, cell, name, folder):
-    "(row, machine) of a cell that is trained here, after the run that it starts from"
+    "Train a cell here, after the run that it starts from, and return (row, machine)"
     start = plans[name].starts and plans[name].starts(cell.method, dict(cell.settings), cell.seed)
     if start:
         other, method, settings, seed = start
@@ -45,11 +45,11 @@ def trained(study, cell, name, folder):
     assert study.run_cell(cell) == 'finished'
     return row_of(study, cell, name, 'small')
 
-# A share of test rows may differ by two rows of the fewest that a study has (100: series; 400: others); one of 400 was
-# seen. Other numbers differed by 2e-5 of themselves at most, and may by 5e-4. Of translators, whose loss falls in jumps
-# that come an epoch earlier or later, 3e-2 was seen; language models, which have such jumps as well, were not seen.
-# The area between two removal curves is a difference of two accuracies: .0074 was seen, with the program that trained
-# the rows as well.
+# Fractions of test rows may differ by two rows of the smallest test set of a study (100 for series, 400 for others); a
+# difference of one in 400 was observed. Other numbers differed by at most 2e-5 of their value, and may differ by 5e-4.
+# Translators, whose loss falls in jumps that come an epoch earlier or later, differed by 3e-2. Language models have
+# such jumps as well, but were not observed. The area between two removal curves is a difference of two accuracies:
+# .0074 was observed, also with the program that trained the rows.
 shares, numbers = dict(SERIES=.02, SERIES_LSTM=.02, SERIES_TRANSFORMER=.02), 5e-4
 jumps = dict(MT=.1, MLM=5e-3, MLM1=5e-3, LR=5e-3, PAT=5e-3, COREF=5e-3)
 
@@ -80,7 +80,7 @@ def test_the_retrained_trial_determines_a_verdict(name, tmp_path):
     "It has a method if the study has one, and it learned; the tolerance is far below the effect of seeds"
     cell = chosen(plans[name].study(tmp_path, 'small'), name)
     decides, a_method, learnt, _ = telling(name, cell)
-    assert decides and learnt and (a_method or name == 'DOWN') # there the starts differ, not the arms
+    assert decides and learnt and (a_method or name == 'DOWN') # there the starts differ, not the conditions
     line, asked = line_of(name, cell), asked_of(name, cell.method)
     alike = [e for e in lines if (e['study'], e['method'], e['settings']) == (name, cell.method, line['settings'])]
     tight = [allowed(name, m, number(line, m)) < statistics.stdev([number(e, m) for e in alike]) for m in asked]

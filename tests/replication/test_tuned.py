@@ -192,7 +192,7 @@ def not_learned(effect, rows):
     return out
 
 def welch(groups, level):
-    "Mean of the group means and its interval, one variance per group"
+    "Return the interval of the mean of group means, with one variance per group"
     mean = statistics.fmean(statistics.fmean(g) for g in groups)
     parts = [statistics.variance(g)/len(g) for g in groups]
     freedom = sum(parts)**2/sum(v**2/(len(g) - 1) for v, g in zip(parts, groups))
@@ -200,7 +200,7 @@ def welch(groups, level):
     return mean - half, mean + half
 
 def spread(groups, level):
-    "ln of the ratio of deviations and its interval (Pitman and Morgan), centred by group"
+    "Return the interval of ln of the ratio of deviations (Pitman and Morgan), centred by group"
     x, y = ([p[i] - statistics.fmean(q[i] for q in g) for g in groups for p in g] for i in (0, 1))
     xx, yy, xy = (sum(a*b for a, b in zip(*both)) for both in ((x, x), (y, y), (x, y)))
     freedom = len(x) - len(groups) - 1

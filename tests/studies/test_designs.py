@@ -41,7 +41,7 @@ table = {'model': 'tiny', 'data': 'rows.jsonl', 'seeds': [0], 'measures': ['test
 
 @pytest.fixture(scope='module')
 def home(tmp_path_factory, tiny_data):
-    "A folder with a model and sentences for study files"
+    "Create a folder with a model and sentences for study files"
     home = tmp_path_factory.mktemp('designs')
     tokenizer = train_tokenizer(tiny_data['train']['text'], vocab_size=90)
     model = small_model('classification', tokenizer, layers=1, heads=2, hidden=16, labels=['negative', 'positive'])
@@ -53,7 +53,7 @@ def home(tmp_path_factory, tiny_data):
 
 @pytest.fixture(scope='module')
 def whole(home):
-    "The study of grid.toml, trained by two processes of the command line; its folder"
+    "Train the study of grid.toml with two processes of the command line, and return its folder"
     assert main(['study', 'run', str(home/'grid.toml'), '--workers', '2', '--threads', '1']) == 0
     return home/'grid'
 
@@ -195,7 +195,7 @@ def test_study_file_can_vary_data_and_name_a_teacher(home):
     with pytest.raises(ValueError, match=r'methods.SalLM.function was SalLM\(.*steps=2'): load_study(home/'taught.json')
 
 def test_slurm_options_are_passed_to_submitit(monkeypatch, tmp_path):
-    "Uses a stand-in with the interface of submitit; another test uses its local executor"
+    "With a stand-in for the interface of submitit; another test uses its local executor"
     asked = {}
     class Executor:
         def __init__(self, folder, cluster, **kw): asked.update(folder=folder, cluster=cluster, **kw)
@@ -268,7 +268,7 @@ def test_interrupted_search_continues_with_the_same_points(searched, tmp_path):
     once = searched(tmp_path/'a', trials=4).run()
     searched(tmp_path/'b', trials=1).run()
     asked = searched(tmp_path/'b', trials=2)
-    asked._next(asked._open_optuna()) # and its process ends: asked for, not told
+    asked._next(asked._open_optuna()) # its process ends between optuna's ask and tell
     pd.testing.assert_frame_equal(searched(tmp_path/'b', trials=4).run(), once, check_exact=True)
     assert searched(tmp_path/'b').trials_table().state.tolist() == ['COMPLETE']*4
 

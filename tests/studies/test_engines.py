@@ -55,7 +55,7 @@ def slurm(folder): # submitit's executor for one machine
 
 @contextmanager
 def on(engine, folder):
-    "An executor of two worker processes"
+    "Return an executor of two worker processes"
     if engine == 'dask':
         from dask.distributed import Client, LocalCluster
         with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None,
@@ -85,7 +85,8 @@ def made(tiny_data):
     data = subset(tiny_data, 16, validation_size=8, test_size=8)
     tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
     def study(folder, deaths=None, times=1, happens=None, at=3, **kw):
-        """With a file `deaths`, seed 1 dies once in its second epoch, or `times` times at its beginning
+        """Create a study in which, with a file `deaths`, seed 1 dies once in its second epoch, or `times` times at its
+        beginning
 
         Otherwise `happens` is called before the step `at`; step 3 is the first of the second epoch."""
         def bert(seed):
@@ -185,7 +186,7 @@ def test_interrupted_evaluation_and_measures_run_in_the_next_job(answered, made,
     cell, = study.cells
     assert _left_in_time(lambda leave: study.run_cell(cell, leave=leave), 1)[0] == 'left'
     assert study._record(cell.name) == {'measures': {}}
-    assert Run(tmp_path/'s'/'runs'/cell.name).checkpoints == {} # that of an epoch comes after its evaluation
+    assert Run(tmp_path/'s'/'runs'/cell.name).checkpoints == {} # an epoch's is saved after its evaluation
     run = tmp_path/'s'/'runs'/cell.name
     with pytest.raises(Stopped, match='not measured yet'):
         study.run_cell(cell, leave=lambda: state_of(run) == 'finished')
@@ -256,7 +257,7 @@ def test_broken_pool_that_cannot_be_created_again_raises(made, plain, tmp_path):
     same(study.run(), plain)
 
 def test_study_that_a_worker_cannot_load_raises_without_failed_trials(made, tmp_path, monkeypatch):
-    class Elsewhere: # a module that is here alone
+    class Elsewhere: # a module that exists only here
         def __reduce__(self): return __import__, ('a_module_that_is_here_alone',)
     study = made(tmp_path/'s')
     study.measures['x'] = Elsewhere()
@@ -291,13 +292,13 @@ def test_two_processes_on_one_folder_train_no_trial_twice(made, plain, tmp_path)
 @pytest.mark.slow
 def test_process_that_lost_its_lease_stops_before_its_next_step(made, tmp_path):
     followed = []
-    def follow(): # as another process does that takes this one for dead
+    def follow(): # like another process that considers this one dead
         if followed: return
         file, = (tmp_path/'s'/'locks').glob('*.1')
         followed.append(file.write_text(sealed({**holder(file), 'id': 'another'})))
     study = made(tmp_path/'s', happens=follow)
     cell = study.cells[0]
-    study.patience = -1. # looked at before every step
+    study.patience = -1. # the lease is checked before every step
     assert study.run_cell(cell) == 'busy' and followed
     record = json.loads((tmp_path/'s'/'cells'/f'{cell.name}.json').read_text())
     assert 'error' not in record and not Run(tmp_path/'s'/'runs'/cell.name).finished
@@ -406,7 +407,8 @@ def test_collect_skips_invalid_archives_and_adds_the_others(made, plain, tmp_pat
     same(Study.open(tmp_path/'b').results(), plain)
 
 class Here(Executor):
-    "Run jobs at once in this process; `dies(name of a trial, number of sends)` returns the exception of a crash"
+    """An executor that runs jobs at once in this process; `dies(name of a trial, number of sends)` returns the
+    exception of a crash"""
     def __init__(self, dies=lambda name, n: None): self.dies, self.sent = dies, []
 
     def submit(self, work, sent, name, *args):
@@ -425,8 +427,8 @@ class Nodes:
 
 @pytest.mark.slow
 def test_ray_executor_submits_tasks_and_raises_without_ray(made, plain, tmp_path, monkeypatch):
-    "Uses a stand-in for ray's interface; `make slow` uses ray itself, which needs a quarter of a gigabyte"
-    class WorkerCrashedError(Exception): "As ray's, of which nothing else is known here"
+    "With a stand-in for ray's interface; `make slow` uses ray itself, which needs a quarter of a gigabyte"
+    class WorkerCrashedError(Exception): "A substitute for ray's exception"
     def crash(name, n): return WorkerCrashedError('the worker died unexpectedly') if n == 1 else None
     asked, here = [], Here(crash)
     def remote(**options):
@@ -541,7 +543,7 @@ def test_three_deaths_count_as_three_tries(shared, made, tmp_path):
 
 def test_retries_of_the_engine_stop_after_three_tries(made, tmp_path):
     study = made(tmp_path/'s')
-    def die(name, n): # three workers, of which the sender knows nothing
+    def die(name, n): # three workers, unknown to the sender
         if name == 'FT.seed=1': study._write_record(name, measures={}, tries=3)
     with pytest.warns(UserWarning, match='seed=1: its process died'): study.run(executor=Here(die))
     assert not (tmp_path/'s'/'runs'/'FT.seed=1').exists()
@@ -602,11 +604,11 @@ def test_each_process_takes_a_free_device(tmp_path):
 @pytest.mark.slow
 def test_workers_get_one_device_each_and_the_requested_threads(made, tmp_path, monkeypatch):
     seen = tmp_path/'seen'
-    def look(): # until both are here: one that has ended has no device
+    def look(): # wait for both: a worker that has ended has no device
         with seen.open('a') as f: print(os.environ.get('CUDA_VISIBLE_DEVICES'), torch.get_num_threads(), file=f)
         while len(seen.read_text().splitlines()) < 2: time.sleep(.05)
-    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '0') # what the workers begin with
-    monkeypatch.setenv('TMPDIR', str(tmp_path)) # of a host where nobody else is at work
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '0') # the initial value of the workers
+    monkeypatch.setenv('TMPDIR', str(tmp_path)) # like a host without other processes
     study = made(tmp_path/'s', happens=look)
     study.run(executor=lambda: ProcessPoolExecutor(2, mp_context=get_context('spawn')), devices=('5', '6'), threads=1)
     assert sorted(seen.read_text().splitlines()) == ['5 1', '6 1']

@@ -17,7 +17,7 @@ quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, snapshots=0)
 
 @pytest.fixture
 def data(tiny_data):
-    "The sentences, and a fourth split with 12 of them, most with wrong labels"
+    "Return the sentences, and a fourth split with 12 of them, most with wrong labels"
     return with_shifted_split(tiny_data, correct=4)
 
 def test_further_split_is_scored_and_shown_like_test(tmp_path, data, tiny_bert, tiny_tokenizer):

@@ -86,7 +86,7 @@ def test_process_that_loses_its_lease_during_a_pass_writes_nothing(made, tmp_pat
         def happens(n):
             if n == stage: before.append(followed(study))
         study = made(tmp_path/f's{stage}', happens=happens)
-        study.patience = -1. # looked at each time
+        study.patience = -1. # the lease is checked each time
         assert study.run_cell(study.cells[0]) == 'busy'
         (then,), now = before, tree(study.folder)
         assert {p for p in {**then, **now} if then.get(p, 0) != now.get(p, 0)} == set(), stage

@@ -61,7 +61,7 @@ def made(home): return runpy.run_path(str(home/'design.py'))
 
 @pytest.fixture(scope='module')
 def whole(home, made):
-    "A study that was trained without interruption; tests only read it, or copy it"
+    "Train a study without interruption; tests only read it, or copy it"
     study = made['study'](home/'whole')
     study.run()
     return study
@@ -157,7 +157,7 @@ def test_invalid_direction_raises_before_anything_is_written(made, whole, tmp_pa
     of_function = made['study'](whole.folder,
                                 measures={'test_accuracy': 'test_accuracy', 'faith': lambda run: {'a': 1., 'b': 2.}},
                                 options=StudyOptions(better=dict(faith_b='lower')))
-    assert of_function.table().text # faith_b is not there before it is computed
+    assert of_function.table().text # faith_b does not exist before it is computed
 
 @pytest.mark.parametrize('change,said', [
     (dict(seeds=(0, 2)), 'seeds changed from [0, 1] to [0, 2]'),
@@ -231,7 +231,7 @@ def test_measures_are_cached_until_their_code_or_the_run_changes(made, whole, tm
         study(counted).run(measure_again=['mime'])
     def counted(run): return 7
     changed = study(counted)
-    assert changed.results().mine.isna().all() # what was computed by other code is not shown
+    assert changed.results().mine.isna().all() # results of other code are not shown
     assert changed.run().mine.tolist() == [7.]*4
     assert changed.results().test_accuracy.tolist() == whole.results().test_accuracy.tolist()
 
@@ -363,7 +363,7 @@ def test_run_that_cannot_continue_is_moved_aside_and_trained_again(made, tmp_pat
     assert (tmp_path/'s'/'superseded'/'FineTuning.seed=0.1'/'half').exists()
     assert (tmp_path/'s'/'superseded'/'FineTuning.seed=1.1'/'config.json').exists()
     files = {p.name for p in (tmp_path/'s'/'runs').rglob('checkpoint-*/*')}
-    # what a finished run no longer needs
+    # files that a finished run does not need any more
     assert 'model.safetensors' in files and not {'optimizer.pt', 'scheduler.pt', 'rng_state.pth'} & files
     thin_out(Run(tmp_path/'s'/'runs'/'FineTuning.seed=0'), 'none')
     assert not Run(tmp_path/'s'/'runs'/'FineTuning.seed=0').checkpoints

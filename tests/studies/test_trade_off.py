@@ -79,7 +79,7 @@ def test_values_are_even_first_and_then_fill_gaps_of_the_front(whole):
     assert whole.values[0] == 0 and {.1, 1, 10} <= set(whole.values) and len(whole.values) == 6
     right, plausible = (lambda w: .9 - .02*w**.7), (lambda w: .2 + .5*w/(1 + w))
     values = [0, .1, 1, 10]
-    for _ in range(2): # by hand: the pair farthest apart, both measures from 0 to 1 over the front
+    for _ in range(2): # manually: the pair farthest apart, both measures from 0 to 1 over the front
         at = np.array([[right(w), plausible(w)] for w in values])
         at = (at - at.min(0))/np.ptp(at, axis=0)
         k = int(np.argmax(np.hypot(*np.diff(at, axis=0).T)))
@@ -124,7 +124,7 @@ def test_next_value_waits_for_measures_of_another_process(home, made, whole, tmp
     shutil.copytree(home/'whole', tmp_path/'busy')
     study = made['study'](tmp_path/'busy')
     cell = study.cells[-1]
-    (tmp_path/'busy/cells'/f'{cell.name}.json').unlink() # trained, and not measured
+    (tmp_path/'busy/cells'/f'{cell.name}.json').unlink() # trained, but not measured
     with Lease(tmp_path/"busy/locks"/cell.name), pytest.warns(UserWarning, match='another process'), \
             pytest.raises(RuntimeError, match='missing for 1 of 6 runs; the first is .* .not measured'):
         pareto(study, 'right', 'plausible', start=3, budget=7)
@@ -167,7 +167,7 @@ def test_plausibility_truncates_texts_like_the_run(data):
 def test_plausibility_of_constant_attributions_is_nan(data):
     tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
     model = small_model('classification', tokenizer, seed=0, **sizes)
-    model.classifier.weight.data.zero_() # whatever it reads, its answer stays
+    model.classifier.weight.data.zero_() # its prediction does not depend on the input
     scores = RationalePlausibility('input_x_gradient', splits=['test'])(model, tokenizer, data)
     assert list(scores) == ['test_token_f1', 'test_auprc'] and np.isnan(list(scores.values())).all()
 

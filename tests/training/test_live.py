@@ -26,7 +26,7 @@ methods = dict(plain=FineTuning, sallm=lambda: SalLM(steps=2), guided=lambda: Sa
 
 @pytest.fixture
 def start(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
-    "Function that starts a training; trainings that still run are stopped at the end of the test"
+    "Return a function that starts a training; trainings that still run are stopped at the end of the test"
     begun = []
     def begin(method=None, model=None, run_dir='run', **kw):
         begun.append(start_training(model or tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/run_dir,
@@ -37,7 +37,7 @@ def start(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
 
 @pytest.fixture
 def block(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
-    "Function that trains without a thread"
+    "Return a function that trains without a thread"
     def begin(method=None, model=None, run_dir='whole', **kw):
         return train(model or tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/run_dir, progress=False,
                      **{**quick, **kw})

@@ -526,7 +526,7 @@ for name, method in methods.items():
 
 @pytest.fixture(scope='module')
 def one_and_two(tmp_path_factory, make_tiny_bert, tiny_tokenizer, tiny_data):
-    "Folders with a run of each method: the first by one process, the second by two that share each batch"
+    "Return folders with a run of each method: the first by one process, the second by two that share each batch"
     folder = tmp_path_factory.mktemp('two')
     model = make_tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0.).double()
     model.save_pretrained(folder/'model'); tiny_tokenizer.save_pretrained(folder/'model')

@@ -35,7 +35,7 @@ def no_watcher(*args, **kwargs): return None
 
 @pytest.fixture
 def watching(tmp_path, tiny_tokenizer):
-    "Function that watches a model; every recording takes place unless `steps` says otherwise"
+    "Return a function that watches a model; every recording takes place unless `steps` says otherwise"
     begun = []
     def begin(model, run_dir='run', texts=probes, tokenizer=tiny_tokenizer, **kw):
         begun.append(watch(model, tokenizer, texts, run_dir=tmp_path/run_dir, **{'steps': 2, **kw}))
@@ -371,7 +371,7 @@ def test_attention_recorded_by_watch_is_that_of_observe(watching, tiny_bert):
 
 
 def reference(A, ids, mask, special):
-    "Head statistics of texts A [layers, heads, n, n] in float64, with loops over layers, heads, texts and queries"
+    "Return head statistics of texts A [layers, heads, n, n] in float64, by loops over layers, heads, texts, queries"
     layers, heads = A[0].shape[:2]
     names = 'entropy', 'relative_entropy', 'largest', 'to_first', 'to_special', 'distance'
     result = {name: np.full((layers, heads), np.nan) for name in (*names, 'sinks', 'one_word')}
@@ -404,7 +404,8 @@ def reference(A, ids, mask, special):
 
 
 def largest_logits(model, ids, mask, heads):
-    "Largest score before the softmax [layers, heads] in float64, with loops, from the outputs of two kinds of layers"
+    """Return the largest score before the softmax [layers, heads] in float64, with loops, from the outputs of two kinds
+    of layers"""
     seen, hooks = {}, []
     for name, m in model.named_modules():
         if name.endswith(('self.query', 'self.key')):

@@ -34,7 +34,7 @@ class SentenceTransformer(torch.nn.Module):
 
 
 def text_vectors(stack, pooling, embedded):
-    "The embedding of one sentence from the embeddings of its tokens [1, tokens, dim]"
+    "Return the embedding of one sentence from the embeddings of its tokens [1, tokens, dim]"
     x = stack(inputs_embeds=embedded, attention_mask=torch.ones(embedded.shape[:2])).last_hidden_state[0]
     if pooling == 'cls': return x[0]
     total = torch.zeros_like(x[0])
@@ -43,13 +43,13 @@ def text_vectors(stack, pooling, embedded):
 
 
 def slow_similarity(stack, pooling, first, second):
-    "The cosine of the angle between the embeddings of two sentences"
+    "Return the cosine of the angle between the embeddings of two sentences"
     a, b = (text_vectors(stack, pooling, x) for x in (first, second))
     return (a*b).sum()/((a*a).sum().sqrt()*(b*b).sum().sqrt())
 
 
 def slow_saliency(stack, pooling, ids, steps=20):
-    "Integrated gradients of the cosine, in two passes at each midpoint: one list of numbers for each sentence"
+    "Return integrated gradients of the cosine, in two passes at each midpoint: one list of numbers for each sentence"
     words = stack.get_input_embeddings().weight
     ends = [words[torch.tensor([x])].detach() for x in ids]
     starts = [words[torch.zeros(1, len(x), dtype=torch.long)].detach() for x in ids] # the padding token
@@ -192,7 +192,7 @@ def test_bad_input_raises_at_the_start_and_leaves_nothing(tmp_path, encoder):
 
 
 def as_real(folder, make_tiny_bert, tokenizer, pooling, **kw):
-    "A SentenceTransformer of the installed package with the weights of the tiny BERT"
+    "Return a SentenceTransformer of the installed package with the weights of the tiny BERT"
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     make_tiny_bert(**kw).bert.save_pretrained(folder/'model')

@@ -18,7 +18,7 @@ from salviz.core.runs import Run
 from salviz.metrics.statistics import result_table
 
 def run(path, losses, seed=0, method='FineTuning', first=1, evals=(), task='classification', **settings):
-    "A run that logged `losses` from step `first`, and `evals` (step, row)"
+    "Create a run that logged `losses` from step `first`, and `evals` (step, row)"
     made = Run.create(path, dict(method=dict(name=method, args={}), model=dict(name='tiny'), seed=seed,
                                  data=dict(name='invented', fingerprint='f'), task=task,
                                  settings=dict(seed=seed, **settings)))
@@ -34,7 +34,7 @@ def mean_and_deviation(values):
 
 @pytest.fixture
 def seeds(tmp_path):
-    "Three runs of one length that differ in their seed, and their losses"
+    "Create three runs of one length that differ in their seed, and return them with their losses"
     losses = np.random.default_rng(0).normal(1, .3, (3, 9))
     return [run(tmp_path/f'r{i}', losses[i].tolist(), i) for i in range(3)], losses
 

@@ -13,7 +13,7 @@ from salviz.views.labelled_arrays import labelled_arrays
 
 @pytest.fixture
 def ragged(tmp_path):
-    "A run of two examples of 3 and 5 tokens, whose second step records one layer of two, and saliency of one example"
+    "Create a run of two examples of 3 and 5 tokens, whose second step records one of two layers; one has saliency"
     run = Run.create(tmp_path/'run', dict(method=dict(name='FineTuning', args={})))
     rng = np.random.default_rng(0)
     for step, layers in ((0, [0, 3]), (10, [3])):

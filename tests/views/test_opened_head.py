@@ -1,4 +1,5 @@
-"Which head is opened: it says something about words, and it is the same in figures, stills and the explorer."
+"""The head that is opened first: it is informative about words, and it is the same in figures, static images and the
+explorer."""
 from itertools import product
 
 import numpy as np
@@ -15,7 +16,7 @@ bundled = 'plain', 'sallm', 'saliency-guided', 'ad-drop', 'attention-guidance'
 
 
 def on_words(snapshot, layer, head):
-    "Fraction of the attention of words on words, in loops"
+    "Return the fraction of the attention of words on words, in loops"
     A = np.asarray(snapshot.arrays['attention'], dtype=float)[snapshot.layers['attention'].index(layer), head]
     words = [i for i, special in enumerate(snapshot.is_special) if not special]
     return sum(A[q, k] for q, k in product(words, words))/sum(A[q].sum() for q in words)
@@ -51,7 +52,7 @@ def test_a_head_that_attends_to_special_tokens_is_not_opened_for_its_attribution
     s.arrays['attention'][:, :3] = np.tile(np.r_[0, np.ones(7), 0]/7, (2, 3, 9, 1))
     assert telling_entry(s) == dict(layer=5, head=2)
     s.arrays['attention'][1, 2] = 0
-    s.arrays['attention'][1, 2, :, 0] = 1.         # which nothing is attended to with
+    s.arrays['attention'][1, 2, :, 0] = 1.         # all of its attention is on [CLS]
     expected = {(layer, head): np.median([sum(sizes[i, head, q, k] for k in range(1, 8)) for q in range(1, 8)])
                 for (i, layer), head in product(enumerate((4, 5)), range(4)) if on_words(s, layer, head) >= 2/3}
     assert expected and tuple(telling_entry(s).values()) == max(expected, key=expected.get)
@@ -93,7 +94,7 @@ def test_without_attribution_it_is_a_head_of_the_last_layer_that_tells_words_apa
     A = s.arrays['attention'] = np.full((3, 4, 9, 9), 1/9)
     A[0, 1] = np.eye(9)
     A[1, 2] = .5/9 + .5*np.eye(9, k=1)
-    A[1, 3] = np.eye(9)[[8]]                                          # all look at [SEP]
+    A[1, 3] = np.eye(9)[[8]]                                          # all attend to [SEP]
     assert telling_entry(s) == dict(layer=1, head=2)
 
 

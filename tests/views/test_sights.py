@@ -1,5 +1,5 @@
-"""Sights: the numbers of every map, sentence and pair are the snapshot's, and so is what is drawn of them; legible
-in print"""
+"""Views of snapshots: the numbers of every map, sentence and pair, and their drawings, equal those of the snapshot;
+legible in print"""
 import io
 import re
 import warnings
@@ -37,13 +37,14 @@ kinds = dict(map=lambda s: attention_map(s, overlays=['candidates', 'discarded',
 
 
 def draw(view, width=6.75):
-    "The figure of `view`, as `figure` draws it"
+    "Return the figure of `view`, as `figure` draws it"
     view = drawable_view(view)
     return _drawn(view, bodies[type(view)](view, width), width)
 
 
 def by_hand(values, word_ids):
-    "A map between words and special tokens: sum over the pieces looked at, mean over the pieces that look, in loops"
+    """Return a map between words and special tokens, in loops: the sum over the attended pieces, the mean over the
+    attending ones"""
     units = []
     for i, w in enumerate(word_ids):
         if w >= 0 and units and word_ids[i - 1] == w: units[-1].append(i)
@@ -246,7 +247,7 @@ def test_several_views_can_share_their_scales():
     assert second.limits[1:] == b.limits[1:]
 
 
-# --- refusals
+# --- errors
 
 @pytest.mark.parametrize('make, said', [
     (lambda s: attention_map(s, 9, 0), 'attention_map: layer=9 was not recorded for attention; available: 0, 1'),
@@ -386,7 +387,7 @@ def test_the_same_view_is_the_same_bytes(kind):
     assert one == two and b'<svg' in one
 
 
-# --- the explorer's stills are the same drawings
+# --- static images of the explorer are the same drawings
 
 @pytest.mark.parametrize('panel, make',
                          [('map', lambda s, o: attention_map(s, 1, 2)), ('triptych', lambda s, o: triptych(s, 1, 2)),
@@ -409,12 +410,12 @@ def test_the_still_of_all_heads_gives_each_its_own_scale():
 # --- without colours
 
 def in_grey(view, width):
-    "What `view` looks like in grey print, [height, width] from 0 to 255"
+    "Return `view` in grey print, [height, width] from 0 to 255"
     return np.asarray(Image.open(io.BytesIO(rendered(draw(view, width), 'png', dpi=300))).convert('L')).astype(float)
 
 
 def minuses(fig):
-    "Positions of the minus signs in the maps of `fig`"
+    "Return the positions of the minus signs in the maps of `fig`"
     return [set(map(tuple, np.round(o.get_offsets()).astype(int))) for ax in fig.axes if ax.images
             for o in ax.collections if isinstance(o, PathCollection)]
 

@@ -1,4 +1,4 @@
-"Views: the numbers of a picture are the snapshot's, without torch, without a plotting library"
+"Views: their numbers equal those of the snapshot, without torch and without a plotting library"
 import dataclasses
 
 import numpy as np
@@ -18,7 +18,7 @@ from salviz.views.base import (AttentionBesideSaliency, DiscardRegion, GuidedHea
                           title_of, view_for)
 
 def spearman_by_hand(a, b):
-    "Rank correlation with average ranks, from the definition"
+    "Compute the rank correlation with average ranks, from its definition"
     def rank(x): return np.array([np.mean([i for i, o in enumerate(sorted(x)) if o == v]) for v in x])
     ra, rb = rank(list(a)), rank(list(b))
     return float(np.mean((ra - ra.mean())*(rb - rb.mean())) / (ra.std()*rb.std()))
@@ -178,7 +178,7 @@ def test_the_boxes_of_a_region_hold_exactly_its_cells_and_never_touch_in_a_row()
 
 
 def unit_pieces(segments):
-    "Borders of length one that `segments` consist of, each from its smaller end; none may be drawn twice"
+    "Return the borders of length one in `segments`, each from its smaller end; check that none is drawn twice"
     pieces = []
     for (x0, y0), (x1, y1) in segments.tolist():
         for k in range(round(x1 - x0 + y1 - y0)):
