@@ -109,6 +109,25 @@ def test_a_lesson_can_be_read_at_seventeen(path):
     longest = max(end_of_sentence.split(prose_of(path)), key=lambda part: len(part.split()))
     assert len(longest.split()) <= 35, longest
 
+# Blocks that may have many numbers: code, displayed formulas, tables. Inline code and inline formulas are no blocks
+not_paragraph = re.compile(r'^(~~~|```).*?^\1|\$\$.*?\$\$|^\|.*?$', re.S | re.M)
+a_number = re.compile(r'(?<![\w.])\d*\.?\d+')
+
+def numbers_in_paragraphs(text):
+    "Return {paragraph: how many numbers it has} for Markdown; an empty line ends a paragraph"
+    return {part: len(a_number.findall(part)) for part in re.split(r'\n\s*\n', not_paragraph.sub('\n\n', text))}
+
+def test_numbers_of_a_paragraph_are_counted_without_those_of_blocks():
+    text = 'Row 1 is `.3 -.15`:\n\n| 1 | 2 |\n|---|---|\n| 3 | 4 |\n\nSo $n_1 = 8.5$, a 16-bit one.\n\n$$n = 5$$\n'
+    assert [n for n in numbers_in_paragraphs(text).values() if n] == [3, 2]
+
+@pytest.mark.parametrize('path', lesson_files(sources), ids=lambda path: path.stem)
+def test_a_paragraph_has_fewer_than_twelve_numbers(path):
+    "More numbers belong in a table"
+    texts = [cell_text(cell) for cell in read_lesson(path).cells if cell.cell_type == 'markdown']
+    counts = {part: n for text in texts for part, n in numbers_in_paragraphs(text).items()}
+    assert counts and not [part for part, n in counts.items() if n >= 12]
+
 @pytest.mark.parametrize('path', lesson_files(sources), ids=lambda path: path.stem)
 def test_a_lesson_opens_with_a_picture(path):
     pictures = [i for i, cell in enumerate(read_lesson(path).cells) if cell_tag(cell) == 'picture']
