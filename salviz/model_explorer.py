@@ -112,14 +112,14 @@ def explore(
     prompt:str|None=None,            # question about the `image`, or the first tokens of a decoder such as Donut's
     audio:'np.ndarray|None'=None,    # for Whisper: floats [samples] at the sampling rate of the processor
     **kwargs,                        # arguments of `Explorer`
-    # an `Explorer` that shows, for each text or image, attention [layers, heads, query, key],
-    # saliency [tokens] or [height, width] and attribution
+    # shows, for each text or image, attention [layers, heads, query, key], saliency and attribution
 ) -> Explorer:
-    """Open the explorer on `model` without training, to show its attention for `texts` or `images`, and the saliency
-    and attention attribution of its predictions
+    """Open the explorer on `model` without training
 
-    The explorer opens after one forward pass per text; other results appear when they are computed. `settle()`,
-    `picture` and `to_html` wait for these results, and `close()` stops the computation.
+    It shows the attention for `texts` or `images`, and the saliency and attention attribution of the predictions. The
+    explorer opens after one forward pass per text; other results appear when they are computed. `settle()`, `picture`
+    and `to_html` wait for these results, and `close()` stops the computation. Raise a `ValueError` for invalid or
+    conflicting arguments, and for models and attributions that are not supported.
 
     Example: `explore()`, `explore(texts='a charming film')`,
     `explore(model, tokenizer, ['a charming film', 'a dull film'], target='positive')`,
@@ -155,10 +155,11 @@ def explore_long(
 ) -> 'LongTextView':
     """Show the attention of a text of thousands of tokens as a map with pan and zoom
 
-    The model runs once with its fused kernel. Each overview or tile is computed from queries and keys when you view
-    it. The rows of the map are tokens, words or sentences. The method `save(path)` of the result writes a page
-    with the overviews of all heads. `head_frame()` computes the statistics of all heads in chunks. `save`,
-    `head_frame` and `settle` wait until all tokens are generated. `close()` stops the generation."""
+    The model runs once with its fused kernel. Each overview or tile is computed from queries and keys when you view it.
+    The rows of the map are tokens, words or sentences. The method `save(path)` of the result writes a page with the
+    overviews of all heads. `head_frame()` computes the statistics of all heads in chunks. `save`, `head_frame` and
+    `settle` wait until all tokens are generated. `close()` stops the generation. Raise a `ValueError` for a text
+    without tokens, for invalid numbers of tokens, and for a model that is not supported."""
     from salviz.analysis.long_texts import explained_text
     from salviz.explorer.long_text_view import LongTextView
     shown, growing = explained_text(model, tokenizer, text, max_length, generate)

@@ -91,7 +91,9 @@ def pack_example_run(
 def make_examples(
     folder, # a new folder
 ):
-    "Retrain the bundled runs and the classifier: write NAME.tar.xz for each run, and the classifier's weights"
+    """Retrain the bundled runs and the classifier: write NAME.tar.xz for each run, and the classifier's weights
+
+    Raise a `FileExistsError` if `folder` already exists."""
     folder = Path(folder)
     if folder.exists(): raise FileExistsError(f'examples: {folder} already exists; choose another folder')
     folder.mkdir(parents=True)

@@ -231,7 +231,10 @@ def demo(
     snapshots:int=4,                   # number of recordings
     start:str|PathLike='movie-minilm', # initial model: 'movie-minilm' has learned the task, 'minilm' has not; or a path
 ) -> Path: # the folder
-    "Train models with plain fine-tuning and four other methods, print a table, and write figures and `index.html`"
+    """Train models with plain fine-tuning and four other methods, print a table, and write figures and `index.html`
+
+    Raise a `ValueError` if `epochs` is less than 2, and for invalid sizes. Raise a `FileExistsError` if
+    the folder already exists."""
     out = Path(out) if out is not None else Path(f'demo-{time.strftime("%Y%m%d-%H%M%S")}')
     if epochs < 2:
         raise ValueError(f'demo: epochs must be at least 2, got {epochs}; '

@@ -114,7 +114,9 @@ class AnswerExplanation:
         return self.tokens[self.start:]
 
     def row(self, token:int, method:AnswerMethod='attention') -> np.ndarray: # float32 [n]
-        "Return the weights of all tokens for one generated token (`token` is its index, from 0)"
+        """Return the weights of all tokens for one generated token (`token` is its index, from 0)
+
+        Raise a `ValueError` if `method` was not computed or `token` is out of range."""
         check_choice('method', method, tuple(self.weights))
         count = len(self.answer)
         check_faults('' if -count <= token < count else
@@ -128,7 +130,9 @@ def answer_words(
     token:int,                  # index of the generated token
     method:AnswerMethod='attention',
 ) -> list: # of (token, weight), in the order of the text
-    "Return the text tokens before a generated token, with their weights"
+    """Return the text tokens before a generated token, with their weights
+
+    Raise a `ValueError` if `method` was not computed or `token` is out of range."""
     e, row = explanation, explanation.row(token, method)
     before = e.start + token % len(e.answer)
     return [(e.tokens[i], float(row[i])) for i in range(e.special, before) if not e.is_image[i]]
@@ -138,7 +142,9 @@ def image_fraction(
     token:int,                  # index of the generated token
     method:AnswerMethod='attention',
 ) -> float:
-    "Return the fraction of a generated token's weight that falls on the image or the audio, excluding padding"
+    """Return the fraction of a generated token's weight that falls on the image or the audio, excluding padding
+
+    Raise a `ValueError` if `method` was not computed or `token` is out of range."""
     e = explanation
     return float(e.row(token, method)[e.is_image] @ inside_fractions(e.layout))
 
@@ -151,7 +157,9 @@ def answer_map(
 ) -> np.ndarray: # float64 [height, width]
     """Return the weight of each pixel for a generated token
 
-    Unless `through_tower` is True, the weights of all pixels sum to `image_fraction`."""
+    Unless `through_tower` is True, the weights of all pixels sum to `image_fraction`. Raise a `ValueError` if
+    `method` was not computed or `token` is out of range. Raise it also if `through_tower` is True, but the attention
+    of the vision tower is not available."""
     row = explanation.row(token, method)
     if not through_tower: return pixel_map(explanation.layout, row[explanation.is_image])
     missing = ''
@@ -278,8 +286,11 @@ def explain_answer(
 ) -> AnswerExplanation:
     """Generate an answer and find the pixels and words on which each of its tokens depends
 
-    The model is unchanged. 'attention' is the mean over layers and heads, 'rollout' is from Abnar and Zuidema
-    (2020), and 'gradient_x_attention' is the relevance of Chefer, Gur and Wolf (2021)."""
+    The model is unchanged. 'attention' is the mean over layers and heads, and 'rollout' is from Abnar and Zuidema
+    (2020). 'gradient_x_attention' is the relevance of Chefer, Gur and Wolf (2021).
+
+    Raise a `ValueError` for invalid arguments, a model or processor that is not supported, and a language model
+    whose attention cannot be observed."""
     check_methods(methods, 'explain_answer: ')
     inner, image = unwrapped(model), as_image(image, 'explain_answer: ')
     parts = vision_parts(inner)

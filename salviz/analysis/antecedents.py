@@ -266,7 +266,10 @@ def antecedent_accuracy(
     # columns layer, head, accuracy, first_half, second_half, [one per type of mention],
     # to_earlier, to_later, to_self, to_special, direction
 ) -> pd.DataFrame:
-    "Measure the antecedent selection accuracy of each head (Clark et al. 2019; Deshpande & Narasimhan 2020, 5.6)"
+    """Measure the antecedent selection accuracy of each head (Clark et al. 2019; Deshpande & Narasimhan 2020, 5.6)
+
+    Raise a `ValueError` if `data` is invalid, has fewer than two sentences, or has a sentence that must be
+    truncated. Raise it also for a layer that does not exist, and for a model whose attention cannot be observed."""
     check_observable(model)
     if data is None: data = antecedent_sentences()
     _check_antecedents(data, candidates)
@@ -307,7 +310,10 @@ def antecedent_report(
     candidates:Literal['words', 'mentions']='words', # 'words' or 'mentions'
     **options,                                       # options of `antecedent_accuracy`
 ) -> pd.DataFrame: # answer, accuracy, heads (the selected ones, as layer.head)
-    "Compare the accuracy of the best head of `model` with the mean accuracy of all heads and that of trivial rules"
+    """Compare the accuracy of the best head of `model` with the mean accuracy of all heads and that of trivial rules
+
+    See `antecedent_accuracy` for the source of the test. Raise a `ValueError` for invalid `data`, and for a model
+    whose attention cannot be observed."""
     if data is None: data = antecedent_sentences()
     frame = antecedent_accuracy(model, tokenizer, data, candidates, **options)
     best, top = _best_head(frame), frame.loc[frame.accuracy.idxmax()]

@@ -214,7 +214,8 @@ def head_table(
     """Return statistics of each attention head, averaged over the rows of each example and then over the examples
 
     A statistic is NaN if no example has a value. If the classification head of `model` reads a pooled row, the
-    agreement columns compare saliency with that row only, regardless of `rows`."""
+    agreement columns compare saliency with that row only, regardless of `rows`. Raise a `ValueError` for invalid
+    arguments, for data without texts, and for a model whose attention cannot be observed."""
     check_observable(model)
     names, problem = registered_attributions(), ''
     if isinstance(saliency, str) and not callable(target) and head_task(model) is None:
@@ -271,7 +272,8 @@ def gradient_sizes(
 ) -> pd.DataFrame: # method (name of the model), example, gradient: one row per token, pixel or cell
     """Return the gradient of each model's score with respect to each token, pixel or cell of the examples in `data`
 
-    See Ismail et al. (2021), figure 2."""
+    See Ismail et al. (2021), figure 2. Raise a `ValueError` if texts have no tokenizer, or if `size` is 'signed' for
+    texts. Raise it also for invalid `data` or an invalid `target`."""
     check_choice('size', size, ('magnitude', 'signed'))
     parts, named = [], models
     if not isinstance(models, dict): named = {type(unwrapped(models)).__name__: models}

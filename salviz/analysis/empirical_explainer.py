@@ -45,7 +45,9 @@ class EmpiricalExplainer(nn.Module):
 
     @torch.no_grad()
     def explain(self, data:'Sequence', batch_size:int=32) -> list: # of arrays [n_b], without padding
-        "Return the predicted attributions of texts or of a split, in the order of the data"
+        """Return the predicted attributions of texts or of a split, in the order of the data
+
+        Raise a `ValueError` if `data` is empty, or is neither a list of texts nor a split."""
         rows, collate, order = encoded_for(self.encoder, data, self.tokenizer)
         found = [None]*len(rows)
         with undisturbed(self):
@@ -96,7 +98,10 @@ def fit_explainer(
     seed:Seed=0,                           # seed of the head's initial weights and of the order of the texts
     **options,                             # options of the method, such as steps
 ) -> EmpiricalExplainer: # in eval mode; its `error` is measured on the held-out texts
-    "Train a model that predicts attributions in one pass, and measure its error on held-out texts"
+    """Train a model that predicts attributions in one pass, and measure its error on held-out texts
+
+    Source: Schwarzenberg et al. 2021. Raise a `ValueError` for invalid arguments, for too few texts, and for a model
+    that `method` cannot explain."""
     start = time.perf_counter()
     targets = explain_data(model, texts, method, target, tokenizer=tokenizer, progress=False, **options)
     seconds, n = (time.perf_counter() - start)/len(texts), len(texts) - max(1, round(held_out*len(texts)))

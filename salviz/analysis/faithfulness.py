@@ -514,7 +514,11 @@ def faithfulness_table(
     # index method; comprehensiveness, sufficiency (areas over the perturbation curve), decision_flip (fraction): means
     # over the examples that have them
 ) -> pd.DataFrame:
-    "Return a table of the faithfulness of several methods, with one row per method and one for random attributions"
+    """Return a table of the faithfulness of several methods, with one row per method and one for random attributions
+
+    Comprehensiveness and sufficiency are from DeYoung et al. (2020, section 4.2), and the decision flip is from
+    Serrano and Smith (2019). Raise a `ValueError` for invalid arguments, and a `TypeError` for a setting that does
+    not exist."""
     names = dict(comprehensiveness='aopc_comprehensiveness', sufficiency='aopc_sufficiency',
                  decision_flip='flip_fraction')
     measured = faithfulness_data(model, data, methods, tokenizer, **settings)
@@ -541,7 +545,8 @@ def replace_top(
 ) -> torch.Tensor: # like `x`
     """Replace the most salient fraction of each example's pixels (all channels) or cells with a background value
 
-    Among equally salient positions, earlier positions are replaced first."""
+    Among equally salient positions, earlier positions are replaced first. Raise a `ValueError` if `fraction` is not
+    between 0 and 1, or if `saliency` does not have one number per pixel or cell."""
     _check_fractions('fraction', [fraction])
     saliency = np.asarray(saliency, dtype=np.float64).reshape(len(x), -1)
     shape = x.shape[1:]
@@ -584,7 +589,8 @@ def accuracy_drop(
 ) -> pd.DataFrame: # method, share, accuracy
     """Measure the accuracy of `model` after replacing the most salient fraction of every example
 
-    The replacement is a background value (Ismail et al. 2021, figure 3)."""
+    The replacement is a background value (Ismail et al. 2021, figure 3). Raise a `ValueError` for invalid arguments,
+    and unless `data` is one labelled split of images or series."""
     check_choice('ranking', ranking, ('signed', 'magnitude'))
     if shares is not None: fractions = _renamed_settings(dict(shares=shares))['fractions']
     _check_fractions('fractions', fractions)

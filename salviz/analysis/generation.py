@@ -50,7 +50,10 @@ def translations(
     batch_size=32,
     max_length=None,     # maximum number of tokens in a source or target text
 ) -> pd.DataFrame: # text, [target_text], translation, [exact: whether all tokens equal the target's], ended
-    "Translate each text in `data` with `model`"
+    """Translate each text in `data` with `model`
+
+    Raise a `ValueError` if the task of `model` is not seq2seq, a number is not a positive integer, or `data` is
+    invalid."""
     check_counts(beams=beams, batch_size=batch_size)
     if head_task(model) != 'seq2seq':
         raise ValueError(f'translations: model must have the task seq2seq, got {type(model).__name__} '
@@ -121,7 +124,13 @@ def translation_scores(
     with_bleu=True,  # also compute BLEU, which needs sacrebleu
     **settings,      # settings of `translations`: beams, max_new_tokens, batch_size, max_length
 ) -> dict: # exact_match (fraction), ended (fraction), bleu (0 to 100)
-    "Score the translations of `model`; all results are numbers, so you can use this function in a metric of a `Study`"
+    """Score the translations of `model`
+
+    All results are numbers, so you can use this function in a metric of a `Study`. BLEU is computed with sacrebleu
+    (Post 2018).
+
+    Raise a `ValueError` if `data` has no targets or the task of `model` is not seq2seq. Raise an `ImportError` if
+    sacrebleu is needed but not installed."""
     frame = translations(model, tokenizer, data, **settings)
     if 'exact' not in frame:
         raise ValueError('data must have targets; use one split of the data set that load_pairs returns')

@@ -816,7 +816,10 @@ def _check_image_model(model, saliency):
 
 # %% ../../nbs/09_analysis/03_model_maps.ipynb #img6b
 def capture_images(whole, images, labels, classes, target, saliency, steps, attribution) -> Capture:
-    "Run one forward pass for each image; the arguments are those of `_explain_images`"
+    """Run one forward pass for each image; the arguments are those of `_explain_images`
+
+    Raise a `ValueError` for invalid arguments, and for a model that does not read images or whose maps do not form a
+    grid of patches."""
     model = unwrapped(whole)
     _check_image_model(model, saliency)
     x, data_labels, of_data = _read_images(model, images)

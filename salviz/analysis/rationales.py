@@ -61,8 +61,11 @@ def plausibility_table(
 ) -> pd.DataFrame: # index method; auprc, token_f1, iou_f1; with `model`, one more row for random attributions
     """Return a table of the `plausibility` of several methods
 
-    Example: `plausibility_table(['gradient_norm', 'captum.Lime'], model=model, data=data['test'], tokenizer=tokenizer)`
-    """
+    The metrics are from DeYoung et al. (2020, section 4.1). Raise a `ValueError` if arguments are missing, or if
+    attributions and rationales do not match. Raise a `TypeError` for a setting that `plausibility` does not have.
+
+    Example:
+    `plausibility_table(['gradient_norm', 'captum.Lime'], model=model, data=data['test'], tokenizer=tokenizer)`"""
     problem = ''
     if model is None and not isinstance(methods, dict):
         problem = 'methods must be {name: one array per example}; to use attributions by name, pass model= and data='

@@ -71,7 +71,9 @@ def roar_table(
     results,                 # `Study.results()`, with the columns saliency, share and seed
     measure='test_accuracy', # metric to compare
 ) -> pd.DataFrame: # saliency, share, seeds, the metric, random, difference: means over seeds
-    "Compare a metric after retraining with its value for a random ranking; the difference is random minus method"
+    """Compare a metric after retraining with its value for a random ranking; the difference is random minus method
+
+    Source: Hooker et al. 2019. Raise a `ValueError` if a required column or the random ranking is missing."""
     lacking = [k for k in ('saliency', 'share', 'seed', measure) if k not in results.columns]
     if lacking: raise ValueError(f'results must have the columns saliency, share, seed and {measure}; '
                                  f'missing: {", ".join(lacking)}; '

@@ -46,7 +46,8 @@ def steer(
 ) -> Iterator[None]:
     """Steer the attention of `heads` to the `marked` tokens inside the `with` block (Zhang et al. 2024)
 
-    All forward passes of `model` are affected, including those of `generate`."""
+    All forward passes of `model` are affected, including those of `generate`. Raise a `ValueError` if a layer or
+    head does not exist, `alpha` is not above 0, or the attention of `model` cannot be observed."""
     everything = list(range(head_count(model)))
     if heads is None: heads = dict.fromkeys(check_layers(model), everything)
     wrong = [h for chosen in heads.values() for h in chosen if h not in everything]
@@ -68,7 +69,10 @@ def head_gains(
     layers:list|None=None, # layers to profile; None: all
     score:Callable[..., torch.Tensor]=gold_log_probability, # function of (outputs, batch) -> [batch], higher is better
 ) -> pd.DataFrame: # index (layer, head), a column for each task
-    "Return the gain in each task's mean score from steering each head alone"
+    """Return the gain in each task's mean score from steering each head alone
+
+    Source: Zhang et al. 2024. Raise a `ValueError` if a layer does not exist, `alpha` is not above 0, or the
+    attention of `model` cannot be observed."""
     def mean_score(task, heads):
         batch, marked = tasks[task]
         with steer(model, marked, heads, alpha) if heads else nullcontext():
@@ -83,7 +87,9 @@ def common_heads(
     gains:pd.DataFrame, # from `head_gains`
     k:int,              # number of heads per task
 ) -> dict: # {layer: heads}
-    "Return the heads that are among the best `k` for every task (Zhang et al. 2024)"
+    """Return the heads that are among the best `k` for every task (Zhang et al. 2024)
+
+    Raise a `ValueError` if `gains` is not a table or `k` is not an integer."""
     best = set.intersection(*(set(gains[task].nlargest(k).index) for task in gains))
     chosen = {}
     for layer, head in sorted(best): chosen.setdefault(layer, []).append(head)

@@ -146,7 +146,9 @@ def target_kl(
 def teacher_of(
     run, # a finished `Run`
 ) -> Path: # path of a run
-    "Return the path of the teacher that SalLM used in a run, or of the run itself if there was no teacher"
+    """Return the path of the teacher that SalLM used in a run, or of the run itself if there was no teacher
+
+    Raise a `FileNotFoundError` if the run or its teacher cannot be found."""
     if not isinstance(run, Run): run = Run(run)
     recorded = run.config['method'].get('args', {}).get('teacher')
     if (run.path/'teacher').is_dir(): return run.path/'teacher'

@@ -168,7 +168,9 @@ def explain_transcript(
 ) -> AnswerExplanation: # for audio, `image` is its spectrogram, and `seconds` the duration of a column
     """Generate an answer, and attribute each of its tokens to image pixels or audio frames, and to earlier tokens
 
-    The model is not changed. See `explain_answer` for the methods."""
+    The model is not changed. See `explain_answer` for the methods. Raise a `ValueError` for invalid arguments, and
+    for a model or processor that is not supported. Raise it also if the prompt and the answer exceed the positions
+    of the decoder."""
     check_methods(methods, 'explain_transcript: ')
     model = unwrapped(model)
     found, input_name = encoder_input(model, processor, source, 'explain_transcript'), model.main_input_name

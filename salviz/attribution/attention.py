@@ -134,7 +134,12 @@ def attention_attribution(
     # ({layer: attribution [batch, heads, query, key]},
     # {layer: allowed positions, bool [batch, 1 or heads, query, key]})
 ) -> tuple:
-    "Attribute the score of the `target` to each attention position; positions that are not allowed get 0"
+    """Attribute the score of the `target` to each attention position; positions that are not allowed get 0
+
+    'gradient' implements eqs. 2 and 5 of AD-DROP (Yang et al. 2022), and 'integrated_gradients' implements eq. 3.
+
+    Raise a `ValueError` for arguments that are invalid or do not apply to `method`, and for a model whose attention
+    cannot be observed."""
     check_choice('method', method, [*_attentions])
     check_choice('pseudo_label', pseudo_label, [*pseudo_labels])
     inputs = model_inputs(inputs, model)

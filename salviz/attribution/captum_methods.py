@@ -508,6 +508,9 @@ class _CaptumProperties(Attribution):
 class CaptumAttribution(_CaptumProperties):
     """A Captum attribution, accepted wherever a function takes the name of an attribution
 
+    The constructor raises a `ValueError` for an attribution that is not supported, an option that does not exist,
+    and an object constructed with a function.
+
     Example: `explain(model, texts, CaptumAttribution('GradientShap', n_samples=20), tokenizer=tokenizer)`"""
     def __init__(self,
         # a class, such as 'GradientShap' or 'NoiseTunnel(IntegratedGradients)', or an object constructed on the model
@@ -622,7 +625,8 @@ def explain_generated(
 ) -> pd.DataFrame: # rows: tokens of the continuation; columns: tokens of the prompt
     """Use Captum to attribute the log-probability of each token in a continuation to the tokens of its prompt
 
-    Lime and KernelShap explain the continuation as a whole, in a single row named 'continuation'.
+    Lime and KernelShap explain the continuation as a whole, in a single row named 'continuation'. Raise a
+    `ValueError` if `method` is not supported or `model` is not a causal language model.
 
     Example: `explain_generated(model, tokenizer, 'The film was', 'captum.LLMAttribution(ShapleyValueSampling)')`"""
     model = unwrapped(model)
@@ -671,6 +675,8 @@ def list_attributions(
     supported:bool=True, # False: the classes of Captum that are not supported, with the reason as `why_not`
 ) -> pd.DataFrame: # index: name; source, paper, passes, gradients, differentiable, values, inputs, tasks, options
     """List all attributions that `explain`, `explore`, `train(saliency=)`, `faithfulness_table` and others accept
+
+    Raise a `ValueError` if `supported` is not True or False.
 
     Example: `list_attributions().query('not gradients')`"""
     rows = {}

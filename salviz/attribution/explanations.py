@@ -69,7 +69,8 @@ class Explanation:
         """Return each text's values, pooled by word
 
         'sum' preserves the total over all tokens that belong to a word; 'mean', 'max' and 'first' do not. Special
-        tokens and white space do not belong to a word."""
+        tokens and white space do not belong to a word. Raise a `ValueError` if `how` is unknown, or if the explained
+        batch had no word ids."""
         if self.word_ids is None:
             raise ValueError('words: the batch has no word_ids; explain texts, or a batch with '
                              'word_ids as returned by Collator')
@@ -167,6 +168,8 @@ def explain(
     """Attribute a score of the model to the tokens, pixels or cells of its inputs
 
     The model runs in eval mode. The state of the model and of the global random generators is restored afterwards.
+    Raise a `ValueError` for invalid inputs, an unknown method, option or target, and a model that the method cannot
+    explain.
 
     Example: `explain(model, 'a truly moving film', tokenizer=tokenizer).words()[0]`"""
     model, chosen = unwrapped(model), attribution_named(method)
@@ -232,7 +235,10 @@ def explainers(
     # a small batch for the test; None: five tokens, or small numbers of the shape in the model's config
     inputs:dict|None=None,
 ) -> dict: # {method: 'available', or the reason why it is not available}
-    "Return, for each attribution, 'available' if it can explain the model, else the reason why it cannot"
+    """Return, for each attribution, 'available' if it can explain the model, else the reason why it cannot
+
+    Raise a `ValueError` if `inputs` is not a batch of texts, images or series. Raise it also if `inputs` is None and
+    the model has no config with the shape of its input."""
     if inputs is None: inputs = _tiny_input(model)
     first = {k: v[:1] for k, v in model_inputs(inputs).items()}
     cheap = dict(steps=1, samples=1) | (dict(window=2**20) if what_is_read(first) != 'input_ids' else {})
@@ -275,7 +281,10 @@ def explain_data(
     # returns arrays [n_b] (texts, without padding; with `words` [W_b]), [height, width] or [time, features];
     # for target 'each', the first axis is the class
 ) -> list:
-    "Attribute each example's score to its tokens, pixels or cells; return one array per example"
+    """Attribute each example's score to its tokens, pixels or cells; return one array per example
+
+    Raise a `ValueError` for invalid data, an unknown method, option or target, and a model that the method cannot
+    explain."""
     model = unwrapped(model)
     target = contrast_pair(model, target, tokenizer)
     data, collate, order = encoded_for(model, data, tokenizer, target=target)

@@ -56,7 +56,10 @@ def encoded_for(
     target='predicted', # 'gold' reads the labels, so their classes must be those of `model`
     # (encoded Dataset, function: list of rows -> batch, order: row indices that group texts of similar length)
 ) -> tuple:
-    "Encode data for a model; return the encoded data, a function that creates batches, and an order of the rows"
+    """Encode data for a model; return the encoded data, a function that creates batches, and an order of the rows
+
+    Raise a `ValueError` if `data` is empty, is neither a list of texts nor one split, or does not match the model.
+    Raise it also if texts have no tokenizer."""
     check_faults(_data_fault(data), 'data ')
     columns = getattr(data, 'column_names', None)
     if columns is not None:
@@ -191,7 +194,10 @@ def score_target(
     target='predicted',
     batch_size=None,    # rows in a forward pass; None: 32
 ):
-    "Convert `target` to 'predicted', int64 [batch] or a function of (outputs, rows), as the model's head requires"
+    """Convert `target` to 'predicted', int64 [batch] or a function of (outputs, rows), as the model's head requires
+
+    Raise a `ValueError` if `target` is invalid, the head of `model` has no score to explain, or `batch` lacks the
+    labels that `target` requires."""
     if callable(target): return target
     if isinstance(target, tuple): return contrast_target(model, batch, target)
     name = head_task(model)
@@ -229,7 +235,10 @@ def target_rows(
     logits,             # [rows, classes]
     rows=None,          # int64: the examples of `batch` that `logits` belong to; None: all
 ) -> torch.Tensor: # int64 [targets, rows]
-    "Return the classes that a target selects, given the `logits`"
+    """Return the classes that a target selects, given the `logits`
+
+    Raise a `ValueError` if `target` is invalid or not a class of the model, or if 'gold' is requested without
+    labels."""
     (count, classes), gold = logits.shape, _is(target, 'gold')
     if _is(target, 'predicted'): return logits.argmax(-1)[None]
     if _is(target, 'each'): return torch.arange(classes, device=logits.device)[:, None].expand(classes, count)

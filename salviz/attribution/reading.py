@@ -92,7 +92,10 @@ def target_scores(
     rows:torch.Tensor, # int64 [rows]: index of each row's example in the batch
     score='logit',     # score of a class, see `_class_scores`
 ) -> torch.Tensor: # [rows]
-    "Return the score of each row: the logit (or log-probability) of its class, or the result of a target function"
+    """Return the score of each row: the logit (or log-probability) of its class, or the result of a target function
+
+    Raise a `ValueError` if the outputs have no logits [batch, classes], or if a target function does not return one
+    score per row."""
     if callable(target):
         score = target(outputs, rows)
         if isinstance(score, torch.Tensor) and score.shape == rows.shape: return score
@@ -157,7 +160,9 @@ def token_logit(place:int, token:int, tokens:int):
 
 # %% ../../nbs/04_attribution/02_reading.ipynb #012
 def what_is_read(inputs:dict) -> str:
-    "Return the name of the model's main input: 'input_ids', 'pixel_values' or 'values'"
+    """Return the name of the model's main input: 'input_ids', 'pixel_values' or 'values'
+
+    Raise a `ValueError` unless `inputs` contains exactly one of them."""
     names = [name for name in readings if name in inputs]
     if len(names) == 1: return names[0]
     raise ValueError(f'inputs must contain exactly one of {", ".join(readings)} (a text, an image, a series), got '
@@ -181,7 +186,10 @@ def word_embeddings(model) -> list: # of modules
 # %% ../../nbs/04_attribution/02_reading.ipynb #015b
 @contextmanager
 def embeddings_replaced(model, x):
-    "Within the `with` block, use `x` [batch, n, dim] as the word embeddings of the model (or its encoder)"
+    """Within the `with` block, use `x` [batch, n, dim] as the word embeddings of the model (or its encoder)
+
+    Raise a `ValueError` at the end of the block unless the model has read its word embeddings exactly once, with the
+    shape of `x`."""
     calls, running, source = [], [], source_stack(model)
     def enter(module, args): running.append(True)
     def leave(module, args, output): running.clear()

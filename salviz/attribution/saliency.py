@@ -119,7 +119,8 @@ def baseline_embedding(
 def begin(reading, baseline=None) -> torch.Tensor: # shape of the input
     """Return the baseline at which the path starts, in the shape of the input
 
-    For texts, `baseline` is a token id (None: padding); otherwise, it is a number or an array (None: 0)."""
+    For texts, `baseline` is a token id (None: padding); otherwise, it is a number or an array (None: 0). Raise a
+    `ValueError` if the model has no such token, or if the array cannot be broadcast to the input."""
     if reading.is_text: return baseline_embedding(reading.model, baseline).expand_as(reading.x)
     start = torch.as_tensor(0. if baseline is None else baseline).to(reading.x)
     try: return start.expand_as(reading.x)
@@ -215,7 +216,8 @@ def input_saliency(
 ) -> torch.Tensor: # [batch, n], 0 at padding; [batch, height, width]; [batch, time, features]
     """Return the saliency of each token, pixel or cell of `inputs` for a score of the model
 
-    The model runs in eval mode. For an encoder-decoder, the saliency is that of the source tokens."""
+    The model runs in eval mode. For an encoder-decoder, the saliency is that of the source tokens. Raise a
+    `ValueError` for invalid arguments, and for a model that the method cannot explain."""
     inputs = model_inputs(inputs, model)
     name = _check_baseline(inputs, baseline)
     chosen, total = attribution_named(method, name), len(inputs[name])
@@ -352,7 +354,9 @@ def _by_smoothgrad(reading, *, samples=20, noise=.15, base=None):
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #g032
 def checked_baselines(reading, baselines) -> torch.Tensor: # [K, ...], each broadcastable to the input of an example
-    "Validate the argument `baselines` and return it as a tensor that is broadcastable to the input"
+    """Validate the argument `baselines` and return it as a tensor that is broadcastable to the input
+
+    Raise a `ValueError` unless the baselines are token ids (for texts) or examples with the shape of the input."""
     values, shape = torch.as_tensor(baselines), reading.x.shape[1:]
     if reading.is_text and values.dim() == 1 and len(values) and not values.is_floating_point():
         vectors = [baseline_embedding(reading.model, i, 'each of the baselines of texts') for i in values.tolist()]

@@ -675,18 +675,18 @@ def _cost_lines(results:dict) -> list: # of str, Markdown
         times = [t['rows'][name]['time_ratio'] for t in tables for name in names]
         return f'{min(times):.2f} to {max(times):.2f}'
     peak = max(row['ratio'] for row in results['memory']['rows'].values())
-    recording = [row['share'] for row in results['recording'].values()]
-    return [f'- **AD-DROP** takes {span("ga", "ga_first")} times as long as plain fine-tuning when it uses gradients '
-            f'(GA), {span("aa")} times with attention (AA),',
-            f'  {span("rd")} times with random positions (RD), and '
-            f'{span("iga_first_5", "iga_first_20", "iga_5")} times with integrated gradients (IGA).',
+    fractions = [(row['share'], row['saliency_share']) for row in results['recording'].values()]
+    recording, saliency = (f'{min(x):.1%} to {max(x):.1%}' for x in zip(*fractions))
+    return [f'- **AD-DROP** takes {span("ga", "ga_first")} times as long as plain fine-tuning with gradients (GA), '
+            f'{span("aa")} with attention (AA), {span("rd")} with random positions (RD), and '
+            f'{span("iga_first_5", "iga_first_20", "iga_5")} with integrated gradients (IGA).',
             f'- **Saliency guided training** takes {span("guided", "guided_reuse")} times as long as plain '
             'fine-tuning.',
             f'- **Attention guidance** takes {span("guidance")} times as long, and **SalLM** {span("sallm")} times '
             '(with stored explanations).',
             f'- The peak memory of a training step is at most {peak:.2f} times the peak memory of plain fine-tuning.',
-            '- Recording the probe examples increases the time of an epoch by '
-            f'{min(recording):.1%} to {max(recording):.1%}.']
+            f'- Recording the probe examples increases the time of an epoch by {recording}, and by a further '
+            f'{saliency} with integrated gradients.']
 
 # %% ../../nbs/13_cli/01_bench.ipynb #053b
 def _cost_sentences(results, tables, peaks):
@@ -705,7 +705,10 @@ def cost_table(
     results:dict, # results of `bench`, or the contents of its bench.json
     rows=None,    # names of rows of `results`, in order; None: all
 ) -> ResultTable: # `.latex()` formats the table for a paper
-    "Return a table of the cost of each method relative to plain fine-tuning"
+    """Return a table of the cost of each method relative to plain fine-tuning
+
+    Raise a `ValueError` if `results` has no measurement in fp32 without attention dropout, or if `rows` contains an
+    unknown or repeated name."""
     tables, memory = _main_tables(results), (results.get('memory') or {}).get('rows', {})
     if not tables: raise ValueError('cost_table: results contain no measurement with attention dropout 0 in fp32')
     names = list(tables[0]['rows'] if rows is None else rows)

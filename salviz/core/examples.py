@@ -22,7 +22,9 @@ example_names = 'plain', 'sallm', 'saliency-guided', 'ad-drop', 'attention-guida
 def unpacked(
     file, # NAME.tar.xz, which contains a folder NAME
 ) -> Path:
-    "Unpack the bundled archive `file` into the cache and return its folder"
+    """Unpack the bundled archive `file` into the cache and return its folder
+
+    Raise an `OSError` if `file` does not exist or the cache is not writable."""
     file = Path(file)
     name = file.name.removesuffix('.tar.xz')
     place = cache_dir()/'examples'/hashlib.sha256(file.read_bytes()).hexdigest()[:12]/name
@@ -39,7 +41,9 @@ def unpacked(
 def example_folder(
     name:str, # one of `example_names`
 ) -> Path:
-    "Unpack the bundled example run called `name` into the cache and return its folder"
+    """Unpack the bundled example run called `name` into the cache and return its folder
+
+    Raise a `ValueError` if `name` is unknown."""
     if name not in example_names:
         raise ValueError(f'unknown example run {name!r}; available: {", ".join(example_names)}')
     return unpacked(Path(str(files('salviz.core')))/'finished'/f'{name}.tar.xz')

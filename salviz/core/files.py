@@ -177,7 +177,9 @@ def read_jsonl(path) -> list: # of dicts
 
 # %% ../../nbs/01_core/01_files.ipynb #013c
 def read_parquet(path) -> pd.DataFrame:
-    "Return the table in the Parquet file at `path`"
+    """Return the table in the Parquet file at `path`
+
+    Raise an `OSError` if `path` is not a file, and a `ValueError` if it is not a Parquet file."""
     path = checked_file(path)
     try: return pd.read_parquet(path)
     except (ValueError, OSError) as e:
@@ -188,7 +190,9 @@ def read_by_ending(
     path,
     readers:dict, # {extension: function of a path}
 ):
-    "Read the file at `path` with the reader for its extension"
+    """Read the file at `path` with the reader for its extension
+
+    Raise a `ValueError` for an extension without a reader, and an `OSError` if `path` is not a file."""
     path = Path(path).expanduser()
     read = readers.get(path.suffix.lower())
     if read is None:

@@ -80,7 +80,9 @@ def pixel_map(
     layout:ImageLayout,
     weights:np.ndarray, # [..., tokens]
 ) -> np.ndarray: # float64 [..., height, width]
-    "Distribute the weight of each token evenly over the pixels of its box"
+    """Distribute the weight of each token evenly over the pixels of its box
+
+    Raise a `ValueError` unless there is one weight for each token."""
     weights = np.asarray(weights, np.float64)
     count = weights.shape[-1] if weights.ndim else 0
     check_faults('' if count == layout.tokens else 'weights must have one number for each of the '
@@ -95,7 +97,9 @@ def token_fractions(
     layout:ImageLayout,
     mask:np.ndarray, # bool or float [height, width]
 ) -> np.ndarray: # float64 [tokens], from 0 to 1
-    "Return the fraction of each token's box that `mask` covers; parts of a box outside the image are not covered"
+    """Return the fraction of each token's box that `mask` covers; parts of a box outside the image are not covered
+
+    Raise a `ValueError` if `mask` does not have the shape of the image."""
     mask = np.asarray(mask, np.float64)
     check_faults('' if mask.shape == (layout.height, layout.width) else
                  f'mask must have the shape of the image, {layout.height} × {layout.width}, got '

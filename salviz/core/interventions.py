@@ -40,7 +40,9 @@ def _sorted_maps(maps) -> tuple: # of ((layer, head), pattern)
 # %% ../../nbs/01_core/24_interventions.ipynb #2c40823d
 @dataclass(frozen=True)
 class InterventionOptions:
-    "Details of an `Intervention`: AD-DROP's region, SalLM's target, and the saliency that ranks words"
+    """Details of an `Intervention`: AD-DROP's region, SalLM's target, and the saliency that ranks words
+
+    The constructor raises a `ValueError` for a value of the wrong type or out of range."""
     saliency:str='input_x_gradient' # attribution that ranks the words to mask and determines SalLM's target
     top_fraction:_Fraction=.1 # fraction of the tokens that SalLM's target marks
     p:float=.3                # fraction of each row that belongs to the region
@@ -60,6 +62,8 @@ class InterventionOptions:
 @dataclass(frozen=True)
 class Intervention:
     """An experimental change to a model's input or attention during forward passes; the weights do not change
+
+    The constructor raises a `ValueError` for invalid values, and for changes that contradict each other.
 
     Example: `explain(model, text, tokenizer=tokenizer, intervention=Intervention(heads=[(1, 3)], positions=[2]))`"""
     # tokens to which no query attends; the other weights of each row are renormalised by the softmax, and a row that

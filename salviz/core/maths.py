@@ -63,8 +63,10 @@ def discard_candidates(
     p:float,       # fraction of each row that may be dropped
     region='high', # 'high' or 'low' attributions, or 'low_released': low attributions as in the authors' code
 ) -> np.ndarray: # bool, shape of `attribution`; True = may be dropped
-    """Return AD-DROP's candidate discard region of `attribution` (Yang et al. 2022, eq. 6); ties with the threshold are
-    candidates, except for 'low_released'"""
+    """Return AD-DROP's candidate discard region of `attribution` (Yang et al. 2022, eq. 6)
+
+    Ties with the threshold are candidates, except for 'low_released'. Raise a `ValueError` if `p` is not between 0
+    and 1, `region` is unknown, or an allowed attribution is NaN."""
     check_region(region)
     attribution, allowed = _counted('attribution', attribution, allowed)
     n = allowed.sum(-1, keepdims=True)
@@ -89,8 +91,10 @@ def pattern_matrix(
     boundary='uniform', # row without a next or previous token: 'uniform' (1/n, the paper) or 'zero' (the released code)
     multiple='uniform', # several occurrences: 'uniform' (1/m on each) or 'indicator' (1 on each, the released code)
 ): # [n, n] float64, zero in rows and columns of padding; None if the token does not occur
-    """Return the matrix of the pattern called `name` that a guided head should follow (Deshpande & Narasimhan 2020,
-    section 3.2)"""
+    """Return the matrix of the pattern called `name` that a guided head should follow
+
+    Source: Deshpande and Narasimhan 2020, section 3.2. Raise a `ValueError` for an unknown option. Raise it also if
+    `occurs` is missing for 'delim' or 'period', or passed for another pattern."""
     check_choice('name', name, [*pattern_names])
     check_choice('boundary', boundary, ['uniform', 'zero'])
     check_choice('multiple', multiple, ['uniform', 'indicator'])
@@ -152,8 +156,10 @@ def top_mask(
     k,           # how many to choose in each row: int, or int array [..., 1]
     counts=None, # bool, broadcastable to `x`: positions that may be chosen
 ) -> np.ndarray: # bool, shape of `x`
-    """Return a mask of the `k` largest values of `x` along the last axis, or of all counted values if there are fewer;
-    ties go to the earlier position"""
+    """Return a mask of the `k` largest values of `x` along the last axis
+
+    All counted values are marked if there are fewer than `k`; ties go to the earlier position. Raise a `ValueError`
+    if a counted value is NaN."""
     x, counts = _counted('x', x, counts)
     order = np.lexsort((-x.astype(np.float64), ~counts), axis=-1)   # stable, so the earlier position comes first
     rank = np.argsort(order, axis=-1)
@@ -181,7 +187,9 @@ def rollout(
     attention,   # [layers, heads, n, n] or [layers, n, n]
     residual=.5, # weight of the residual connection
 ) -> np.ndarray: # float64 [n, n]
-    "Compute how much each input token contributes to each output row through all layers (Abnar & Zuidema 2020)"
+    """Compute how much each input token contributes to each output row through all layers (Abnar & Zuidema 2020)
+
+    Raise a `ValueError` if `attention` has another shape or no layer, or if `residual` is not between 0 and 1."""
     A = np.asarray(attention, dtype=np.float64)
     if A.ndim not in (3, 4) or A.shape[-1] != A.shape[-2] or not len(A):
         raise ValueError('attention must have shape [layers, heads, n, n] or [layers, n, n] '
@@ -256,7 +264,9 @@ def pattern_fraction(
     attention, # [..., query, key] probabilities
     pattern,   # [query, key], or broadcastable to `attention`; its positions are the entries above 0
 ): # float, or array [...], in [0, 1]; NaN if no row counts, or attention is NaN in a row that counts
-    "Return the fraction of each head's `attention` that falls on `pattern`, averaged over the guided rows"
+    """Return the fraction of each head's `attention` that falls on `pattern`, averaged over the guided rows
+
+    Raise a `ValueError` if the maps are not square or `pattern` has another size."""
     A, on = np.asarray(attention, dtype=np.float64), np.asarray(pattern) > 0
     if A.ndim < 2 or A.shape[-1] != A.shape[-2] or on.shape[-2:] != A.shape[-2:]:
         raise ValueError(f'attention [..., n, n] and pattern [n, n] must have the same n, got shapes {list(A.shape)} '
@@ -346,7 +356,8 @@ def top_overlap(
 ):
     """Return the fraction of the `k` largest values of `a` that are also among the `k` largest values of `b`
 
-    Ties go to the earlier position. All counted positions are compared if there are fewer than `k`."""
+    Ties go to the earlier position. All counted positions are compared if there are fewer than `k`. Raise a
+    `ValueError` if `k` is below 1 or a counted value is NaN."""
     if k < 1: raise ValueError(f'k, the number of largest values to compare, must be a positive integer, got {k!r}')
     a, b = np.broadcast_arrays(a, b)
     chosen = top_mask(a, k, counts)
@@ -369,7 +380,9 @@ def spans_of(
 def pack_bits(
     x, # bool, any shape
 ):
-    "Return the packed bits of `x` (uint8, highest bit first, in row-major order) and the shape of `x`"
+    """Return the packed bits of `x` (uint8, highest bit first, in row-major order) and the shape of `x`
+
+    Raise a `ValueError` if `x` is not Boolean."""
     x = np.asarray(x)
     if x.dtype != bool: raise ValueError(f'only Boolean arrays can be packed into bits, got {x.dtype}')
     return np.packbits(x.ravel()), x.shape
@@ -379,7 +392,9 @@ def unpack_bits(
     packed, # uint8 array from `pack_bits`
     shape,  # shape of the Boolean array
 ) -> np.ndarray:
-    "Restore the Boolean array that `pack_bits` packed, with its original `shape`"
+    """Restore the Boolean array that `pack_bits` packed, with its original `shape`
+
+    Raise a `ValueError` if the number of bytes does not match `shape`."""
     size, packed = math.prod(shape), np.asarray(packed, dtype=np.uint8)
     if len(packed) != (size + 7)//8:
         raise ValueError(f'shape {tuple(shape)} needs {(size + 7)//8} bytes, got {len(packed)}')
@@ -423,8 +438,9 @@ def keyed_uniform(
     step:int,     # optimiser step
     stream:int=0, # distinguishes the random numbers of one step, for example by layer
 ) -> np.ndarray: # float32 `shape` in [0, 1); [batch, *shape] for several examples
-    """Return uniform random numbers that depend only on (`seed`, `step`, `example_id`, `stream`, position);
-    see `methods.base.keyed_uniform`"""
+    """Return uniform random numbers that depend only on (`seed`, `step`, `example_id`, `stream`, position)
+
+    See `models.random.keyed_uniform` for the same numbers as a tensor."""
     return _keyed(example_id, shape, seed, step, stream,
                   lambda bits: (bits >> np.uint32(8)).astype(np.float32)*np.float32(2**-24), np.float32)
 
@@ -442,8 +458,9 @@ def keyed_order(
     example_id, shape:tuple, seed:int, step:int, stream:int=0,
     # int32 (int64 for rows of more than 128), shapes as in `keyed_uniform`
 ) -> np.ndarray:
-    """Return integers that sort like the values of `keyed_uniform`, without ties within a row: the 24 bits of each
-    value, followed by 7 bits (in int64: 38) for the position in the row"""
+    """Return integers that sort like the values of `keyed_uniform`, without ties within a row
+
+    The 24 bits of each value are followed by 7 bits (in int64: 38) for the position in the row."""
     n = np.shape(shape[-1])[-1] if np.ndim(shape[-1]) else shape[-1]
     dtype, places = (np.int32, 7) if n <= 128 else (np.int64, 38)
     return _keyed(example_id, shape, seed, step, stream,

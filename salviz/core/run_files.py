@@ -73,7 +73,9 @@ def _plain(x):
 
 # %% ../../nbs/01_core/11_run_files.ipynb #009b
 def to_json(x, indent=None) -> str:
-    "Return `x` as ASCII JSON, on one line or with `indent` spaces per level"
+    """Return `x` as ASCII JSON, on one line or with `indent` spaces per level
+
+    Raise a `ValueError` for circular references, and for keys that JSON does not allow."""
     try: return json.dumps(x, default=_plain, indent=indent)
     except (TypeError, ValueError) as e:
         raise ValueError(f'{type(x).__name__} cannot be written as JSON: {e}. '
@@ -105,7 +107,9 @@ def sealed(
     x:dict,      # without an entry 'seal'
     indent=None, # as for `to_json`
 ) -> str:
-    "Return `x` as JSON whose last entry is a checksum of everything before it"
+    """Return `x` as JSON whose last entry is a checksum of everything before it
+
+    Raise a `ValueError` if `x` already has an entry 'seal' or cannot be written as JSON."""
     if 'seal' in x:
         raise ValueError("the entry name 'seal' is reserved for the checksum; choose another name")
     text = to_json(x, indent)

@@ -741,7 +741,8 @@ class _RunForOtherTools(_RunResuming):
 class Run(_RunForOtherTools):
     """A training run in the folder at `path`, with its `config`, `metrics`, snapshots and checkpoints
 
-    You can read a run while another process writes to it."""
+    You can read a run while another process writes to it. The constructor raises a `FileNotFoundError` if the folder
+    contains no run, and a `ValueError` if `path` is invalid or the config is damaged."""
     @classmethod
     def example(
         cls,
@@ -761,7 +762,10 @@ class Run(_RunForOtherTools):
         # 'empty' or 'untrained' accepts an empty folder or an untrained run
         exist:Literal['refuse', 'empty', 'untrained']='refuse',
     ) -> 'Run':
-        "Create a run in the folder at `path` with the given `config`"
+        """Create a run in the folder at `path` with the given `config`
+
+        Raise a `ValueError` if `config` is invalid, and a `FileExistsError` if the folder exists and `exist` does
+        not accept it."""
         when = dict(versions=config.get('versions') or _versions(), created=config.get('created') or _now())
         text, path = sealed({'format': 2, **config, **when}, indent=2), Path(path)
         check_faults(_config_fault(_unsealed(text.encode())), 'create: config ')
@@ -804,7 +808,9 @@ def _table_row(run):
 
 # %% ../../nbs/01_core/15_runs.ipynb #090b
 def runs_table(folder:str|os.PathLike) -> pd.DataFrame:
-    "Return a table of the runs in `folder`, with the scores of each run's best checkpoint and any damaged files"
+    """Return a table of the runs in `folder`, with the scores of each run's best checkpoint and any damaged files
+
+    Raise a `FileNotFoundError` if `folder` does not exist."""
     folder, rows, names = Path(folder), [], {}
     splits = dict.fromkeys(['validation', 'test'])
     if not folder.is_dir(): raise FileNotFoundError(f'no runs in {folder}: the folder does not exist')

@@ -166,7 +166,7 @@ def _plain_label(label) -> int|float|None:
 
 @dataclass(eq=False, repr=False)
 class Snapshot:
-    "The recording of one probe example at one step"
+    "The recording of one probe example at one step; values that are invalid or do not match raise a `ValueError`"
     step:int                                     # number of completed optimiser steps
     epoch:float
     probe:int                                    # index of the probe example
@@ -203,7 +203,9 @@ class Snapshot:
         _check_snapshot(self)
 
     def at(self, name:str, layer:int=-1) -> np.ndarray:
-        "Return the array called `name` at one layer of the model; negative numbers count from the last recorded layer"
+        """Return the array called `name` at one layer of the model
+
+        Negative numbers count from the last recorded layer. Raise a `KeyError` for what was not recorded."""
         recorded = self.layers.get(name, [])
         if name not in self.arrays: problem, available = f'no array {name!r} in this snapshot; available', self.arrays
         elif name not in self.layers:

@@ -321,7 +321,10 @@ def align(
     text_pair:str|Sequence[str]|None=None, # second text
     max_length:int|None=None,              # truncate to this many tokens, special ones included; None = never truncate
 ) -> TokenText:
-    "Tokenise one `text` (or pair) and align its tokens with words by position"
+    """Tokenise one `text` (or pair) and align its tokens with words by position
+
+    Raise a `ValueError` if the tokenizer is not a fast one, a text is invalid, or `max_length` leaves no room for
+    text."""
     return align_batch(tokenizer, [text], None if text_pair is None else [text_pair], max_length)[0]
 
 # %% ../../nbs/01_core/07_text.ipynb #045
@@ -339,7 +342,9 @@ def continued(
     text,      # the `TokenText` of a single text
     ids,       # ids of the generated tokens
 ) -> TokenText:
-    "Append generated tokens to `text` as its second text"
+    """Append generated tokens to `text` as its second text
+
+    Raise a `ValueError` if `text` is a pair."""
     if len(text.texts) != 1: raise ValueError('continued: text must be a single text, got a pair')
     ids, special, n = [int(i) for i in ids], {*tokenizer.all_special_ids}, np.flatnonzero(~text.is_special)[-1] + 1
     is_special = np.array([i in special for i in ids], bool)
@@ -462,7 +467,9 @@ def rationale_flags(
     spans=None, # character spans: (start, end), or (segment, start, end), which pairs require
     words=None, # one flag per word in `tt.unmerged_spans`, or per white-space word
 ) -> np.ndarray: # bool [n]
-    "Return a mask of the tokens that are part of a human rationale; special tokens are never included"
+    """Return a mask of the tokens that are part of a human rationale; special tokens are never included
+
+    Raise a `ValueError` unless exactly one of `spans` and `words` is passed, and matches the texts."""
     if (spans is None) == (words is None):
         raise ValueError('pass a rationale either as spans or as words (flags); got both or neither')
     spans = _full_spans(tt, spans) if words is None else _flag_spans(tt, words)

@@ -353,7 +353,10 @@ def check_arguments(
 # %% ../../nbs/01_core/05_validation.ipynb #009e
 @lru_cache(maxsize=None)
 def validated(function:_Function) -> _Function:
-    "Decorate a function so that its arguments are checked against their annotations"
+    """Decorate a function so that its arguments are checked against their annotations
+
+    The decorated function raises a `ValueError` for an argument that does not fit, and a `TypeError` for missing or
+    unknown arguments."""
     who, signature, _ = _checks_of(function)
     @wraps(function)
     def checked(*args, **kwargs):

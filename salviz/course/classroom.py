@@ -270,7 +270,9 @@ class ClassMarks(_MergedMarks):
     def write(self,
         path, # path of the .jsonl file to write
     ) -> Path:
-        "Write the marks to a file for `load_rationales`, and return its path"
+        """Write the marks to a file for `load_rationales`, and return its path
+
+        Raise a `ValueError` if nobody has marked a sentence."""
         rows = self.rows()
         if not rows: raise ValueError('ClassMarks: nobody has marked a sentence, so there is nothing to write')
         lines = ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
@@ -289,7 +291,10 @@ class ClassMarks(_MergedMarks):
         nickname=None, # nickname of the student whose answers are in the first row
         **rows,        # additional rows by name: for each sentence one number per word
     ) -> 'WordBars':
-        "Draw the majority's marks, the fraction of votes and any additional rows for the words of a sentence"
+        """Draw the majority's marks, the fraction of votes and any additional rows for the words of a sentence
+
+        Raise a `ValueError` if nobody has marked the sentence, or if `nickname` is unknown or has not finished the
+        sentence."""
         first, problem = {}, 'nobody has marked'*(not self.respondents[sentence])
         if nickname is not None: first = {nickname: self.flags(nickname)[sentence]}
         if any(flags is None for flags in first.values()): problem = f'{nickname} has not finished'
@@ -305,7 +310,9 @@ def class_marks(
     most=4,         # maximum number of marks per sentence
     without=(),     # nicknames to exclude
 ) -> ClassMarks:
-    "Merge the marks of a class; exclude unreadable and duplicate sheets, and list them in the report"
+    """Merge the marks of a class; exclude unreadable and duplicate sheets, and list them in the report
+
+    Raise a `ValueError` for invalid arguments, and for a nickname in `without` that is not in the class."""
     of = mark_set(sentences, most)
     sheets, broken, answered = _read_handed(of, handed)
     sheets, doubled = _twins(sheets, of)
@@ -608,7 +615,9 @@ def class_page(
     rows=None,      # {name: for each sentence one number per word}, such as attention, shown below the marks
     questions=None, # {name: `Predict`} to vote on; None: those of the bundled lessons
 ) -> Path:
-    "Write a page that merges the students' marks and shows their votes; the page works offline"
+    """Write a page that merges the students' marks and shows their votes; the page works offline
+
+    Raise a `ValueError` if `sentences` or `most` is invalid, or if `rows` does not have one number per word."""
     of = mark_set(sentences, most)
     for name, values in (rows or {}).items():
         if [len(v) for v in values] != list(map(len, of.words)):
@@ -695,7 +704,9 @@ def run_class(
     sentences=None, # see `class_marks`
     most=4,
 ) -> str:
-    "Merge the files that students handed in, write marks.jsonl if any sentence is marked, and return the report"
+    """Merge the files that students handed in, write marks.jsonl if any sentence is marked, and return the report
+
+    Raise a `ValueError` for invalid arguments, and if none of the files can be read."""
     marks = class_marks(paths, sentences, most)
     if marks.broken and not (marks.sheets or marks.answered):
         reasons = printable('; '.join(f'{source}: {reason}' for source, reason in marks.broken))

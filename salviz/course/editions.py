@@ -29,7 +29,9 @@ _tags = 'notebook page picture stub solution train teacher facts'.split()
 def cell_tag(
     cell, # cell of a notebook
 ) -> str:
-    "Return the tag of a cell, or '' if it has none"
+    """Return the tag of a cell, or '' if it has none
+
+    Raise a `ValueError` for an unknown tag or more than one tag."""
     cell_tags = cell.get('metadata', {}).get('tags', [])
     unknown = [tag for tag in cell_tags if tag not in _tags]
     if unknown or len(cell_tags) > 1:
@@ -45,13 +47,17 @@ def cell_text(
     "Return the source of a notebook cell"
     return ''.join(cell.get('source', ''))
 
-def first_line(text): return next((line.strip() for line in text.splitlines() if line.strip()), '')
+def first_line(text):
+    "Return the first line of `text` that is not blank, without surrounding white space, or '' if there is none"
+    return next((line.strip() for line in text.splitlines() if line.strip()), '')
 
 # %% ../../nbs/14_course/11_editions.ipynb #ed-10
 def read_lesson(
     path, # path of a notebook
 ):
-    "Return the notebook at `path`"
+    """Return the notebook at `path`
+
+    Raise a `ValueError` if the file is not a valid notebook, and an `OSError` if `path` is not a file."""
     import nbformat
     text = read_utf8(path)
     try: notebook = nbformat.reads(text, as_version=4)
@@ -310,7 +316,9 @@ def _lessons_folder() -> Path:
 def lesson_files(
     folder=None, # folder with the lesson sources; None: the bundled lessons
 ) -> list:
-    "Return the paths of the lessons in a folder, ordered by number"
+    """Return the paths of the lessons in a folder, ordered by number
+
+    Raise a `FileNotFoundError` if there are no lessons."""
     folder = _lessons_folder() if folder is None else Path(folder)
     found = [path for path in folder.glob('*.ipynb') if re.match(r'\d+_', path.name)]
     if not found: raise FileNotFoundError(f'no lessons found in {folder}; expected files such as 1_name.ipynb')

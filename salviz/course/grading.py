@@ -217,7 +217,11 @@ def grade(
     lessons=None, # folder with the lesson sources; None: the bundled lessons
     numbers=None, # numbers of the lessons to grade; None for all
 ) -> str:
-    "Grade a class, write a CSV file if requested, and return the report for the terminal"
+    """Grade a class, write a CSV file if requested, and return the report for the terminal
+
+    Raise a `FileExistsError` if `out` already exists, and a `FileNotFoundError` if its parent folder or the lessons
+    are missing. Raise a `NotADirectoryError` if `folder` is not a folder, and a `ValueError` if there are no answer
+    files or no matching lessons."""
     if out is not None:
         if Path(out).exists(): raise FileExistsError(f'grade: {out} already exists; choose another file')
         if not Path(out).absolute().parent.is_dir():

@@ -218,7 +218,9 @@ def hand_out(
 def open_lab(
     path, # path of a notebook
 ) -> None:
-    "Open a notebook in JupyterLab"
+    """Open a notebook in JupyterLab
+
+    Raise a `RuntimeError` if JupyterLab is not installed."""
     if not find_spec('jupyterlab'):
         raise RuntimeError("course --open: JupyterLab is not installed; "
                            "run pip install 'salviz[course]', or use --pages")

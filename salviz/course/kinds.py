@@ -49,7 +49,9 @@ def words(
     sentence:str,
     most:int=2,   # maximum number of words
 ) -> Query:
-    "Return a question that asks for words of a sentence"
+    """Return a question that asks for words of a sentence
+
+    Raise a `ValueError` if `sentence` has no word, or if `most` is not an integer from 1 to the number of words."""
     spans = find_words(sentence) if isinstance(sentence, str) else []
     if not spans: raise ValueError(f'sentence must be a string with at least one word, got {shown(sentence)}')
     is_spaced = [start > end for (_, end), (start, _) in pairwise([(0, 0), *spans])]

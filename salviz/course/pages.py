@@ -119,7 +119,9 @@ def run_cell(
     names, # namespace shared by the cells
     where, # lesson and cell, for error messages
 ) -> list: # of displayed objects; printed text is a `Printed`
-    "Run a cell and return what it displays"
+    """Run a cell and return what it displays
+
+    Raise a `RuntimeError` with the lesson and the cell if the code fails."""
     shown, printed = [], io.StringIO()
     def display(*things, **_):
         if printed.getvalue(): shown.append(Printed(printed.getvalue()))
@@ -157,9 +159,7 @@ def _picture(figure):
 _text_bytes = .04e6 # bytes of a lesson without its data
 
 class Fragments:
-    """A converter from displayed objects to HTML
-
-    The dict `parts` stores the data that the objects of a page share, as {checksum: (type, text)}."""
+    "A converter from displayed objects to HTML; `parts` stores the data that they share as {checksum: (type, text)}"
     def __init__(self): self.parts, self.has_engine = {}, False
 
     def stored(self, parts):
@@ -196,7 +196,9 @@ class Fragments:
         return self.shown(content)
 
     def shown(self, thing):
-        "Return the HTML of a displayed object"
+        """Return the HTML of a displayed object
+
+        Raise a `ValueError` for a widget without the method `page_html`."""
         if isinstance(thing, Reveal):
             return fragment(thing.described(), dict(parts=[dict(kind='fragment', html=self.revealed(thing.content))]))
         if hasattr(thing, 'page_parts'): return thing.page_html(self.stored(thing.page_parts(self.size())))

@@ -341,8 +341,10 @@ def make_course(
     folder, # new folder
     seeds=(0, 1, 2), # seeds of the classifiers; the runs come from the first
 ):
-    """Train and measure all models of the lessons;
-    write NAME.tar.xz for each run in `course_runs`, sentences.json and tables.json"""
+    """Train and measure all models of the lessons
+
+    Write NAME.tar.xz for each run in `course_runs`, sentences.json and tables.json. Raise a `FileExistsError` if
+    `folder` already exists."""
     from salviz.recipes import pack_example_run
     folder = Path(folder).resolve()
     if folder.exists(): raise FileExistsError(f'make_course: {folder} already exists; choose another folder')

@@ -181,7 +181,9 @@ def record(
     kind:str,   # such as 'check'; kinds of predictions are reserved
     entry:dict, # plain JSON, such as dict(passed=True, tries=2)
 ) -> None:
-    "Add an entry that is not a prediction, such as a check, to this session's answers"
+    """Add an entry that is not a prediction, such as a check, to this session's answers
+
+    Raise a `ValueError` if `name` or `kind` is invalid, or if `entry` cannot be written as JSON."""
     check_faults(_name_problem(name, kind), 'record: ')
     try: store(name, json.loads(json.dumps(dict(entry) | dict(kind=kind, time=_now()), allow_nan=False)))
     except (TypeError, ValueError):
@@ -313,7 +315,9 @@ def write_answers(
     folder='.',
     answered:dict=None, # entries; None for this session
 ) -> Path:
-    "Write answers-NICK.json, or a numbered file if answers-NICK.json belongs to another person"
+    """Write answers-NICK.json, or a numbered file if answers-NICK.json belongs to another person
+
+    Raise a `ValueError` if the nickname or an entry is invalid, or if the file would be too large."""
     if answered is None: answered = entries
     path, recorded = place_of(nickname, folder, answered)
     # check that it can be read again
@@ -379,7 +383,9 @@ def class_answers(
     files,              # paths, folders, contents of answer files, or results of this function
     left_out:list=None, # receives messages about files and entries that are left out; if None, these are warnings
 ) -> dict: # {name: dict(id, kind, first: values, second: values, confidence: of the first)}
-    "Merge the answers of a class; report and leave out whatever cannot be read"
+    """Merge the answers of a class; report and leave out whatever cannot be read
+
+    Raise a `ValueError` if none of the files can be read."""
     files = [files] if isinstance(files, (str, Path, dict)) else list(files)
     result, messages, any_read = {}, [], False
     for name, found in _opened(files, messages):

@@ -109,7 +109,9 @@ def token_rationales(
     rationales,
     where='probes', # source of the rows, for errors
 ) -> list: # of flags (or fractions) per token, or None
-    "Convert human `rationales` to a flag or fraction for each token of the `texts`; an empty list marks no token"
+    """Convert human `rationales` to a flag or fraction for each token of the `texts`; an empty list marks no token
+
+    Raise a `ValueError` for a rationale that does not have this form or does not match its text."""
     def flags(i, t, r):
         if r is None: return None
         expected = (f'{where}: the rationale of row {i} must be a list with a number from 0 to 1 for each '
@@ -134,7 +136,9 @@ def token_values(
     where,  # source of the rows, for errors
     over_several=np.mean, # function that combines the numbers of several words that one token covers
 ) -> list: # of lists, one number per token; 0 for tokens without a word
-    "Assign to each token the value of its word; `over_several` combines the values if a token covers several words"
+    """Assign to each token the value of its word; `over_several` combines the values if a token covers several words
+
+    Raise a `ValueError` if a row does not have one number per word."""
     out = []
     for i, (t, numbers) in enumerate(zip(texts, values)):
         spaced = [(segment, *span) for segment, text in enumerate(t.texts) for span in spaced_words(text)]
@@ -164,7 +168,10 @@ def with_columns(
     where,         # name of the split, for errors
     align=None,    # function of (texts, pairs) -> `TokenText`s; None if the examples are not texts
 ):
-    "Add the additional columns of the raw split `part` to the `encoded` split; align word values with the tokens"
+    """Add the additional columns of the raw split `part` to the `encoded` split; align word values with the tokens
+
+    Raise a `ValueError` if a column of numbers contains other values, or if values or rationales do not match their
+    texts."""
     names, part = [name for name in kinds if name in part.column_names], part.with_format(None)
     along = [name for name in names if kinds[name][0] in ('rationale', 'words')]
     aligned = {name: [] for name in along}

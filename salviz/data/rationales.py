@@ -546,7 +546,8 @@ def load_rationales(
 
     A rationale is a list of character spans [start, end] or, for text pairs, [segment, start, end]. With 'share', a
     rationale is a list of numbers from 0 to 1, one per word (see `find_words`). The rationale of an unannotated text
-    is None."""
+    is None. Raise a `ValueError` for invalid arguments or rationales, a `FileNotFoundError` for a missing file, and
+    a `ConnectionError` if the Hub cannot be reached."""
     check_choice('annotators', annotators, _readings)
     parts, names = _parts(source, (text, text_pair, label, rationale), config, revision, annotators, span_labels)
     examples, frames, numbers = [], {}, {name: i for i, name in enumerate(names or ())}

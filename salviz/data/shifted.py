@@ -36,7 +36,10 @@ def shifted_splits(
     rows:int|float|Literal['full']='full', # rows of each set: a number, a fraction (float) or 'full'
     seed:Seed=0,                           # seed of the random choice of rows
 ) -> DatasetDict: # `data` with one additional split for each set
-    "Return `data` with test sets from other domains as additional splits; their classes must be those of `data`"
+    """Return `data` with test sets from other domains as additional splits; their classes must be those of `data`
+
+    Raise a `ValueError` if a set has other classes, if its name is already a split, or if `rows` is invalid. Raise
+    the errors of `load_text` for a source that cannot be loaded."""
     sources, out = ood if isinstance(ood, dict) else {name: name for name in ood}, dict(data)
     for name, source in sources.items():
         split = ''.join(c if c.isalnum() else '_' for c in name)

@@ -170,7 +170,9 @@ def _finished(parts, kind, source, labels, normalise, fractions, seed, channels_
 def signal_info(
     data, # a DatasetDict or Dataset from this module
 ) -> dict: # modality, normalise, centre, scale, [feature_names], [layout, process, …]
-    "Return the description of `data`: modality, normalisation, channel names and, for synthetic data, settings"
+    """Return the description of `data`: modality, normalisation, channel names and, for synthetic data, settings
+
+    Raise a `ValueError` if `data` has no such description."""
     part = data
     if isinstance(data, dict): part = data['train']
     if not part.info.description.startswith('{"modality"'):
@@ -281,7 +283,10 @@ def load_images(
     splits:Splits=(.8, .1, .1), # fractions of train, validation and test, for cutting missing splits
     seed:Seed=0,                # seed for cutting splits
 ) -> DatasetDict: # train, validation, test with pixel_values [C, H, W] and label
-    "Load labelled images in three splits and normalise them"
+    """Load labelled images in three splits and normalise them
+
+    Raise a `ValueError` for invalid arguments, values or labels. Raise a `FileNotFoundError` for a missing file or a
+    data set that is not installed."""
     named = dict(digits=_digits, fashion=_fashion)
     if isinstance(source, str) and source in named:
         labels = labels or dict(fashion=_fashion_classes, digits=[*'0123456789'])[source]
@@ -377,7 +382,10 @@ def load_series(
     splits:Splits=(.8, .1, .1),            # fractions of train, validation and test, for cutting missing splits
     seed:Seed=0,                           # seed for cutting splits
 ) -> DatasetDict: # train, validation, test with values [T, F] and label
-    "Load labelled multivariate series of equal length in three splits and normalise them"
+    """Load labelled multivariate series of equal length in three splits and normalise them
+
+    Raise a `ValueError` for invalid arguments, values or labels. Raise a `FileNotFoundError` for a missing file or a
+    data set that was not fetched."""
     name, class_names = type(source).__name__, None
     if isinstance(source, (str, Path)) and str(source) in _packaged_series:
         name, (stem, channels) = source, _packaged_series[source]
@@ -526,7 +534,9 @@ def synthetic_series(
     normalise:Literal['min-max', 'z-score', 'none']='min-max', # as in `load_images`
     seed:Seed=0,
 ) -> DatasetDict: # train, validation, test with values [T, F], label and informative bool [T, F]
-    "Generate a data set of the time-series benchmark (Ismail et al. 2020), with known informative entries"
+    """Generate a data set of the time-series benchmark (Ismail et al. 2020), with known informative entries
+
+    Raise a `ValueError` for invalid arguments, and for a `layout` whose box does not fit into an example."""
     name = layout
     if isinstance(layout, Layout): name = next((k for k, v in _vanishing_layouts.items() if v == layout), 'layout')
     layout, names = _layout(layout, positional)
@@ -545,14 +555,18 @@ def vanishing_series(
     where:Literal['early', 'middle', 'late']='early', # position of the box in time
     **kwargs,                                         # as for `synthetic_series`, except layout
 ) -> DatasetDict:
-    "Generate a data set of the vanishing-saliency experiment (Ismail et al. 2019)"
+    """Generate a data set of the vanishing-saliency experiment (Ismail et al. 2019)
+
+    Raise a `ValueError` for invalid arguments, and if the box does not fit into an example."""
     return synthetic_series(_vanishing_layouts[where], **kwargs)
 
 # %% ../../nbs/02_data/01_signals.ipynb #064
 def encode_signals(
     data, # a DatasetDict or Dataset from this module, or a part of one
 ): # same type, with pixel_values or values, labels, example_id and, where known, informative
-    "Number the examples of `data`, rename its label column, and drop columns that `SignalCollator` does not use"
+    """Number the examples of `data`, rename its label column, and drop columns that `SignalCollator` does not use
+
+    Raise a `ValueError` if a split has neither images nor series."""
     parts, first, splits = {}, 0, data
     if not isinstance(data, dict): splits = {'': data}
     for split, part in splits.items():

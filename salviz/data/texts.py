@@ -108,7 +108,10 @@ def one_table(
     part,         # one split, as passed by the user
     readers:dict, # {extension: function that reads the file at a path as a data frame}
 ): # a Dataset or data frame
-    "Convert one split to a table; if `part` is a path, read the file"
+    """Convert one split to a table; if `part` is a path, read the file
+
+    Raise a `ValueError` for an unsupported type or file extension, and a `FileNotFoundError` if the file does not
+    exist."""
     if isinstance(part, (str, Path)): part = read_by_ending(part, readers)
     if isinstance(part, (pd.DataFrame, Dataset)): return part
     raise ValueError('a split must be a Dataset, a pandas DataFrame or the path of a file '
@@ -646,7 +649,11 @@ def load_text(
     # train, validation, test with the columns text, [text_pair], [label] and, for packaged sentences, rating; with
     # genre for 'sts-b-genres'
 ) -> DatasetDict:
-    "Load sentences or sentence pairs in three splits; labels, if any, are one class, several classes or a score"
+    """Load sentences or sentence pairs in three splits; labels, if any, are one class, several classes or a score
+
+    Raise a `ValueError` for invalid arguments, for missing or invalid texts or labels, and for too few rows. Raise a
+    `FileNotFoundError` if a file or a packaged data set is missing, and a `ConnectionError` if the Hub cannot be
+    reached."""
     tables, feature, values = _drop_unusable(_tables(source, config, revision), label), None, {}
     named = isinstance(source, str) and source
     if named and named.startswith('sts-b') and label is not None: text_pair = 'text_pair'
@@ -818,7 +825,11 @@ def load_tokens(
     labels:abc.Sequence[str]|None=None, # tag names in order; None = as stored in the data, else sorted
     revision:str|None=None,             # revision of a data set on the Hub
 ) -> DatasetDict: # train, validation, test with the columns words and tags
-    "Load sentences as lists of words with one tag per word, in three splits"
+    """Load sentences as lists of words with one tag per word, in three splits
+
+    Raise a `ValueError` for invalid arguments, for malformed files, and for missing or invalid words or tags. Raise a
+    `FileNotFoundError` if a file or a packaged data set is missing, and a `ConnectionError` if the Hub cannot be
+    reached."""
     kind = _token_sources
     if isinstance(words, int) or isinstance(tags, int):
         kind, words, tags = _numbered_columns(words, tags), 'words', 'tags'
@@ -921,7 +932,11 @@ def load_pairs(
     seed:Seed=0,                   # seed for cutting splits at random
     revision:str|None=None,        # revision of a data set on the Hub
 ) -> DatasetDict: # train, validation, test with the columns text and target_text
-    "Load texts with target texts, such as translations, in three splits"
+    """Load texts with target texts, such as translations, in three splits
+
+    Raise a `ValueError` for invalid arguments, for missing or invalid texts, and for too few rows. Raise a
+    `FileNotFoundError` if a file or a Debian package is missing, and a `ConnectionError` if the Hub cannot be
+    reached."""
     language = isinstance(source, str) and re.fullmatch(r'help-en-([\w-]+)', source)
     if language: tables = _help_pairs(language[1].lower())
     else: tables = _tables(source, config, revision, _pair_sources)
@@ -1025,7 +1040,10 @@ def load_questions(
     seed:Seed=0,                # seed for cutting splits at random
     revision:str|None=None,     # revision of a data set on the Hub
 ) -> DatasetDict: # train, validation, test with the columns text, text_pair and answer, [start, end] in characters
-    "Load questions with their contexts and the spans that answer them, in three splits"
+    """Load questions with their contexts and the spans that answer them, in three splits
+
+    Raise a `ValueError` for invalid arguments, for missing or invalid texts, and for answers that are not in their
+    contexts. Raise a `FileNotFoundError` if a file is missing, and a `ConnectionError` if the Hub cannot be reached."""
     tables, parts = _drop_unusable(_tables(source, config, revision, _question_sources), None), {}
     types = dict(text=Value('string'), text_pair=Value('string'), answer=Sequence(Value('int64')))
     for split, table in tables.items():
@@ -1061,7 +1079,8 @@ def subset(
     """Return a part of each split of `data`, stratified by class or score if the data has labels
 
     With the same `seed`, smaller parts are subsets of larger parts. Splits other than train, validation and test are
-    returned unchanged."""
+    returned unchanged. Raise a `ValueError` unless each size is 'full', a fraction above 0, or a number of rows in the
+    split."""
     sizes = dict(train=train_size, validation=validation_size, test=test_size)
     wanted = {name: _rows_wanted(sizes.get(name, 'full'), len(part), f'{name}_size') for name, part in data.items()}
     parts = {name: part.select(stratified_order(_strata(part), seed)[:wanted[name]])
@@ -1355,7 +1374,10 @@ def encode(
     # same type as `data`, with the columns input_ids, attention_mask, [token_type_ids], [labels], example_id,
     # word_ids, segments, special_tokens_mask, length
 ) -> Dataset|DatasetDict:
-    "Convert every row of `data` to token ids with word ids, a special-token mask, labels and an example id"
+    """Convert every row of `data` to token ids with word ids, a special-token mask, labels and an example id
+
+    Raise a `ValueError` if the columns do not support `task`, and for an invalid `max_length`. Also raise one for a
+    slow tokenizer, for a row without a token to predict, and for a token that covers several tagged words."""
     max_length, encoded, cut, parts = _longest(tokenizer, max_length), {}, [], data
     if not isinstance(data, dict): parts = {'': data}
     for split, part in parts.items():
@@ -1379,7 +1401,10 @@ def answers_within(
     tokenizer:'PreTrainedTokenizerBase', # a fast tokenizer from transformers
     max_length:int|None=None,            # as for `encode`
 ) -> DatasetDict:
-    "Remove questions from `data` if their answers would be cut off; a warning gives the number of removed questions"
+    """Remove questions from `data` whose answers would be cut off
+
+    A warning gives the number of removed questions. Raise a `ValueError` if `data` lacks questions, contexts or
+    answers, or if `max_length` is out of range."""
     needed = {'text', 'text_pair', 'answer'}
     if not isinstance(data, dict) or not all(needed <= {*part.column_names} for part in data.values()):
         raise ValueError('answers_within: data must be a DatasetDict of questions with contexts, '
@@ -1424,14 +1449,16 @@ def encode_texts(
 
 # %% ../../nbs/02_data/00_texts.ipynb #102
 class Collator:
-    "Data collator that converts rows of an encoded Dataset to a batch of tensors, padded on the right"
+    """Data collator that converts rows of an encoded Dataset to a batch of tensors, padded on the right
+
+    Raise a `ValueError` if there is no padding token, or if `pad_to_multiple_of` is not a positive integer. A call
+    raises a `ValueError` if the labels are target texts and `decoder_start` is None."""
     def __init__(self,
         tokenizer:'PreTrainedTokenizerBase', # defines the id of the padding token
         pad_to_multiple_of:int|None=None, # round lengths up to a multiple of this, which is faster on some accelerators
         # encoder-decoder models: id of the decoder's start token, `model.config.decoder_start_token_id`
         decoder_start:int|None=None,
-        # function: list of labels -> tensor [batch, ...]; if it is None or returns None,
-        # labels are handled by default rules
+        # function: list of labels -> tensor [batch, ...]; if it is None or returns None, default rules apply
         labels:abc.Callable[[list], torch.Tensor|None]|None=None,
         pad:int|None=None, # id of the padding token; None: that of `tokenizer`
     ):
@@ -1442,8 +1469,7 @@ class Collator:
         if pad is None:
             problem = 'the tokenizer has no padding token; set tokenizer.pad_token, or load it with load_classifier'
         if not hasattr(tokenizer, 'pad_token_id'):
-            problem = ('tokenizer must be a tokenizer, such as one that load_classifier returns, got '
-                       f'{tokenizer!r:.80}')
+            problem = f'tokenizer must be a tokenizer, such as one that load_classifier returns, got {tokenizer!r:.80}'
         check_faults(problem, 'Collator: ')
         self.pads = dict(input_ids=pad, attention_mask=0, token_type_ids=0, word_ids=-1, segments=-1,
                          special_tokens_mask=1)

@@ -24,7 +24,9 @@ def _scripts() -> dict: # {name: file}
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #049b
 def static_text(name:str) -> str:
-    "Return the text of the file called `name` in salviz/explorer/static/, or the generated text of panels.js"
+    """Return the text of the file called `name` in salviz/explorer/static/, or the generated text of panels.js
+
+    Raise a `ValueError` if there is no such file."""
     if name == 'panels.js': return _panels_text()
     if name not in (scripts := _scripts()):
         names = ', '.join(sorted(scripts))
@@ -90,7 +92,9 @@ def _panel_of(file, text) -> Panel: # None if the module is not a panel
 
 # %% ../../nbs/12_explorer/00_assets.ipynb #pg12
 def panels() -> dict: # {name: `Panel`}
-    "Return {name: panel} for all panels of the explorer, in display order"
+    """Return {name: panel} for all panels of the explorer, in display order
+
+    Raise a `ValueError` if the declaration of a panel is malformed, or if two panels have the same name or order."""
     found = [_panel_of(file, script.read_text(encoding='utf-8')) for file, script in _scripts().items()
             if file.endswith('.js')]
     found = sorted((panel for panel in found if panel), key=lambda panel: panel.order)
@@ -149,7 +153,8 @@ def bundle(
 ) -> str:
     """Join the `entry` modules and all their imports into one module
 
-    An `export default` statement is kept."""
+    An `export default` statement is kept. Raise a `ValueError` for a missing module, a circular import, an unsupported
+    import or export statement, and a name that two modules declare."""
     owner, parts = {}, []
     for name, module in _in_order(entry, read).items():
         for one in module['names']:

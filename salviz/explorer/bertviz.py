@@ -161,7 +161,9 @@ def bertviz_view(
 ) -> BertvizView:
     """Show the attention of one snapshot in bertviz's head view or model view
 
-    This function requires bertviz, but no network."""
+    This function requires bertviz, but no network. Raise a `ModuleNotFoundError` if bertviz is not installed, and a
+    `KeyError` if the snapshot or its attention was not recorded. Raise a `ValueError` for invalid arguments, and for
+    too many lines unless `force` is set."""
     s = _snapshot(run_or_snapshot, step, probe)
     if 'attention' not in s.arrays:
         raise KeyError(f'this snapshot has no attention; available: {", ".join(s.arrays) or "none"}')

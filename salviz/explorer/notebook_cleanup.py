@@ -61,7 +61,9 @@ def _saved(nb):
 def strip_views(
     notebook:str|PathLike|dict, # path, or a notebook as a dict, which is modified in place
 ) -> int: # number of removed views
-    "Remove dead widget views from those outputs of a notebook that also have an image"
+    """Remove dead widget views from those outputs of a notebook that also have an image
+
+    Raise a `ValueError` if the file is not a notebook in format 4, and an `OSError` if it is missing or a folder."""
     if isinstance(notebook, dict): return _strip(notebook)
     path, problem = Path(notebook), 'has no cells'
     if path.is_dir(): raise IsADirectoryError(f'{path} is a folder, not a notebook')

@@ -154,7 +154,10 @@ def page_of(
     front=None,  # result of `front_meta`; allows more than two runs
     models=None, # function from (size of the page in bytes, metadata of the runs) to more parts, see `page_models`
 ) -> Page:
-    "Build and pack the page for `runs`, without writing a file"
+    """Build and pack the page for `runs`, without writing a file
+
+    Raise a `ValueError` for invalid arguments, for a run without snapshots, for a damaged snapshot, and for a page
+    larger than `limit`. Raise a `FileNotFoundError` if there is no run at a path."""
     one = not isinstance(runs, (list, tuple)) or (runs and isinstance(runs[0], Snapshot))
     runs, panels = [as_run(r) for r in ([runs] if one else runs)], check_panels(panels)
     if not runs or len(runs) > 2 and front is None:
@@ -259,7 +262,10 @@ def write_page(
     force=False, # overwrite an existing file?
     say=print,   # called with a message on the size before the file is written
 ) -> Path:
-    "Write a page to a file, and return the path of the file"
+    """Write a page to a file, and return the path of the file
+
+    Raise a `FileExistsError` if the file exists, unless `force` is set. Raise a `ValueError` unless `path` ends in
+    .html or .htm."""
     path = free_path(path, force)
     if path.suffix.lower() not in ('.html', '.htm'): raise ValueError(f'path must end in .html, got {str(path)!r}')
     say(page.sentence(path.name))

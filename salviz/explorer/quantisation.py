@@ -192,7 +192,9 @@ _kinds = dict(cube8='u1', level8='u1', rank8='u1', bits='u1', table8='u1', rank1
 
 # %% ../../nbs/12_explorer/01_quantisation.ipynb #012b
 def decode_array(spec:dict, data:bytes) -> np.ndarray:
-    "Decode an array from `spec` and `data`, the results of `encode_array`"
+    """Decode an array from `spec` and `data`, the results of `encode_array`
+
+    Raise a `ValueError` for an unknown codec."""
     codec, shape = spec['codec'], tuple(spec['shape'])
     if 'exponent' in spec:
         return np.ldexp(decode_array({k: v for k, v in spec.items() if k != 'exponent'}, data).astype(float),

@@ -319,7 +319,10 @@ def is_front(x) -> bool:
     return all(hasattr(x, name) for name in ('hypervolume', 'setting', 'runs', 'folder'))
 
 def runs_of_front(front) -> list: # of `Run`s, None for a value without one
-    "Return, for each point of `front`, its first run with snapshots, or None if it has no such run"
+    """Return, for each point of `front`, its first run with snapshots, or None if it has no such run
+
+    Raise a `ValueError` if the front has no run folder, or if none of its runs has snapshots. Raise a
+    `FileNotFoundError` if a run is missing."""
     if front.folder is None:
         raise ValueError('Explorer: this front has no run folder; create it from a study with pareto or front_of')
     opened = [[Run(front.folder/path) for path in paths] for paths in front.runs]

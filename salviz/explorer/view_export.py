@@ -39,7 +39,9 @@ def _regions_in(selection) -> list: # [(name of the overlay, name of the evidenc
 
 # %% ../../nbs/12_explorer/13_view_export.ipynb #006c
 def selection_arrays(selection) -> ViewArrays:
-    "Return the recorded arrays of the selection"
+    """Return the recorded arrays of the selection
+
+    Raise a `ValueError` if the selected example is an image or a series."""
     s, place = selection.snapshot, entry_place(selection.entry)
     if not s.labels:
         raise ValueError('the example in view is an image or a series, which has no tokens; '

@@ -689,7 +689,9 @@ def _model_sources(runs, model, training) -> list:
 # %% ../../nbs/12_explorer/09_widget.ipynb #f3a82081
 @dataclass(frozen=True)
 class ExplorerOptions:
-    "Limits on the height and the memory of an `Explorer`"
+    """Limits on the height and the memory of an `Explorer`
+
+    Raise a `ValueError` for a value outside the allowed range."""
     height:Annotated[float, Ge(100), Le(10_000)]|None=None # height in pixels; None: as high as needed
     budget:Annotated[float, Gt(0)]=256e6 # maximum size in bytes of the frames in the kernel and in the browser
 
@@ -700,6 +702,8 @@ class Explorer(_Intervening):
     """An interactive view of a run: attention, attribution [layers, heads, query, key], saliency [tokens], regions
 
     Instead of a run, you can pass attention maps that were computed elsewhere, with the arguments of `attention_maps`.
+    Raise a `ValueError` for invalid arguments, and for a run without snapshots. Raise a `FileNotFoundError` if a folder
+    contains no run.
 
     Example: `Explorer('runs/ad-drop', compare='runs/plain', panels=['heads', 'saliency'])`,
     `Explorer(model(**batch, output_attentions=True).attentions, tokens)`"""

@@ -206,7 +206,7 @@ def _limited_grid(view, ends):
     "Limit the colour scale of the grid `view`, and add a note if values lie beyond the scale"
     check_faults(_ends_fault(ends), 'figure: ')
     if view.is_signed and ends[0] != -ends[1]:
-        raise ValueError('figure: limits of a diverging color scale must be symmetric, such as (-1, 1), got '
+        raise ValueError('figure: limits of a diverging colour scale must be symmetric, such as (-1, 1), got '
                          f'{shown(ends)}')
     values = view.values[np.isfinite(view.values)]
     return replace(view, limits=tuple(map(float, ends)),
@@ -230,7 +230,9 @@ def limited(
     view,
     limits, # (lowest, highest) of the axis of values or of the colour scale; for an axis also {'x' or 'y': (low, high)}
 ) -> tuple: # (view, {axis: limits})
-    "Apply `limits` to `view` and note the values beyond them; return the view and a dict of the axis limits"
+    """Apply `limits` to `view` and note the values beyond them; return the view and a dict of the axis limits
+
+    Raise a `ValueError` if the limits are not valid for `view`."""
     if isinstance(view, Grid): return _limited_grid(view, limits), {}
     if isinstance(view, MapPanels): return _limited_maps(view, limits), {}
     if not isinstance(limits, Mapping): limits = {_value_axis(view): limits}

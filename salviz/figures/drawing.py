@@ -84,7 +84,9 @@ _sizes = {'font.size': 7, 'axes.labelsize': 6.5, 'xtick.labelsize': 6, 'ytick.la
 def user_style(
     style=None, # style sheet of matplotlib, see `user_settings`; None: current settings
 ):
-    "Use the user's matplotlib settings in a `with` block, but never parse strings as formulas"
+    """Use the user's matplotlib settings in a `with` block, but never parse strings as formulas
+
+    Raise a `ValueError` for an unknown style sheet."""
     for fault in _style_faults(() if style is None else style): raise ValueError(f'figure: {fault}')
     with _borrowed, matplotlib.rc_context():
         if style is not None: style_sheets.use(style)
@@ -143,6 +145,7 @@ def ink_on(fill):
 panel_title = dict(fontsize=7, weight='bold', va='baseline') # title of a panel
 
 def weight_of(is_bold):
+    "Return the font weight, 'bold' or 'normal', for `is_bold`"
     if is_bold: return 'bold'
     return 'normal'
 
@@ -171,8 +174,13 @@ def current_limits(axis, default):
     "Return the limits that the user chose for `axis`, 'x' or 'y', or else `default`"
     return _look.get().limits.get(axis, default)
 
-def fraction_map(): return _look.get().sequential or sequential
-def signed_map(): return _look.get().signed or signed
+def fraction_map():
+    "Return the colour map for fractions: the user's choice, or else the library's own"
+    return _look.get().sequential or sequential
+
+def signed_map():
+    "Return the colour map for values of both signs: the user's choice, or else the library's own"
+    return _look.get().signed or signed
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #b1a30998
 def series_colours(
@@ -227,7 +235,9 @@ def _map_faults(cmap):
 def chosen_maps(
     cmap, # name of a colour map, a colour map, or a list of them; None: those of the library
 ) -> dict: # {'sequential' or 'signed': colour map}
-    "Return the colour maps for a `Look` as a dict {'sequential' or 'signed': colour map}"
+    """Return the colour maps for a `Look` as a dict {'sequential' or 'signed': colour map}
+
+    Raise a `ValueError` for an unknown colour map, and for one that is neither sequential nor diverging."""
     if cmap is None: return {}
     names = list(cmap) if isinstance(cmap, (list, tuple)) else [cmap]
     for fault in _map_faults(names): raise ValueError(f'figure: {fault}')
@@ -267,7 +277,9 @@ def _is_postscript(family:str) -> bool:
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #012c
 def font_named(name:str) -> str: # its family
-    "Return the font family for `name`, which is 'sans', 'serif', an installed family or a .ttf file"
+    """Return the font family for `name`, which is 'sans', 'serif', an installed family or a .ttf file
+
+    Raise a `ValueError` if the family is not installed, or if its font has PostScript outlines."""
     if str(name).lower().endswith('.ttf') and Path(name).is_file():
         if not any(font.fname == str(name) for font in fontManager.ttflist): fontManager.addfont(str(name))
         return next(font.name for font in fontManager.ttflist if font.fname == str(name))
@@ -304,7 +316,9 @@ def _style_faults(style):
 def user_settings(
     style=None, # style sheet of matplotlib, its path, a dict of settings, or a list of these; None: current settings
 ) -> dict: # {setting: value}, for `figure_style`; also 'font.family'
-    "Return the matplotlib settings that affect figures and differ from the defaults, except pale colours"
+    """Return the matplotlib settings that affect figures and differ from the defaults, except pale colours
+
+    Raise a `ValueError` for an unknown style sheet."""
     for fault in _style_faults(() if style is None else style): raise ValueError(f'figure: {fault}')
     defaults = matplotlib.rcParamsDefault
     with _borrowed, matplotlib.rc_context():
@@ -858,7 +872,9 @@ def upright_bar_width(ticks, label, height):
     numbers, lines = max(text_width(text, 6) for text in texts), _bar_lines(label + unit, height)
     return 8 + 7 + 6 + numbers + 2 + 8.5*len(lines) + Sheet.margin
 
-def signed_scale(limit): return Normalize(-limit, limit), signed_map(), np.array([-1, -.5, 0, .5, 1])*limit
+def signed_scale(limit):
+    "Return a linear scale from -`limit` to `limit`: its norm, its colour map and the values to print"
+    return Normalize(-limit, limit), signed_map(), np.array([-1, -.5, 0, .5, 1])*limit
 
 def attention_scale(limit):
     "Return a square-root scale for attention up to `limit`: its norm, its colour map and the values to print"
@@ -938,7 +954,9 @@ def _legend_places(entries, space):
     return [(float(tops[line]), left) for line, left in flowed], float(tops[-1])
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #045b
-def legend_height(entries, space): return _legend_places(entries, space)[1]
+def legend_height(entries, space):
+    "Return the height in points of a legend with these `entries` that is `space` points wide"
+    return _legend_places(entries, space)[1]
 
 def _legend_lines(text, space): return wrapped(text, space - 18 - Sheet.margin, 6.5)
 
@@ -1140,7 +1158,11 @@ def save_figure(
     caption:bool|Literal['short', 'long']=False,
     text:Literal['paths', 'text']='paths', # text of an SVG: 'paths', or 'text' in fonts that must be installed
 ) -> Path:
-    "Write `fig` to `path` as a file with reproducible bytes, and return the path"
+    """Write `fig` to `path` as a file with reproducible bytes, and return the path
+
+    Raise a `ValueError` for invalid arguments, and for `caption` if the figure has no caption. Raise a
+    `FileNotFoundError` if the folder does not exist, and a `RuntimeError` if a .pgf file needs LaTeX that is not
+    installed."""
     path = Path(path)
     kind = path.suffix.lower().removeprefix('.')
     if kind not in ('pdf', 'svg', 'png', 'pgf'):

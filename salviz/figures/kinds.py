@@ -736,12 +736,17 @@ def figure(
     # `about`: sentences about a table, for its caption
     **options,
 ) -> 'Picture|Interactive|Drawn':
-    """Draw a figure for a paper and return it, with `.caption`, `.notes` (sentences omitted from the caption),
-    `.facts` (how the figure was drawn) and `.citations` (BibTeX)
+    """Draw a figure for a paper and return it
+
+    The result has the attributes `caption`, `notes` (sentences omitted from the caption), `facts` (how the figure was
+    drawn) and `citations` (BibTeX).
 
     `figure_kinds()` lists all kinds, each with an example call and its options; `figure_kinds()['head_map']` describes
     one kind. The figure gallery in the documentation shows a picture of each kind. With `ax`, draw into an existing
-    figure, in its style, without any other changes to it."""
+    figure, in its style, without any other changes to it.
+
+    Raise a `ValueError` for invalid arguments, and for a source that lacks what the kind needs. Raise a `KeyError` if a
+    step or probe was not recorded, and a `FileNotFoundError` if a folder contains no run."""
     if order is not None: order = _listed(order)
     if names is not None and not isinstance(names, dict): names, options = None, options | dict(names=names)
     call = dict(step=step, probe=probe, width=width, font_size=font_size)

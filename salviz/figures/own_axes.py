@@ -372,7 +372,9 @@ def _draw_on_subfigure(target, views, style, heading):
 
 # %% ../../nbs/11_figures/11_own_axes.ipynb #83887279
 def draw_into(target, views, titles, style, heading) -> Drawn:
-    "Draw `views` into `target`, and return the Axes and the handles of the legend"
+    """Draw `views` into `target`, and return the Axes and the handles of the legend
+
+    Raise a `ValueError` if `target` does not match the panels of `views`, or if a view cannot be drawn in Axes."""
     for fault in _ax_faults(target, views): raise ValueError(f'figure: {fault}')
     fills = isinstance(target, FigureBase) and any(of_view(axes_drawings, type(view)) is None for view in views)
     if fills:

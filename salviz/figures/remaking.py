@@ -215,7 +215,10 @@ def remake(
     force:bool=False,     # overwrite an existing file
     **changes             # changed arguments of `figure`, such as width='acl'
 ) -> Remade:
-    "Regenerate the figure in `path` from its metadata, and report the differences"
+    """Regenerate the figure in `path` from its metadata, and report the differences
+
+    Raise a `ValueError` if the figure cannot be remade from the file, and a `FileNotFoundError` if a file, run or study
+    is missing. Raise a `FileExistsError` if the new file exists, unless `force` is set."""
     path = Path(path)
     was = read_stamp(path)
     source, kind, arguments = _called_again(was, path, runs, changes)

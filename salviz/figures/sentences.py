@@ -108,7 +108,9 @@ def coloured_sentence_latex(
     caption:str|None=None,         # text of a caption; None: no caption
     unit:str='saliency',           # label of the scale
 ) -> str:
-    "Return LaTeX code for a sentence (or several, on a common scale), coloured by `values`"
+    """Return LaTeX code for a sentence (or several, on a common scale), coloured by `values`
+
+    Raise a `ValueError` if the numbers of `labels` and `values` differ, or if a sentence has no token."""
     several = len(labels) > 0 and not isinstance(labels[0], str)
     if several: pairs = list(zip(labels, values))
     else: pairs = [(labels, values)]
@@ -129,5 +131,7 @@ def sentence_latex(
     standalone:bool=True, caption:str|None=None, # see `coloured_sentence_latex`
     **kwargs,        # arguments of `coloured_sentences`: names, limit, evidence, unit
 ) -> str:
-    "Return LaTeX code for the sentence of `snapshot` (or several, on a common scale), coloured by saliency"
+    """Return LaTeX code for the sentence of `snapshot` (or several, on a common scale), coloured by saliency
+
+    Raise a `ValueError` for invalid arguments, and for a snapshot without saliency."""
     return _sentences_latex(coloured_sentences(snapshot, words=words, **kwargs), standalone, caption)

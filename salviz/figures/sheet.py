@@ -1063,7 +1063,9 @@ def draw_figure(
     page_height=9., # height of the text area in inches; higher figures become denser, or give a warning
     settings:dict|None=None, # settings of matplotlib that the figure follows, see `user_settings`
 ) -> Figure:
-    "Draw `view` and return the figure"
+    """Draw `view` and return the figure
+
+    Raise a `ValueError` for invalid arguments, and if `width` is too small for the views at this font size."""
     views, family = _checked(view), font_named(font)
     if not 2 <= width <= 20: raise ValueError(f'figure: width must be between 2 and 20 inches, got {width!r}')
     if isinstance(font_size, (list, tuple)): sizes = font_size

@@ -154,7 +154,11 @@ def export_run(
     picture_steps:Sequence[int]|None=None, # recorded steps with pictures; None: all; (): no pictures
     probes:Sequence[int]|None=None,        # probe examples with pictures; None: all
 ) -> Path: # the folder that was written
-    "Export the losses, scores, head statistics and pictures of `run` to local tracker files"
+    """Export the losses, scores, head statistics and pictures of `run` to local tracker files
+
+    Raise an `ImportError` if the tracker's package cannot be imported, and a `KeyError` if a picture step was not
+    recorded. Raise a `ValueError` for an unknown tracker, and a `FileExistsError` if the folder has TensorBoard event
+    files."""
     drawn = run.steps if picture_steps is None else [run.snapshot(step).step for step in picture_steps]
     numbers = _run_numbers(run)
     tracker = _trackers[to](folder or run.path.with_name(f'{run.path.name}-{to}'), run)

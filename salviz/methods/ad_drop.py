@@ -98,7 +98,9 @@ class ADDropVariant(Variant):
     The released code also does some things that no option reproduces. The code pools the scores of tagging and
     translation over the batch, including padded target positions. With AA on STS-B, the code drops the positions with
     the lowest attention. The code lets rows that lose every key attend to padding, and computes the size of the region
-    in float32. After IGA, the code leaves the model in eval mode."""
+    in float32. After IGA, the code leaves the model in eval mode.
+
+    Raise a `ValueError` for an option with an invalid value."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(after_dropout=True, pseudo_label='each_step',
                                                           random_form='positions'))
     limits:ClassVar[dict] = dict(nodes=optional(is_count, 'None (each step)'))
@@ -277,7 +279,9 @@ class _ComparingNodes(_Dropping):
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #038
 class ADDrop(_ComparingNodes):
-    "Attribution-driven dropout: drop attention positions that the prediction relies on (Yang et al., NeurIPS 2022)"
+    """Attribution-driven dropout: drop attention positions that the prediction relies on (Yang et al., NeurIPS 2022)
+
+    Raise a `ValueError` for invalid arguments, and for options that have no effect or contradict each other."""
     cite = 'yang2022addrop'
     method_group = 'papers'
     search_space = dict(learning_rate=learning_rates, p=(.3, .5, .7), q=(.2, .5))
@@ -455,7 +459,10 @@ def prior_method(
     layers=0,      # see `ADDrop`
     form='equal',  # 'equal': same number dropped per row (on average if `p` > `rate`); 'released': authors' code
 ) -> Method:
-    "Return the method for one run of the AD-DROP paper's experiment on dropping strategies (section 2.2)"
+    """Return the method for one run of the AD-DROP paper's experiment on dropping strategies (section 2.2)
+
+    Raise a `ValueError` for an unknown strategy or form, and unless 0 < `rate` <= `p` < 1. Also raise one if `p` is
+    passed with form='released'."""
     for name, x, allowed in (('strategy', strategy, prior_strategies), ('form', form, _prior_forms)):
         if x not in allowed: raise ValueError(f'{name} must be one of {", ".join(map(repr, allowed))}, got {x!r}')
     released = form == 'released'

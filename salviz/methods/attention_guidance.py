@@ -66,7 +66,9 @@ def default_heads(
     one=('next', 'prev'),   # patterns that get one head each, starting from head 0
     others='first',         # pattern of the other guided heads
 ) -> dict: # {pattern: heads}
-    "Return the default patterns for the heads in a layer (Deshpande and Narasimhan 2020, section 4.5)"
+    """Return the default patterns for the heads in a layer (Deshpande and Narasimhan 2020, section 4.5)
+
+    Raise a `ValueError` unless the number of guided heads is a whole number of at least 2."""
     guided = head_fraction * n_heads
     if abs(guided - round(guided)) > 1e-6 or round(guided) < 2:
         raise ValueError(f'AttentionGuidance: head_fraction={head_fraction:g} of {n_heads} heads is {guided:g}, but '
@@ -104,7 +106,8 @@ def comparable_alpha(
 ) -> float:
     """Return the weight in `choices` whose product with `guidance` is closest to `task_fraction` · `task_loss`
 
-    The distance is measured on a logarithmic scale."""
+    The distance is measured on a logarithmic scale. The paper requires losses of comparable scale (Deshpande and
+    Narasimhan 2020, section 4.5). Raise a `ValueError` unless both losses are positive and finite."""
     if not (0 < task_loss < math.inf and 0 < guidance < math.inf):
         raise ValueError(f'AttentionGuidance: alpha cannot be chosen from a task loss of {task_loss:g} and a guidance '
                          f'loss of {guidance:g} in the first step, since both must be positive and finite; '
@@ -239,7 +242,11 @@ def assign_heads(
     layers=None,      # guided layers; None: all; must be None if `patterns` contains layers
     custom=(),        # names of custom patterns
 ) -> dict: # {layer: {pattern: list of heads}}
-    "Return the guided heads of `model` with their patterns"
+    """Return the guided heads of `model` with their patterns
+
+    Without `patterns`, texts get the heads of Deshpande and Narasimhan 2020 (section 4.5; encoder-decoders: section
+    5.5). Raise a `ValueError` for an unknown pattern, layer or head, for a head with two patterns, and for an invalid
+    `head_fraction`."""
     n_heads, grid = head_count(model), grid_of(model)
     if _is_by_layer(patterns):
         by_layer = {check_layers(model, layer, 'patterns')[0]: heads for layer, heads in patterns.items()}
@@ -298,7 +305,9 @@ def by_name(
     patterns,    # a table {layer: {head: pattern}} or {(layer, head): pattern}, or a form of `assign_heads`
     custom=None, # {name: pattern}
 ) -> tuple: # (patterns, custom)
-    "Return `patterns` in a form that `assign_heads` accepts, and the custom patterns as {name: pattern}"
+    """Return `patterns` in a form that `assign_heads` accepts, and the custom patterns as {name: pattern}
+
+    Raise a `ValueError` if `custom` is not a dict, or if a matrix in `patterns` is not a valid pattern."""
     if not isinstance(custom, (dict, type(None))):
         raise ValueError(f'AttentionGuidance: custom must be a dict {{name: pattern}}, got {shown(custom)}')
     custom = dict(custom or {})
@@ -456,7 +465,9 @@ class AttentionGuidanceVariant(Variant):
     this reduction. The authors' code still differs from 'released' in four ways. The authors' patterns have rows and
     columns for padding. The authors' code treats each delimiter as a separate pattern, which you can write as
     'delim:TOKEN' in `patterns`. If a sentence lacks the token of a pattern, the authors' target is all zeros. Their
-    code pools the pre-training loss over the batch."""
+    code pools the pre-training loss over the batch.
+
+    Raise a `ValueError` for an option with an invalid value."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(
         boundary='zero', multiple='indicator', schedule='constant-then-linear', after_dropout=True))
     limits:ClassVar[dict] = dict(
@@ -476,7 +487,10 @@ class AttentionGuidanceVariant(Variant):
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #034
 class AttentionGuidance(_Checking):
-    "Attention guidance: train some heads in every layer to follow simple patterns (Deshpande and Narasimhan 2020)"
+    """Attention guidance: train some heads in every layer to follow simple patterns (Deshpande and Narasimhan 2020)
+
+    Raise a `ValueError` for `patterns` of the wrong form, for a custom pattern that is not used, and for other invalid
+    arguments."""
     cite = 'deshpande2020guiding'
     method_group = 'papers'
     search_space = dict(learning_rate=learning_rates, alpha=(1., .1, 10.), head_fraction=(.5, 1.))

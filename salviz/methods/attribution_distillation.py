@@ -45,7 +45,9 @@ def class_views(
 
 # %% ../../nbs/05_methods/14_attribution_distillation.ipynb #kd-10
 class ADKD(Distillation):
-    "AD-KD: train a student on a teacher's predictions and attributions for every class (Wu et al. 2023)"
+    """AD-KD: train a student on a teacher's predictions and attributions for every class (Wu et al. 2023)
+
+    Raise a `ValueError` if `teacher` is missing or another argument is invalid."""
     cite = ['wu2023adkd', 'hinton2015distilling']
     caches = False
     search_space = dict(learning_rate=learning_rates, weight=(10., 1., 100.), alpha=(.8, .5))

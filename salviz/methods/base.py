@@ -152,7 +152,9 @@ def _fault_of(name:str, x, annotation=None, limit:Limit|None=None) -> str: # '' 
 
 # %% ../../nbs/05_methods/00_base.ipynb #vr-03
 class Variant:
-    "Base class for the options of a method: a frozen dataclass with presets"
+    """Base class for the options of a method: a frozen dataclass with presets
+
+    Raise a `ValueError` for an option with an invalid value."""
     presets:ClassVar[dict] = dict(paper={}, released={}) # {name: options that differ from the defaults}
     limits:ClassVar[dict] = {}                           # {option: `Limit`}
 
@@ -168,7 +170,9 @@ class Variant:
 
     @classmethod
     def of(cls, variant:'Variant|str', arguments:dict, method:str) -> 'Variant':
-        "Return `variant` if it is already a variant object, or create one if it is the name of a preset"
+        """Return `variant` if it is already a variant object, or create one if it is the name of a preset
+
+        Raise a `ValueError` if `variant` is neither."""
         if isinstance(variant, cls): return variant
         if isinstance(variant, str) and variant in cls.presets: return cls(**cls.preset(variant, arguments))
         raise ValueError(f'{method}: variant must be {", ".join(map(repr, cls.presets))} or '
@@ -605,7 +609,10 @@ class _Joined(Method):
 
 # %% ../../nbs/05_methods/00_base.ipynb #046
 class Together(_Joined):
-    "A combination of several methods in one training step, written `A(...) + B(...)`"
+    """A combination of several methods in one training step, written `A(...) + B(...)`
+
+    Raise a `ValueError` unless the parts are different methods with a common supported task. `FineTuning` cannot be a
+    part."""
     def check(self, model:torch.nn.Module, tokenizer:'Tokenizer|None', data:'DatasetDict', epochs:int) -> None:
         "Run the checks of all methods, and raise an error if two of them set a target for the same head"
         for method in self.methods: method.check(model, tokenizer, data, epochs)

@@ -379,8 +379,10 @@ class _Preparing(_Checking):
 class DistillationVariant(Variant):
     """Further options of distillation; the presets 'paper' and 'released' both use the defaults
 
-    Three features of the paper and its code are not available: explanations from GradCAM or B-cos networks,
-    explanations computed in train mode, and precomputed explanations that are augmented together with the image."""
+    Three features of the paper and its code are not available. These are explanations from GradCAM or B-cos networks,
+    explanations computed in train mode, and precomputed explanations that are augmented together with the image.
+
+    Raise a `ValueError` for an option with an invalid value."""
     limits:ClassVar[dict] = dict(steps=is_count)
 
     # attention and rollout: 'pooled': the row that the head reads; 'first'; 'mean' of all rows
@@ -390,7 +392,10 @@ class DistillationVariant(Variant):
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-021
 class Distillation(_Preparing):
-    "Distillation: train a student on a teacher's answers and explanations (Parchami-Araghi et al. 2024)"
+    """Distillation: train a student on a teacher's answers and explanations (Parchami-Araghi et al. 2024)
+
+    Raise a `ValueError` if `teacher` is missing, if the explanation cannot be trained, or if another argument is
+    invalid."""
     cite = ['parchamiaraghi2024good', 'hinton2015distilling']
     search_space = dict(learning_rate=learning_rates, weight=(1., .1, 10.), temperature=(1., 2.))
     supported_tasks = ('classification', 'regression', 'token_classification', 'causal_lm', 'image_classification',

@@ -59,7 +59,9 @@ def js_divergence(
 
 # %% ../../nbs/05_methods/13_hiddencut.ipynb #hc-9
 class HiddenCut(Method):
-    "HiddenCut: train with a second pass in which spans of hidden states are cut (Chen et al. 2021)"
+    """HiddenCut: train with a second pass in which spans of hidden states are cut (Chen et al. 2021)
+
+    Raise a `ValueError` for invalid arguments."""
     cite = 'chen2021hiddencut'
     search_space = dict(learning_rate=learning_rates, fraction=(.1, .05, .2), weight=(1., .3, 3.))
     limits = dict(fraction=is_fraction('part of the tokens in a span'), cut_weight=is_weight, weight=is_weight,

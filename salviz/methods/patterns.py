@@ -78,7 +78,9 @@ def pattern_ids(
     name:str,  # 'delim', 'delim:TOKEN' or 'period'
     tokenizer, # tokenizer of `transformers`
 ) -> torch.Tensor: # int64 [ids]
-    "Return the vocabulary ids of the tokens to which the pattern called `name` attends"
+    """Return the vocabulary ids of the tokens to which the pattern called `name` attends
+
+    Raise a `ValueError` if the pattern does not select tokens, or if the vocabulary has no token for it."""
     if is_one_delimiter(name): ids = {_one_delimiter_id(name, tokenizer)}
     elif name == 'delim': ids = _delimiter_ids(tokenizer)
     elif name == 'period':
@@ -198,7 +200,10 @@ def pattern_target(
     tokenizer=None,     # needed for functions only
     grid=None,          # `PatchGrid` of a model that reads images; `ids` to `tokenizer` are for texts only
 ) -> tuple: # (target [batch, tokens, tokens], 0 at pads; guided bool [batch])
-    "Return the target of pattern `name` for each example in `batch`, and a mask of the examples to which it applies"
+    """Return the target of pattern `name` for each example in `batch`, and a mask of the examples to which it applies
+
+    The patterns for texts are from Deshpande and Narasimhan 2020, section 3.2. Raise a `ValueError` for an unknown or
+    invalid pattern, and if the pattern needs `ids` that are not passed."""
     if grid is not None: return _on_patches(name, batch, grid)
     real = batch['attention_mask'].bool()
     if callable(name): return _function_pattern(name, batch, tokenizer)

@@ -494,7 +494,9 @@ class RationaleGuidedVariant(Variant):
     'released' follows the code of ER-Test (Joshi et al. 2022) in two respects: the threshold of 'huber' and a
     softmax over attention. Three properties of the ER-Test code are not available as options. The ER-Test code
     divides KL by the number of tokens and gives marked tokens a larger weight in BCE. The ER-Test code also pools all
-    losses except 'order' over the tokens of a batch."""
+    losses except 'order' over the tokens of a batch.
+
+    Raise a `ValueError` for an option with an invalid value."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(delta=1., normalise='softmax'))
     limits:ClassVar[dict] = dict(delta=is_positive, margin=is_positive, negatives=is_count)
 
@@ -541,7 +543,8 @@ def check_trainable(
 class RationaleGuided(_Checking):
     """Rationale-guided training: train explanations to agree with human rationales
 
-    The losses are from Joshi et al. 2022, Chan et al. 2022 and Resck et al. 2024."""
+    The losses are from Joshi et al. 2022, Chan et al. 2022 and Resck et al. 2024. Raise a `ValueError` for invalid
+    arguments, for an explanation that cannot be trained, and if the loss does not work with the normalisation."""
     cite = 'joshi2022ertest'
     reads_images_and_text = True
     search_space = dict(learning_rate=learning_rates, weight=(1., .1, 10.))

@@ -72,7 +72,9 @@ def mixed_explanations(model, batch:dict, partners:tuple, counts:torch.Tensor, c
 
 # %% ../../nbs/05_methods/16_robust_explanations.ipynb #dr-013
 class DRE(Method):
-    "Distributionally robust explanations: make explanations consistent across domains (Li et al. 2023)"
+    """Distributionally robust explanations: make explanations consistent across domains (Li et al. 2023)
+
+    Raise a `ValueError` for invalid arguments."""
     cite = 'li2023dre'
     limits = dict(weight=is_weight, sparsity=is_weight, mix=is_weight, alpha=is_positive)
     search_space = dict(learning_rate=learning_rates, weight=(1., .1, 10.), sparsity=(.5, 0.))

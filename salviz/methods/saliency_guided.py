@@ -103,7 +103,8 @@ def mask_words(
 ) -> tuple: # masked input, int64 [batch, n]; positions that were replaced, bool [batch, n]
     """Replace the words with the lowest `saliency` by the nearest unmasked word before them
 
-    In each example, floor(`mask_fraction` · words) words are selected."""
+    In each example, floor(`mask_fraction` · words) words are selected. Source: Ismail et al. 2021, eq. 3. Raise a
+    `ValueError` for first='mask' without `mask_token_id`."""
     if first == 'mask' and mask_token_id is None:
         raise ValueError("mask_words: first='mask' requires mask_token_id; if the tokenizer has no mask token, use "
                          "first='next' or 'keep'")
@@ -134,7 +135,9 @@ def fill_values(
     example_id:torch.Tensor=None, # int64 [batch], keys of the random numbers; required by 'uniform'
     seed:int=0, step:int=0,       # seed and step of the run, keys of the random numbers
 ) -> torch.Tensor: # shape of `x`
-    "Return a replacement for each value in `x`"
+    """Return a replacement for each value in `x`
+
+    Raise a `ValueError` for 'uniform' noise without `example_id`."""
     if not isinstance(fill, str): return torch.as_tensor(fill, dtype=x.dtype, device=x.device).expand_as(x)
     over = tuple(range(1, x.dim())) if fill_range == 'sample' else (2, 3) if x.dim() == 4 else (1,)
     if fill == 'mean': return x.mean(over, keepdim=True).expand_as(x)
@@ -224,8 +227,10 @@ class SaliencyGuidedVariant(Variant):
 
     'released' follows the digits branch of the authors' training loop. 'released_colour' follows the branch for colour
     images, which has the same options as 'paper'. The authors' loop does not support texts or series. Two details of
-    this loop are not available as options: without noise, the digits branch fills masked positions with the value of
-    the batch's first pixel, and the colour branch masks at least one pixel."""
+    this loop are not available as options. Without noise, the digits branch fills masked positions with the value of
+    the batch's first pixel. The colour branch masks at least one pixel.
+
+    Raise a `ValueError` for an option with an invalid value."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(fill_range='sample', score='log_probability'),
                                   released_colour={})
     limits:ClassVar[dict] = dict(steps=is_count)
@@ -417,7 +422,8 @@ class _Prepared(_Explaining):
 class SaliencyGuided(_Prepared):
     """Saliency guided training: train a model to keep its prediction when the least salient features are masked
 
-    Features are words, pixels, or values of a series (Ismail et al., NeurIPS 2021)."""
+    Features are words, pixels, or values of a series (Ismail et al., NeurIPS 2021). Raise a `ValueError` for invalid
+    arguments, and for options that contradict the saliency."""
     cite = 'ismail2021saliency'
     method_group = 'papers'
     search_space = dict(learning_rate=learning_rates, mask_fraction=(.3, .1, .5), weight=(1., .1))

@@ -211,7 +211,9 @@ def standardised(
     real:torch.Tensor,     # bool [batch, tokens]
     positions=60, # number of positions for mean and deviation, with 0 at padding; 'real': only the real tokens
 ) -> torch.Tensor: # [batch, tokens]; 0 at padding, and in rows without variation
-    "Divide the saliency of each example by its L2 norm and standardise it (z-score), as in the released code"
+    """Divide the saliency of each example by its L2 norm and standardise it (z-score), as in the released code
+
+    The code is that of SalLM (Lake 2021). Raise a `ValueError` if a text has more than `positions` tokens."""
     count = real.sum(-1, keepdim=True)
     if positions != 'real' and (longest := int(count.max())) > positions:
         raise ValueError(f'SalLM: target_positions must be at least {longest}, the number of tokens in the longest '
@@ -1019,7 +1021,9 @@ class SalLMVariant(Variant):
     """Further options of SalLM; the preset 'paper' uses the defaults, and 'released' follows the authors' code
 
     Two properties of the released code are not available as options. The released code marks 6 of the 60 positions,
-    which may include special tokens and padding. The released code passes no attention mask to the model."""
+    which may include special tokens and padding. The released code passes no attention mask to the model.
+
+    Raise a `ValueError` for an option with an invalid value, and for options that contradict each other."""
     presets:ClassVar[dict] = dict(paper={}, released=dict(loss='released', target='all_released', after_dropout=True))
     limits:ClassVar[dict] = dict(
         heads=Limit(_is_heads, 'None (all) or a list of distinct head indices, counted from 0'),
@@ -1081,7 +1085,7 @@ _limits = dict(weight=is_weight, steps=is_count,
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #054
 class SalLM(_Checking):
-    "SalLM: train attention to agree with a teacher's saliency (Lake 2021)"
+    "SalLM: train attention to agree with a teacher's saliency (Lake 2021); conflicting arguments raise a `ValueError`"
     cite = 'lake2021sallm'
     method_group = 'papers'
     search_space = dict(learning_rate=learning_rates, weight=(1., .1, 3.), top_fraction=(.1, .3))

@@ -151,7 +151,8 @@ def agreement_table(
 ) -> pd.DataFrame: # layer, head, spearman, kl, top_overlap[, kendall], entropy, normalised_entropy
     """Return the agreement of each head's attention with saliency, and the entropy of the attention
 
-    The agreement is computed over the ordinary tokens of the `snapshot`."""
+    The agreement is computed over the ordinary tokens of the `snapshot`. Raise a `KeyError` if the snapshot lacks one
+    of the arrays, and a `ValueError` for invalid arguments."""
     counts, at = ~np.asarray(snapshot.is_special, bool), _query_rows(snapshot, rows)
     def rows_of(level):
         index, maps, seen = _maps_of(snapshot, 'attention', level)
@@ -197,7 +198,9 @@ def compare_attributions(
     top_fraction=.2,  # fraction of the included values, for the top overlap
     kendall=False,    # whether to compute Kendall's tau as well
 ) -> pd.DataFrame: # example, count, spearman, kl (of `a` from `b`), top_overlap[, kendall]
-    "For each example, return the similarity between its attributions in `a` and `b`"
+    """For each example, return the similarity between its attributions in `a` and `b`
+
+    Raise a `ValueError` for invalid options, and if `a`, `b` and `counts` differ in length or shape."""
     a, b = [np.asarray(x) for x in a], [np.asarray(x) for x in b]
     if counts is None: counts = [np.ones(x.shape, bool) for x in a]
     counts = [np.asarray(c, bool) for c in counts]
@@ -219,7 +222,8 @@ def compare_methods(
 ) -> pd.DataFrame: # method_a, method_b, examples, spearman, kl, top_overlap[, kendall]
     """Return the mean similarity of each ordered pair of methods
 
-    The order matters only for KL, which is the divergence of `method_a` from `method_b`."""
+    The order matters only for KL, which is the divergence of `method_a` from `method_b`. Raise a `ValueError` for fewer
+    than two methods, and for attributions of different shapes."""
     if len(values) < 2:
         raise ValueError('compare_methods: values must have attributions of at least two methods, got '
                          f'{", ".join(values) or "none"}')
@@ -304,7 +308,10 @@ def compare_runs(
     step_b:int|None=None,     # step of `run_b`, if different
     **options,                # passed to `compare_snapshots`
 ) -> pd.DataFrame: # probe, step_a, step_b and the columns of `compare_snapshots`
-    "Compare the snapshot of each probe example in `run_a` with that of the same sentence in `run_b`"
+    """Compare the snapshot of each probe example in `run_a` with that of the same sentence in `run_b`
+
+    Raise a `ValueError` if a run has no snapshots, or if the runs have different probe examples. Raise a `KeyError` if
+    the step or the compared array was not recorded."""
     if step_b is None: step_b = step
     a, b = run_a.snapshots(step=step), run_b.snapshots(step=step_b)
     _check_recorded(run_a, a)
@@ -318,7 +325,10 @@ def step_drift(
     probe=None,         # None: all
     **options,          # passed to `compare_snapshots`
 ) -> pd.DataFrame: # probe, step, against and the columns of `compare_snapshots`, with the earlier step as `a`
-    "Measure how much the recordings of a run change from step to step"
+    """Measure how much the recordings of a run change from step to step
+
+    Raise a `ValueError` if no probe example was recorded at two steps, and a `KeyError` for a probe or an array that
+    was not recorded."""
     check_choice('against', against, ('previous', 'first'))
     pairs, probes = [], [probe]
     if probe is None: probes = run.probes
@@ -339,7 +349,8 @@ def pattern_distance(
 ) -> dict: # {'squared', 'mean_squared', 'share'}, each float64 [...]
     """For each head, return two distances of `attention` from `pattern`, and the fraction of attention on the pattern
 
-    All values are NaN if `pattern` is None."""
+    All values are NaN if `pattern` is None. `squared` is the loss of Deshpande and Narasimhan 2020, eq. 2. Raise a
+    `ValueError` if the shapes do not match."""
     A = np.asarray(attention, dtype=np.float64)
     if pattern is None: pattern = np.full(A.shape[-2:], np.nan)
     P = np.asarray(pattern, dtype=np.float64)
@@ -364,7 +375,10 @@ def pattern_table(
     boundary='uniform', # boundary of 'next' and 'prev', see `pattern_matrix`
     multiple='uniform', # multiple for 'delim' and 'period', see `pattern_matrix`
 ) -> pd.DataFrame: # layer, head, [pattern], squared, mean_squared, share
-    "Return the distance of each head's attention from each of the `patterns`"
+    """Return the distance of each head's attention from each of the `patterns`
+
+    Raise a `KeyError` if the snapshot lacks attention or, with `patterns=None`, targets. Raise a `ValueError` for an
+    unknown pattern, and if no recorded head is guided."""
     index, maps, _ = _maps_of(snapshot, 'attention', 'head')
     if patterns is not None:
         matrices = patterns

@@ -142,7 +142,9 @@ def detectable(
     power=.8,        # probability of detection
     confidence=.95,  # confidence level of the interval that must exclude 0
 ) -> float: # NaN with too few pairs
-    "Return the smallest true effect that a test of `n` pairs detects with the given `power`"
+    """Return the smallest true effect that a test of `n` pairs detects with the given `power`
+
+    Raise a `ValueError` if `power` or `confidence` is not between 0 and 1, or if a number of pairs is below 1."""
     check_fraction('power', power)
     check_fraction('confidence', confidence)
     counts = np.atleast_1d(np.asarray(n, dtype=np.float64))
@@ -204,7 +206,10 @@ def detectable_ratio(
     power=.8,        # probability of detection
     confidence=.95,  # confidence level of the interval
 ) -> float: # NaN with too few pairs
-    "Return the smallest true log ratio of standard deviations that a test detects with the given `power`"
+    """Return the smallest true log ratio of standard deviations that a test detects with the given `power`
+
+    The test is `pitman_morgan`. Raise a `ValueError` if `power` or `confidence` is not between 0 and 1, or if `r` is
+    not a correlation."""
     check_fraction('power', power)
     check_fraction('confidence', confidence)
     if not -1 <= r <= 1: raise ValueError(f'r must be a correlation, from -1 to 1, got {r!r}')

@@ -293,7 +293,10 @@ def front_of(
     confidence:float=.95,                # confidence level of the intervals over seeds
     better:dict|None=None,               # {metric: 'higher' or 'lower'} where the name is ambiguous
 ) -> Front:
-    "Compute the Pareto front of the metrics `x` and `y` over the values of a `setting`"
+    """Compute the Pareto front of the metrics `x` and `y` over the values of a `setting`
+
+    Raise a `ValueError` for invalid arguments, and for results that do not determine a front. Raise an `ImportError` if
+    pymoo is not installed."""
     is_study, frame, folder, better = hasattr(results, 'results'), results, None, dict(better or {})
     if is_study:
         frame, folder, better = results.results(), results.folder, {**results.manifest['better'], **better}

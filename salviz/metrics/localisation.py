@@ -23,7 +23,9 @@ def box_mask(
     boxes:Sequence,         # (top, left, bottom, right) in pixels, or a list of several boxes
     height:int, width:int,  # size of the image, in pixels
 ) -> np.ndarray: # bool [height, width]
-    "Return a mask of the pixels inside at least one of the `boxes`"
+    """Return a mask of the pixels inside at least one of the `boxes`
+
+    Raise a `ValueError` unless each box has four numbers, with top < bottom and left < right."""
     listed, mask = np.atleast_2d(np.asarray(boxes, float)), np.zeros((height, width), bool)
     is_valid = listed.ndim == 2 and listed.shape[1] == 4 and (listed[:, :2] < listed[:, 2:]).all()
     check_faults('' if is_valid else
@@ -62,7 +64,9 @@ def rationale_mask(
     rationale:'Sequence|np.ndarray|Image',
     height:int, width:int, # size of the image, in pixels
 ) -> np.ndarray: # bool [height, width]
-    "Return a mask of the pixels that a rationale marks; an empty list marks no pixels"
+    """Return a mask of the pixels that a rationale marks; an empty list marks no pixels
+
+    Raise a `ValueError` if a mark is neither a box nor an outline, or if a mask does not have the size of the image."""
     is_image = hasattr(rationale, 'convert')
     if is_image: rationale = np.asarray(rationale.convert('L'))
     if isinstance(rationale, np.ndarray) and rationale.dtype.kind in 'bu': is_image |= rationale.shape[-1] != 4
@@ -109,7 +113,9 @@ def pointing_game(
     mask:'ArrayLike',     # bool [height, width]: marked pixels
     tolerance:int=0,      # pixels around the mask that also count
 ) -> float: # from 0 to 1
-    "Of the pixels with the largest value, return the fraction inside the mask (Zhang et al. 2018)"
+    """Of the pixels with the largest value, return the fraction inside the mask (Zhang et al. 2018)
+
+    Raise a `ValueError` if the shapes differ, if no pixel is marked, or if a value is not finite."""
     values, mask = _checked(values, mask)
     return float(_grown(mask, tolerance)[values == values.max()].mean())
 
@@ -118,7 +124,9 @@ def energy_inside(
     values:'ArrayLike',   # heat map [height, width]
     mask:'ArrayLike',     # bool [height, width]: marked pixels
 ) -> float: # from 0 to 1; NaN if no value is positive
-    "Return the fraction of the sum of positive values that is inside the mask (Wang et al. 2020)"
+    """Return the fraction of the sum of positive values that is inside the mask (Wang et al. 2020)
+
+    Raise a `ValueError` if the shapes differ, if no pixel is marked, or if a value is not finite."""
     values, mask = _checked(values, mask)
     positive = values.clip(min=0)
     total = positive.sum()

@@ -439,7 +439,8 @@ def model_card(
 ) -> Written:
     """Return a model card in Markdown
 
-    The attribute `citations` of the result contains the BibTeX entries that the card cites."""
+    The attribute `citations` of the result contains the BibTeX entries that the card cites. Raise a `ValueError` if
+    `source` is neither a run nor a study, or if no run of the study has finished."""
     if not isinstance(source, Run) and not hasattr(source, 'manifest'):
         raise ValueError(f'model_card: source must be a Run or a study, got {type(source).__name__}; open it with '
                          'Run(folder) or Study.open(folder)')

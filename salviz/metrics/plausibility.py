@@ -95,7 +95,9 @@ def random_auprc(
     n:int, # number of tokens
     k:int, # number of marked tokens, at least one
 ) -> float:
-    "Return the expected value of `auprc` (with trapezoids) for a random order"
+    """Return the expected value of `auprc` (with trapezoids) for a random order
+
+    Raise a `ValueError` unless `k` is from 1 to `n`."""
     if not 0 < k <= n: raise ValueError(f'k, the number of marked tokens, must be from 1 to n = {n}, got {k}')
     rho = 1.
     if n > 1: rho = (k - 1)/(n - 1)
@@ -108,7 +110,9 @@ def rationale_size(
     # 'share': mean fraction of marked tokens (the released baselines); 'length': mean number of tokens (the paper)
     reading='share',
 ): # a fraction (float), or a number of tokens (int)
-    "Return the average size of human rationales over the examples with at least one marked token"
+    """Return the average size of human rationales over the examples with at least one marked token
+
+    Source: DeYoung et al. 2020. Raise a `ValueError` for an unknown `reading`, and if no token is marked."""
     check_choice('reading', reading, ('share', 'length'))
     marked = [np.asarray(r, dtype=bool) for r in rationales if r is not None and np.any(r)]
     if not marked: raise ValueError('no token is marked in any rationale, so there is no average size; pass k')
@@ -120,7 +124,9 @@ def hard_rationale(
     values, # [n]
     k,      # number of tokens (int), or fraction of them (float), rounded up
 ) -> np.ndarray: # bool [n]
-    "Select the `k` highest `values`, at least one; in a tie, select the earlier token"
+    """Select the `k` highest `values`, at least one; in a tie, select the earlier token
+
+    Source: DeYoung et al. 2020. Raise a `ValueError` unless `k` is a positive integer or a float in (0, 1]."""
     values = np.asarray(values, dtype=np.float64)
     whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
     if isinstance(k, np.floating): k = float(str(k)) # .3 in single precision counts as .3
@@ -221,7 +227,9 @@ def _lexicon():
 def lexical_prior(
     words, # [W] str
 ) -> np.ndarray: # float [W]: mean rating from -4 to 4, NaN for unrated words
-    "Return the mean sentiment rating that ten people gave each word out of context (Hutto and Gilbert 2014)"
+    """Return the mean sentiment rating that ten people gave each word out of context (Hutto and Gilbert 2014)
+
+    Raise a `ValueError` if `words` is a string, and a `FileNotFoundError` if the lexicon has not been fetched."""
     if isinstance(words, str): raise ValueError(f'words must be a list of words, got the string {words!r:.60}')
     lexicon = _lexicon()
     return np.array([lexicon.get(w, lexicon.get(w.lower(), np.nan)) for w in words], dtype=np.float64)

@@ -29,7 +29,10 @@ def calibration_error(
     confidence:'ArrayLike', # float [examples]: probability of the predicted class, from 0 to 1
     bins:PositiveInt=15,    # number of bins of equal width
 ) -> float: # from 0 to 1
-    "Return the expected calibration error (Guo et al. 2017, eq. 3)"
+    """Return the expected calibration error (Guo et al. 2017, eq. 3)
+
+    Raise a `ValueError` for empty lists, lists of different lengths, flags other than 0 and 1, and numbers that are not
+    finite."""
     correct, confidence = np.asarray(correct), np.asarray(confidence, dtype=np.float64)
     check_lengths(1, correct=correct, confidence=confidence)
     check_flags('correct', correct)
@@ -43,7 +46,9 @@ def consistency(
     correct:'ArrayLike', # bool [examples]: whether each prediction is correct
     sets:'ArrayLike',    # [examples]: identifier of the contrast set; a set with a single example does not count
 ) -> float: # NaN without a set of at least two examples
-    "Return the fraction of contrast sets in which every prediction is correct (Gardner et al. 2020, section 3)"
+    """Return the fraction of contrast sets in which every prediction is correct (Gardner et al. 2020, section 3)
+
+    Raise a `ValueError` if the lists are empty or differ in length, or if a flag is not 0 or 1."""
     correct, sets = np.asarray(correct), np.asarray(sets)
     check_lengths(1, correct=correct, sets=sets)
     check_flags('correct', correct)
@@ -70,7 +75,9 @@ def group_scores(
     run:'Run',         # trained with `group=`
     split:str='test',  # a held-out split
 ) -> pd.DataFrame: # columns group, examples, and the score that selects the checkpoint; empty without groups
-    "Return the score of each group of examples"
+    """Return the score of each group of examples
+
+    Raise a `ValueError` if the recorded predictions are damaged."""
     stored, (score, _) = _predictions(run, split), run.best_metric
     names, metrics, rows = run.state.get('groups', {}).get(split, []), tasks[run.config['task']].metrics, []
     for i, name in enumerate(names if 'group' in stored else ()):

@@ -239,7 +239,9 @@ def train_test_gap(
 def matthews(
     run, # a `Run` of a task with one class per example
 ) -> float: # from -1 to 1; 0 if only one class is predicted
-    "Return the Matthews correlation of the best checkpoint's predictions on the test split"
+    """Return the Matthews correlation of the best checkpoint's predictions on the test split
+
+    Raise a `KeyError` if the run has no test predictions, and a `ValueError` if they are not one class per example."""
     stored = run.load_arrays('test_predictions')
     labels, predictions = np.asarray(stored['labels']), np.asarray(stored['predictions'])
     if any(x.ndim != 1 or x.dtype.kind not in 'iub' for x in (labels, predictions)):
@@ -251,7 +253,9 @@ def matthews(
 
 # %% ../../nbs/08_metrics/00_scores.ipynb #035
 def pooled_row_of(snapshot) -> int|None:
-    "Return the pooled query row of a snapshot, or None if the classification head reads several rows"
+    """Return the pooled query row of a snapshot, or None if the classification head reads several rows
+
+    Raise a `ValueError` if the recorded row is not the index of a token."""
     row, n = snapshot.info.get('pooled_row'), len(snapshot.is_special)
     if row is not None and not 0 <= row < n:
         raise ValueError(f'pooled_row must be the index of one of the {n} tokens (0 to {n - 1}), got {row}')
@@ -260,8 +264,8 @@ def pooled_row_of(snapshot) -> int|None:
 def attention_agreement(snapshot:'Snapshot') -> float:
     """Return Spearman's correlation between attention and |saliency| over the ordinary tokens of a snapshot
 
-    Attention is averaged over the heads of the last recorded layer. The pooled row is used or, if no row is pooled,
-    the mean over the rows of ordinary tokens."""
+    Attention is averaged over the heads of the last recorded layer. The pooled row is used or, if no row is pooled, the
+    mean over the rows of ordinary tokens. Raise a `KeyError` if attention or saliency was not recorded."""
     missing = [k for k in ('attention', 'saliency') if k not in snapshot.arrays]
     if missing:
         raise KeyError(f'attention_agreement: the snapshot has no {", ".join(missing)}; '
@@ -279,7 +283,9 @@ def run_agreement(
     run:'Run',   # a `Run`
     step:int=-1, # a recorded step; -1: the last one of each probe
 ) -> float: # NaN if no probe has a defined agreement
-    "Return the mean of `attention_agreement` over the probe examples of a run at one `step`, ignoring NaN"
+    """Return the mean of `attention_agreement` over the probe examples of a run at one `step`, ignoring NaN
+
+    Raise a `KeyError` if a non-negative `step` was not recorded, or if a snapshot has no attention or no saliency."""
     agreement = np.array([attention_agreement(s) for s in run.snapshots(step=step)])
     agreement = agreement[~np.isnan(agreement)]
     if len(agreement): return float(agreement.mean())

@@ -96,7 +96,9 @@ def measure_of(
 ) -> float: # NaN if the metric was not recorded
     """Return the value of the metric called `name` for a run
 
-    Scores belong to the best checkpoint, and `train_loss` is the mean over the last epoch."""
+    Scores belong to the best checkpoint, and `train_loss` is the mean over the last epoch. Raise a `ValueError`
+    for an unknown metric. Raise a `KeyError` if the agreement cannot be computed, because a snapshot has no
+    attention or no saliency."""
     split, score = _split_and_score(run, name)
     if name in _of_run: x = _of_run[name](run)
     elif split == 'gap': x = _gap(run, score)
@@ -266,7 +268,10 @@ def compare_run_predictions(
     score=_accuracy_of,
     **options,       # resamples, seed, confidence: see `compare_predictions`
 ) -> Comparison:
-    "Apply `compare_predictions` to the test predictions of two runs' best checkpoints"
+    """Apply `compare_predictions` to the test predictions of two runs' best checkpoints
+
+    Raise a `KeyError` if a run has no test predictions. Raise a `ValueError` if the runs were scored on different
+    examples, and for invalid options."""
     def by_example(run):
         arrays = run.load_arrays('test_predictions')
         order = np.argsort(arrays['example_id'], kind='stable')
@@ -295,7 +300,10 @@ def adjust(
     p,                 # p-values of one family; NaN: not tested, not part of the family
     correction='holm', # 'holm' (family-wise error), 'benjamini_hochberg' (false discovery rate) or 'none'
 ) -> np.ndarray:
-    "Adjust the p-values `p` for multiple comparisons"
+    """Adjust the p-values `p` for multiple comparisons
+
+    Raise a `ValueError` for an unknown correction, and for numbers that are not between 0 and 1. Sources: Holm 1979;
+    Benjamini and Hochberg 1995."""
     check_choice('correction', correction, _corrections)
     p = np.array(p, dtype=np.float64)
     tested = ~np.isnan(p)
@@ -1026,8 +1034,7 @@ def result_table(
     # correction for several comparisons: 'holm', 'benjamini_hochberg' or 'none'
     correction:Literal['holm', 'benjamini_hochberg', 'none']='holm',
     better:dict|None=None, # {metric: 'higher', 'lower' or None}, overrides `better_of`
-    # which means are bold: the best of each column, or of each row if metrics are rows; 'group': the best of each
-    # row within each group of columns; None: no emphasis
+    # bold: the best of each column, or row if metrics are rows; 'group': of a row in each group of columns; None: none
     best:Literal['bold', 'group']|None='bold',
     digits:Annotated[int, Ge(0), Le(15)]=3, # number of digits after the decimal point
     percent:str|Sequence[str]|bool=(),  # metric or metrics to print in per cent; True for all
@@ -1041,7 +1048,9 @@ def result_table(
     untested:str|Sequence[str]=(),      # metrics that are not compared with the baseline, such as the cost
     about:str|None=None,                # sentences for the caption: model, data, settings; None: `frame.attrs['about']`
 ) -> ResultTable:
-    "Return a table of means and standard deviations over seeds, with paired comparisons to a baseline"
+    """Return a table of means and standard deviations over seeds, with paired comparisons to a baseline
+
+    Raise a `ValueError` for unknown names, conflicting arguments, no matching runs, or several runs in one cell."""
     origin = {k: frame.attrs[k] for k in ('origin',) if k in frame.attrs}
     names, about = tuple(frame.attrs.get('names', ())), frame.attrs.get('about', '') if about is None else about
     frame, columns, measure, better, titles, ways = _arranged(frame, rows, columns, measure, better, titles)

@@ -44,7 +44,9 @@ def state_of(path) -> str:
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #r010
 def read_study(folder) -> dict:
-    "Return the content of `study.json` in the folder of a study"
+    """Return the content of `study.json` in the folder of a study
+
+    Raise a `FileNotFoundError` if the folder has no study, and a `ValueError` if `study.json` is damaged."""
     file = folder/'study.json'
     if not file.is_file(): raise FileNotFoundError(f'no study in {folder}: file {file.name} does not exist')
     try: study = read_object(file)

@@ -36,7 +36,9 @@ def name_classes(
     model,
     names, # names of the classes, in the order of the outputs
 ):
-    "Store the `names` of the classes in the config of `model`, in place"
+    """Store the `names` of the classes in the config of `model`, in place
+
+    Raise a `ValueError` if `names` are not distinct, or if there is not one name for each output."""
     config, names = unwrapped(model).config, [str(name) for name in names]
     if len(names) != config.num_labels or len({*names}) < len(names):
         raise ValueError(f'name_classes: names must be {config.num_labels} different names, one for each output of '
@@ -183,7 +185,8 @@ def agreed_split(
 ) -> tuple: # (Dataset, list of sentences that describe the changes)
     """Return a split with labels numbered in the order of the model's outputs, and sentences describing the changes
 
-    A split without class names is returned unchanged."""
+    A split without class names is returned unchanged. Raise a `ValueError` if `is_read` is True and the classes of the
+    split do not match those of the model."""
     try: task = tasks[task_of(model)]
     except ValueError: return part, []
     column = next((name for name in (task.columns[-1], 'labels') if _names_in(part, name)), None)

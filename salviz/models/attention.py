@@ -37,8 +37,10 @@ from .fast import any_key, surely_all
 
 # %% ../../nbs/03_models/01_attention.ipynb #uw02
 def unwrapped(model):
-    """Return the model inside the wrappers of peft (with its active adapters) and torch.compile; `model` itself if it
-    is not wrapped"""
+    """Return the model inside the wrappers of peft and torch.compile
+
+    Active adapters of peft remain in the returned model. Return `model` itself if it is not wrapped. Raise a
+    `ValueError` for an adapter that adds tokens before the text, such as prompt tuning."""
     if hasattr(model, '_orig_mod'): return unwrapped(model._orig_mod)
     config = getattr(model, 'active_peft_config', None)
     if config is None: return model
@@ -57,7 +59,9 @@ def _reading(model):
 
 # %% ../../nbs/03_models/01_attention.ipynb #013b
 def attention_stack(model):
-    "Return the transformers model inside `model` that contains the layers: the base model without its head"
+    """Return the transformers model inside `model` that contains the layers: the base model without its head
+
+    Raise a `ValueError` if `model` contains no transformers model, or several of them."""
     model = unwrapped(model)
     if isinstance(model, PreTrainedModel): return _reading(model)
     inner = [m for m in model.modules() if isinstance(m, PreTrainedModel)] if isinstance(model, nn.Module) else []
@@ -111,8 +115,9 @@ def _named(model, part):
 # %% ../../nbs/03_models/01_attention.ipynb #028
 @cache
 def eager_attention_of(cls):
-    """Return the eager attention function that the module class `cls` uses by default;
-    None if its forward method does not use transformers' attention registry"""
+    """Return the eager attention function that the module class `cls` uses by default
+
+    Return None if its forward method does not use transformers' attention registry."""
     forward = inspect.unwrap(cls.forward)
     names = getattr(getattr(forward, '__code__', None), 'co_names', ())
     name_of_eager = next((x for x in names if x.endswith('eager_attention_forward')), 'eager_attention_forward')
@@ -1033,7 +1038,10 @@ def observe(
     # softmax) of each query among its allowed keys; {} for DeBERTa, whose scores are not accessible
     logits:bool=False,
 ) -> Iterator[Maps]:
-    "Capture, drop and scale the attention of `model` in forward passes inside the block; yield the captured `Maps`"
+    """Capture, drop and scale the attention of `model` in forward passes inside the block; yield the captured `Maps`
+
+    Raise a `ValueError` for a model that cannot be observed, and for invalid layers, heads, rows or values. Raise a
+    `RuntimeError` if the model is already being observed."""
     drop = _by_layer(model, part, drop, 'drop', lambda x: isinstance(x, torch.Tensor) and x.dtype == torch.bool,
                      'a bool tensor')
     scale = _by_layer(model, part, scale, 'scale', lambda x: isinstance(x, (torch.Tensor, int, float)) or callable(x),
@@ -1243,8 +1251,9 @@ def gradients_by_head(
 
 # %% ../../nbs/03_models/01_attention.ipynb #102
 def layer_modules(model, part=None) -> list:
-    """Return the modules that run the attention layers of one part of `model`, in order; in ALBERT, one module runs
-    all layers"""
+    """Return the modules that run the attention layers of one part of `model`, in order
+
+    In ALBERT, one module runs all layers. Raise a `ValueError` if `model` does not have this part."""
     part, stack = check_part(model, part)
     cross = cross_modules(stack)
     inside = {m for m in stack.modules() if eager_attention_of(type(m)) and m not in cross} | set(_disentangled(stack))

@@ -174,7 +174,11 @@ def load_model(
     checkpoint:int|Literal['best', 'last']='best', # 'best', 'last' or the step of a checkpoint
     base:'nn.Module|None'=None, # base model of an adapter, if it cannot be loaded by name
 ) -> 'tuple[PreTrainedModel, PreTrainedTokenizerBase|None]': # (model in eval mode, tokenizer or None)
-    "Return the model and tokenizer of a checkpoint of `run`; code in the checkpoint is never executed"
+    """Return the model and tokenizer of a checkpoint of `run`; code in the checkpoint is never executed
+
+    Raise a `FileNotFoundError` if there is no run or no checkpoint, and an `ImportError` if an adapter
+    is loaded without peft. Raise a `ValueError` for an unknown or damaged checkpoint, and for a `base`
+    that does not belong to it."""
     if not isinstance(run, Run): run = Run(run)
     if not run.written_checkpoints: raise FileNotFoundError(f'load_model: {run.path} has no checkpoint; train it first')
     path = run.written_checkpoints[_step_of(run, checkpoint)]

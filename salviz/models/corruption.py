@@ -89,7 +89,10 @@ def train_tokenizer(
     lowercase:bool=True,  # convert text to lower case; accents are preserved
     max_length:Count=512, # maximum number of tokens in a text
 ) -> PreTrainedTokenizerFast: # a fast tokenizer from transformers
-    "Train a tokenizer on `texts`; the same texts give the same tokenizer in every process"
+    """Train a tokenizer on `texts`; the same texts give the same tokenizer in every process
+
+    Raise a `ValueError` for invalid arguments, and if `vocab_size` is less than the number of special tokens
+    and characters (or bytes)."""
     tokenizer = _trainers[kind](list(texts), vocab_size, lowercase)
     single, pair = _forms[form]
     ids = [(t, tokenizer.token_to_id(t)) for t in _special_tokens]
@@ -164,7 +167,10 @@ def small_model(
     max_length:Count|None=None, # maximum input length; None: the tokenizer's maximum, but at most 512
     **config, # further settings of the model's config, such as attention_probs_dropout_prob
 ) -> 'PreTrainedModel': # model in eval mode
-    "Build a model for `task` with random weights that depend only on `seed`"
+    """Build a model for `task` with random weights that depend only on `seed`
+
+    Raise a `ValueError` for invalid sizes, and for a task that is unknown or that `kind` does not support. Also raise
+    one for missing or superfluous classes, and for a tokenizer without a required token."""
     check_faults(_size_fault(task, tokenizer, kind, heads, hidden), 'small_model: ')
     kind, longest = kind or tasks[task].head.small, max_length or min(tokenizer.model_max_length, 512)
     ids = dict(vocab_size=len(tokenizer),
@@ -276,7 +282,10 @@ def _ordinary_ids(tokenizer):
 
 # %% ../../nbs/03_models/06_corruption.ipynb #033
 class MaskTokens:
-    "Callable `corrupt(batch, seed, step)` that corrupts batches for masked language modelling"
+    """Callable `corrupt(batch, seed, step)` that corrupts batches for masked language modelling
+
+    Raise a `ValueError` for invalid fractions, for a tokenizer without a mask token, and for a batch without a required
+    column. Source: Devlin et al. 2019."""
     task = 'masked_lm'
     @renamed_arguments(share='fraction')
     @validated
@@ -331,7 +340,10 @@ def token_counts(
 
 # %% ../../nbs/03_models/06_corruption.ipynb #040
 class ReplaceTokens:
-    "Callable `corrupt(batch, seed, step)` for replaced-token detection with a unigram generator"
+    """Callable `corrupt(batch, seed, step)` for replaced-token detection with a unigram generator
+
+    Raise a `ValueError` for an invalid fraction, for `counts` that do not fit the tokenizer, and for a batch without a
+    required column. Source: Clark et al. 2020, section 2, with token frequencies in place of a trained generator."""
     task = 'replaced_token_detection'
     @renamed_arguments(share='fraction')
     @validated
@@ -349,7 +361,7 @@ class ReplaceTokens:
             counts = counts.index_fill(0, torch.tensor(tokenizer.all_special_ids), 0.)
             is_sound = (counts >= 0).all() and (counts > 0).sum() >= 2
             if not is_sound: must = 'be non-negative numbers, with at least two ordinary tokens above 0'
-        check_faults(must, 'counts must ')
+        check_faults(must, 'ReplaceTokens: counts must ')
         self.fraction, self.upto = fraction, (counts.cumsum(0)/counts.sum())
 
     @classmethod

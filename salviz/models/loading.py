@@ -155,7 +155,9 @@ def pooled_rows(
     model,      # a transformers sequence or image classifier
     batch:dict, # batch with input_ids [batch, n] as `Collator` returns them, or pixel_values
 ) -> torch.Tensor: # long [batch]
-    "Return, for each example, the index of the last layer's query row that the head of `model` uses"
+    """Return, for each example, the index of the last layer's query row that the head of `model` uses
+
+    Raise a `ValueError` for an encoder-decoder, and for a head that uses several rows or an unknown row."""
     model = unwrapped(model)
     if 'pixel_values' in batch: return _pooled_of_images(model, batch['pixel_values'])
     config, ids = model.config.get_text_config(), batch['input_ids']
@@ -317,7 +319,9 @@ def _check_head(name, config, task):
 
 # %% ../../nbs/03_models/03_loading.ipynb #027
 def class_config(num_labels=None, labels=None) -> dict:
-    "Return the config settings for `num_labels` classes, or for classes with the names in `labels`"
+    """Return the config settings for `num_labels` classes, or for classes with the names in `labels`
+
+    Raise a `ValueError` if `num_labels` is not the number of `labels`."""
     if labels is None: return {} if num_labels is None else dict(num_labels=num_labels)
     if num_labels not in (None, len(labels)):
         raise ValueError(f'labels has {len(labels)} names, but num_labels is {num_labels}; omit num_labels')
@@ -366,7 +370,9 @@ def without_shard_bars(
 
 # %% ../../nbs/03_models/03_loading.ipynb #032
 def decoder_start(model):
-    "Return the id of the decoder's start token; None if `model` has no decoder"
+    """Return the id of the decoder's start token; None if `model` has no decoder
+
+    Raise a `ValueError` if the config of an encoder-decoder has no start token."""
     if not getattr(model.config, 'is_encoder_decoder', False): return None
     start = getattr(model.config, 'decoder_start_token_id', None)
     if start is None:
@@ -376,8 +382,10 @@ def decoder_start(model):
 
 # %% ../../nbs/03_models/03_loading.ipynb #035
 def target_start(model):
-    """Return the id of the token that starts the decoder input of a batch; None if `model` takes no decoder input,
-    because it has no decoder or is a classifier"""
+    """Return the id of the token that starts the decoder input of a batch
+
+    Return None if `model` takes no decoder input, because it has no decoder or is a classifier. Raise a `ValueError` if
+    the config of an encoder-decoder has no start token."""
     # classifiers and taggers create the decoder input themselves
     if head_of(model) in ('sequence', 'token', 'span'): return None
     return decoder_start(model)
@@ -478,7 +486,11 @@ def load_classifier(
     seed:Seed=0,                    # seed for a new head
     **kwargs, # further arguments of transformers' from_pretrained, such as revision or classifier_pooling
 ) -> 'tuple[PreTrainedModel, PreTrainedTokenizerBase]': # (model in eval mode, tokenizer)
-    "Load a transformers sequence classifier and its tokenizer; weights of a new head depend only on `seed`"
+    """Load a transformers sequence classifier and its tokenizer; weights of a new head depend only on `seed`
+
+    Raise a `ValueError` for a wrong number of classes, and for a model that cannot be loaded or has no such head.
+    Raise a `FileNotFoundError` for a folder that does not exist, and a `ConnectionError` if the model is not cached
+    and the Hub cannot be reached."""
     def count(config):
         size = _class_count(name, config, num_labels, labels, kwargs.get('ignore_mismatched_sizes'))
         return class_config(None, labels) | dict(num_labels=size)
@@ -506,7 +518,11 @@ def load_model_for(
     seed:Seed=0,                    # seed for a new head
     **kwargs,                       # further arguments of transformers' from_pretrained
 ) -> 'tuple[PreTrainedModel, PreTrainedTokenizerBase|None]': # (model in eval mode, tokenizer; None for images)
-    "Load a transformers model with a head for `task`, and its tokenizer; weights of a new head depend only on `seed`"
+    """Load a transformers model with a head for `task`, and its tokenizer; weights of a new head depend only on `seed`
+
+    Raise a `ValueError` for an unknown task, for wrong classes, and for a model that cannot be loaded or has no such
+    head. Raise a `FileNotFoundError` for a folder that does not exist, and a `ConnectionError` if the model is not
+    cached and the Hub cannot be reached."""
     _check_task(task, num_labels, labels)
     described, head = tasks[task], tasks[task].head
     needed = head.config.get('num_labels')
@@ -540,7 +556,10 @@ def longest_input(
     model, tokenizer, # see `input_limit`
     max_length=None,  # requested length; None: as long as possible, but at most 512
 ) -> int:
-    "Return the maximum number of tokens in a text, including special tokens"
+    """Return the maximum number of tokens in a text, including special tokens
+
+    Raise a `ValueError` if `max_length` is neither None nor an integer from 1 to the limit of
+    the model and its tokenizer."""
     limit = input_limit(model, tokenizer)
     if max_length is None: return min(limit, 512)
     if type(max_length) is int and 1 <= max_length <= limit: return max_length

@@ -415,7 +415,8 @@ class TextLSTM(SmallNet):
     def forward(self, input_ids=None, attention_mask=None, token_type_ids=None, inputs_embeds=None, labels=None):
         """Return an output with the logits of `input_ids` [batch, n] or `inputs_embeds` [batch, n, size]
 
-        The logits have the shape [batch, classes]. The `attention_mask` is 0 at padding."""
+        The logits have the shape [batch, classes]. The `attention_mask` is 0 at padding. Raise a `ValueError` unless
+        exactly one of `input_ids` and `inputs_embeds` is passed."""
         # token_type_ids, which BERT's tokenizers return, are ignored
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError('TextLSTM takes either input_ids or inputs_embeds; pass exactly one of them')
@@ -504,7 +505,10 @@ def _read_off(cls, data):
     if cls.main_input_name not in part.column_names:
         raise ValueError(f'{cls.__name__} takes {cls.main_input_name}, but the data has the columns '
                          f'{", ".join(part.column_names)}; choose another network or rename a column')
-    label = next(name for name in ('label', 'labels') if name in part.column_names)
+    label = next((name for name in ('label', 'labels') if name in part.column_names), None)
+    if label is None:
+        raise ValueError(f'{cls.__name__} needs a column "label" with the classes, but the data has the columns '
+                         f'{", ".join(part.column_names)}')
     return part.features[cls.main_input_name].shape, part.features[label].names
 
 # %% ../../nbs/03_models/04_nets.ipynb #046
@@ -533,7 +537,10 @@ def small_net(
     seed:Seed=0, # seed of all other weights
     **settings,  # further fields of the net's config, such as hidden_size or dropout
 ) -> PreTrainedModel: # in eval mode
-    "Build a small net; its weights depend only on `seed`, except for copied word vectors"
+    """Build a small net; its weights depend only on `seed`, except for copied word vectors
+
+    Raise a `ValueError` for an unknown net or setting, and for data, classes or word
+    vectors that do not fit the net."""
     cls = nets.get(name, name) if isinstance(name, str) else name
     if cls not in nets.values(): raise ValueError(f'unknown network {name!r}; available: {", ".join(nets)}')
     if data is not None: shape, labels = (passed or read for passed, read in zip((shape, labels), _read_off(cls, data)))

@@ -29,7 +29,9 @@ def _two(size) -> tuple: return tuple(size) if isinstance(size, (list, tuple)) e
 
 # %% ../../nbs/03_models/09_patches.ipynb #pat06b
 def patch_grid(model) -> PatchGrid:
-    "Return the size of the patch grid of `model`, and the number of tokens before the patches"
+    """Return the size of the patch grid of `model`, and the number of tokens before the patches
+
+    Raise a `ValueError` if `model` has no grid of patches."""
     stack = attention_stack(model)
     sizes = [getattr(stack.config, name, None) for name in ('image_size', 'patch_size')]
     embeddings = getattr(stack, 'embeddings', None)

@@ -283,6 +283,9 @@ class Spans(TokenTask):
     def queried(self, batch): return batch['segments'] == 1
 
     def unlabelled(self, batch):
+        """Return substitute labels for a `batch`: 0 in the context and -100 elsewhere; int64 [batch, tokens]
+
+        Raise a `ValueError` if `batch` has no segments, or if an example has no context."""
         if 'segments' not in batch or not self.queried(batch).any(1).all():
             raise ValueError('question_answering needs pairs of a question and its context, with their segments; '
                              'prepare them with encode and Collator')
@@ -423,8 +426,10 @@ def answers_images(model) -> bool:
     return _reads_both(type(model).__name__, getattr(model, 'config', None))
 
 def observed_model(model):
-    """Return the part of `model` whose attention is used by methods: the language model of a vision-language model,
-    else `model` itself"""
+    """Return the part of `model` whose attention is used by methods
+
+    This is the language model of a vision-language model, and otherwise `model` itself. Raise a `ValueError` for a
+    vision-language model that is not supported."""
     if not answers_images(model): return model
     from salviz.models.image_tokens import vision_parts
     return vision_parts(model).language
@@ -454,7 +459,10 @@ def attribution_target(
     # whether to score the prediction itself (`Task.prediction_score`) instead of its agreement with the labels
     of_prediction=False,
 ): # function of (outputs, rows) -> [rows]
-    "Return the `target` argument of `attention_attribution` and `input_saliency` for any `task`"
+    """Return the `target` argument of `attention_attribution` and `input_saliency` for any `task`
+
+    Raise a `ValueError` if `labels` is a string other than 'predicted'. Raise a `KeyError` for an unknown task, and if
+    gold labels are needed but missing."""
     if isinstance(task, str): task = tasks[task]
     if isinstance(labels, str) and labels != 'predicted':
         raise ValueError("attribution_target: `labels` must be 'predicted' or a tensor of labels, "

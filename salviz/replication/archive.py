@@ -121,7 +121,9 @@ def write_archive(
     file, # file of rows
     budget:str='small',
 ) -> Path: # path of the archive
-    "Write a .zip archive of a report and the stored results behind it; overwrite an existing archive"
+    """Write a .zip archive of a report and the stored results behind it; overwrite an existing archive
+
+    Raise a `ValueError` if the name of the archive does not end in .zip, or if `file` has an invalid line."""
     now, to, verdicts = datetime.now(UTC).replace(microsecond=0), Path(to), verdicts_of(file, budget)
     if to.suffix != '.zip': raise ValueError(f'write_archive: the archive must be a .zip file, got {to.name}')
     chosen = [choice for choice in frozen(file).values() if budget == 'tuned']

@@ -46,7 +46,9 @@ _units = dict(s=1, m=60, h=3600, d=86400)
 def budget_seconds(
     budget, # seconds, a text such as '2h', '90m' or '1.5h', or None
 ) -> float: # inf for None
-    "Convert a time budget to seconds"
+    """Convert a time budget to seconds
+
+    Raise a `ValueError` for any other budget, and for a budget of 0."""
     if budget is None: return math.inf
     found = re.fullmatch(r'(\d+(?:\.\d+)?) ?([smhd]?)', str(budget).strip())
     if not found or not float(found[1]):
@@ -216,12 +218,16 @@ class _Sentences(_Ranked):
 
 # %% ../../nbs/15_replication/16_comparison.ipynb #cp-016
 class MethodComparison(_Sentences):
-    "Results of `compare`, as a table, a figure, LaTeX and text for a paper's methods section"
+    """Results of `compare`, as a table, a figure, LaTeX and text for a paper's methods section
+
+    The methods `results` and `to_latex` raise a `ValueError` if no method can be ranked."""
     def results(self,
         columns:Sequence[str]|None=None, # metrics; None: see `columns`
         **options,              # options of `result_table`, such as digits, percent, titles
     ) -> ResultTable:
-        "Return the mean metrics of the methods that learned, and paired comparisons with plain fine-tuning"
+        """Return the mean metrics of the methods that learned, and paired comparisons with plain fine-tuning
+
+        Raise a `ValueError` if no method can be ranked, and for invalid options."""
         ranked = self.ranked()
         if not ranked: raise ValueError(f'MethodComparison: no method can be ranked. {self._notes_sentence()}')
         order = self.rows['method'].map({name: i for i, name in enumerate(ranked)})
@@ -488,7 +494,11 @@ def compare(
     run:dict|None=None,     # arguments of `Study.run`, such as executor
     **train,                # further arguments of `train`, such as max_length
 ) -> MethodComparison:
-    "Compare training methods in and out of domain, after tuning each with the same number of trials on validation data"
+    """Compare training methods in and out of domain, after tuning each with the same number of trials
+
+    Methods are tuned on the validation data. Raise a `ValueError` for invalid arguments, for data without labels or a
+    test split, and for a folder with a different comparison. Also raise a `ValueError` if plain fine-tuning is not
+    possible, and a `RuntimeError` if all trials fail."""
     columns = {k: x for k, x in dict(group=group, contrast=contrast).items() if x}
     train = {**_of_every_run, **dict(epochs=epochs, batch_size=batch_size), **columns, **train}
     run = {k: x for k, x in (run or {}).items() if x is not None}

@@ -148,14 +148,13 @@ class PointStudy(_RoundsOfPoints):
                          StudyOptions(weights='none', extend=True), **train)
 
     def _is_spent(self, cell):
-        """Return whether the checkpoints of a trial can be deleted
-
-        The checkpoints of plain fine-tuning are kept, because methods that are added to the comparison later may
-        build on them."""
+        "Return whether the checkpoints of a trial can be deleted; methods added later may need those of fine-tuning"
         return cell.method != plain_method and super()._is_spent(cell)
 
     def run_cell(self, cell, again=(), ended=None, leave=lambda: False) -> str: # as `Study.run_cell`
-        "Train and measure one trial before the deadline; a trial interrupted by the deadline can be resumed"
+        """Train and measure one trial before the deadline; a trial interrupted by the deadline can be resumed
+
+        Raise `Stopped` if `leave` ends training before the deadline."""
         def is_late(): return time.time() >= self.ends
         if is_late(): return 'busy'
         try: return super().run_cell(cell, again, ended, lambda: leave() or is_late())

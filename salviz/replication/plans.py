@@ -34,7 +34,9 @@ class StudyPlan:
         budget:str,
         **sizes,      # override sizes of the budget
     ):
-        "Create the `Study` without running it"
+        """Create the `Study` without running it
+
+        Raise a `ValueError` for an unknown budget, and for a budget that does not include this study."""
         check_choice('budget', budget, budgets)
         if budget not in self.sizes:
             raise ValueError(f'{self.name} has no budget {budget!r}; available: {", ".join(self.sizes)}')
@@ -52,7 +54,9 @@ def plan(
     starts=None,
     **sizes, # {budget: arguments}
 ):
-    "Return a decorator that registers a function(folder, after, **sizes) -> `Study` as a plan"
+    """Return a decorator that registers a function(folder, after, **sizes) -> `Study` as a plan
+
+    The decorator raises a `ValueError` if a plan with this name is already registered, and for an unknown budget."""
     def register(make):
         if name in plans: raise ValueError(f'plan: a study {name!r} is already registered; choose another name')
         unknown = [budget for budget in sizes if budget not in budgets]

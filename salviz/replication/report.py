@@ -1191,7 +1191,8 @@ def write_report(
 ) -> Path: # path of the page
     """Write report.html, effects.csv, rows.csv, verdicts.tex and forest.pdf, and return the path of the page
 
-    The figure forest.pdf is written only if at least one primary effect has an interval."""
+    The figure forest.pdf is written only if at least one primary effect has an interval. Raise a `ValueError` if `rows`
+    contain several budgets and `budget` is None."""
     frame = rows if isinstance(rows, pd.DataFrame) else read_rows(rows, budget)
     budgets = list(dict.fromkeys(frame.budget)) if len(frame) else ['small']
     if budget is None and len(budgets) > 1:

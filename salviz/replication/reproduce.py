@@ -45,7 +45,9 @@ def selected_claims(
     names=(),         # names of claims, such as 'D2'; empty: all claims of the budget
     budget='small',
 ) -> list: # of `Claim`
-    "Return the claims listed in `names`, or all claims of the budget if the list is empty"
+    """Return the claims listed in `names`, or all claims of the budget if the list is empty
+
+    Raise a `ValueError` for an unknown claim or budget, and for a claim that is not part of the budget."""
     check_choice('budget', budget, budgets)
     unknown = [n for n in names if n not in claims]
     if unknown: raise ValueError(f'unknown claim {unknown[0]!r}; available: {", ".join(claims)}')
@@ -250,7 +252,10 @@ def reproduce(
     progress=True,   # show a progress bar
     modules=(),      # further modules that register plans and claims, for replications of your own
 ) -> pd.DataFrame: # the rows, see `read_rows`
-    "Train all trials that the claims need and that have no result yet, and return the results"
+    """Train all trials that the claims need and that have no result yet, and return the results
+
+    Raise a `ValueError` for an unknown claim or budget, and for an invalid number of processes. Raise a `RuntimeError`
+    if results are still missing when all workers have ended; to resume, call `reproduce` again."""
     if type(processes) is not int or processes < 1:
         raise ValueError(f'processes must be a positive integer, got {processes!r}')
     registered(modules)

@@ -24,7 +24,9 @@ _kinds = ('registry', 'machine', 'row', 'choice')
 
 # %% ../../nbs/15_replication/07_rows.ipynb #rw-6b1
 def file_entries(file) -> list: # of dict
-    "Return the JSON objects stored in a file, except for an incomplete last line"
+    """Return the JSON objects stored in a file, except for an incomplete last line
+
+    Raise a `ValueError` if any other line is not a valid entry."""
     if not file.is_file(): return []
     text = file.read_text(encoding='utf-8')
     lines, out = text.splitlines(), []
@@ -87,7 +89,9 @@ def study_table(
     conditions:dict=None, # {condition: name in the table}, in the order of the table; None: all, under their names
     **where,              # {setting: value}
 ) -> pd.DataFrame: # columns method, settings, seed, metrics; attrs['about'] for captions
-    "Return the rows of a study, filtered by conditions and settings, without empty columns"
+    """Return the rows of a study, filtered by conditions and settings, without empty columns
+
+    Raise a `ValueError` for a study or condition without results, and for an unknown setting."""
     studies = list(dict.fromkeys(rows.study))
     if study not in studies: raise ValueError(f'study_table: no results for {study!r}; available: {", ".join(studies)}')
     runs = rows[rows.study == study].dropna(axis=1, how='all')
@@ -112,7 +116,9 @@ def unfolded(
     columns:str,        # pattern of column names, with parts in braces, such as 'drop_{ranking}_at_{percent}'
     value:str,          # name of the new column of values
 ) -> pd.DataFrame: # one row per run and column; the parts (as numbers, if they are numbers) and `value` are columns
-    "Stack metrics that are stored in several columns into one column"
+    """Stack metrics that are stored in several columns into one column
+
+    Raise a `ValueError` if no column matches the pattern."""
     parts = re.split(r'\{(\w+)\}', columns)
     pattern = ''.join(f'(?P<{x}>[^_]+)' if i % 2 else re.escape(x) for i, x in enumerate(parts))
     found = {c: m.groupdict() for c in table if (m := re.fullmatch(pattern, c))}
@@ -141,7 +147,9 @@ def row_of(
     name:str,    # name of its plan
     budget:str,
 ) -> tuple: # (row, machine)
-    "Return a finished trial's row in its stored form, and a description of the machine that trained the trial"
+    """Return a finished trial's row in its stored form, and a description of the machine that trained the trial
+
+    Raise a `ValueError` if a setting or metric has the name of a field that every row has."""
     folder = f'runs/{cell.name}'
     run = Run(study.folder/folder)
     measures = next(r for r in study.results().to_dict('records') if r['run'] == folder)

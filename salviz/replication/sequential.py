@@ -118,7 +118,11 @@ def verdict_at(
     paper_effect:float=None,
     fractions:tuple=look_fractions,
 ) -> SequentialVerdict:
-    "Return the verdict at one look; call the function for each look in order until the verdict is `finished`"
+    """Return the verdict at one look; call the function for each look in order until the verdict is `finished`
+
+    If the mean effects differ between tasks (Alexander and Govern 1974), each task has its own verdict. Raise a
+    `ValueError` if `look` is out of range, and for arguments that are invalid for `verdict`. Source of the
+    thresholds: Lan and DeMets 1983."""
     if not 1 <= look <= len(fractions): raise ValueError(f'look must be from 1 to {len(fractions)}, got {look!r}')
     level = look_levels(tuple(fractions))[look - 1]
     def judged(part, level): return verdict(part, rule, smallest, gate, confidence=1 - level, pooled=False)

@@ -359,7 +359,9 @@ def choice_of(
     candidates:list, # dicts, see `TunedStudy.candidates`
     rows:list,       # dicts, the tuning rows of this condition
 ) -> dict: # study, condition, settings, metric, score, scores, rows, fingerprint
-    "Return the choice for a condition: the candidate with the best mean target metric; in a tie, the first one"
+    """Return the choice for a condition: the candidate with the best mean target metric; in a tie, the first one
+
+    Raise a `ValueError` if a candidate has no tuning results."""
     metric, better = study.target
     values = [[r['measures'][metric] for r in rows if _of_candidate(r, study) == candidate] for candidate in candidates]
     if not all(values):
@@ -372,8 +374,10 @@ def choice_of(
 
 # %% ../../nbs/15_replication/11_tuning.ipynb #tn-38
 def frozen(file) -> dict: # {(study, condition): choice}
-    """Return the tuning choice stored for each condition of each study in a results file;
-    if there are several, return the first"""
+    """Return the tuning choice stored for each condition of each study in a results file
+
+    If there are several choices for a condition, return the first one. Raise a `ValueError` if the
+    file has an invalid line."""
     out = {}
     for entry in file_entries(Path(file)):
         if entry['kind'] == 'choice': out.setdefault((entry['study'], entry['condition']), entry)

@@ -52,8 +52,8 @@ def word_of_claim(
 ) -> str:
     """Derive the verdict on a claim from the verdicts on its primary effects
 
-    If all effects have the same verdict, return it. Otherwise, return 'not supported' if any effect is 'not
-    supported' or 'contradicted'. In all other cases, return the weakest verdict."""
+    If all effects have the same verdict, return it. Otherwise, return 'not supported' if any effect is 'not supported'
+    or 'contradicted'. In all other cases, return the weakest verdict. Raise a `ValueError` if there are no verdicts."""
     words = list(words)
     if not words: raise ValueError('word_of_claim: no verdicts; a claim needs at least one primary effect')
     if len(set(words)) == 1: return words[0]

@@ -175,7 +175,9 @@ _readers = {'.py': _from_python, '.toml': _from_table, '.json': _from_table}
 def load_study(
     file, # .py, .toml or .json
 ) -> Study: # ready to `run`
-    "Load the study that a file describes"
+    """Load the study that a file describes
+
+    Raise a `FileNotFoundError` if the file does not exist, and a `ValueError` if it does not describe a valid study."""
     file = Path(file)
     if not file.is_file(): raise FileNotFoundError(f'file not found: {file}')
     if file.suffix not in _readers:
@@ -266,7 +268,10 @@ def engine(
     slurm:dict=None,  # options for Slurm, see `slurm_options`
     logs='slurm',     # folder for the output of Slurm jobs
 ): # an executor for `Study.run(executor=…)`; None: this process
-    "Yield the executor for `Study.run` that the arguments select; a Dask client is closed afterwards"
+    """Yield the executor for `Study.run` that the arguments select; a Dask client is closed afterwards
+
+    Raise a `ValueError` if several executors are selected, and for invalid options. Raise an `ImportError` if the
+    package of the executor is not installed."""
     chosen = [k for k, x in dict(workers=workers, dask=dask, slurm=slurm).items() if x is not None]
     if len(chosen) > 1: raise ValueError(f'engine: choose only one of {", ".join(chosen)}')
     if dask is not None:

@@ -117,7 +117,10 @@ def unpack_run(
     folder,  # folder of the study that the run belongs to
     archive, # bytes from `pack_run`, or a file with them
 ) -> str: # name of the trial
-    "Add an externally trained run to a study; an existing finished run is not changed"
+    """Add an externally trained run to a study; an existing finished run is not changed
+
+    Raise a `FileNotFoundError` if the study or the archive does not exist. Raise a `ValueError` if the archive is
+    damaged, or if its trial is unknown, unfinished or being trained by another process."""
     folder, study = Path(folder), read_study(Path(folder))
     with _incoming(folder, archive) as (place, name):
         names = [Path(c['run']).name for c in study['cells']]
@@ -451,7 +454,10 @@ def run_on(
     shared=True, # whether workers can access the study's folder
     in_flight:int=None, # maximum number of trials sent at a time; None: number of workers, or 64 if unknown
 ) -> list: # names of trials that other processes are training
-    "Train trials of a study on an executor; return the names of trials that other processes are training"
+    """Train trials of a study on an executor; return the names of trials that other processes are training
+
+    Raise a `ValueError` for an unsuitable executor, and if methods require the runs of other trials but `shared` is
+    False. Raise a `RuntimeError` if the executor fails."""
     stages = _stages(study, cells)
     if not shared and len(stages) > 1:
         raise ValueError('Study: run(shared=False) cannot train methods with run_of, because workers cannot access the '

@@ -29,7 +29,9 @@ def in_step(
     n:int, # number of processes on this machine
     *what, # command line of each process, after the launcher's options
 ) -> tuple: # (command, environment), for `subprocess`
-    "Return a command and an environment that start `n` processes, which split each batch"
+    """Return a command and an environment that start `n` processes, which split each batch
+
+    Raise a `ValueError` if the machine has GPUs, but fewer than `n`."""
     import torch
     gpus = torch.cuda.device_count()
     if gpus and n > gpus:
@@ -46,7 +48,9 @@ def examples_per_process(
     batch:int, # number of examples in a batch
     n:int,     # number of processes
 ) -> int:
-    "Return the number of examples in each process's part of a batch"
+    """Return the number of examples in each process's part of a batch
+
+    Raise a `ValueError` if the batch cannot be divided evenly."""
     if batch % n:
         raise ValueError(f'a batch of {batch} cannot be divided evenly among {n} processes; use a multiple of {n}')
     return batch//n
@@ -116,7 +120,10 @@ def train_in_step(
     cell,                 # `Trial` of the study
     check=lambda: None,   # raises an exception to end training at once; returns True to stop after a step
 ) -> Run: # the finished run
-    "Train a trial in several processes, which end when this process ends"
+    """Train a trial in several processes, which end when this process ends
+
+    If a process fails, raise its error; if it is killed or stores no error, raise a `RuntimeError`. Raise `Stopped` if
+    training was interrupted."""
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         (folder/'study').write_bytes(import_cloudpickle().dumps(study))

@@ -153,7 +153,10 @@ def collect(
     folder,      # folder of a study
     archives=(), # files from `pack_run`, or folders of such files (.tar)
 ) -> pd.DataFrame: # see `StudyResults.results`
-    "Add the runs in `archives` to a study and return its results"
+    """Add the runs in `archives` to a study and return its results
+
+    Raise a `FileNotFoundError` if the study or an archive does not exist. Raise a `ValueError` if archives cannot be
+    used; all other archives are added first."""
     study, places = StudyResults.open(folder), [Path(place) for place in archives]
     if missing := [place for place in places if not place.exists()]:
         raise FileNotFoundError(f'collect: file not found: {missing[0]}')

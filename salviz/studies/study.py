@@ -149,7 +149,9 @@ def _check_required(makers, settings):
 # %% ../../nbs/07_studies/03_study.ipynb #1f21d748
 @dataclass(frozen=True)
 class StudyOptions:
-    "Less common options of a `Study`"
+    """Less common options of a `Study`
+
+    Raise a `ValueError` for an invalid option."""
     better:dict|None=None   # {measure: 'higher', 'lower' or None} if a name does not imply the direction
     # checkpoints of a finished run to keep: the 'best' one, 'all' that `keep` allows, or 'none'
     weights:Literal['best', 'all', 'none']='best'
@@ -409,7 +411,10 @@ class _GrowingStudy(_StoredDesign):
         write_whole(self.folder/'study.json', sealed(self.manifest, indent=2).encode())
 
     def grow(self, **more) -> None: # {setting: list of numbers or texts}
-        "Add values to settings and store them in the folder; `run` then trains the new trials"
+        """Add values to settings and store them in the folder; `run` then trains the new trials
+
+        Raise a `ValueError` for an unknown setting or invalid values. Also raise one if another process has changed the
+        design, and for a study from `Study.open`."""
         self.check_live()
         check_allowed('Study: unknown setting', more, self.settings)
         for k, values in more.items():
@@ -697,7 +702,10 @@ class _RunningStudy(_TrialList):
         # maximum number of trials sent at a time; None: number of workers of the executor, or 64 if unknown
         in_flight:PositiveInt|None=None,
     ) -> pd.DataFrame: # see `results`
-        "Train and measure every trial that is not finished, and return the results"
+        """Train and measure every trial that is not finished, and return the results
+
+        Raise a `ValueError` for invalid arguments, and for a study from `Study.open`. Raise a `RuntimeError` if every
+        trial failed, or if the executor fails."""
         self.check_live()
         again = [measure_again] if isinstance(measure_again, str) else list(measure_again)
         check_allowed('Study: unknown measure', again, self.measures)
@@ -717,7 +725,10 @@ class _RunningStudy(_TrialList):
 
 # %% ../../nbs/07_studies/03_study.ipynb #016
 class Study(_RunningStudy):
-    "A study that trains all combinations of methods, seeds and settings, and returns tables; see `StudyResults`"
+    """A study that trains all combinations of methods, seeds and settings, and returns tables; see `StudyResults`
+
+    Raise a `ValueError` for invalid arguments, and if the folder contains a study with a different design. Raise a
+    `FileExistsError` if the folder contains other files, but no study."""
     patience = 120. # seconds after which an inactive process on another host counts as dead, see `Lease`
 
     @grouped_arguments(options=StudyOptions)

@@ -45,7 +45,10 @@ def _marked_words(
 
 # %% ../../nbs/07_studies/04_trade_off.ipynb #td07b
 class RationalePlausibility:
-    "A study measure that scores an attribution against the rationales of each split (token F1 and AUPRC)"
+    """A study measure that scores an attribution against the rationales of each split (token F1 and AUPRC)
+
+    Raise a `ValueError` for invalid arguments, and when called for a split without rationales. Source of the scores:
+    DeYoung et al. 2020, section 4.1."""
     @validated
     def __init__(self,
         # an attribution, see `list_attributions`
@@ -193,7 +196,10 @@ def pareto(
     scale:Literal['log', 'linear']='log', # scale of the setting
     **options,                      # reference, confidence, better: see `front_of`
 ) -> Front:
-    "Run a study at evenly spaced values of `setting`, fill gaps in the front of `x` and `y`, and return the front"
+    """Run a study at evenly spaced values of `setting`, fill gaps in the front of `x` and `y`, and return the front
+
+    Raise an `ImportError` if pymoo is not installed, and a `ValueError` for invalid arguments. Raise a `RuntimeError`
+    if results are missing, because runs failed or other processes have not finished them."""
     _pymoo() # raise at once if pymoo is missing, not after hours of training
     check_allowed('pareto: no option', options, ('reference', 'confidence', 'better'))
     check_faults(_faults(study, (x, y), setting, start, budget, scale), 'pareto: ')

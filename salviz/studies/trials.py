@@ -72,8 +72,8 @@ def study_cells(
 ) -> list: # of `Trial`
     """Return all trials of a study
 
-    Trials of different methods with the same settings and seed follow each other, so that an interrupted study
-    contains complete comparisons."""
+    Trials of different methods with the same settings and seed follow each other, so that an interrupted study contains
+    complete comparisons. Raise a `ValueError` if two trials have the same folder name."""
     out = []
     for values in itertools.product(*settings.values()):
         for seed, (name, spec) in itertools.product(seeds, methods.items()):
@@ -124,7 +124,9 @@ def optional_module(
     except ImportError:
         raise ImportError(f"{user} requires {name}, which is not installed: pip install 'salviz[{extra}]'") from None
 
-def import_cloudpickle(): return optional_module('cloudpickle', 'workers', 'Study.run(executor=…)')
+def import_cloudpickle():
+    "Return the package cloudpickle; raise an `ImportError` if it is not installed"
+    return optional_module('cloudpickle', 'workers', 'Study.run(executor=…)')
 
 def check_allowed(
     problem:str,        # start of the message, such as 'Study: unknown measure'

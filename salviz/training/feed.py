@@ -221,7 +221,8 @@ class TextFeed(_TextBatches):
     def probes(self, data, probes, seed:int=0) -> tuple: # (encoded `Dataset`, `TokenText`s)
         """Return the encoded probe examples and their texts
 
-        Example ids continue after those of `data`. Examples have `labels` only if `probes` provides them."""
+        Example ids continue after those of `data`. Examples have `labels` only if `probes` provides them. Raise a
+        `ValueError` if `probes` are invalid or have no required column."""
         task, tokenizer, first_id = self.task, self.tokenizer, sum(map(len, data.values()))
         self.learn(data)
         if isinstance(probes, datasets.Dataset): self.learn(dict(probes=probes))
@@ -271,7 +272,9 @@ class SignalFeed(Feed):
         return encode_signals(data)
 
     def probes(self, data, probes, seed=0) -> tuple: # (encoded `Dataset`, list with None for each example)
-        "Return the encoded probe examples and a list with None for each example; ids continue after those of `data`"
+        """Return the encoded probe examples and a list with None for each example; ids continue after those of `data`
+
+        Raise a `ValueError` if `probes` are not examples of this task."""
         chosen, column = _choose_probes(data, probes, seed), self.task.columns[0]
         if not isinstance(chosen, datasets.Dataset) or column not in chosen.column_names:
             raise ValueError(f'probes must be a number, a split or a Dataset with the column {column} for '

@@ -232,7 +232,9 @@ class _Working(_Steered):
 
 # %% ../../nbs/06_training/09_live.ipynb #027
 class Training(_Working):
-    "A training run in a worker thread; see `start_training`"
+    """A training run in a worker thread; see `start_training`
+
+    Waiting for a failed run raises the exception that ended it."""
     def _result(self) -> Run:
         for fn, in self._last_acts:
             try: fn()
@@ -246,7 +248,8 @@ class Training(_Working):
     ) -> Run:
         """Block until training has ended, and return its run
 
-        If training failed, raise its exception. Raise `TimeoutError` if training is not finished after `timeout`."""
+        If training failed, raise its exception. Raise a `TimeoutError` if training is not finished after `timeout`, and
+        a `RuntimeError` if a subscriber in the worker thread calls this method."""
         if threading.current_thread() is self._thread:
             raise RuntimeError('wait: a subscriber in the worker thread cannot call wait(), because the call would '
                                'block forever; call it from another thread')

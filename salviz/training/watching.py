@@ -374,7 +374,10 @@ class _Loop(_Logging):
         # further numbers for this step; those whose names end in 'loss' are plotted with the losses
         **numbers:'torch.Tensor|float',
     ) -> None:
-        "Count one optimiser step, and record if a recording is due; call this after `optimizer.step()`"
+        """Count one optimiser step, and record if a recording is due; call this after `optimizer.step()`
+
+        Raise a `RuntimeError` if the run is finished, and a `ValueError` for an invalid batch or for a
+        loss that is not one number."""
         self._check_open('step')
         named = {name: _detached(name, x) for name, x in dict(loss=loss, **numbers).items() if x is not None}
         if self._is_active and named: self._losses.append(named)
@@ -452,9 +455,13 @@ def _lightning_callback():
                       'watcher.step(loss=loss) after each optimiser step')
 
 class Watcher(_Callback):
-    "A recorded training run (see `watch`): a callback for `Trainer`, with a `step` method for plain loops"
+    """A recorded training run (see `watch`): a callback for `Trainer`, with a `step` method for plain loops
+
+    A watcher cannot be used again: after the run has finished, `step` raises a `RuntimeError`."""
     def lightning(self) -> object:
-        "Return a callback for Lightning's `Trainer`"
+        """Return a callback for Lightning's `Trainer`
+
+        Raise an `ImportError` if Lightning is not installed."""
         watcher = self
         class Watching(_lightning_callback()):
             def on_train_start(self, trainer, module): watcher._check_open('Trainer.fit')
@@ -553,8 +560,10 @@ def watch(
 ) -> Watcher:
     """Record the training of a `model` as a run, with any trainer and without changing the training
 
-    Pass the returned watcher to `callbacks=` of a Trainer. In your own loop, call `watcher.step(loss=loss)` after each
-    step and `watcher.finish()` at the end. `Explorer(watcher)` shows the training live."""
+    Pass the returned watcher to `callbacks=` of a Trainer. In your own loop, call `watcher.step(loss=loss)` after
+    each step and `watcher.finish()` at the end. `Explorer(watcher)` shows the training live. Raise a `ValueError`
+    for invalid arguments, and for a model or probes that cannot be recorded. Raise a `FileExistsError` if
+    `run_dir` already exists."""
     _check_steps(steps)
     saliency = None if saliency is True else attribution_name(saliency)
     spacing = Spacing(budget, steps)

@@ -211,8 +211,8 @@ def not_finite(**arrays):
 def layer_row(snapshot, view, name, layer, default=0):
     """Return the row index of a layer in one of the snapshot's arrays, and the layer's number
 
-    `layer` is a layer of the model; negative numbers count from the last recorded layer. None selects the layer at
-    the index `default`."""
+    `layer` is a layer of the model; negative numbers count from the last recorded layer. None selects the layer at the
+    index `default`. Raise a `ValueError` if the layer was not recorded."""
     observed = snapshot.layers[name]
     if layer is None: layer = observed[default]
     is_number = isinstance(layer, Integral)
@@ -325,7 +325,10 @@ def attention_beside_saliency(
     snapshot:Snapshot,
     layer:int|None=None, # None: the last recorded layer that SalLM regularises, or else the last recorded layer
 ) -> AttentionBesideSaliency:
-    "Return the attention and the saliency of each token and, for SalLM, the attention target"
+    """Return the attention and the saliency of each token and, for SalLM, the attention target
+
+    Raise a `ValueError` if the snapshot has no attention or no saliency, if the layer was not recorded, or
+    if all tokens are special."""
     name = 'attention_beside_saliency'
     of_method = _evidence_of(snapshot, 'method_saliency', 'SalLM')
     evidence, saliency_name, teacher = of_method, "saliency (the method's)", None
@@ -395,7 +398,10 @@ def explanation_beside_rationale(
     # 'explanation' (the trained one), 'saliency' or 'attention'; None: 'explanation' if recorded, else 'saliency'
     of:Literal['explanation', 'saliency', 'attention']|None=None,
 ) -> ExplanationBesideRationale:
-    "Return the trained explanation, the saliency or the attention, together with the annotated rationale"
+    """Return the trained explanation, the saliency or the attention, together with the annotated rationale
+
+    Raise a `ValueError` if the snapshot does not have the explanation or a rationale, or if all tokens are special.
+    Source of the scores: DeYoung et al. 2020, section 4.1."""
     name = 'explanation_beside_rationale'
     if of is None: of = next((k for k in ('explanation', 'saliency') if k in snapshot.arrays), 'saliency')
     check_choice('of', of, ('explanation', 'saliency', 'attention'))
@@ -580,7 +586,9 @@ def _ordinary(saliency, special):
     return saliency[~np.asarray(special)]
 
 def masked_sentence(snapshot:Snapshot) -> MaskedSentence:
-    "Return the sentence, coloured by saliency, and its masked copy (saliency guided training)"
+    """Return the sentence, coloured by saliency, and its masked copy (saliency guided training)
+
+    Raise a `ValueError` if the snapshot has no saliency or no masked copy, or if all tokens are special."""
     name = 'masked_sentence'
     ranked = _evidence_of(snapshot, 'method_saliency', 'SaliencyGuided')
     if not (ranked in snapshot.arrays): ranked = 'saliency'
@@ -788,7 +796,10 @@ def discard_region(
     layer:int|None=None, # layer of the model; None: see `head`
     head:int|None=None,  # None: the head (of `layer`, if it is set) that `telling_head` chooses
 ) -> DiscardRegion:
-    "Return the attribution map of one head with its candidate discard region and discarded positions (AD-DROP)"
+    """Return the attribution map of one head with its candidate discard region and discarded positions (AD-DROP)
+
+    Raise a `ValueError` if the snapshot has no discard regions or no map to draw, or if the layer or head does not
+    exist. See Yang et al. (2022), figure 1."""
     name = 'discard_region'
     candidates, discarded = arrays_of(snapshot, name, 'discard_candidates', 'discarded')
     observed = snapshot.layers['discarded']
@@ -920,7 +931,9 @@ def guided_heads(
     layer:int|None=None,           # layer of the model; None: the one whose guided heads are closest to their patterns
     heads:Sequence[int]|None=None, # guided heads to show; None: the first one of each pattern
 ) -> GuidedHeads:
-    "Return the attention of guided heads with their pattern targets (attention guidance)"
+    """Return the attention of guided heads with their pattern targets (attention guidance)
+
+    Raise a `ValueError` if the snapshot has no guided heads, or if the layer or one of the `heads` is not guided."""
     name = 'guided_heads'
     attention, target, guided = arrays_of(snapshot, name, 'attention', 'pattern_target', 'guided')
     _check_guided(name, snapshot, guided.any())
@@ -983,7 +996,10 @@ def pattern_shares(
     snapshot:Snapshot,
     patterns:dict|None=None, # {name: [n, n]}; None: the patterns of the guided heads
 ) -> PatternShares:
-    "Return the fraction of each head's attention on the positions of `patterns`"
+    """Return the fraction of each head's attention on the positions of `patterns`
+
+    Raise a `ValueError` if the snapshot has no attention, if there are no patterns, or if a
+    pattern has the wrong size."""
     name = 'pattern_shares'
     attention, = arrays_of(snapshot, name, 'attention')
     nobody = np.zeros(attention.shape[:2], dtype=bool)
@@ -1073,7 +1089,9 @@ def _optional(snapshot, name):
 
 # %% ../../nbs/10_views/00_base.ipynb #078
 def signal_view(snapshot:Snapshot) -> SignalView:
-    "Return an image or series with its saliency and, if there is one, its masked copy"
+    """Return an image or series with its saliency and, if there is one, its masked copy
+
+    Raise a `ValueError` if the snapshot has no input or no saliency map, or if it is a text."""
     name, info = 'signal_view', snapshot.info
     x, saliency = arrays_of(snapshot, name, 'input', 'saliency_map')
     check_choice(f"{name}: snapshot.info['modality']", info.get('modality'), ('image', 'series'))
@@ -1159,7 +1177,8 @@ def saliency_distribution(
 ) -> SaliencyDistribution:
     """Return the distributions of saliency at two steps or in two runs
 
-    Saliency is scaled per example and pooled over the examples."""
+    Saliency is scaled per example and pooled over the examples. Raise a `ValueError` if the two sides have different
+    probe examples, or if a snapshot has no saliency. See Ismail et al. (2021), figure 2."""
     sides = [as_list(first), as_list(last)]
     def probes_of(side): return sorted(s.probe for s in side)
     probes = [probes_of(side) for side in sides]
@@ -1231,7 +1250,9 @@ def _rare_words(snapshot, gold, predicted):
 # %% ../../nbs/10_views/00_base.ipynb #087s
 @answer_view(_tells('token_predictions'), "info['token_predictions']")
 def token_labels(snapshot:Snapshot) -> TokenLabels:
-    "Return each token's label, prediction and confidence (token tasks)"
+    """Return each token's label, prediction and confidence (token tasks)
+
+    Raise a `ValueError` if the snapshot has no predictions for tokens."""
     predicted, = infos_of(snapshot, 'token_labels', 'token_predictions')
     gold = snapshot.info.get('token_labels')
     if gold is None: gold = [None]*len(predicted)
@@ -1282,7 +1303,9 @@ def translation(
     layer:int|None=None, # layer of the encoder; None: the last recorded one
     head:int|None=None,  # None: the mean over heads
 ) -> TranslationView:
-    "Return a source text and its target text with the model's predictions (sequence to sequence)"
+    """Return a source text and its target text with the model's predictions (sequence to sequence)
+
+    Raise a `ValueError` if the snapshot has no target text, or if the layer or head does not exist."""
     name, of_map = 'translation', ''
     target, predicted = infos_of(snapshot, name, 'target_tokens', 'predicted_tokens')
     attention, saliency, chance = (_optional(snapshot, key) for key in ('attention', 'saliency', 'target_probability'))
@@ -1325,7 +1348,9 @@ def scored_sentence(
     snapshot:Snapshot,
     span:Sequence[float]|None=None, # (lowest, highest) score; None: whole numbers around the scores and 0
 ) -> ScoredSentence:
-    "Return a sentence with its label, the predicted score and the saliency of its words (regression)"
+    """Return a sentence with its label, the predicted score and the saliency of its words (regression)
+
+    Raise a `ValueError` if the snapshot has no predicted score."""
     prediction, = arrays_of(snapshot, 'scored_sentence', 'prediction')
     predicted, gold, saliency = float(prediction[0]), snapshot.label, _optional(snapshot, 'saliency')
     finite = [score for score in (predicted, gold) if score is not None and np.isfinite(score)]
@@ -1538,7 +1563,9 @@ class Views(list):
 def view_for(
     snapshot:Snapshot,
 ) -> View|Views: # a `View`, or `Views` for several methods or a custom pattern
-    "Return the default view of `snapshot`, chosen by its arrays and its methods"
+    """Return the default view of `snapshot`, chosen by its arrays and its methods
+
+    Raise a `ValueError` if no view can show the snapshot."""
     methods, chosen = methods_of(snapshot), []
     pictures = _pictures()
     if len(methods) > 1:

@@ -431,7 +431,10 @@ def number_over_steps(
     label:str|None=None, # axis label with unit; None: the name of the number or of the function
     band:Band|None='deviation', # 'deviation' or 'sd', 'interval' or 'ci', 'range', None: no band; see `bands`
 ) -> Curves:
-    "Return curves of a snapshot statistic over steps, averaged over examples and then over seeds, with a band"
+    """Return curves of a snapshot statistic over steps, averaged over examples and then over seeds, with a band
+
+    Raise a `ValueError` for an unknown number, and if the number cannot be computed for the runs. Raise a
+    `FileNotFoundError` if a run does not exist."""
     if not callable(number) and number not in _snapshot_numbers:
         raise ValueError('number_over_steps: number must be a function of a snapshot or one of '
                          f'{", ".join(_snapshot_numbers)}, got {number!r}')
@@ -495,7 +498,9 @@ def by_seed(
     keys:list, # columns that identify a measurement
     value:str, # column of values
 ) -> tuple: # (frame with `keys`, seed and `value`, one row each; notes)
-    "Return one value per combination of `keys` and seed, averaged over examples"
+    """Return one value per combination of `keys` and seed, averaged over examples
+
+    Raise a `ValueError` if columns are missing, if no value is finite, or if several rows belong to one measurement."""
     frame = checked_frame(frame, view, keys, value)
     finite, notes = np.isfinite(frame[value].to_numpy(dtype=float)), []
     if not finite.all(): notes.append(f'{counted(int((~finite).sum()), "non-finite value")} of {value} left out.')
@@ -734,7 +739,10 @@ def head_map(
     label:str|None=None, # label of the colour bar, with unit
     best:str|None=None,  # frame the 'highest' or 'lowest' head; None: none
 ) -> Grid:
-    "Return a grid of layers x heads with one number per head"
+    """Return a grid of layers x heads with one number per head
+
+    Raise a `ValueError` if columns are missing, if no value is finite, if several rows belong to one head,
+    or for an invalid `best`."""
     table = _of_frame(frame)
     if isinstance(table, pd.DataFrame) and value not in table.columns:
         numbers = [str(c) for c in table.columns if table[c].dtype.kind in 'iuf'
@@ -819,7 +827,10 @@ def gradient_boxes(
     log:bool|None=None, # logarithmic axis? None: if values are non-negative and the whiskers span two decades
     label:str|None=None,              # axis label, with unit
 ) -> Boxes:
-    "Return a box plot of a column's values for each level of another column"
+    """Return a box plot of a column's values for each level of another column
+
+    Raise a `ValueError` for invalid whiskers, for missing columns, and for a level without finite values. Also raise
+    one for values that a logarithmic axis cannot show."""
     if len(whiskers) != 2 or not 0 <= whiskers[0] <= 25 or not 75 <= whiskers[1] <= 100:
         raise ValueError('gradient_boxes: whiskers must be two percentiles, the first from 0 to 25 and the second from '
                          f'75 to 100, got {whiskers!r}')
@@ -923,7 +934,10 @@ def metric_table(
     title:str='Results',      # title of the figure
     **kwargs,                 # for `result_table`: compare_to, test, correction, better, digits, percent, titles, …
 ) -> MetricTable:
-    "Return a table of methods x metrics: mean ± standard deviation over seeds, best in bold, significance marks"
+    """Return a table of methods x metrics: mean ± standard deviation over seeds, best in bold, significance marks
+
+    Raise a `ValueError` for unknown columns, for a table without rows, and if several rows share one cell. Also raise
+    one for options together with a finished table."""
     table = _table_of(source, measures, by, kwargs)
     rows, row_heads = table.grid(), table.heads()[0]
     heads, groups = table.lower_heads(), [title for title, count in table.groups() for _ in range(count)]

@@ -201,7 +201,10 @@ def pairs(
     slopes:bool=False,                                          # lines between two axes? False: dots on one axis
     label:str=None,                                             # axis label, with unit
 ) -> Pairs:
-    "Return the values of a metric for two methods as pairs, one pair per row"
+    """Return the values of a metric for two methods as pairs, one pair per row
+
+    Raise a `ValueError` if `sides` are not two levels of `between`, or if no row has values for both. Also raise one
+    for missing columns, and if several rows belong to one value."""
     keys = as_list(rows)
     rows_of_both = frame_with(frame, 'pairs', [*keys, between], value)
     existing = list(dict.fromkeys(rows_of_both[between]))

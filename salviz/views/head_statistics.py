@@ -178,7 +178,9 @@ def head_frame(
     run:'Run|str|PathLike', # a `Run`, its folder, or the name of a bundled run
     examples:Literal['probes', 'batches']='probes', # probe examples, or rows of the training batches (`watch`)
 ) -> pd.DataFrame: # columns step, layer, head, those of `_head_numbers`, and mark
-    "Return the statistics of every head at every recorded step of a run, averaged over the examples"
+    """Return the statistics of every head at every recorded step of a run, averaged over the examples
+
+    Raise a `ValueError` if the run has no such recordings, and a `FileNotFoundError` if the run does not exist."""
     check_choice('head_statistics: examples', examples, ('probes', 'batches'))
     return pd.concat([one.frame() for one in _heads_of(_one_run(run), examples)], ignore_index=True)
 
@@ -245,7 +247,10 @@ def head_statistics(
     layers:Sequence[int]|None=None, # layers to show; None: all recorded layers
     examples:Literal['probes', 'batches']='probes', # probe examples, or rows of the training batches (`watch`)
 ) -> HeadStatistics:
-    "Return a statistic of every head over the steps of a run, with dead and collapsed heads marked"
+    """Return a statistic of every head over the steps of a run, with dead and collapsed heads marked
+
+    Raise a `ValueError` for an unknown statistic or layer, and if the run has no such recordings. Raise a
+    `FileNotFoundError` if the run does not exist."""
     check_choice('head_statistics: number', number, tuple(_number_labels))
     check_choice('head_statistics: examples', examples, ('probes', 'batches'))
     run = _one_run(run)

@@ -141,7 +141,8 @@ def labelled_arrays(
 ) -> dict: # the arguments `data_vars`, `coords` and `attrs` of `xarray.Dataset`
     """Return the recorded arrays and losses of `run`, padded with NaN, with axis names and coordinates
 
-    If `arrays` is None, the result includes head statistics of training batches, such as `batch_entropy`."""
+    If `arrays` is None, the result includes head statistics of training batches, such as `batch_entropy`. Raise a
+    `ValueError` for arrays or layers, and a `KeyError` for steps or probe examples, that were not recorded."""
     snapshots = _selected(run, steps, probe)
     recorded = list(dict.fromkeys(name for s in snapshots.values() for name in s.arrays))
     names = recorded if arrays is None else [arrays] if isinstance(arrays, str) else list(arrays)
@@ -167,7 +168,10 @@ def run_dataset(
     run:Run,
     **selection, # see `labelled_arrays`
 ) -> 'Dataset':
-    "Return the recorded arrays of `run` as an `xarray.Dataset`"
+    """Return the recorded arrays of `run` as an `xarray.Dataset`
+
+    Raise an `ImportError` if xarray is not installed. Raise a `ValueError` or a `KeyError` for a
+    selection that was not recorded."""
     try: xarray = import_module('xarray')
     except ImportError:
         raise ImportError('to_xarray needs the package xarray, which is not installed: pip install xarray') from None

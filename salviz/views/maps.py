@@ -219,7 +219,10 @@ def chosen_map(
     view='chosen_map', # name of the view, for errors
     mean_of=None,    # (layer, head) pairs to average, instead of layer and head
 ) -> Map:
-    "Return one map [query, key] of `snapshot` with its description"
+    """Return one map [query, key] of `snapshot` with its description
+
+    Raise a `ValueError` if the snapshot has no such map, or if arguments conflict. Source of the
+    rollout: Abnar and Zuidema 2020."""
     name = _evidence(view, what)
     maps, = arrays_of(snapshot, view, name)
     if mean_of is not None:
@@ -387,7 +390,10 @@ def attention_map(
     limit:PositiveFloat|None=None,     # end of the colour scale; None: from the values
     mean_of:Sequence[tuple]|None=None, # (layer, head) pairs to average, instead of layer and head
 ) -> AttentionMap:
-    "Return the attention, attribution or pattern target of one head, a mean of heads, or several heads on one scale"
+    """Return the attention, attribution or pattern target of one head, a mean of heads, or several heads on one scale
+
+    Raise a `ValueError` if the snapshot has no such map or overlay, if `head` is an empty list, or if arguments
+    conflict. Source of the rollout: Abnar and Zuidema 2020."""
     name = 'attention_map'
     if overlays is not None: overlays = as_list(overlays)
     requested = tuple(overlays or ())
@@ -549,7 +555,9 @@ def pattern_residual(
     words:bool=False,                           # pool tokens into words?
     special:bool=True,                          # include special tokens?
 ) -> PatternResidual:
-    "Return the pattern target, the attention and the residual of a guided head (attention guidance)"
+    """Return the pattern target, the attention and the residual of a guided head (attention guidance)
+
+    Raise a `ValueError` if the snapshot has no attention or no pattern targets, or if the head is not guided."""
     name = 'pattern_residual'
     arrays_of(snapshot, name, 'attention', 'pattern_target', 'guided')
     m, target = (chosen_map(snapshot, layer, head, what, name) for what in ('attention', 'target'))
@@ -746,7 +754,10 @@ def head_grid(
     heads:int|Sequence[int]|None=None,  # numbers of heads; None: all
     scale:str='shared',                 # 'shared': one scale for all heads; 'own': each head is divided by its maximum
 ) -> HeadGrid:
-    "Return a grid of layers × heads with a small map of each head"
+    """Return a grid of layers × heads with a small map of each head
+
+    Raise a `ValueError` if the snapshot has no such map, if no layer or head is selected, or if
+    one of them does not exist."""
     name, evidence = 'head_grid', _evidence('head_grid', what)
     maps, = arrays_of(snapshot, name, evidence)
     if layers is None: layers = snapshot.layers[evidence]
@@ -904,7 +915,9 @@ def continuation(
     words:bool=False,               # colour words (sums over pieces) instead of tokens?
     limit:PositiveFloat|None=None,  # saliency at the ends of the scale; None: the largest magnitude
 ) -> Continuation:
-    "Return the generated tokens, each with the saliency of the text before it"
+    """Return the generated tokens, each with the saliency of the text before it
+
+    Raise a `ValueError` if the snapshot has no continuation, or if `tokens` are not indices of generated tokens."""
     name, written = 'continuation', snapshot.info.get('continuation')
     if not written: raise ValueError(f"{name}: the snapshot has no info['continuation']; pass generate= to explore")
     values, = arrays_of(snapshot, name, 'continuation_saliency')
@@ -1040,7 +1053,10 @@ def patch_attention(
     limit:PositiveFloat|None=None,       # end of the colour scale; None: from the values
     on_image:bool=False,                 # blend the colours with the image? They then differ from the scale
 ) -> PatchAttention:
-    "Return the attention (or rollout) from [CLS] or patches of an image to each patch, for one or several heads"
+    """Return the attention (or rollout) from [CLS] or patches of an image to each patch, for one or several heads
+
+    Raise a `ValueError` if the snapshot is not an image with patches and attention, or if a layer, head or patch does
+    not exist. Source of the rollout: Abnar and Zuidema 2020."""
     name = 'patch_attention'
     image, notes = shown_image(snapshot, name)
     arrays_of(snapshot, name, 'attention')

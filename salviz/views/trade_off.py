@@ -72,7 +72,10 @@ def trade_off(
     better:dict=None, # {metric: 'higher' or 'lower'} if the name does not determine it
     shown='chosen',   # 'chosen': the metrics that select the front; 'reported': the same metrics on the test split
 ) -> TradeOff:
-    "Return the trade-off between two metrics as a setting varies, with intervals, knee and hypervolume"
+    """Return the trade-off between two metrics as a setting varies, with intervals, knee and hypervolume
+
+    Raise a `ValueError` for an unsuitable `source`, for options together with a finished front, and for
+    metrics that are not available."""
     check_choice('trade_off: shown', shown, ('chosen', 'reported'))
     arguments = dict(x=x, y=y, setting=setting, method=method, reference=reference, confidence=confidence,
                      better=better)
