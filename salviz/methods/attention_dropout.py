@@ -50,7 +50,9 @@ def _remaining(dropped, model):
 
 # %% ../../nbs/05_methods/10_attention_dropout.ipynb #at-009
 class DropKey(_Dropping):
-    "DropKey: mask random keys before the softmax of attention (Li et al. 2023)"
+    """DropKey: mask random keys before the softmax of attention (Li et al. 2023)
+
+    Raise a `ValueError` unless `p` and `last_p` (if not None) are between 0 and 1, both excluded."""
     cite = 'li2023dropkey'
     search_space = dict(learning_rate=learning_rates, p=(.1, .05, .2))
     limits = dict(p=is_fraction('probability of dropping a key'),
@@ -74,7 +76,9 @@ class DropKey(_Dropping):
 
 # %% ../../nbs/05_methods/10_attention_dropout.ipynb #at-011
 class AttentionDropout(_Dropping):
-    "Uniform dropout of attention weights after the softmax, as in the transformer (Vaswani et al. 2017)"
+    """Uniform dropout of attention weights after the softmax, as in the transformer (Vaswani et al. 2017)
+
+    Raise a `ValueError` unless `p` is between 0 and 1 (both excluded) and `renormalise` is True or False."""
     cite = 'vaswani2017attention'
     search_space = dict(learning_rate=learning_rates, p=(.1, .05, .2))
     limits = dict(p=is_fraction('probability of dropping an attention weight'))
@@ -97,7 +101,9 @@ class AttentionDropout(_Dropping):
 
 # %% ../../nbs/05_methods/10_attention_dropout.ipynb #at-013
 class DropHead(_Dropping):
-    "DropHead: drop whole attention heads and rescale the others (Zhou et al. 2020)"
+    """DropHead: drop whole attention heads and rescale the others (Zhou et al. 2020)
+
+    Raise a `ValueError` unless `p` is between 0 and 1, both excluded."""
     cite = 'zhou2020scheduled'
     search_space = dict(learning_rate=learning_rates, p=(.1, .05, .2))
     limits = dict(p=is_fraction('probability of dropping a head'))

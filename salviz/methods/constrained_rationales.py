@@ -36,7 +36,9 @@ class _DualAscent(TrainerCallback, ExportableState):
 
 # %% ../../nbs/05_methods/12_constrained_rationales.ipynb #cr-008
 class ConstrainedRationales(RationaleGuided):
-    "Constrained rationale training: bound the explanation loss with a Lagrange multiplier (Ferreira et al. 2025)"
+    """Constrained rationale training: bound the explanation loss with a Lagrange multiplier (Ferreira et al. 2025)
+
+    Raise a `ValueError` for invalid arguments, and if the loss does not work with the normalisation."""
     cite = 'ferreira2025explanation'
     limits = dict(bound=is_weight, rate=is_positive)
     search_space = dict(learning_rate=learning_rates, bound=(.035, .07, .015), rate=(1., .1, 10.))

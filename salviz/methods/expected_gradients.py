@@ -69,7 +69,9 @@ _priors = dict(sparsity=sparsity_prior, smoothness=smoothness_prior)
 
 # %% ../../nbs/05_methods/11_expected_gradients.ipynb #eg-015
 class ExpectedGradients(Method):
-    "Expected gradients: train attributions to be sparse or smooth (Erion et al. 2021)"
+    """Expected gradients: train attributions to be sparse or smooth (Erion et al. 2021)
+
+    Raise a `ValueError` for invalid arguments."""
     cite = 'erion2021improving'
     limits = dict(weight=is_weight, references=is_count)
     search_space = dict(learning_rate=learning_rates, weight=(1., .1, 10.), prior=('sparsity', 'smoothness'))

@@ -29,7 +29,9 @@ def symmetric_divergence(
 
 # %% ../../nbs/05_methods/09_rdrop.ipynb #rd-010
 class RDrop(Method):
-    "R-Drop: train two passes with different dropout towards the same prediction (Liang et al. 2021)"
+    """R-Drop: train two passes with different dropout towards the same prediction (Liang et al. 2021)
+
+    Raise a `ValueError` for invalid arguments."""
     cite = 'liang2021rdrop'
     search_space = dict(learning_rate=learning_rates, alpha=(1., .3, 3.))
     limits = dict(alpha=is_weight)

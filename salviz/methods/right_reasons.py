@@ -65,7 +65,9 @@ class _OnRationales(Method):
 
 # %% ../../nbs/05_methods/08_right_reasons.ipynb #rr-013
 class RightForRightReasons(_OnRationales):
-    "Right for the right reasons: penalise input gradients outside the rationale (Ross et al. 2017)"
+    """Right for the right reasons: penalise input gradients outside the rationale (Ross et al. 2017)
+
+    Raise a `ValueError` for an invalid `weight`."""
     cite = 'ross2017right'
     search_space = dict(learning_rate=learning_rates, weight=(1., .1, 10.))
     limits = dict(weight=is_weight)
@@ -96,7 +98,9 @@ def energy_loss(
 
 # %% ../../nbs/05_methods/08_right_reasons.ipynb #rr-020
 class EnergyLoss(_OnRationales):
-    "Energy loss: increase the fraction of positive attribution inside the rationale (Rao et al. 2023)"
+    """Energy loss: increase the fraction of positive attribution inside the rationale (Rao et al. 2023)
+
+    Raise a `ValueError` for an explanation that cannot be trained, and for an invalid `weight`."""
     cite = 'rao2023studying'
     search_space = dict(learning_rate=learning_rates, weight=(1., .1, 10.))
     limits = dict(weight=is_weight)
