@@ -465,7 +465,7 @@ def _knowledge_note(runs) -> str: # '' if all of them learned
     "Return a sentence about the `runs` whose models hardly beat a constant prediction, or '' if there are none"
     names, knowledge = folder_names(runs), {run.path: run.knowledge() for run in runs}
     few = [path for path, (_, is_close) in knowledge.items() if is_close]
-    if len(runs) == 1 and few: return f' The model {knowledge[few[0]][0]}.'
+    if len(runs) == 1 and few: return f' The model is {knowledge[few[0]][0]}.'
     if few: return f' The models of {listed(names[path] for path in few)} barely learned.'
     return ''
 
