@@ -281,9 +281,8 @@ class _WithBackground(_Selected):
 # %% ../../nbs/12_explorer/09_widget.ipynb #051
 def png(fig, dpi=110) -> bytes:
     "Render `fig` as a small PNG with an optimised palette of 256 colours, to keep saved notebooks small"
-    from PIL.Image import Quantize
     from salviz.figures.drawing import rendered, small_png
-    return small_png(rendered(fig, 'png', dpi), Quantize.MAXCOVERAGE)
+    return small_png(rendered(fig, 'png', dpi))
 
 # %% ../../nbs/12_explorer/09_widget.ipynb #051b
 class _Pictures(_WithBackground):

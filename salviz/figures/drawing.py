@@ -603,14 +603,11 @@ class Picture(Figure):
                 raw=True)
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #030b
-def small_png(
-    png:bytes,
-    method=None, # how colours are selected, one of `PIL.Image.Quantize`
-) -> bytes:
+def small_png(png:bytes) -> bytes:
     "Return the image `png` reduced to 256 colours, which looks the same at about a third of the size"
     buffer = io.BytesIO()
-    full = Image.open(io.BytesIO(png)).convert('RGB')
-    full.quantize(256, method, dither=Image.Dither.NONE).save(buffer, 'png', optimize=True)
+    full = Image.open(io.BytesIO(png)).convert('RGB') # colour scales keep all their hues with this method
+    full.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(buffer, 'png', optimize=True)
     return buffer.getvalue()
 
 def _style_of(fig):

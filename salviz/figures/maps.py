@@ -337,7 +337,7 @@ def _coloured_sentences(view, width):
     return Body(float(tops[-1]) + 24 + 8*len(label) + 14*(negative and not is_wide), draw)
 
 # %% ../../nbs/11_figures/02_maps.ipynb #clm2
-@figure_kind('continuation', continuation, 'saliency of the context for each generated token',
+@figure_kind('continuation', continuation, 'saliency of the text before each generated token',
              "info['continuation']", lists=['tokens'])
 def _continuation(view, width):
     "Draw the generated tokens, each above its context"

@@ -1,17 +1,21 @@
 """Statements of figures are correct: ties have no ranks, sides have distinct names, scales fit the numbers, captions
 name model and data."""
+import io
 import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.patches import Patch
+from PIL import Image
 
 import invented
 from every_kind import a_run
 from salviz.views.curves import _gradient_histogram, gradient_boxes, head_map, sensitivity_grid
 from salviz.data.texts import load_text
 from salviz.core.names import runs_words
+from salviz.core.runs import Run
+from salviz.figures.drawing import rendered, small_png
 from salviz.figures.kinds import figure
 from salviz.views.maps import attention_map, coloured_sentences, triptych
 from salviz.metrics.statistics import _table_inches, result_table
@@ -180,3 +184,9 @@ def test_a_table_that_is_too_wide_gives_a_warning_with_a_remedy():
         table.latex(small='footnotesize', wide=True); table.latex(standalone=True); table.latex(max_width=7.)
     assert _table_inches(two, 'scriptsize') < _table_inches(two,
                                                             'footnotesize') < _table_inches(two) < _table_inches(table)
+
+
+def test_a_small_png_keeps_the_colours_of_a_signed_scale():
+    png = rendered(figure(Run.example('ad-drop'), 'triptych', step=-1, probe=1), 'png', 100)
+    small, full = (np.asarray(Image.open(io.BytesIO(data)).convert('RGB')).astype(int) for data in (small_png(png), png))
+    assert np.abs(small - full).max() <= 10
