@@ -188,5 +188,5 @@ def test_a_table_that_is_too_wide_gives_a_warning_with_a_remedy():
 
 def test_a_small_png_keeps_the_colours_of_a_signed_scale():
     png = rendered(figure(Run.example('ad-drop'), 'triptych', step=-1, probe=1), 'png', 100)
-    small, full = (np.asarray(Image.open(io.BytesIO(data)).convert('RGB')).astype(int) for data in (small_png(png), png))
-    assert np.abs(small - full).max() <= 10
+    pixels = [np.asarray(Image.open(io.BytesIO(data)).convert('RGB')).astype(int) for data in (small_png(png), png)]
+    assert np.abs(pixels[0] - pixels[1]).max() <= 10
