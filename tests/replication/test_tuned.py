@@ -235,6 +235,7 @@ def expected(effect):
         counted = [g for task, g in groups.items() if task not in out]
         if sum(map(len, counted or groups.values())) < 4: found = ('no verdict', look); continue
         if not counted: found = ('not testable', look); continue
+        if effect.rule != 'spread' and min(map(len, counted)) < 2: found = ('no verdict', look); continue # no variance
         level, judge = look_levels()[look - 1], spread if effect.rule == 'spread' else welch
         words = [word_for(*judge(counted, level), effect)]
         if effect.rule != 'spread' and len(counted) > 1 and stats.alexandergovern(*counted).pvalue < .01:
