@@ -417,6 +417,8 @@ def test_shape_and_classes_are_read_from_a_data_set():
     with pytest.raises(ValueError, match='DigitCNN takes pixel_values, but the data has the columns values'):
         small_net('digit-cnn', vowels)
     with pytest.raises(ValueError, match='TextLSTM takes input_ids'): small_net(TextLSTM, vowels)
+    with pytest.raises(ValueError, match='needs a column "label" with the classes, but the data has the columns'):
+        small_net('lstm', vowels.remove_columns('label'))
 
 # Captum
 
