@@ -55,7 +55,7 @@ def three_pages(tmp_path_factory):
     "Return the folder of a small site: text, a notebook and an API page"
     folder, module = tmp_path_factory.mktemp('pages'), 'salviz.core.untrusted'
     source = folder/'source'
-    notebook = build.notebook_at(root/'nbs'/'01_core'/'18_untrusted.ipynb')
+    notebook = build.notebook_at(root/'nbs'/'01_core'/'19_untrusted.ipynb')
     build.write(source/'untrusted.ipynb', build.page_of('untrusted', notebook))
     build.write(source/'api.md', f'# Reference\n\n```{{eval-rst}}\n.. automodule:: {module}\n```\n')
     build.write(source/'index.md', f'# Pages\n\n`code`\n\n{build.toctree("All", ["untrusted", "api"])}\n')
@@ -201,7 +201,7 @@ def test_the_api_documents_every_public_name_and_its_parameters(site, pages):
     listed = (site/'api'/'index.html').read_text()
     assert [name for name in salviz.__all__ if f'>{name}<' not in listed] == []
     text = re.sub(r'<[^>]+>', '', (site/'api'/'training.html').read_text())
-    assert 'peak rate of AdamW, falling linearly to 0' in text # a comment beside a parameter of `train`
+    assert 'peak rate of AdamW, decreasing linearly to 0' in text # a comment beside a parameter of `train`
 
 @pytest.mark.slow
 def test_hidden_cells_are_omitted_and_outputs_are_shown(site):
