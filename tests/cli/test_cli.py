@@ -159,7 +159,8 @@ refused = [(('demo', '--out', '.'), 'already exists'), (('train', '--method', 'D
            (('figure', 'x', '--width', 'vldb', '--out', 'x.pdf'), 'a venue (acl, '), (('study', 'nowhere'), 'no study'),
            (('fetch', 'glove'), 'minilm'), (('bench', '--methods', 'gaa'), 'unknown methods: gaa; available: plain'),
            (('bench', '--tokens', '4'), 'from 8 to 512'), (('bench', '--device', 'gpu'), "'cpu' or 'cuda'"),
-           (('demo', '--train-size', '0'), 'at least 1'), (('demo', '--epochs', '1', '--out', 'x'), 'at least 2')]
+           (('demo', '--train-size', '0'), 'must be a positive integer'),
+           (('demo', '--epochs', '1', '--out', 'x'), 'at least 2')]
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize('words,said', refused, ids=lambda o: '-'.join(o) if isinstance(o, tuple) else None)

@@ -352,7 +352,7 @@ except ConnectionError as e: print(e)
 def test_hub_name_without_a_network_lists_the_packaged_sets(tmp_path):
     said = in_a_new_process(try_a_typo, tmp_path, HF_ENDPOINT='http://127.0.0.1:9', HF_HUB_OFFLINE='0')
     assert said.startswith("'movie-sentence' is not packaged (packaged data sets: movie-sentences, amazon-reviews, "
-                           "tweets, editorials, movie-polarity, sts-b) and the Hub cannot be asked")
+                           "tweets, editorials, movie-polarity, sts-b) and the Hub cannot be reached")
     assert said.count('\n') == 1
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def test_every_kind_draws_the_selected_heads_or_says_why_not(run, guided, view):
             continue
         with pytest.raises(ValueError) as refused: explorer.figure(kind)
         assert kind in str(refused.value), kind
-        if view == 'mean': assert 'choose one head in the explorer, or pass layer= and head=' in str(refused.value)
+        if view == 'mean': assert 'choose one head there, or pass layer= and head=' in str(refused.value)
 
 def test_options_override_the_selection(run):
     explorer = Explorer(run, state=dict(entry=entries['mean']))

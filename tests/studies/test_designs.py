@@ -192,7 +192,8 @@ def test_study_file_can_vary_data_and_name_a_teacher(home):
         f'{m}.train_size={n}.seed=0': n for m in ('FineTuning', 'SalLM') for n in (8, 16)}
     changed = {**text, 'methods': {**text['methods'], 'SalLM': dict(teacher=dict(run_of='FineTuning'), steps=3)}}
     (home/'taught.json').write_text(json.dumps(changed))
-    with pytest.raises(ValueError, match=r'methods.SalLM.function was SalLM\(.*steps=2'): load_study(home/'taught.json')
+    with pytest.raises(ValueError, match=r'methods.SalLM.function changed from SalLM\(.*steps=2'):
+        load_study(home/'taught.json')
 
 def test_slurm_options_are_passed_to_submitit(monkeypatch, tmp_path):
     "With a stand-in for the interface of submitit; another test uses its local executor"

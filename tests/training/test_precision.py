@@ -141,7 +141,7 @@ def test_resumed_run_keeps_its_kernel(tmp_path, able, quickest, tiny_bert, tiny_
     run, got, kernels = trained('run', Breaks(), resume=True)
     assert kernels == {'eager'} and not quickest.calls and run.state['attention_kernel'] == 'eager'
     assert torch.equal(got, wanted) and [r['loss'] for r in run.train_rows] == [r['loss'] for r in whole.train_rows]
-    with pytest.raises(ValueError, match='settings differ'):
+    with pytest.raises(ValueError, match='different values for settings'):
         trained('run', Breaks(), resume=True, attention_kernel='sdpa')
 
 

@@ -441,7 +441,7 @@ def test_recorder_uses_the_requested_attribution(tmp_path, tiny_bert, tiny_token
     t = run.snapshot(probe=0)
     batch = Collator(tokenizer)(list(encode_texts(list(t.texts), tokenizer)))
     assert np.allclose(t.arrays['saliency'], input_saliency(model, batch, 'gradient_norm')[0], rtol=2e-3, atol=1e-6)
-    with pytest.raises(ValueError, match='settings differ'):
+    with pytest.raises(ValueError, match='different values for settings'):
         train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=run.path, resume=True, **{**settings, 'saliency': None})
 
 def test_existing_folder_raises(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
