@@ -61,6 +61,7 @@ def modules():
             if path.name != '_modidx.py']
 
 
+@cache
 def messages() -> list:
     "Return the messages of errors and warnings"
     def is_warning(o): return isinstance(o, ast.Call) and getattr(o.func, 'id', '') == 'warn_caller'
@@ -72,6 +73,7 @@ def messages() -> list:
     return [' '.join(text.split()) for text in found if word_count(text) > 2]
 
 
+@cache
 def docstrings() -> list:
     "Return the sentences of docstrings"
     kinds = ast.FunctionDef, ast.ClassDef, ast.Module
@@ -79,6 +81,7 @@ def docstrings() -> list:
     return [s for text in filter(None, found) for s in sentences_of(text.replace('`', ''))]
 
 
+@cache
 def comments() -> list:
     "Return comments in modules, including those of parameters"
     lines = [line for path, _ in modules() for line in path.read_text(encoding='utf-8').split('\n')]
@@ -86,6 +89,7 @@ def comments() -> list:
     return [text for text in found if word_count(text) > 2]
 
 
+@cache
 def interface() -> list:
     "Return strings in JavaScript and templates that look like words"
     found = []
@@ -111,6 +115,7 @@ def code_cells():
             yield ast.parse(source, type_comments=False)
 
 
+@cache
 def strings() -> list:
     "Strings of several words in modules and in cells of notebooks: captions, labels, notes, reports, help"
     found = []
@@ -125,6 +130,7 @@ def strings() -> list:
     return found
 
 
+@cache
 def of_notebooks(*folders):
     paths = [path for folder in folders for path in sorted((root/'nbs').glob(folder))]
     return [s for path in paths for s in sentences_of(plain(markdown_of(path)))]

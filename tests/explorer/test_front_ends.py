@@ -103,7 +103,7 @@ def test_other_outputs_have_a_copy_that_works_without_widgets():
     assert 'Static image; trust this notebook or run the cell again' in data['text/html']
     assert '<img src="data:image/png' in data['text/html']
 
-@pytest.mark.parametrize('template', ['lab', 'classic'])
+@pytest.mark.parametrize('template', ['lab', pytest.param('classic', marks=pytest.mark.slow)])
 def test_a_notebook_with_the_state_of_its_widgets_opens_offline_as_html(browser, tmp_path, template):
     "The explorer is a copy in the page; the manager of widgets, which nbconvert loads from a CDN, is not needed"
     from ipywidgets import Widget
