@@ -1,5 +1,5 @@
-"""Tests of the explorer's JavaScript in a real Chromium, without Jupyter: a page, the modules of salviz/explorer/static
-in it, and the whole app with given frames"""
+"""Helpers for tests of the explorer's JavaScript in a real Chromium, without Jupyter: a page, the modules of
+salviz/explorer/static in it, and the whole app with given frames"""
 import base64
 import functools
 import json

@@ -1,4 +1,4 @@
-"Calls with a meaningless argument, and whether their errors are helpful; for tests/test_malformed.py"
+"Calls with a meaningless argument, and whether their errors are helpful; for tests/core/test_malformed.py"
 import ast
 import linecache
 import signal

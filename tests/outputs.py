@@ -1,9 +1,9 @@
-"""Stored outputs of notebooks equal those that the code returns now: `python tests/outputs.py [notebook ...]` runs
-notebooks again and stores their outputs.
+"""Comparison of the stored outputs of notebooks with new ones. `python tests/outputs.py [notebook ...]` runs notebooks
+again and stores their outputs.
 
 tests/test_structure.py checks in one run whether a notebook works and whether its outputs are stale. Words must be
-equal, but only the number of numbers must be equal, because they differ with another processor or a timer.
-Pictures and interactive figures must only be there."""
+equal. Numbers are only counted, because their values depend on the processor and on timers. Of pictures and interactive
+figures, only the presence is checked."""
 import json
 import re
 import sys

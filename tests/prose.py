@@ -106,24 +106,25 @@ def interface() -> list:
 
 
 def code_cells():
-    "The syntax trees of the cells of notebooks that are not exported, apart from cells with shell commands"
+    "Yield the syntax trees of notebook cells that are not exported, except cells with shell commands or magics"
     for path in sorted((root/'nbs').rglob('*.ipynb')):
         if 'renamed' in path.name: continue # which lists the old names
         for cell in json.loads(path.read_text(encoding='utf-8'))['cells']:
             source = ''.join(cell['source'])
             if cell['cell_type'] != 'code' or re.search(r'^(#\| *export|[!%])', source, flags=re.M): continue
-            yield ast.parse(source, type_comments=False)
+            yield ast.parse(source)
 
 
 @cache
 def strings() -> list:
-    "Strings of several words in modules and in cells of notebooks: captions, labels, notes, reports, help"
+    "Return strings of several words in modules and in cells of notebooks: captions, labels, notes, reports, help"
     found = []
     for tree in (*(tree for path, tree in modules() if path.name != 'renamed.py'), *code_cells()):
         nodes, parts = list(ast.walk(tree)), set()
         for o in nodes: # docstrings are another kind, as are the parts of a longer string
             if isinstance(o, ast.Expr): parts.add(id(o.value))
-            if isinstance(o, (ast.BinOp, ast.JoinedStr)): parts |= {id(part) for part in ast.walk(o) if part is not o}
+            if isinstance(o, ast.JoinedStr): parts |= {*map(id, o.values)}
+            if isinstance(o, ast.BinOp): parts |= {id(o.left), id(o.right)}
         wholes = (o for o in nodes if isinstance(o, (ast.Constant, ast.JoinedStr, ast.BinOp)) and id(o) not in parts)
         texts = map(joined, wholes)
         found += [' '.join(text.split()) for text in texts if re.search(r'[A-Za-z]\w* \w+ \w+', text)]
@@ -132,6 +133,7 @@ def strings() -> list:
 
 @cache
 def of_notebooks(*folders):
+    "Return the sentences of the notebooks that match the patterns `folders`"
     paths = [path for folder in folders for path in sorted((root/'nbs').glob(folder))]
     return [s for path in paths for s in sentences_of(plain(markdown_of(path)))]
 

@@ -37,6 +37,7 @@ def test_no_word_of_a_private_vocabulary(kind):
     assert not found, f'{len(found)} sentences:\n' + '\n'.join(found)
 
 
+# comments are read line by line, and strings include templates and lists of words
 @pytest.mark.parametrize('kind', [kind for kind in prose.kinds if kind not in ('comments', 'strings')])
 def test_no_sentence_is_longer_than_a_reader_can_follow(kind):
     found = [s for s in prose.kinds[kind]() if prose.longest_clause(s) > longest]

@@ -1,4 +1,4 @@
-"""Dependencies of a test for `make check` beside the lines that its own process runs: lines of forked processes, and
+"""Dependencies of a test for `make check` besides the lines that its own process runs: lines of forked processes, and
 files without Python code. pytest-testmon, which selects the tests that a change affects, records the rest."""
 import json
 import sys

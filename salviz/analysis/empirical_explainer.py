@@ -102,9 +102,13 @@ def fit_explainer(
 
     Source: Schwarzenberg et al. 2021. Raise a `ValueError` for invalid arguments, for too few texts, and for a model
     that `method` cannot explain."""
+    n = len(texts) - max(1, round(held_out*len(texts)))
+    if n < 1:
+        raise ValueError('fit_explainer: texts must have at least one text for training besides the held-out texts, '
+                         f'got {len(texts)} in total; pass more texts or reduce held_out')
     start = time.perf_counter()
     targets = explain_data(model, texts, method, target, tokenizer=tokenizer, progress=False, **options)
-    seconds, n = (time.perf_counter() - start)/len(texts), len(texts) - max(1, round(held_out*len(texts)))
+    seconds = (time.perf_counter() - start)/len(texts)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         explainer = EmpiricalExplainer(model, tokenizer)

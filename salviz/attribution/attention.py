@@ -138,8 +138,8 @@ def attention_attribution(
 
     'gradient' implements eqs. 2 and 5 of AD-DROP (Yang et al. 2022), and 'integrated_gradients' implements eq. 3.
 
-    Raise a `ValueError` for arguments that are invalid or do not apply to `method`, and for a model whose attention
-    cannot be observed."""
+    Raise a `ValueError` for invalid arguments, and for a model whose attention cannot be observed. Raise it also if
+    `after_dropout`, `nodes` or `pseudo_label` does not apply to `method`; other unused options are ignored."""
     check_choice('method', method, [*_attentions])
     check_choice('pseudo_label', pseudo_label, [*pseudo_labels])
     inputs = model_inputs(inputs, model)

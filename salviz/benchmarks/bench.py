@@ -677,9 +677,9 @@ def _cost_lines(results:dict) -> list: # of str, Markdown
     peak = max(row['ratio'] for row in results['memory']['rows'].values())
     fractions = [(row['share'], row['saliency_share']) for row in results['recording'].values()]
     recording, saliency = (f'{min(x):.1%} to {max(x):.1%}' for x in zip(*fractions))
-    return [f'- **AD-DROP** takes {span("ga", "ga_first")} times as long as plain fine-tuning with gradients (GA), '
-            f'{span("aa")} with attention (AA), {span("rd")} with random positions (RD), and '
-            f'{span("iga_first_5", "iga_first_20", "iga_5")} with integrated gradients (IGA).',
+    return [f'- **AD-DROP** with gradients (GA) takes {span("ga", "ga_first")} times as long as plain fine-tuning; '
+            f'with attention (AA), {span("aa")} times; with random positions (RD), {span("rd")}; and with integrated '
+            f'gradients (IGA), {span("iga_first_5", "iga_first_20", "iga_5")}.',
             f'- **Saliency guided training** takes {span("guided", "guided_reuse")} times as long as plain '
             'fine-tuning.',
             f'- **Attention guidance** takes {span("guidance")} times as long, and **SalLM** {span("sallm")} times '

@@ -372,6 +372,7 @@ def save_maps(
     """Write `maps` as one run for each model; return the run or, for several models, {name: run}
 
     Raise a `FileExistsError` if the folder of a run already exists, and a `ValueError` if `maps` is empty."""
+    if not maps: raise ValueError('save_maps: maps is empty; pass the result of attention_maps')
     groups = maps_by_model(maps)
     if len(groups) > 1:
         names = {name: re.sub(r'\W+', '-', name) or 'maps' for name in groups}

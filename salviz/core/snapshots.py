@@ -205,7 +205,7 @@ class Snapshot:
     def at(self, name:str, layer:int=-1) -> np.ndarray:
         """Return the array called `name` at one layer of the model
 
-        Negative numbers count from the last recorded layer. Raise a `KeyError` for what was not recorded."""
+        Negative numbers count from the last recorded layer. Raise a `KeyError` if there is no such array or layer."""
         recorded = self.layers.get(name, [])
         if name not in self.arrays: problem, available = f'no array {name!r} in this snapshot; available', self.arrays
         elif name not in self.layers:

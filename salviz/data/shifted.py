@@ -38,8 +38,8 @@ def shifted_splits(
 ) -> DatasetDict: # `data` with one additional split for each set
     """Return `data` with test sets from other domains as additional splits; their classes must be those of `data`
 
-    Raise a `ValueError` if a set has other classes, if its name is already a split, or if `rows` is invalid. Raise
-    the errors of `load_text` for a source that cannot be loaded."""
+    Raise a `ValueError` if a set has other classes, if its name is already a split, or if `rows` is invalid. See
+    `load_text` for the errors of a source that cannot be loaded."""
     sources, out = ood if isinstance(ood, dict) else {name: name for name in ood}, dict(data)
     for name, source in sources.items():
         split = ''.join(c if c.isalnum() else '_' for c in name)

@@ -1376,7 +1376,7 @@ def encode(
 ) -> Dataset|DatasetDict:
     """Convert every row of `data` to token ids with word ids, a special-token mask, labels and an example id
 
-    Raise a `ValueError` if the columns do not support `task`, and for an invalid `max_length`. Also raise one for a
+    Raise a `ValueError` if the columns do not support `task`, and for an invalid `max_length`. Raise it also for a
     slow tokenizer, for a row without a token to predict, and for a token that covers several tagged words."""
     max_length, encoded, cut, parts = _longest(tokenizer, max_length), {}, [], data
     if not isinstance(data, dict): parts = {'': data}
@@ -1451,8 +1451,8 @@ def encode_texts(
 class Collator:
     """Data collator that converts rows of an encoded Dataset to a batch of tensors, padded on the right
 
-    Raise a `ValueError` if there is no padding token, or if `pad_to_multiple_of` is not a positive integer. A call
-    raises a `ValueError` if the labels are target texts and `decoder_start` is None."""
+    The constructor raises a `ValueError` if there is no padding token, or if `pad_to_multiple_of` is not a positive
+    integer. A call raises a `ValueError` if the labels are target texts and `decoder_start` is None."""
     def __init__(self,
         tokenizer:'PreTrainedTokenizerBase', # defines the id of the padding token
         pad_to_multiple_of:int|None=None, # round lengths up to a multiple of this, which is faster on some accelerators

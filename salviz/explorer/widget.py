@@ -690,7 +690,7 @@ def _model_sources(runs, model, training) -> list:
 class ExplorerOptions:
     """Limits on the height and the memory of an `Explorer`
 
-    Raise a `ValueError` for a value outside the allowed range."""
+    The constructor raises a `ValueError` for a value of the wrong type or out of range."""
     height:Annotated[float, Ge(100), Le(10_000)]|None=None # height in pixels; None: as high as needed
     budget:Annotated[float, Gt(0)]=256e6 # maximum size in bytes of the frames in the kernel and in the browser
 
@@ -701,8 +701,8 @@ class Explorer(_Intervening):
     """An interactive view of a run: attention, attribution [layers, heads, query, key], saliency [tokens], regions
 
     Instead of a run, you can pass attention maps that were computed elsewhere, with the arguments of `attention_maps`.
-    Raise a `ValueError` for invalid arguments, and for a run without snapshots. Raise a `FileNotFoundError` if a folder
-    contains no run.
+    The constructor raises a `ValueError` for invalid arguments and for a run without snapshots, and a
+    `FileNotFoundError` if a folder contains no run.
 
     Example: `Explorer('runs/ad-drop', compare='runs/plain', panels=['heads', 'saliency'])`,
     `Explorer(model(**batch, output_attentions=True).attentions, tokens)`"""

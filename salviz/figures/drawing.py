@@ -604,9 +604,10 @@ class Picture(Figure):
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #030b
 def small_png(png:bytes) -> bytes:
-    "Return the image `png` reduced to 256 colours, which looks the same at about a third of the size"
+    "Return the image `png` reduced to 256 colours, which looks the same at less than half the size"
     buffer = io.BytesIO()
-    full = Image.open(io.BytesIO(png)).convert('RGB') # colour scales keep all their hues with this method
+    full = Image.open(io.BytesIO(png)).convert('RGB')
+    # MAXCOVERAGE preserves all hues of a colour scale
     full.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(buffer, 'png', optimize=True)
     return buffer.getvalue()
 

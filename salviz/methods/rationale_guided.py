@@ -44,7 +44,7 @@ def normalised(
     values:torch.Tensor, # [..., n]
     counts:torch.Tensor, # bool [..., n]: tokens to include
     how='share',         # 'share', 'softmax', 'sigmoid', 'largest' or 'none'
-) -> torch.Tensor: # [..., n], 0 where a token does not count
+) -> torch.Tensor: # [..., n], 0 where a token is not included
     "Normalise `values` for the comparison with a rationale"
     x = torch.where(counts, values, 0.)
     if how == 'share': return _over(x.clamp(min=0), x.clamp(min=0).sum(-1, keepdim=True))

@@ -220,7 +220,7 @@ class _Sentences(_Ranked):
 class MethodComparison(_Sentences):
     """Results of `compare`, as a table, a figure, LaTeX and text for a paper's methods section
 
-    The methods `results` and `to_latex` raise a `ValueError` if no method can be ranked."""
+    The methods `results`, `to_latex` and `figure` raise a `ValueError` if no method can be ranked."""
     def results(self,
         columns:Sequence[str]|None=None, # metrics; None: see `columns`
         **options,              # options of `result_table`, such as digits, percent, titles

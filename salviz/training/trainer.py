@@ -263,8 +263,8 @@ def train(
     """Train a `model` on `data` with a `method`, and return the recorded `Run`
 
     Raise a `ValueError` for arguments, data or models that are not supported, and for a run that cannot be resumed.
-    Raise a `FileExistsError` if `run_dir` is in use and `resume` is False. Raise a `RuntimeError` if another training
-    run is in progress in this process or in the folder, or if a loss is not finite."""
+    Raise a `FileExistsError` if `run_dir` already has content and `resume` is False. Raise a `RuntimeError` if another
+    training run is in progress in this process or in the folder, or if a loss is not finite."""
     def job(): return open_job(model, tokenizer, data, method, run_dir, Settings(**kwargs), resume, progress)
     around = getattr(_current, 'control', None)
     if control is None and around is not None: return fit(job(), around)

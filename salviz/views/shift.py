@@ -43,7 +43,7 @@ def domain_shift(
     title:str='In and out of domain', # title of the figure
 ) -> DomainShift:
     """Return a plot of an out-of-domain metric against an in-domain metric (Miller et al. 2021), one point per method;
-    raise a `ValueError` if no method has finite values of both"""
+    raise a `ValueError` if no method has finite values for both"""
     points = _points(frame_with(frame, 'domain_shift', ('method',), x, y), x, y, confidence)
     finite = points[['x', 'y']].notna().all(axis=1)
     points, missing = points[finite].reset_index(drop=True), points['name'][~finite]

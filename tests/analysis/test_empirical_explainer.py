@@ -44,4 +44,6 @@ def test_training_is_repeatable_and_leaves_the_random_state(classifier, texts, t
     a, b = (fit_explainer(classifier, texts[:8], tiny_tokenizer, 'input_x_gradient', epochs=1).explain(texts[:3])
             for _ in range(2))
     assert all(np.array_equal(x, y) for x, y in zip(a, b)) and torch.equal(torch.get_rng_state(), state)
+    with pytest.raises(ValueError, match='at least one text for training besides the held-out texts, got 1 in total'):
+        fit_explainer(classifier, texts[:1], tiny_tokenizer)
     with pytest.raises(ValueError, match='held_out'): fit_explainer(classifier, texts, tiny_tokenizer, held_out=1.)

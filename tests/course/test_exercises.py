@@ -17,7 +17,7 @@ from salviz.course.exercises import check, hint
 names = list(exercises._exercises)
 
 @pytest.fixture(autouse=True)
-def fresh(): # no exercise was tried yet
+def fresh(): # no exercise has been tried yet
     exercises._progress.clear()
 
 # The same functions in another form: with loops, or with other steps.

@@ -109,12 +109,12 @@ def test_a_lesson_can_be_read_at_seventeen(path):
     longest = max(end_of_sentence.split(prose_of(path)), key=lambda part: len(part.split()))
     assert len(longest.split()) <= 35, longest
 
-# Blocks that may have many numbers: code, displayed formulas, tables. Inline code and inline formulas are no blocks
+# Blocks that may have many numbers: code, displayed formulas, tables. Inline code and inline formulas count as text
 not_paragraph = re.compile(r'^(~~~|```).*?^\1|\$\$.*?\$\$|^\|.*?$', re.S | re.M)
 a_number = re.compile(r'(?<![\w.])\d*\.?\d+')
 
 def numbers_in_paragraphs(text):
-    "Return {paragraph: how many numbers it has} for Markdown; an empty line ends a paragraph"
+    "Return {paragraph: count of its numbers} for Markdown; an empty line ends a paragraph"
     return {part: len(a_number.findall(part)) for part in re.split(r'\n\s*\n', not_paragraph.sub('\n\n', text))}
 
 def test_numbers_of_a_paragraph_are_counted_without_those_of_blocks():

@@ -36,13 +36,13 @@ def entry(question, first, second=None):
     return new if second is None else session.discuss(new, second, 'sure')
 
 def handed(questions, i, second=True):
-    "Return the answer file of pupil `i`"
+    "Return the answer file of student `i`"
     of_one = {name: entry(questions[name], first[i], again[i] if second else None)
              for name, (*_, first, again) in result.items()}
     return session.answers_file(f'pupil-{i}', of_one)
 
 def twelve(folder, questions):
-    "Write the files of twelve pupils, and return their paths"
+    "Write the files of twelve students, and return their paths"
     paths = []
     for i in range(12):
         paths.append(folder/f'answers-pupil-{i}.json')
@@ -61,7 +61,7 @@ def rows(page):
 
 @pytest.fixture
 def screen(browser, tmp_path, questions):
-    "Open the class page and load the files of twelve pupils"
+    "Open the class page and load the files of twelve students"
     path = class_page(tmp_path/'class.html', of, questions=questions)
     page = opened(browser, path, viewport=dict(width=1280, height=720))
     page.locator('input[type=file]').set_input_files(twelve(tmp_path, questions))

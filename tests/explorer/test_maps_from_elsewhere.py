@@ -167,6 +167,7 @@ def test_figures_of_all_kinds_of_maps_are_drawn(kind):
 
 
 def test_saved_maps_open_as_a_run(tmp_path):
+    with pytest.raises(ValueError, match='maps is empty; pass the result of'): save_maps([], tmp_path/'no')
     run = save_maps(attention_maps(maps, tokens), tmp_path/'maps')
     np.testing.assert_allclose(run.snapshot().arrays['attention'], maps, atol=1e-3)
     assert figure(tmp_path/'maps', 'head_grid').caption and Explorer(run).to_html(tmp_path/'a.html').stat().st_size

@@ -123,7 +123,7 @@ def test_by_default_one_head_attends_to_each_neighbour_and_the_others_to_all():
     assert assign_heads(vision(heads=8), head_fraction=.75, layers=-1) == {
         1: dict(right=[0], left=[1], above=[2], below=[3], neighbours=[4, 5])}
 
-def halves(grid):
+def previous_token(grid):
     "Return a custom pattern in which each token attends to the one before it"
     n = grid.first + grid.rows*grid.columns
     return torch.eye(n).roll(1, 0)
@@ -155,7 +155,7 @@ def test_first_needs_a_token_before_the_patches_and_patches_need_a_grid(tmp_path
 
 def guided_run(folder, method=None, resume=False, **settings):
     model = vision().float()
-    method = method or AttentionGuidance({0: {0: 'right', 1: halves}, 1: {2: 'neighbours'}}, alpha=10)
+    method = method or AttentionGuidance({0: {0: 'right', 1: previous_token}, 1: {2: 'neighbours'}}, alpha=10)
     run = train(model, None, signals((3, 8, 12), 'pixel_values', 16), method, run_dir=folder, resume=resume,
                 **{**quick, 'epochs': 2, **settings})
     return run, model
@@ -171,7 +171,8 @@ def test_a_run_shows_the_targets_of_guided_heads_and_their_names(tmp_path):
         np.testing.assert_allclose(s.arrays['pattern_target'][layer, head], wanted, rtol=1e-3) # half precision
     assert s.arrays['guided'].sum() == 3 and not s.arrays['pattern_target'][0, 2:].any()
     view = guided_heads(s, layer=0)
-    assert view.patterns == ('right', 'halves') and {*pattern_shares(s).patterns} == {'right', 'halves', 'neighbours'}
+    assert view.patterns == ('right', 'previous_token')
+    assert {*pattern_shares(s).patterns} == {'right', 'previous_token', 'neighbours'}
     is_guided = np.array([q in (1, 2, 4, 5) for q in range(7)])
     wanted = np.mean((s.arrays['attention'][0, 0] - s.arrays['pattern_target'][0, 0])[is_guided]**2)
     assert view.residuals[0] == pytest.approx(wanted, rel=1e-5)
