@@ -152,10 +152,18 @@ def learned(
     return gain_check(name, rows[metric], rows[constant] if isinstance(constant, str) else constant, better)
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-19
+def _conditions_of(effect) -> list: # of (study, condition, where)
+    "Return the conditions in the terms of an effect, each followed by its teacher, if any"
+    out = {}
+    for t in effect.terms:
+        teacher = tuned_studies[t.study].conditions[t.arm].teacher
+        out |= {(t.study, name, t.where): None for name in (t.arm, teacher) if name}
+    return list(out)
+
 def _gates(effect, rows) -> tuple: # (tasks to leave out, checks of all conditions that failed)
     "Return the tasks in which a condition of an effect did not learn, and the failed checks"
     left_out, failed = set(), []
-    for study, condition, where in dict.fromkeys((t.study, t.arm, t.where) for t in effect.terms):
+    for study, condition, where in _conditions_of(effect):
         runs = rows_where(rows, study, condition, where)
         by_task = effect.task in runs and effect.task not in dict(where) and runs[effect.task].notna().any()
         groups = runs.groupby(runs[effect.task].astype(str)) if by_task else [('', runs)]
@@ -183,13 +191,13 @@ def tested_pairs(
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-21
 def cells_of(effect:TunedEffect, seeds) -> list: # of (study, condition, settings, seed)
-    "Return the trials that are needed to test an effect with the given `seeds`"
+    "Return the trials that are needed to test an effect with the given `seeds`, including those of teachers"
     cells = {}
-    for term in effect.terms:
-        fixed = {name: [x] for name, x in term.where}
-        settings = combinations_of({**tuned_studies[term.study].settings, **fixed})
+    for study, condition, where in _conditions_of(effect):
+        fixed = {name: [x] for name, x in where}
+        settings = combinations_of({**tuned_studies[study].settings, **fixed})
         for seed, chosen in itertools.product(seeds, settings):
-            cell = term.study, term.arm, chosen, seed
+            cell = study, condition, chosen, seed
             cells[str(cell)] = cell
     return list(cells.values())
 
@@ -299,7 +307,7 @@ class TunedProtocol(_TunedWorker):
 
     def _follow(self, effect):
         "Tune and train until the effect's verdict is clear, a run fails, or another process is training a required run"
-        conditions = dict.fromkeys((t.study, t.arm) for t in effect.terms)
+        conditions = dict.fromkeys((study, name) for study, name, _ in _conditions_of(effect))
         if not all([self.tuned(*condition) for condition in conditions]): return
         for look in range(1, len(look_fractions) + 1):
             cells = cells_of(effect, range(first_seed, first_seed + _seeds_at(effect, look)))

@@ -43,12 +43,12 @@ def write_invented(
                                                                          versions=dict(torch='0.0')))))
     every = [e for group in tuned_effects.values() for e in group] # effects share runs
     chosen = [e for e in every if effects is None or e.name in effects]
-    for study, condition in dict.fromkeys((t.study, t.arm) for e in chosen for t in e.terms):
+    cells = {str(c): c for e in chosen for c in cells_of(e, range(first_seed, first_seed + e.seeds))}
+    for study, condition in dict.fromkeys(c[:2] for c in cells.values()):
         append_line(file, to_json(dict(
             kind='choice', study=study, condition=condition, metric='validation_score',
             settings=dict(learning_rate=3e-4), score=.8, scores=[.7, .8], rows=4,
             fingerprint='0', time='2026-01-01T00:00:00+00:00', version='0')))
-    cells = {str(c): c for e in chosen for c in cells_of(e, range(first_seed, first_seed + e.seeds))}
     for study, condition, settings, seed in cells.values():
         metric, _, constant = tuned_studies[study].learns
         terms = [(e, t) for e in every for t in e.terms if (t.study, t.arm) == (study, condition)]

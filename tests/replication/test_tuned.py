@@ -179,9 +179,10 @@ def constant(study, line):
     return value(line, level) if isinstance(level, str) else level
 
 def not_learned(effect, rows):
-    "Return the tasks in which a condition does not beat a constant answer by .05"
+    "Return the tasks in which a condition, or the teacher of one, does not beat a constant answer by .05"
     out = set()
-    for term in effect.terms:
+    taught = [replace(t, arm='FT') for t in effect.terms if t.study == 'SALLM'] # the teacher of all its students
+    for term in [*effect.terms, *taught]:
         metric, better, _ = tuned_studies[term.study].learns
         gains = defaultdict(list)
         for e in rows:
