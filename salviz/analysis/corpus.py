@@ -275,6 +275,7 @@ def gradient_sizes(
     See Ismail et al. (2021), figure 2. Raise a `ValueError` if texts have no tokenizer, or if `size` is 'signed' for
     texts. Raise it also for invalid `data` or an invalid `target`."""
     check_choice('size', size, ('magnitude', 'signed'))
+    if models == {}: raise ValueError('gradient_sizes: models is empty; pass a model or {name: model}')
     parts, named = [], models
     if not isinstance(models, dict): named = {type(unwrapped(models)).__name__: models}
     for name, model in named.items():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import torch
 
-from ..core.validation import check_faults
+from ..core.validation import check_faults, shown
 from ..data.texts import model_inputs
 from ..methods.base import FineTuning, is_positive, learning_rates
 from ..methods.right_reasons import rationale_sides
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 def _factor(marked, heads, alpha):
     "Return a function that maps the attention of a layer [batch, heads, query, key] to a factor for each weight"
     def factor(A):
+        if len(marked) not in (1, len(A)):
+            raise ValueError(f'steer: marked has {len(marked)} rows, but the batch has {len(A)}; pass one row for each '
+                             'example, or a single row for all')
         weights = A.new_ones(len(A), 1, 1, A.shape[-1])
         n = min(A.shape[-1], marked.shape[1])
         weights[..., :n] = torch.where(marked, 1., alpha)[:, None, None, :n].to(A)
@@ -47,19 +50,23 @@ def steer(
     """Steer the attention of `heads` to the `marked` tokens inside the `with` block (Zhang et al. 2024)
 
     All forward passes of `model` are affected, including those of `generate`. Raise a `ValueError` if a layer or
-    head does not exist, `alpha` is not above 0, or the attention of `model` cannot be observed."""
+    head does not exist, `marked` does not fit the batch, `alpha` is not above 0, or the attention of `model` cannot be
+    observed."""
     everything = list(range(head_count(model)))
     if heads is None: heads = dict.fromkeys(check_layers(model), everything)
     wrong = [h for chosen in heads.values() for h in chosen if h not in everything]
     fault = f'heads must be from 0 to {len(everything) - 1}, got {wrong}' if wrong else ''
     if not alpha > 0: fault = f'alpha must be above 0, got {alpha}'
+    if not isinstance(marked, torch.Tensor) or marked.dtype != torch.bool or marked.dim() != 2:
+        fault = f'marked must be a bool tensor [batch, tokens], got {shown(marked)}'
     check_faults(fault, 'steer: ')
     with observe(model, [], scale={l: _factor(marked, list(chosen), alpha) for l, chosen in heads.items()}): yield
 
 # %% ../../nbs/09_analysis/12_steering.ipynb #st-11
 def gold_log_probability(outputs, batch:dict) -> torch.Tensor: # [batch]
-    "Return the log-probability of the gold class of each example"
-    return full(outputs.logits).log_softmax(-1).gather(1, batch['labels'][:, None])[:, 0]
+    "Return the log-probability of the gold class of each example; raise a `ValueError` for a `batch` without labels"
+    if 'labels' in batch: return full(outputs.logits).log_softmax(-1).gather(1, batch['labels'][:, None])[:, 0]
+    raise ValueError('gold_log_probability: the batch has no labels; add them, or pass score=')
 
 @torch.no_grad()
 def head_gains(
@@ -71,8 +78,9 @@ def head_gains(
 ) -> pd.DataFrame: # index (layer, head), a column for each task
     """Return the gain in each task's mean score from steering each head alone
 
-    Source: Zhang et al. 2024. Raise a `ValueError` if a layer does not exist, `alpha` is not above 0, or the
-    attention of `model` cannot be observed."""
+    Source: Zhang et al. 2024. Raise a `ValueError` if `tasks` is empty or a batch has no labels, a layer does not
+    exist, `alpha` is not above 0, or the attention of `model` cannot be observed."""
+    if not tasks: raise ValueError('head_gains: tasks is empty; pass {name: (batch, marked)}')
     def mean_score(task, heads):
         batch, marked = tasks[task]
         with steer(model, marked, heads, alpha) if heads else nullcontext():
@@ -89,7 +97,10 @@ def common_heads(
 ) -> dict: # {layer: heads}
     """Return the heads that are among the best `k` for every task (Zhang et al. 2024)
 
-    Raise a `ValueError` if `gains` is not a table or `k` is not an integer."""
+    Raise a `ValueError` if `gains` is not a table from `head_gains`, or if `k` is not a positive integer."""
+    if not isinstance(gains, pd.DataFrame) or gains.index.nlevels != 2 or not len(gains.columns):
+        raise ValueError(f'common_heads: gains must be a table from head_gains, got {shown(gains)}')
+    if type(k) is not int or k < 1: raise ValueError(f'common_heads: k must be a positive integer, got {k!r}')
     best = set.intersection(*(set(gains[task].nlargest(k).index) for task in gains))
     chosen = {}
     for layer, head in sorted(best): chosen.setdefault(layer, []).append(head)

@@ -27,7 +27,7 @@ from .reading import (
 from .registry import Attribution, meanings, readings, registered_attributions
 from .saliency import background, begin, checked_baselines, reduced
 from ..core.text import align, continued
-from ..core.validation import PositiveInt, Seed, validated
+from ..core.validation import PositiveInt, Seed, shown, validated
 from ..models.attention import unwrapped
 from ..models.loading import device_of, forked_random, undisturbed
 from ..models.patches import patch_grid, reads_patches
@@ -297,7 +297,10 @@ def _kind_fault(name) -> str: # '' if there is none
 # %% ../../nbs/04_attribution/10_captum.ipynb #042
 def _name_of(instance) -> str:
     "Return the name of the most specific Captum class of an object"
-    return next(c.__name__ for c in type(instance).__mro__ if c.__module__.startswith('captum.'))
+    names = [c.__name__ for c in type(instance).__mro__ if c.__module__.startswith('captum.')]
+    if names: return names[0]
+    raise ValueError('a Captum attribution must be a name, such as \'captum.GradientShap\', or an object of a class in '
+                     f'captum.attr, got {shown(instance)}')
 
 def _model_of(instance):
     "Return the model or function with which a Captum object was constructed"
@@ -626,11 +629,13 @@ def explain_generated(
     """Use Captum to attribute the log-probability of each token in a continuation to the tokens of its prompt
 
     Lime and KernelShap explain the continuation as a whole, in a single row named 'continuation'. Raise a
-    `ValueError` if `method` is not supported or `model` is not a causal language model.
+    `ValueError` if `method` is not supported, `model` is not a causal language model, or a text has no tokens.
 
     Example: `explain_generated(model, tokenizer, 'The film was', 'captum.LLMAttribution(ShapleyValueSampling)')`"""
     model = unwrapped(model)
     name, inner, named_options = _language_model_parts(model, method)
+    for argument, words in dict(text=text, continuation=continuation).items():
+        if words is not None and not words.strip(): raise ValueError(f'explain_generated: {argument} has no words')
     tokens = [baseline, model.config.pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, 0]
     prompt = _prompt(tokenizer, text, next(i for i in tokens if i is not None))
     target = dict(gen_args=dict(max_new_tokens=max_new_tokens, do_sample=False))

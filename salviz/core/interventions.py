@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from .maths import pattern_names
-from .validation import Seed, check_arguments, check_faults
+from .validation import Seed, check_arguments, check_faults, shown
 
 # %% ../../nbs/01_core/24_interventions.ipynb #62bae8bf
 map_choices = (*pattern_names, 'saliency')
@@ -102,7 +102,13 @@ class Intervention:
 
     @classmethod
     def from_dict(cls, values:dict) -> 'Intervention':
-        "Create an intervention from `values`, a dict in the format that `as_dict` returns"
+        """Create an intervention from `values`, a dict in the format that `as_dict` returns
+
+        Raise a `ValueError` for an unknown name or an invalid value."""
+        names = [f.name for f in (*fields(cls), *fields(InterventionOptions)) if f.name != 'options']
+        if not isinstance(values, Mapping) or not {*values} <= {*names}:
+            raise ValueError(f'Intervention.from_dict: values must be a dict with the names {", ".join(names)}, got '
+                             f'{shown(values)}')
         options = {f.name: values[f.name] for f in fields(InterventionOptions) if f.name in values}
         return cls(**{k: x for k, x in values.items() if k not in options}, options=InterventionOptions(**options))
 

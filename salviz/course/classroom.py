@@ -91,7 +91,8 @@ def _read_handed(
     handed,     # files, folders, patterns, codes, widgets, or a list of them
 ) -> tuple: # (sheets, [(source, reason)] of unreadable items, [(source, content)] of answer files)
     "Read the submitted marks; collect answer files and unreadable items separately"
-    one = isinstance(handed, (str, Path, dict, MarkSheet)) or hasattr(handed, 'sheet')
+    several = hasattr(handed, '__iter__') and not hasattr(handed, 'sheet')
+    one = isinstance(handed, (str, Path, dict, MarkSheet)) or not several
     sheets, broken, answered = [], [], []
     for item in [handed] if one else handed:
         sheet = item if isinstance(item, MarkSheet) else getattr(item, 'sheet', None)

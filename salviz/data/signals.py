@@ -9,6 +9,8 @@ __all__ = ['signal_info', 'load_images', 'load_series', 'Layout', 'synthetic_ser
 # %% ../../nbs/02_data/01_signals.ipynb #003
 import gzip
 import json
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -224,13 +226,15 @@ def _idx_folder(folder):
 # %% ../../nbs/02_data/01_signals.ipynb #026b
 def _npz(path):
     "Read the values and labels of each split from the arrays x_train, y_train, … in an .npz file"
-    with np.load(checked_file(path)) as arrays:
-        complete = [split for split in (*three_splits, *other_splits) if {f'x_{split}', f'y_{split}'} <= {*arrays}]
-        splits = {split: (arrays[f'x_{split}'], arrays[f'y_{split}']) for split in complete}
-        if not splits:
-            raise ValueError(f'{path} must have arrays x_train and y_train (and x_test, y_test, …), got '
-                             f'{", ".join(arrays)}')
-    return splits
+    try:
+        with np.load(checked_file(path)) as arrays:
+            names = [*arrays]
+            complete = [split for split in (*three_splits, *other_splits) if {f'x_{split}', f'y_{split}'} <= {*names}]
+            splits = {split: (arrays[f'x_{split}'], arrays[f'y_{split}']) for split in complete}
+    except (zipfile.BadZipFile, zlib.error, EOFError, TypeError, ValueError) as e:
+        raise ValueError(f'{path} is damaged, or is not an .npz file of numbers: {e}') from e
+    if splits: return splits
+    raise ValueError(f'{path} must have arrays x_train and y_train (and x_test, y_test, …), got {", ".join(names)}')
 
 # %% ../../nbs/02_data/01_signals.ipynb #027
 def _digits():

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from ..attribution.reading import real_tokens, score_by, target_scores, what_is_read
 from ..attribution.registry import attribution_name, attribution_named, is_attribution, registered_attributions
 from ..attribution.saliency import input_saliency
+from ..core.validation import check_choice
 from ..data.texts import model_inputs
 from .base import (
     Method, Plan, Term, Variant, check_method_choice, is_count, is_fraction, is_weight, learning_rates)
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from salviz.training.method_trainer import MethodTrainer
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #014
+_rankings = 'signed', 'magnitude'
+
 def _lowest_features(
     saliency:torch.Tensor,   # saliency of words, pixels or series values [batch, features]
     is_feature:torch.Tensor, # bool [batch, features]: False where an example has no feature
@@ -104,7 +107,12 @@ def mask_words(
     """Replace the words with the lowest `saliency` by the nearest unmasked word before them
 
     In each example, floor(`mask_fraction` · words) words are selected. Source: Ismail et al. 2021, eq. 3. Raise a
-    `ValueError` for first='mask' without `mask_token_id`."""
+    `ValueError` for an unknown option, a fraction that is not between 0 and 1, and first='mask' without
+    `mask_token_id`."""
+    check_choice('mask_words: first', first, ('next', 'keep', 'mask'))
+    check_choice('mask_words: ranking', ranking, _rankings)
+    if not 0 <= mask_fraction <= 1:
+        raise ValueError(f'mask_words: mask_fraction must be between 0 and 1, got {mask_fraction!r}')
     if first == 'mask' and mask_token_id is None:
         raise ValueError("mask_words: first='mask' requires mask_token_id; if the tokenizer has no mask token, use "
                          "first='next' or 'keep'")
@@ -137,8 +145,10 @@ def fill_values(
 ) -> torch.Tensor: # shape of `x`
     """Return a replacement for each value in `x`
 
-    Raise a `ValueError` for 'uniform' noise without `example_id`."""
+    Raise a `ValueError` for an unknown option, and for 'uniform' noise without `example_id`."""
+    check_choice('fill_values: fill_range', fill_range, ('feature', 'sample'))
     if not isinstance(fill, str): return torch.as_tensor(fill, dtype=x.dtype, device=x.device).expand_as(x)
+    check_choice('fill_values: fill', fill, ('uniform', 'mean'))
     over = tuple(range(1, x.dim())) if fill_range == 'sample' else (2, 3) if x.dim() == 4 else (1,)
     if fill == 'mean': return x.mean(over, keepdim=True).expand_as(x)
     if example_id is None:

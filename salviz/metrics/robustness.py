@@ -31,12 +31,14 @@ def calibration_error(
 ) -> float: # from 0 to 1
     """Return the expected calibration error (Guo et al. 2017, eq. 3)
 
-    Raise a `ValueError` for empty lists, lists of different lengths, flags other than 0 and 1, and numbers that are not
-    finite."""
+    Raise a `ValueError` for empty lists, lists of different lengths, flags other than 0 and 1, and confidences that are
+    not between 0 and 1."""
     correct, confidence = np.asarray(correct), np.asarray(confidence, dtype=np.float64)
     check_lengths(1, correct=correct, confidence=confidence)
     check_flags('correct', correct)
     check_finite('confidence', confidence)
+    outside = confidence[(confidence < 0) | (confidence > 1)]
+    if len(outside): raise ValueError(f'confidence must be between 0 and 1, got {outside[0]}')
     at = np.clip(np.ceil(confidence*bins).astype(int) - 1, 0, bins - 1)
     gaps = np.bincount(at, correct - confidence, minlength=bins)
     return float(np.abs(gaps).sum()/len(correct))

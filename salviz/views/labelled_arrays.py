@@ -142,8 +142,12 @@ def labelled_arrays(
     """Return the recorded arrays and losses of `run`, padded with NaN, with axis names and coordinates
 
     If `arrays` is None, the result includes head statistics of training batches, such as `batch_entropy`. Raise a
-    `ValueError` for arrays or layers, and a `KeyError` for steps or probe examples, that were not recorded."""
+    `ValueError` for arrays or layers, and a `KeyError` for steps or probe examples, that were not recorded. Raise a
+    `ValueError` if no snapshot is selected."""
     snapshots = _selected(run, steps, probe)
+    if not snapshots:
+        raise ValueError(f'to_xarray: {run.path.name} has no snapshots' if steps is None else
+                         f'to_xarray: steps is empty; available: {", ".join(map(str, run.steps))}')
     recorded = list(dict.fromkeys(name for s in snapshots.values() for name in s.arrays))
     names = recorded if arrays is None else [arrays] if isinstance(arrays, str) else list(arrays)
     all_layers = sorted({layer for s in snapshots.values() for name in names for layer in s.layers.get(name, ())})

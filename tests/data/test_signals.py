@@ -109,6 +109,20 @@ def test_arrays_npz_files_and_datasets_give_the_same_data(pictures, tmp_path):
     first = {split: (np.moveaxis(x, -1, 1), y) for split, (x, y) in pictures.items()}
     assert fingerprint(load_images(first, labels=names)) == fingerprint(reference)
 
+@pytest.mark.parametrize('damage', [lambda data: data[:len(data)//2], lambda data: b'no archive', lambda data: b'',
+                                    lambda data: data[:200] + bytes(200) + data[400:]],
+                         ids=['half', 'text', 'empty', 'zeros'])
+def test_a_damaged_npz_file_is_named(pictures, tmp_path, damage):
+    np.savez_compressed(tmp_path/'pets.npz', x_train=pictures['train'][0], y_train=pictures['train'][1])
+    (tmp_path/'pets.npz').write_bytes(damage((tmp_path/'pets.npz').read_bytes()))
+    with pytest.raises(ValueError, match='pets.npz is damaged, or is not an .npz file of numbers: '):
+        load_images(tmp_path/'pets.npz', channels_last=True)
+
+def test_an_npz_file_without_the_expected_arrays_lists_those_it_has(tmp_path):
+    np.savez(tmp_path/'pets.npz', images=np.zeros((4, 2, 2)), x_test=np.zeros((4, 2, 2)))
+    with pytest.raises(ValueError, match='must have arrays x_train and y_train .* got images, x_test'):
+        load_images(tmp_path/'pets.npz')
+
 def test_colour_channels_are_normalised_by_training_pixels(pictures):
     data = load_images(pictures, channels_last=True)
     x, info = pictures['train'][0]/255, signal_info(data)
