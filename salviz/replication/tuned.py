@@ -235,7 +235,7 @@ def tuned_verdicts(
     file, # file of rows
 ) -> dict: # {name of the effect: `SequentialVerdict` or None}
     "Return the verdicts of all effects of the tuned protocol"
-    rows, done = read_rows(file, 'tuned'), recorded_cells(file)
+    rows, done = bare(read_rows(file, 'tuned')), recorded_cells(file)
     return {e.name: tuned_verdict(e, rows, looks_done(e, done)) for effects in tuned_effects.values() for e in effects}
 
 # %% ../../nbs/15_replication/12_tuned.ipynb #td-26

@@ -9,6 +9,7 @@ __all__ = ['expectations', 'TunedFinding', 'find_tuned', 'cost_of', 'compare_bud
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #7d7d3597
 import math
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def find_tuned(
     file, # file of rows
 ) -> list: # of `TunedFinding`, in the order in which the effects are tested
     "Return the findings for all effects of the tuned protocol"
-    rows, done = read_rows(file, 'tuned'), recorded_cells(file)
+    rows, done = bare(read_rows(file, 'tuned')), recorded_cells(file)
     return [_found(claims[name], effect, rows, done) for name, effects in tuned_effects.items() for effect in effects]
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #d2d79f88
@@ -325,6 +326,11 @@ def _section(findings, rows) -> Markup:
                  set(runs.study), len(runs), _minutes(runs.seconds))
 
 # %% ../../nbs/15_replication/13_tuned_report.ipynb #393be646
+@cache
+def _first_findings() -> list:
+    "Return the findings of the first report, from the rows that ship with the package"
+    return find_all(bare(read_rows(shipped_rows('small'), 'small')))
+
 def tuned_report_html(
     file,          # file of rows
     findings=None, # see `find_tuned`; None: computed from `file`
@@ -332,7 +338,7 @@ def tuned_report_html(
     "Return the report on the tuned budget as one HTML page"
     if findings is None: findings = find_tuned(file)
     frame = read_rows(file, 'tuned')
-    first = find_all(read_rows(shipped_rows('small'), 'small'))
+    first = _first_findings()
     at_start = next((r for r in frame.attrs['registries'] if r['budget'] in ('tuned', 'tuning')), None)
     machines, rows = frame.attrs['machines'] if len(frame) else {}, bare(frame)
     both = compare_budgets(findings, first)

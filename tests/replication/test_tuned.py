@@ -5,6 +5,7 @@ import math
 import statistics
 from collections import defaultdict
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -163,6 +164,9 @@ lines = [json.loads(line) for line in file.read_text().splitlines()] if file.is_
 tests = [e for e in lines if e['kind'] == 'row' and e['budget'] == 'tuned']
 margin = .05
 
+@cache
+def shipped_verdicts(): return tuned_verdicts(file)
+
 def value(line, name):
     x = line['measures'].get(name)
     return math.nan if x is None else float(x)
@@ -251,7 +255,7 @@ def expected(effect):
 
 @pytest.mark.parametrize('effect', [e for effects in tuned_effects.values() for e in effects], ids=lambda e: e.name)
 def test_the_verdict_of_the_shipped_rows_follows_from_its_lines(effect):
-    found = tuned_verdicts(file)[effect.name]
+    found = shipped_verdicts()[effect.name]
     assert (found.word if found else None, found.look if found else 0) == expected(effect)
 
 def test_each_shipped_test_row_used_the_frozen_choice_of_its_condition():
