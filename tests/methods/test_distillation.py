@@ -331,7 +331,7 @@ def test_combined_methods_can_be_trained(tmp_path, tiny_data, tokens):
 def test_teacher_that_has_learned_nothing_raises_a_warning(tmp_path, tiny_data, tokens):
     student, teacher = taught('classification', 'bert', tiny_data, tokens)
     with torch.no_grad(): teacher.classifier.bias[1] += 100 # always predicts the second class
-    with pytest.warns(UserWarning, match='right for 50% of 16 validation examples, no better than the majority class'):
+    with pytest.warns(UserWarning, match='the teacher is correct on 50% of 16 validation examples, no better than the majority'):
         train(student, tokens, tiny_data, Distillation(teacher), tmp_path/'one', **{**quick, 'snapshots': 0})
     teacher.has_new_head = True
     with pytest.warns(UserWarning, match='the teacher is untrained. The head is new and untrained'):
@@ -360,9 +360,9 @@ def test_check_rejects_unsuitable_teachers(tmp_path, tiny_data, tokens):
                   **quick)
         assert not (tmp_path/'no').exists()
     rejects('the teacher is the model that is trained', student)
-    rejects('is for regression, but the model is for classification',
+    rejects('the teacher .* is for regression, but the model is for classification',
             small_model('regression', tokens, layers=1, heads=2, hidden=16))
-    rejects('the teacher has 3 classes, the model 2', three(tokens))
+    rejects('the teacher has 3 classes, but the model has 2', three(tokens))
     swapped, named = copy.deepcopy(teacher), copy.deepcopy(student)
     classes = 'negative', 'positive'
     swapped.config.id2label, named.config.id2label = dict(enumerate(classes[::-1])), dict(enumerate(classes))
