@@ -245,8 +245,7 @@ def test_an_intervention_of_the_kernel_is_shown_in_the_panel(opened, explorer):
     assert [float(x) for x in table[1::3]] == pytest.approx(after.arrays['probabilities'].tolist(), abs=6e-4)
     assert 'the map of head 0 of layer 1 is replaced by the pattern ‘first’' in page.inner_text('.sv-own-answer')
     page.click('.sv-own >> text=Reset')
-    settled(page)
-    assert page.evaluate('() => JSON.parse(model.get("ui")).intervention') is None
+    page.wait_for_function('() => JSON.parse(model.get("ui")).intervention === null') # a view is saved after a delay
     assert not page.is_visible('.sv-own-answer')
     with pytest.raises(ValueError, match='head 9 of layer 0 does not exist'):
         explorer.intervene(Intervention(heads=[(0, 9)]))
