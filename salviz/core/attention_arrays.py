@@ -10,6 +10,7 @@ import os
 import re
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,11 @@ def _checked(*faults):
     "Raise a `ValueError` with the first non-empty message in `faults`, if any"
     if fault := next(filter(None, faults), ''): raise ValueError(f'attention_maps: {fault}')
 
-def _array(x) -> np.ndarray: # float32
+def _array(x, needed='attention must be an array of numbers, or a list with one array per layer') -> np.ndarray:
     "Convert `x`, an array or a tensor on any device and of any dtype, to a float32 NumPy array"
     if hasattr(x, 'detach'): x = x.detach().cpu().float() # numpy has no bfloat16
     try: return np.asarray(x, np.float32)
-    except (TypeError, ValueError) as e: _checked('attention must be an array of numbers, '
-                                                  f'or a list with one array per layer ({e})')
+    except (TypeError, ValueError) as e: _checked(f'{needed} ({e})')
 
 def _is_arrays(x): return isinstance(x, (list, tuple)) and any(hasattr(one, 'shape') for one in x)
 
@@ -173,7 +173,8 @@ def _size_fault(what, shape, queries, keys, i):
 def _per_token(name, x, n, i):
     "Return `x` as a list after checking that it has one entry per token of sentence `i`; return None for None"
     if x is None: return None
-    x = x.tolist() if hasattr(x, 'tolist') else list(x)
+    x = x.tolist() if hasattr(x, 'tolist') else x
+    _checked(not isinstance(x, Sequence) and f'{name} of sentence {i} must be a list, got {x!r:.60}')
     _checked(len(x) != n and f'{name} of sentence {i} must have one entry for each of the {n} tokens, got {len(x)}')
     return x
 
@@ -196,7 +197,7 @@ def _snapshot(place, layers, values, text, start, saliency, model, notes) -> Sna
     The pair `place` contains the step and the probe. The second part of the text, if any, begins at token `start`."""
     step, probe = place
     arrays = dict(attention=np.maximum(values, 0))
-    if saliency is not None: arrays['saliency'] = _array(saliency)
+    if saliency is not None: arrays['saliency'] = _array(saliency, 'saliency must have one number per token')
     info = dict(source='arrays', map_notes=notes, notes=notes)
     if any(note.startswith('Not normalised') for note in notes): info['not_normalised'] = True
     if model: info['model'] = model
@@ -222,7 +223,10 @@ def _of_sentence(part, i, layers, queries, keys, start):
     mask, labels, words, saliency = (None if x is None else x[i] for x in part.options)
     n = values.shape[-1]
     if mask is not None:
-        places = np.flatnonzero(_per_token('attention_mask', mask, n, i))
+        mask = _per_token('attention_mask', mask, n, i)
+        _checked((not all(x in (0, 1) for x in mask) or not any(mask)) and
+                 f'attention_mask of sentence {i} must contain 1 for tokens and 0 for padding, got {mask!r:.60}')
+        places = np.flatnonzero(mask)
         if len(queries) == n: queries = [queries[k] for k in places]
         if start is not None: start = int((places < start).sum())
         values = values[..., places, :][..., places]
@@ -232,7 +236,10 @@ def _of_sentence(part, i, layers, queries, keys, start):
     _checked(_size_fault(part.what, values.shape, queries, queries if keys is None else keys, i),
              next(_value_faults(values, list(layers)), ''), start is not None and not 0 < start < len(queries) and
              f'sentence_b_start must be between 1 and {len(queries) - 1}, the last position, got {start}')
-    text = _text(queries, of_token('labels', labels), of_token('words', words))
+    words = of_token('words', words)
+    _checked(words is not None and not all(x is None or isinstance(x, Real) and x == int(x) for x in words) and
+             f'words of sentence {i} must be integers, and None for special tokens, got {words!r:.60}')
+    text = _text(queries, of_token('labels', labels), words)
     return values, text, start, of_token('saliency', saliency)
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa023
@@ -240,19 +247,36 @@ def _nested(x, batch):
     "Return `x` (one number or label per token) as a list with one list per sentence; return None for None"
     if x is None: return None
     x = x.detach().cpu().float().numpy() if hasattr(x, 'detach') else x
+    _checked(not hasattr(x, '__iter__') and 'labels, words, saliency and attention_mask must have one entry per token, '
+             f'got {x!r:.60}')
     is_flat = batch == 1 and not any(isinstance(one, (list, tuple)) or getattr(one, 'ndim', 0) for one in x)
     listed = [x] if is_flat else list(x)
     _checked(len(listed) != batch and f'labels, words, saliency and attention_mask must have one list for each of the '
              f'{batch} sentences, got {len(listed)}')
     return listed
 
+def _lists_sentences(part) -> bool:
+    """Return whether a list of arrays, as many as there are sentences, has one array per sentence, not one per layer
+
+    Raise a `ValueError` if the sizes fit both."""
+    arrays, (mask, *_) = part.attention, part.options
+    if any(x is None or not hasattr(x, 'shape') for x in arrays): return False
+    positions = [len(one) if _is_tokens(one) else sum(map(len, one)) for one in part.queries]
+    if mask is not None: positions = [len(one) for one in _nested(mask, len(arrays))]
+    if [x.shape[-1] for x in arrays] != positions: return len({x.shape[-1] for x in arrays}) > 1
+    are_layers = all(x.ndim == 4 and x.shape == arrays[0].shape and len(x) == len(arrays) for x in arrays)
+    _checked(are_layers and len(arrays) > 1 and isinstance(arrays, list) and
+             f'attention is a list of {len(arrays)} arrays for {len(arrays)} sentences, so each array may be a layer '
+             '[batch, heads, query, key] or a sentence [layers, heads, query, key]; pass layers as a tuple or stacked '
+             'in one array, and each sentence as a list of its layers [heads, query, key]')
+    return not are_layers
+
 def _unstacked(part) -> list: # of parts with one sentence each, or only `part`
     "Split a `_Part` that lists its maps by sentence into one `_Part` per sentence; return any other in a list"
     attention, tokens = part.attention, part.queries
     listed = isinstance(attention, (list, tuple)) and isinstance(tokens, (list, tuple)) and not _is_tokens(tokens)
     if not listed or len(attention) != len(tokens): return [part]
-    sizes = {getattr(x, 'shape', (0,)*4)[-1] for x in attention if x is not None}
-    if not all(map(_is_arrays, attention)) and len(sizes) < 2: return [part]
+    if not all(map(_is_arrays, attention)) and not _lists_sentences(part): return [part]
     def one(x, i): return None if x is None else [x[i]]
     return [part._replace(attention=x, queries=[tokens[i]], keys=one(part.keys, i), first=part.first + i,
                           options=[one(option, i) for option in part.options]) for i, x in enumerate(attention)]
@@ -278,9 +302,19 @@ def _snapshots(part, model, step, start) -> list:
     return out
 
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa026
+def _step_fault(steps) -> str:
+    "Return an error message unless the numbers in `steps` are distinct integers"
+    try: whole = {int(step) for step in steps if int(step) == step}
+    except (TypeError, ValueError): whole = ()
+    if len(whole) == len(steps): return ''
+    return f'steps must be distinct integers, or all keys of attention names of models; got {list(steps)!r:.60}'
+
 def _series(attention, saliency, steps, model='', step=0): # generator of (model, step, attention, saliency)
     "Yield (model, step, attention, saliency) for each model and step"
     named = isinstance(attention, Mapping) and all(isinstance(key, str) for key in attention)
+    numbers = () if named or not isinstance(attention, Mapping) else attention
+    if steps is not None: numbers = list(steps)
+    _checked(_step_fault(numbers))
     if isinstance(attention, Mapping):
         _checked(not attention and _not_attention, saliency is not None and set(saliency) != set(attention) and
                  'saliency must be a dict with the keys of attention', not named and steps is not None and
@@ -322,7 +356,8 @@ def _parts(attention, tokens, key_tokens, encoder_decoder, options) -> list: # o
 # %% ../../nbs/01_core/21_attention_arrays.ipynb #aa028
 def attention_maps(
     # weights [layers, heads, query, key], [heads, query, key] or with a batch [layers, batch, heads, query, key]; or a
-    # list with [batch, heads, query, key] per layer, as output_attentions=True returns; or {step: …}, {model: …}
+    # tuple or list with [batch, heads, query, key] per layer, as output_attentions=True returns; or, for sentences of
+    # different lengths, a list with [layers, heads, query, key] per sentence; or {step: …}, {model: …}
     attention:Any=None,
     # one string per position; a list of lists for several sentences, a pair of lists for a sentence pair
     tokens:Any=None,
@@ -342,10 +377,13 @@ def attention_maps(
     """Convert attention weights that were computed elsewhere to snapshots for `Explorer` and `figure`
 
     Accept the arguments of bertviz, CircuitsVis (tokens first) and inspectus. Raise a `ValueError` if the sizes do
-    not match the tokens, or if the values are not attention weights."""
+    not match the tokens, if the values are not attention weights, or if a list may contain layers or sentences."""
     if _is_tokens(attention) or isinstance(attention, (list, tuple)) and attention and all(map(_is_tokens, attention)):
         attention, tokens = tokens, attention
     if _is_tokens(sentence_b_start): sentence_b_start, key_tokens = None, sentence_b_start
+    starts = sentence_b_start if isinstance(sentence_b_start, (list, tuple)) else [sentence_b_start]
+    _checked(not all(x is None or isinstance(x, Real) and not isinstance(x, bool) for x in starts) and
+             f'sentence_b_start must be the position of a token, got {sentence_b_start!r:.60}')
     if tokens is None: tokens = query_tokens
     encoder_decoder = dict(encoder_attention=encoder_attention, decoder_attention=decoder_attention,
                            cross_attention=cross_attention, encoder_tokens=encoder_tokens,
