@@ -7,7 +7,7 @@ __all__ = ['Explanation', 'explain', 'explainers', 'Explained', 'explain_data']
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #003
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -107,6 +107,9 @@ def _settled_options(method, options:dict) -> dict:
     is_sampled = method != 'deep_shap' or settled['baselines'] is None # otherwise all baselines are used
     if unknown := [k for k in options if k not in defaults]:
         fault = f'{method} has no option {" or ".join(unknown)}; available: {", ".join(defaults) or "none"}'
+    elif wrong := [k for k in options if type(defaults[k]) in (int, float) and isinstance(options[k], (str, bool))]:
+        fault = (f'{method}: {wrong[0]} must be a number, such as the default {defaults[wrong[0]]}, got '
+                 f'{options[wrong[0]]!r}')
     elif not is_sampled and 'samples' in options:
         fault = 'deep_shap: samples= applies only without baselines=; omit one of them'
     check_faults(fault)
@@ -147,6 +150,7 @@ def _joined(parts, intervention, texts):
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #060
 @validated
+@torch.inference_mode(False) # gradients are needed, even if the caller has turned them off
 def explain(
     model:torch.nn.Module, # a model for texts, images or series
     # a batch from a collator; or, with `tokenizer`, one text, a list of texts or of pairs (tuples), or a split;
@@ -175,6 +179,7 @@ def explain(
     model, chosen = unwrapped(model), attribution_named(method)
     method, options = chosen.name, _settled_options(chosen, options)
     if isinstance(inputs, str): inputs = [inputs]
+    if isinstance(inputs, Mapping) and not isinstance(inputs, dict): inputs = dict(inputs) # a `BatchEncoding`
     target = contrast_pair(model, target, tokenizer)
     batch = as_batch(model, inputs, tokenizer, target)
     if intervention is not None:

@@ -8,6 +8,7 @@ __all__ = ['head_task', 'encoded_for', 'check_reads', 'aligned_texts', 'words_of
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #003
 import inspect
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -87,6 +88,19 @@ def encoded_for(
     return data, Collator(tokenizer, decoder_start=target_start(model), labels=labels, pad=pad), order
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #011x
+def _batch_fault(model, name, x) -> str: # '' if there is none
+    "Return the reason why `x` is not a batch of the model's main input"
+    if not isinstance(x, torch.Tensor):
+        return (f'{name} must be a tensor with one row per example, got {type(x).__name__}; a tokenizer returns tensors '
+                "with return_tensors='pt', padding=True")
+    if name != 'input_ids': return ''
+    if x.dim() != 2: return f'input_ids must have the axes [batch, tokens], got the shape {list(x.shape)}'
+    table = getattr(model, 'get_input_embeddings', lambda: None)()
+    count = getattr(table, 'num_embeddings', None)
+    if count is None or not x.numel() or 0 <= int(x.min()) and int(x.max()) < count: return ''
+    return (f'input_ids must be from 0 to {count - 1}, the tokens that {type(model).__name__} embeds, got '
+            f'{int(x.min())} to {int(x.max())}; use the tokenizer of the model')
+
 def check_reads(model, name:str):
     "Raise a `ValueError` if the `forward` of a model has no argument called `name`, such as 'input_ids'"
     parameters = inspect.signature(model.forward).parameters
@@ -123,17 +137,20 @@ def words_of(model, inputs, tokenizer=None) -> list: # of lists of str; None if 
 # %% ../../nbs/04_attribution/03_questions.ipynb #011xc
 def as_batch(
     model,
-    inputs,         # a batch (dict of tensors) from a collator, or `data` as in `encoded_for`
+    inputs,         # a batch (mapping of tensors) from a collator or tokenizer, or `data` as in `encoded_for`
     tokenizer=None, # for texts
     target='predicted', # as in `encoded_for`
 ) -> dict: # in the order of `inputs`
     """Convert `inputs` to one batch of tensors on the device of the model
 
     Raise a `ValueError` for inputs that the model cannot read."""
+    if isinstance(inputs, Mapping) and not isinstance(inputs, dict): inputs = dict(inputs) # a `BatchEncoding`
     if not isinstance(inputs, dict) or any(hasattr(v, 'column_names') for v in inputs.values()):
         data, collate, _ = encoded_for(model, inputs, tokenizer, target=target)
         inputs = collate(list(data))
-    check_reads(model, what_is_read(inputs))
+    name = what_is_read(inputs)
+    check_reads(model, name)
+    check_faults(_batch_fault(model, name, inputs[name]))
     device, inputs = device_of(model), agreed_pads(model, inputs)
     return {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in _read_as(model, inputs).items()}
 
@@ -158,10 +175,20 @@ def _index_of(model, task, x, tokenizer) -> tuple: # (index or None, fault)
 
 def contrast_pair(
     model,
-    target,         # any target; a pair contains classes or, for causal language models, tokens, by name or index
+    # any target: a class may be given by name; a pair contains classes or, for causal language models, tokens, by name
+    # or index
+    target,
     tokenizer=None, # tokenizer for the names of tokens
 ):
-    "Replace the names in a contrastive target (P, Q) by indices; return any other target unchanged"
+    """Replace the name of a class, and the names in a contrastive target (P, Q), by indices
+
+    Return any other target unchanged. Raise a `ValueError` for a name that is not a class or a token."""
+    if isinstance(target, str) and target not in ('predicted', 'gold', 'each'):
+        task = tasks.get(head_task(model))
+        if task is None or not task.scores_classes: return target
+        at, fault = _index_of(model, task, target, tokenizer)
+        check_faults(f"{fault}; or use 'predicted', 'gold' or 'each'" if fault else '', 'target: ')
+        return at
     if not isinstance(target, tuple): return target
     task, fault, pair = tasks.get(head_task(model)), '', ()
     if len(target) != 2: fault = f'a tuple must have the form (P, Q), got {len(target)} entries'

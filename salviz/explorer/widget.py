@@ -728,6 +728,7 @@ class Explorer(_Intervening):
         options:ExplorerOptions=ExplorerOptions(), # height and memory of the explorer
     ):
         training = None
+        if run is None: raise ValueError('Explorer: run must be a Run, its path or attention maps, got None')
         if hasattr(run, 'subscribe') and hasattr(run, 'run'): training = run
         panels = check_panels(panels)
         self.front, described = None, None

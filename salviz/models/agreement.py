@@ -177,6 +177,29 @@ def check_classes(
     return order
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm17
+_one_class = 'classification', 'image_classification', 'series_classification' # tasks with one class per example
+
+def _class_number(x, names, count): # int, or None if `x` is no class
+    "Return the number of the class `x`, given by name or by number"
+    if isinstance(x, str): return names.index(x) if x in (names or ()) else None
+    is_whole = isinstance(x, (int, float, np.number)) and not isinstance(x, bool) and x == x and x == int(x)
+    return int(x) if is_whole and 0 <= x < count else None
+
+def _numbered(model, part, column, is_read, who) -> Dataset:
+    """Return a split whose labels, given as names or numbers, are the numbers of the model's classes
+
+    For an invalid or missing label, raise a `ValueError` if `is_read`; otherwise return the split without labels."""
+    names, count, values = class_names(model), unwrapped(model).config.num_labels, list(part[column])
+    numbers = [_class_number(x, names, count) for x in values]
+    if None not in numbers and all(isinstance(x, int) for x in values): return part
+    rest = part.remove_columns(column)
+    if None not in numbers: return rest.add_column(column, numbers)
+    if not is_read: return rest
+    at = numbers.index(None)
+    of_model = f' or one of the names {", ".join(names)}' if names and not are_numbers(names) else ''
+    raise ValueError(f'{who}: the label of example {at} must be a class of the model, from 0 to {count - 1}{of_model}, '
+                     f'got {values[at]!r:.60}')
+
 def agreed_split(
     model,
     part,          # a Dataset, loaded or encoded
@@ -185,11 +208,13 @@ def agreed_split(
 ) -> tuple: # (Dataset, list of sentences that describe the changes)
     """Return a split with labels numbered in the order of the model's outputs, and sentences describing the changes
 
-    A split without class names is returned unchanged. Raise a `ValueError` if `is_read` is True and the classes of the
-    split do not match those of the model."""
+    Labels of a split without class names may be numbers or names of the model's classes. If `is_read` is True, raise a
+    `ValueError` for classes that do not match those of the model, and for an invalid or missing label."""
     try: task = tasks[task_of(model)]
     except ValueError: return part, []
     column = next((name for name in (task.columns[-1], 'labels') if _names_in(part, name)), None)
+    plain = next((name for name in (task.columns[-1], 'labels') if name in part.column_names), None)
+    if column is None and plain and task.name in _one_class: return _numbered(model, part, plain, is_read, who), []
     if not task.has_classes or column is None: return part, []
     listed = _names_in(part, column)
     try: agreed = _renumbered(part, column, _class_order(model, task, listed, who), 'given')

@@ -180,7 +180,10 @@ def load_model(
     is loaded without peft. Raise a `ValueError` for an unknown or damaged checkpoint, and for a `base`
     that does not belong to it."""
     if not isinstance(run, Run): run = Run(run)
-    if not run.written_checkpoints: raise FileNotFoundError(f'load_model: {run.path} has no checkpoint; train it first')
+    if not run.written_checkpoints:
+        is_watched = run.config.get('method', {}).get('name') == 'watched training'
+        cure = 'runs of watch contain no weights; load those that your training saved' if is_watched else 'train it first'
+        raise FileNotFoundError(f'load_model: {run.path} has no checkpoint; {cure}')
     path = run.written_checkpoints[_step_of(run, checkpoint)]
     refuse_damaged(path, 'load_model')
     kind, is_adapter = _class_of(path), (path/adapter_file).exists()
