@@ -160,11 +160,14 @@ class _ProbePasses:
         try: return pooled_rows(model, batch)
         except ValueError: return None # the head reads all rows; methods that need a pooled row have checked it before
 
+    def _target(self, model, batch, labelled, predicted):
+        "Return the score that saliency explains, as `score_target` returns it"
+        if self.score is None: return attribution_target(self.feed.task, labelled, predicted, of_prediction=True)
+        return score_target(model, batch, self.score)
+
     def _saliency(self, model, batch, labelled, predicted) -> torch.Tensor:
         "Return the saliency of each token, pixel or series value of `batch` for the prediction or the chosen score"
-        start = time.perf_counter()
-        if self.score is None: target = attribution_target(self.feed.task, labelled, predicted, of_prediction=True)
-        else: target = score_target(model, batch, self.score)
+        start, target = time.perf_counter(), self._target(model, batch, labelled, predicted)
         saliency = input_saliency(model, model_inputs(batch, model), self.saliency.name, target, self.steps)
         self.saliency_seconds += time.perf_counter() - start
         return saliency

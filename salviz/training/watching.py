@@ -23,6 +23,7 @@ import torch
 from annotated_types import Ge, Le
 from transformers import TrainerCallback
 
+from ..attribution.questions import score_target
 from ..attribution.registry import Attribution, attribution_name, attribution_named
 from ..core.locks import Held
 from ..core.runs import Run
@@ -243,6 +244,24 @@ class _Watched(FineTuning):
     "A placeholder method for training runs that are recorded by `watch`"
     @property
     def name(self): return 'watched training'
+
+# %% ../../nbs/06_training/10_watch.ipynb #nt02
+class _WatchRecorder(Recorder):
+    "A `Recorder` that explains the next token after a text if the model is a causal language model"
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        is_predicted = self.score is None or isinstance(self.score, str) and self.score == 'predicted'
+        are_texts = all(t is not None and len(t.texts) == 1 for t in self.texts) # without target texts
+        self.explains_next = self.feed.task.causal and is_predicted and are_texts
+
+    def _target(self, model, batch, labelled, predicted):
+        if not self.explains_next: return super()._target(model, batch, labelled, predicted)
+        return score_target(model, {name: x for name, x in batch.items() if name != 'labels'})
+
+    def snapshot(self, *args):
+        s = super().snapshot(*args)
+        if self.explains_next: s.info['explains'] = 'the predicted next token'
+        return s
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa43
 class _Watching(TrainerCallback):
@@ -540,7 +559,8 @@ def watch(
     run_dir:str|os.PathLike|None=None, # new folder for the run; None: runs/watched-TIME
     layers:int|Sequence[int]|None=None, # layers whose attention is recorded; None: all
     # score that saliency explains: 'predicted', 'gold', a class, the id of a next token, or a function of
-    # (outputs, rows); None: the prediction. For a bi-encoder, the prediction is the similarity of the pair, and
+    # (outputs, rows); None: the prediction. For a causal language model, the prediction is the next token after the
+    # text, or all tokens of the target text if there is one. For a bi-encoder, it is the similarity of the pair, and
     # `outputs.embeddings` [rows, 2, size] are the embeddings of its sentences
     score:str|int|Callable|None=None,
     # attribution, see `registered_attributions`; None: integrated gradients for text (the gradient norm for a model
@@ -581,8 +601,8 @@ def watch(
         settings = dict(layers=layers, score=score, saliency=saliency, steps=steps, budget=budget,
                         max_length=max_length, batch_rows=batch_rows, seed=seed)
         config = _watched_config(net, feed, classes, settings)
-    recorder = Recorder(None, encoded, texts, feed, _Watched(), classes, batch_size,
-                        saliency=_default_saliency(net, saliency), layers=layers, score=score)
+    recorder = _WatchRecorder(None, encoded, texts, feed, _Watched(), classes, batch_size,
+                              saliency=_default_saliency(net, saliency), layers=layers, score=score)
     recorder.run, held = _opened_run(run_dir, config)
     heads = _BatchHeads(model, getattr(net, 'stack', net), tokenizer, layers, batch_rows if has_maps else 0, max_length)
     watcher = Watcher(net, recorder.run, held, recorder, spacing, seed, log_every, heads)
