@@ -20,6 +20,7 @@ from ..core.names import listed, runs_words
 from ..core.runs import Run, open_run
 from ..core.snapshots import Snapshot
 from ..core.validation import check_choice, check_faults
+from ..metrics.tasks import batch_heads_fault
 from .base import fixed, which_snapshot
 from .curves import Grid
 
@@ -161,6 +162,7 @@ def batch_reason(
     run:Run,
 ) -> str: # '' if it is unknown
     "Return the reason why a run has no statistics of training batches"
+    if fault := batch_heads_fault(run.config): return fault
     return next((r['reason'] for r in run.metrics if r.get('kind') == 'heads' and r.get('reason')), '')
 
 def _heads_of(run, examples) -> list: # of `HeadsAtStep`, at least one
@@ -169,9 +171,11 @@ def _heads_of(run, examples) -> list: # of `HeadsAtStep`, at least one
     else: found = batch_heads(run)
     missing = dict(probes='recordings yet', batches='statistics of training batches')
     if not found:
-        why = f' ({batch_reason(run)})' if examples == 'batches' and batch_reason(run) else ''
-        advice = '; to record them, pass batch_rows= to watch()' if examples == 'batches' else ''
-        raise ValueError(f'head_statistics: {run.path.name} has no {missing[examples]}{why}{advice}')
+        why = ''
+        if examples == 'batches':
+            reason = batch_reason(run)
+            why = f': {reason}' if reason else '; to record them, pass batch_rows= to watch()'
+        raise ValueError(f'head_statistics: {run.path.name} has no {missing[examples]}{why}')
     return found
 
 def head_frame(
