@@ -30,6 +30,7 @@ from ..core.runs import Run
 from ..core.validation import Count, PositiveInt, Seed, check_faults, warn_caller
 from ..data.texts import encode_texts
 from ..methods.base import FineTuning, Progress
+from ..metrics.tasks import batch_heads_fault
 from ..models.agreement import check_tokens, class_names
 from ..models.attention import attention_stack, check_layers, unwrapped
 from ..models.batch_heads import LastInputs, batch_fault, batch_head_numbers, first_rows, special_ids
@@ -206,10 +207,12 @@ class _BatchHeads:
         tokenizer, layers,
         rows:int,       # number of texts of the batch; 0: no statistics
         max_length:int,
+        fault:str='',   # reason why a model for this task has no such statistics
     ):
-        self.net, self.layers, self.rows, self.max_length = net, layers, rows, max_length
+        self.net, self.layers, self.max_length, self.fault = net, layers, max_length, fault
+        self.rows = 0 if fault else rows
         self.special = special_ids(tokenizer) if tokenizer is not None else []
-        is_read = rows and tokenizer is not None
+        is_read = self.rows and tokenizer is not None
         self.last = LastInputs(*_ancestors(model, net), stack=attention_stack(net)) if is_read else LastInputs()
         self.is_missing = False # whether a row has already reported that no training pass was seen
 
@@ -260,7 +263,7 @@ class _WatchRecorder(Recorder):
 
     def snapshot(self, *args):
         s = super().snapshot(*args)
-        if self.explains_next: s.info['explains'] = 'the predicted next token'
+        if self.explains_next and 'saliency' in s.arrays: s.info['explains'] = 'the predicted next token'
         return s
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa43
@@ -311,11 +314,12 @@ class _Watching(TrainerCallback):
 # %% ../../nbs/06_training/10_watch.ipynb #wa44
 class _Logging(_Watching):
     "Base class of `Watcher` that logs losses, notifies subscribers and ends recording"
-    def _flush(self):
-        "Write the mean losses since the last row"
+    def _flush(self, numbers:dict|None=None, step=None, epoch=None):
+        "Write the means of the numbers since the last row, together with the given `numbers`"
         rows, self._losses = self._losses, []
         names = dict.fromkeys(name for row in rows for name in row)
-        self._log({name: float(np.mean([float(row[name]) for row in rows if name in row])) for name in names})
+        means = {name: float(np.mean([float(row[name]) for row in rows if name in row])) for name in names}
+        self._log(means | (numbers or {}), step, epoch)
 
     def _log(self, numbers, step=None, epoch=None):
         "Split `numbers` into losses and other numbers, and write a row for each of these groups"
@@ -326,21 +330,25 @@ class _Logging(_Watching):
         for kind, row in (('train', losses), ('log', others)):
             if row: self.run.log(dict(kind=kind, **where, **row))
 
-    def _after_step(self, step, epoch=None):
-        "Set the number of completed steps, and record if a recording is due"
+    def _after_step(self, step, epoch=None, averages=True):
+        """Set the number of completed steps, and record if a recording is due
+
+        If `averages` is True, the means of the losses are written every `log_every` steps."""
         self.spacing.begin()
         self.step_number = step
         if epoch is not None: self.epoch = epoch
         if not self._is_active: return
         self.state = 'running'
         with self._safely():
-            if len(self._losses) >= self.log_every:
+            if averages and len(self._losses) >= self.log_every:
                 with self.spacing.measured(): self._flush()
             if self.spacing.is_due(step): self._record()
 
     def _end(self, state, **summary):
-        "Change to the final `state`, write the summary or the error, and release the folder"
+        "Change to the final `state`, write the remaining losses, the summary or the error, and release the folder"
         self.state = state
+        if state == 'failed':
+            with contextlib.suppress(Exception): self._flush() # must not hide the error that ended the training
         if self._batch_heads: self._batch_heads.end()
         try:
             if state == 'finished': self.run.finish(**summary)
@@ -361,12 +369,28 @@ class _Logging(_Watching):
         for fn, in self._listeners: fn(self)
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa51
-def _detached(name, x):
+def _detached(name, x, example='the mean loss of the batch'):
     "Return the number `x`, detached if it is a tensor with one element; raise a `ValueError` for anything else"
-    if isinstance(x, torch.Tensor) and x.numel() == 1: return x.detach()
-    if isinstance(x, (int, float, np.number)) and not isinstance(x, bool): return float(x)
+    if isinstance(x, torch.Tensor) and x.numel() == 1 and not x.is_complex(): return x.detach()
+    if isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool): return float(x)
     got = f'a tensor of shape {list(x.shape)}' if isinstance(x, torch.Tensor) else f'{x!r:.60}'
-    raise ValueError(f'step: {name} must be a single number, such as the mean loss of the batch, got {got}')
+    raise ValueError(f'step: {name} must be a single number, such as {example}, got {got}')
+
+_row_names = 'step', 'epoch', 'kind', 'split', 'seal' # names in the rows of metrics that are not numbers of a step
+
+def _checked_numbers(numbers:dict) -> dict:
+    "Return the `numbers` of a step that are not None; raise a `ValueError` for a reserved name or another value"
+    taken = next((name for name in numbers if name in _row_names), None)
+    check_faults(f'step: the name {taken!r} is reserved; choose a name other than {", ".join(_row_names)} '
+                 'for this number' if taken else '')
+    return {name: _detached(name, x) for name, x in numbers.items() if x is not None}
+
+def _checked_epoch(epoch):
+    "Return the `epoch` as a finite number, or None; raise a `ValueError` for anything else"
+    if epoch is None: return None
+    number = float(_detached('epoch', epoch, '1.5'))
+    check_faults('' if math.isfinite(number) else f'step: epoch must be finite, got {number}')
+    return number
 
 def _checked_batch(batch) -> dict:
     "Return the tensors of `batch` by name; raise an error if head statistics cannot be computed from them"
@@ -375,32 +399,60 @@ def _checked_batch(batch) -> dict:
     check_faults(batch_fault(tensors), 'step: batch must be a dict of the tensors that the model takes; ')
     return tensors
 
-# %% ../../nbs/06_training/10_watch.ipynb #wa52
-class _Loop(_Logging):
-    "Base class of `Watcher` with the methods that a plain training loop calls"
+# %% ../../nbs/06_training/10_watch.ipynb #bg01
+class _Beginning(_Logging):
+    "Base class of `Watcher` that begins the one training run that it records"
     def _check_open(self, call):
         "Raise an error if the watcher has finished"
         if self.state == 'finished':
             raise RuntimeError(f'{call}: this watcher has finished, so its run cannot be extended; '
                                'create a new watcher with watch(...) for another training run')
 
+    def _check_first(self, call, step, args=None):
+        """Raise a `RuntimeError` if the run contains steps of another training run; end the run
+
+        With `auto_find_batch_size`, the `Trainer` itself begins again, so this only issues a warning."""
+        if self.step_number in (0, step): return
+        error = RuntimeError(f'{call}: this watcher has recorded a training run up to step {self.step_number}, which '
+                             f'cannot be extended by one that begins at step {step}; '
+                             'create a new watcher with watch(...) for another training run')
+        if self._is_active:
+            self.error = error
+            self._end('failed')
+        if not getattr(args, 'auto_find_batch_size', False): raise error
+        warn_caller(f'{error}; the training continues without recordings')
+
+    def _start_at(self, step, epoch):
+        "Begin at the given `step`; record it if the training resumes from a checkpoint"
+        is_resumed, self.step_number, self.epoch = step > self.step_number, step, epoch
+        if is_resumed and self._is_active:
+            warn_caller(f'watch: the training resumes at step {step}, which is recorded now; step 0 of the run shows '
+                        'the weights before the checkpoint was loaded')
+            with self._safely(): self._record()
+        self.spacing.begin()
+
+# %% ../../nbs/06_training/10_watch.ipynb #wa52
+class _Loop(_Beginning):
+    "Base class of `Watcher` with the methods that a plain training loop calls"
     def step(self,
         loss:'torch.Tensor|float|None'=None, # loss of this step, one number
         epoch:float|None=None,               # number of completed epochs, such as 1.5; only for display
         # inputs of the model in this step, for the head statistics of training batches; None: those of the last pass,
         # which are known unless the model is compiled
         batch:'Mapping[str, torch.Tensor]|None'=None,
-        # further numbers for this step; those whose names end in 'loss' are plotted with the losses
+        # further numbers for this step; those whose names end in 'loss' are plotted with the losses. The names step,
+        # epoch, kind, split and seal are reserved
         **numbers:'torch.Tensor|float',
     ) -> None:
         """Count one optimiser step, and record if a recording is due; call this after `optimizer.step()`
 
-        Raise a `RuntimeError` if the run is finished, and a `ValueError` for an invalid batch or for a
-        loss that is not one number."""
+        Raise a `RuntimeError` if the run is finished. Raise a `ValueError` for an invalid batch, for a loss, an epoch
+        or a further number that is not one number, and for a number with a reserved name."""
         self._check_open('step')
-        named = {name: _detached(name, x) for name, x in dict(loss=loss, **numbers).items() if x is not None}
+        named, epoch = _checked_numbers(dict(loss=loss, **numbers)), _checked_epoch(epoch)
         if self._is_active and named: self._losses.append(named)
         heads = self._batch_heads
+        if batch is not None and heads: check_faults(heads.fault, 'step: batch has no use: ')
         if batch is not None and heads and heads.rows: heads.last.set(_checked_batch(batch))
         self._after_step(self.step_number + 1, epoch)
 
@@ -425,12 +477,23 @@ class _Loop(_Logging):
             self._end('failed')
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa61
+def _step_numbers(numbers:dict) -> dict: # {} for the log of an evaluation, and for the totals of the training
+    "Return the `numbers` in a log of a `Trainer` that describe its steps, without scores and timings"
+    timings = [name for name in numbers if name.endswith(('_runtime', '_per_second'))]
+    if timings and 'loss' not in numbers: return {}
+    excluded = {*timings, *_row_names}
+    return {name: x for name, x in numbers.items() if name not in excluded and not name.startswith('eval_')}
+
 class _Callback(_Loop):
     "Base class of `Watcher` that handles the events of transformers' `Trainer`"
     def on_train_begin(self, args:'TrainingArguments', state:'TrainerState', control:'TrainerControl',
                        model:torch.nn.Module|None=None, **kwargs) -> None:
-        "Check that the `Trainer` trains the watched model, and that the model is complete"
+        """Check that the `Trainer` trains the watched model, and that the model is complete
+
+        Record the first step if the training resumes from a checkpoint. Raise a `RuntimeError` if the watcher has
+        recorded another training run."""
         self._check_open('Trainer.train')
+        self._check_first('Trainer.train', state.global_step, args)
         if self.run is None: return
         if model is not None:
             _check_watchable(model)
@@ -441,21 +504,26 @@ class _Callback(_Loop):
         if getattr(args, 'prompts', None):
             warn_caller('watch: the Trainer adds prompts to the sentences (args.prompts); the recordings contain the '
                         'sentences without them')
-        self.step_number, self.epoch = state.global_step, float(state.epoch or 0)
-        self.spacing.begin()
+        self._start_at(state.global_step, float(state.epoch or 0))
 
     def on_step_end(self, args:'TrainingArguments', state:'TrainerState', control:'TrainerControl', **kwargs) -> None:
         "Count the step, and record if a recording is due"
-        if state.global_step > self.step_number: self._after_step(state.global_step, state.epoch)
+        if state.global_step <= self.step_number: return
+        # other numbers are written together with the loss, unless the Trainer does not log the loss
+        logs_no_loss = getattr(args, 'logging_strategy', '') == 'no'
+        self._after_step(state.global_step, state.epoch, averages=logs_no_loss)
 
     def on_log(self, args:'TrainingArguments', state:'TrainerState', control:'TrainerControl', logs:dict|None=None,
                **kwargs) -> None:
-        "Write the losses, scores and other numbers from the `logs` into the run"
+        """Write the losses, scores and other numbers from the `logs` into the run
+
+        Numbers from logs without a loss are averaged until the next log with a loss, and written with it."""
         if not self._is_active: return
         numbers = {k: float(x) for k, x in (logs or {}).items() if isinstance(x, (int, float)) and k != 'epoch'}
-        scores = scores_in(numbers, 'eval_')
+        scores, of_steps = scores_in(numbers, 'eval_'), _step_numbers(numbers)
         with self._safely(), self.spacing.measured():
-            if 'loss' in numbers: self._log(numbers, state.global_step, state.epoch)
+            if 'loss' in of_steps: self._flush(of_steps, state.global_step, state.epoch)
+            elif of_steps: self._losses.append(of_steps)
             if scores: self.run.log(dict(kind='eval', split='validation', step=state.global_step,
                                          epoch=round(float(state.epoch or 0), 6), **scores))
 
@@ -483,7 +551,10 @@ class Watcher(_Callback):
         Raise an `ImportError` if Lightning is not installed."""
         watcher = self
         class Watching(_lightning_callback()):
-            def on_train_start(self, trainer, module): watcher._check_open('Trainer.fit')
+            def on_train_start(self, trainer, module):
+                watcher._check_open('Trainer.fit')
+                watcher._check_first('Trainer.fit', trainer.global_step)
+                watcher._start_at(trainer.global_step, float(trainer.current_epoch))
             def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
                 loss = outputs.get('loss') if isinstance(outputs, dict) else outputs
                 if trainer.global_step <= watcher.step_number: return # accumulating gradients
@@ -538,7 +609,7 @@ def _opened_run(run_dir, config) -> tuple: # (Run, `Held`)
     return run, Held(run.path)
 
 def _begin(watcher):
-    "Record step 0; delete the new run if this fails"
+    "Record step 0 and return the watcher; delete the new run if this fails"
     try: watcher._record()
     except BaseException as e:
         watcher._held.release()
@@ -546,6 +617,7 @@ def _begin(watcher):
         shutil.rmtree(watcher.run.path, ignore_errors=True)
         if isinstance(e, ValueError): raise ValueError(f'watch: {e}') from None
         raise
+    return watcher
 
 # %% ../../nbs/06_training/10_watch.ipynb #wa83
 def watch(
@@ -573,7 +645,7 @@ def watch(
     max_length:Count=128, # maximum number of tokens; longer probes are truncated. Maps grow with its square
     batch_size:PositiveInt=8, # number of probes in one pass; a smaller number needs less memory
     # number of texts of the current training batch on which head statistics are computed at each recording, in one
-    # extra pass without gradients; its cost is part of `budget`. 0: none
+    # extra pass without gradients; its cost is part of `budget`. 0: none. Ignored for images and series
     batch_rows:Annotated[int, Ge(0), Le(256)]=4,
     log_every:PositiveInt=10, # number of steps over which the losses of a plain loop are averaged
     seed:Seed=0, # seed for masking tokens in the probes of masked language models
@@ -581,9 +653,9 @@ def watch(
     """Record the training of a `model` as a run, with any trainer and without changing the training
 
     Pass the returned watcher to `callbacks=` of a Trainer. In your own loop, call `watcher.step(loss=loss)` after
-    each step and `watcher.finish()` at the end. `Explorer(watcher)` shows the training live. Raise a `ValueError`
-    for invalid arguments, and for a model or probes that cannot be recorded. Raise a `FileExistsError` if
-    `run_dir` already exists."""
+    each step and `watcher.finish()` at the end. `Explorer(watcher)` shows the training live. Your own forward hooks
+    also run during recordings, in which `module.training` is False. Raise a `ValueError` for invalid arguments, and
+    for a model or probes that cannot be recorded. Raise a `FileExistsError` if `run_dir` already exists."""
     _check_steps(steps)
     saliency = None if saliency is True else attribution_name(saliency)
     spacing = Spacing(budget, steps)
@@ -604,7 +676,6 @@ def watch(
     recorder = _WatchRecorder(None, encoded, texts, feed, _Watched(), classes, batch_size,
                               saliency=_default_saliency(net, saliency), layers=layers, score=score)
     recorder.run, held = _opened_run(run_dir, config)
-    heads = _BatchHeads(model, getattr(net, 'stack', net), tokenizer, layers, batch_rows if has_maps else 0, max_length)
-    watcher = Watcher(net, recorder.run, held, recorder, spacing, seed, log_every, heads)
-    _begin(watcher)
-    return watcher
+    heads = _BatchHeads(model, getattr(net, 'stack', net), tokenizer, layers, batch_rows if has_maps else 0, max_length,
+                        batch_heads_fault(config))
+    return _begin(Watcher(net, recorder.run, held, recorder, spacing, seed, log_every, heads))

@@ -13,9 +13,10 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments, ViTConfig, ViTForImageClassification
 
 import forked
+from salviz.attribution.explanations import explain
 from salviz.core.locks import RunInUse
 from salviz.core.runs import Run
 from salviz.explorer.widget import Explorer
@@ -643,3 +644,133 @@ def test_watching_lightning_changes_nothing(watching, make_tiny_bert, tiny_token
         trainer.fit(Module(model), loader)
         return watcher, model
     assert_batch_heads(same_weights(trained, [0, 2, 4]))
+
+
+def test_saliency_of_a_target_text_explains_its_tokens(watching, tiny_tokenizer):
+    "A text alone is explained as in `explain`, with both names of the prediction; see the notebook"
+    model = small_model('causal_lm', tiny_tokenizer, kind='llama', layers=1)
+    kw = dict(saliency='input_x_gradient')
+    def recorded(name, **more): return watching(model, name, **kw, **more).run.snapshot()
+    explained = explain(model, probes[0], 'input_x_gradient', tokenizer=tiny_tokenizer).values[0].numpy()
+    for s in (recorded('none', texts=probes[:1]), recorded('predicted', texts=probes[:1], score='predicted')):
+        assert np.allclose(s.arrays['saliency'], explained, atol=1e-5)
+        assert s.info['explains'] == 'the predicted next token'
+    pair = recorded('pair', texts=[('the film', 'a story')])
+    assert 'explains' not in pair.info and pair.arrays['saliency'][-1] == 0 # not a token after the target text
+
+
+def interrupted(trainer_for, at):
+    "Return a Trainer that was interrupted after a number of steps, and its watcher"
+    class Interruption(TrainerCallback):
+        def on_step_end(self, args, state, control, **kw):
+            if state.global_step == at: raise KeyboardInterrupt
+    interruption = Interruption()
+    trainer, watcher = trainer_for(interruption)
+    with pytest.raises(KeyboardInterrupt): trainer.train()
+    trainer.remove_callback(interruption)
+    return trainer, watcher
+
+
+def test_a_watcher_records_one_training_of_a_trainer(watching, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    def trainer_for(callback):
+        model = tiny_bert()
+        watcher = watching(model, saliency=False, steps=1)
+        return trainer_of(model, tiny_tokenizer, tiny_data, tmp_path/'out', [watcher, callback]), watcher
+    trainer, watcher = interrupted(trainer_for, 3)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r'up to step 3, .* begins at step 0; create a new watcher with watch'):
+            trainer.train()
+    run = watcher.run
+    assert watcher.state == 'failed' and not run.finished and 'up to step 3' in run.state['error']
+    assert run.steps == [0, 1, 2, 3] and [r['step'] for r in run.train_rows] == [1, 2]
+    trainer.args.auto_find_batch_size = True # the Trainer begins again after an error of the memory
+    with pytest.warns(UserWarning, match='the training continues without recordings'): trainer.train()
+
+
+def test_a_training_that_resumes_from_a_checkpoint_is_recorded_from_there(watching, tmp_path, tiny_bert,
+                                                                          tiny_tokenizer, tiny_data):
+    def trainer_for(model, callbacks, steps):
+        trainer = trainer_of(model, tiny_tokenizer, tiny_data, tmp_path/'out', callbacks)
+        trainer.args.save_strategy, trainer.args.save_steps, trainer.args.max_steps = 'steps', 2, steps
+        return trainer
+    trainer_for(first := tiny_bert(), [], 4).train()
+    wanted = watching(first, 'wanted', saliency=False).run.snapshot().arrays['attention']
+    torch.manual_seed(1)
+    model = tiny_bert()
+    watcher = watching(model, saliency=False)
+    trainer = trainer_for(model, [watcher], 6)
+    with pytest.warns(UserWarning, match='resumes at step 4, which is recorded now; step 0 of the run shows'):
+        trainer.train(resume_from_checkpoint=True)
+    assert watcher.run.steps == [0, 4, 6] and watcher.run.finished
+    assert np.allclose(watcher.run.snapshot(4).arrays['attention'], wanted, atol=1e-5)
+
+
+def test_numbers_that_a_trainer_logs_itself_are_recorded(watching, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    model = tiny_bert()
+    watcher = watching(model, saliency=False)
+    trainer = trainer_of(model, tiny_tokenizer, tiny_data, tmp_path/'out', [watcher], gradient_accumulation_steps=2)
+    trainer.args.logging_steps, of_loss, numbers = 2, trainer.compute_loss, iter(range(100))
+    def compute_loss(*args, **kw):
+        trainer.log(dict(attention_loss=float(next(numbers)), entropy=.5, kind=1.))
+        return of_loss(*args, **kw)
+    trainer.compute_loss = compute_loss
+    trainer.train()
+    rows = watcher.run.train_rows
+    assert [(r['step'], r['attention_loss'], 'loss' in r) for r in rows] == [(2, 1.5, True), (4, 5.5, True)]
+    others = [r for r in watcher.run.metrics if r['kind'] == 'log']
+    assert [(r['step'], r['entropy']) for r in others] == [(2, .5), (4, .5)]
+    names = {name for r in watcher.run.metrics for name in r}
+    assert not names & {'train_runtime', 'train_samples_per_second', 'total_flos', 'train_loss'}
+    silent = watching(model, 'silent', saliency=False, log_every=2)
+    state = types.SimpleNamespace(global_step=0, epoch=0.)
+    for state.global_step in (1, 2):
+        silent.on_log(None, state, None, logs=dict(entropy=.5))
+        silent.on_step_end(types.SimpleNamespace(logging_strategy='no'), state, None)
+    assert [(r['step'], r['entropy']) for r in silent.run.metrics if r['kind'] == 'log'] == [(2, .5)]
+
+
+def test_losses_before_an_error_are_written(watching, tiny_bert, monkeypatch):
+    with pytest.raises(KeyError), watching(tiny_bert(), saliency=False) as watcher:
+        for loss in (1., 2.): watcher.step(loss=loss)
+        raise KeyError('labels')
+    assert [(r['step'], r['loss']) for r in watcher.run.train_rows] == [(2, 1.5)]
+    def full(self, row): raise OSError(28, 'No space left on device')
+    with pytest.raises(KeyError), watching(tiny_bert(), 'full', saliency=False, steps=9) as watcher:
+        watcher.step(loss=1.)
+        monkeypatch.setattr(Run, 'log', full)
+        raise KeyError('labels')
+    assert 'KeyError' in watcher.run.state['error']
+
+
+def test_reserved_names_and_other_epochs_raise_immediately(watching, tiny_bert):
+    watcher = watching(tiny_bert(), saliency=False)
+    for kw in (dict(step=1), dict(kind=2.), dict(split=1.), dict(seal=1.), dict(epoch='a')):
+        with pytest.raises(ValueError, match="step: (the name '.*' is reserved|epoch must be a single number)"):
+            watcher.step(loss=1., **kw)
+    watcher.step(loss=1., epoch=torch.tensor(.5), learning_rate=np.float32(.1))
+    assert watcher.finish().train_rows[0]['epoch'] == .5 and watcher.step_number == 1
+
+
+def test_head_statistics_of_batches_exist_only_for_text(watching):
+    model = ViTForImageClassification(ViTConfig(image_size=8, patch_size=4, hidden_size=16, num_hidden_layers=1,
+                                                num_attention_heads=2, intermediate_size=32, num_labels=2)).train()
+    images = datasets.Dataset.from_dict(dict(pixel_values=torch.rand(2, 3, 8, 8).tolist(), label=[0, 1]))
+    watcher = watching(model, texts=images, tokenizer=None, saliency=False, steps=1)
+    reason = 'head statistics of training batches are computed only for models that read text, and this model reads'
+    with pytest.raises(ValueError, match=f'step: batch has no use: {reason} images'):
+        watcher.step(loss=1., batch=dict(pixel_values=torch.zeros(1)))
+    watcher.step(loss=1.)
+    run = watcher.finish()
+    with pytest.raises(ValueError, match=reason) as caught: run.head_frame('batches')
+    assert 'batch_rows' not in str(caught.value) and not [r for r in run.metrics if r['kind'] == 'heads']
+
+
+def test_own_hooks_distinguish_recordings_by_the_training_mode(watching, tiny_bert, tiny_tokenizer, tiny_data):
+    model, modes = tiny_bert().train(), []
+    watcher = watching(model)
+    model.register_forward_pre_hook(lambda module, args: modes.append((module.training, torch.is_grad_enabled())))
+    model(**next(batches(tiny_tokenizer, tiny_data, 1)))
+    watcher.step()
+    watcher.step()
+    assert modes[0] == (True, True) and {training for training, _ in modes[1:]} == {False}
+    assert {grad for _, grad in modes[1:]} == {False, True} # saliency needs gradients
