@@ -160,6 +160,19 @@ class _ProbePasses:
         try: return pooled_rows(model, batch)
         except ValueError: return None # the head reads all rows; methods that need a pooled row have checked it before
 
+    def _axes_of(self, name, x, documented, batch, maps) -> tuple:
+        "Return the names of the axes after batch and layer: those in the plan (`documented`), or else guessed names"
+        shape = tuple((next(iter(x.values())) if isinstance(x, dict) else x).shape[1:])
+        if documented is not None:
+            try: return check_axes(name, documented, shape)
+            except ValueError as e: self.method.require(False, str(e))
+        heads = None if maps is None or not len(maps.layers) else maps[maps.layers[0]].shape[1]
+        tokens = batch['input_ids'].shape[1] if 'input_ids' in batch else 0
+        return guessed_axes(shape, tokens, heads, len(self.classes))
+
+# %% ../../nbs/06_training/03_recording.ipynb #012b
+class _Explained(_ProbePasses):
+    "Base class of `Recorder` that computes saliency for a batch of probe examples"
     def _target(self, model, batch, labelled, predicted):
         "Return the score that saliency explains, as `score_target` returns it"
         if self.score is None: return attribution_target(self.feed.task, labelled, predicted, of_prediction=True)
@@ -172,18 +185,8 @@ class _ProbePasses:
         self.saliency_seconds += time.perf_counter() - start
         return saliency
 
-    def _axes_of(self, name, x, documented, batch, maps) -> tuple:
-        "Return the names of the axes after batch and layer: those in the plan (`documented`), or else guessed names"
-        shape = tuple((next(iter(x.values())) if isinstance(x, dict) else x).shape[1:])
-        if documented is not None:
-            try: return check_axes(name, documented, shape)
-            except ValueError as e: self.method.require(False, str(e))
-        heads = None if maps is None or not len(maps.layers) else maps[maps.layers[0]].shape[1]
-        tokens = batch['input_ids'].shape[1] if 'input_ids' in batch else 0
-        return guessed_axes(shape, tokens, heads, len(self.classes))
-
 # %% ../../nbs/06_training/03_recording.ipynb #015o
-class _Observations(_ProbePasses):
+class _Observations(_Explained):
     "Base class of `Recorder` that computes the observations for a batch of probe examples"
     def observations(self, model, batch, progress, with_saliency=True) -> dict:
         """Run the model on a `batch` and return all observations as a dict
