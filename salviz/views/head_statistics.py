@@ -162,7 +162,6 @@ def batch_reason(
     run:Run,
 ) -> str: # '' if it is unknown
     "Return the reason why a run has no statistics of training batches"
-    if fault := batch_heads_fault(run.config): return fault
     return next((r['reason'] for r in run.metrics if r.get('kind') == 'heads' and r.get('reason')), '')
 
 def _heads_of(run, examples) -> list: # of `HeadsAtStep`, at least one
@@ -173,7 +172,7 @@ def _heads_of(run, examples) -> list: # of `HeadsAtStep`, at least one
     if not found:
         why = ''
         if examples == 'batches':
-            reason = batch_reason(run)
+            reason = batch_heads_fault(run.config) or batch_reason(run)
             why = f': {reason}' if reason else '; to record them, pass batch_rows= to watch()'
         raise ValueError(f'head_statistics: {run.path.name} has no {missing[examples]}{why}')
     return found
