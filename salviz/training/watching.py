@@ -31,7 +31,7 @@ from ..core.validation import Count, PositiveInt, Seed, check_faults, warn_calle
 from ..data.texts import encode_texts
 from ..methods.base import FineTuning, Progress
 from ..metrics.tasks import batch_heads_fault
-from ..models.agreement import check_tokens, class_names
+from ..models.agreement import agreed_split, check_tokens, class_names
 from ..models.attention import attention_stack, check_layers, unwrapped
 from ..models.batch_heads import LastInputs, batch_fault, batch_head_numbers, first_rows, special_ids
 from ..models.corruption import corruptions
@@ -174,6 +174,9 @@ def _probe_feed(model, tokenizer, probes, max_length) -> tuple: # (feed, encoded
 
     Texts that are longer than `max_length` are truncated, with a warning."""
     _check_probes(probes)
+    if isinstance(probes, datasets.Dataset):
+        probes, notes = agreed_split(model, probes, who='watch: probes')
+        for note in notes: warn_caller(note)
     if tokenizer is not None and getattr(tokenizer, 'pad_token_id', 0) is None:
         raise ValueError('watch: the tokenizer has no padding token; set one, for example with '
                          'tokenizer.pad_token = tokenizer.eos_token')

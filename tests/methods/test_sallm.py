@@ -1939,7 +1939,7 @@ def test_run_with_texts_without_labels_is_resumed_and_reused(teacher_run, tmp_pa
     broken = method(Watched, refresh=1)
     broken.at = 3
     with pytest.raises(KeyboardInterrupt): train(make_bert(), tokenizer, raw, broken, run_dir=tmp_path/'run', **kw)
-    with pytest.raises(ValueError, match='different values for method; pass the arguments with which the run was started'):
+    with pytest.raises(ValueError, match='different values for method; pass the arguments with which the run'):
         train(make_bert(), tokenizer, raw, method(texts=more[1:], refresh=1), run_dir=tmp_path/'run', resume=True, **kw)
     again = train(make_bert(9), tokenizer, raw, method(refresh=1), run_dir=tmp_path/'run', resume=True, **kw)
     assert losses(again) == losses(whole)

@@ -1,6 +1,7 @@
 "Watching changes nothing, costs little, rejects what it cannot watch, and leaves a normal run."
 import contextlib
 import copy
+import math
 import os
 import random
 import subprocess
@@ -749,6 +750,20 @@ def test_reserved_names_and_other_epochs_raise_immediately(watching, tiny_bert):
             watcher.step(loss=1., **kw)
     watcher.step(loss=1., epoch=torch.tensor(.5), learning_rate=np.float32(.1))
     assert watcher.finish().train_rows[0]['epoch'] == .5 and watcher.step_number == 1
+
+
+@pytest.mark.parametrize('wrong', [None, math.nan, 7, 'neither'], ids=str)
+def test_labels_of_own_probes_are_classes_by_number_or_name(watching, tiny_bert, tmp_path, wrong):
+    def own(*labels): return datasets.Dataset.from_dict(dict(text=['a film', 'dull'], label=labels))
+    model = tiny_bert()
+    model.config.id2label = {0: 'bad', 1: 'good'}
+    named, numbered = (watching(model, name, own(*labels), saliency=False).finish()
+                       for name, labels in (('named', ('bad', 'good')), ('numbered', (0, 1))))
+    assert named.snapshot(0, 1).losses == numbered.snapshot(0, 1).losses
+    first = 'good' if isinstance(wrong, str) else 1
+    with pytest.raises(ValueError, match='watch: probes: the label of example 1 must be a class of the model, from 0'):
+        watching(model, 'wrong', own(first, wrong))
+    assert not (tmp_path/'wrong').exists()
 
 
 def test_head_statistics_of_batches_exist_only_for_text(watching):
