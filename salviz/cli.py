@@ -179,20 +179,37 @@ def _table_in(path):
     return Study.open(path)
 
 # %% ../nbs/13_cli/02_cli.ipynb #012b
-def _check_free(command, files, force):
+def _check_free(command, files, force, other='another file with --out'):
     "Raise a `FileExistsError` for the first existing file in `files`, unless `force` is True"
     existing = [file for file in map(Path, files) if file.exists()]
     if existing and not force:
-        raise FileExistsError(f'{command}: {existing[0]} already exists; use --force to overwrite it, or choose '
-                              'another file with --out')
+        raise FileExistsError(f'{command}: {existing[0]} already exists; use --force to overwrite it, or choose {other}')
+
+def _check_out(
+    command,    # named in the errors
+    out,        # file to write
+    force,      # overwrite an existing file?
+    other='another file with --out', # what else the user can choose
+    made=None,  # folder that the command creates, in which the file may be
+):
+    "Raise an error if the file `out` cannot be written, or exists and `force` is not True"
+    out = Path(out)
+    if not out.parent.is_dir() and (made is None or out.parent.absolute() != Path(made).absolute()):
+        raise FileNotFoundError(f'{command}: no folder {out.parent}; create it or choose {other}')
+    present = next((path for path in (out, out.parent) if path.exists()), None)
+    if out.is_dir() or present and not os.access(present, os.W_OK):
+        raise PermissionError(f'{command}: cannot write {out}; choose {other}')
+    _check_free(command, [out], force, other)
+
+def _pgf_images(out) -> list: # of paths
+    "Return the existing files with names of the images that matplotlib writes next to the .pgf file `out`"
+    if out.suffix.lower() != '.pgf': return []
+    return sorted(path for path in out.parent.iterdir() if re.fullmatch(re.escape(out.stem) + r'-img\d+\.png', path.name))
 
 def _figure_errors(a, out, of_table, settings) -> Iterator[Exception]:
     "Yield an error for each invalid option of `salviz figure`"
-    if not out.parent.is_dir():
-        yield FileNotFoundError(f'figure: no folder {out.parent}; create it or choose another file with --out')
-    if out.is_dir() or not os.access(next(p for p in (out, out.parent) if p.exists()), os.W_OK):
-        yield PermissionError(f'figure: cannot write {out}; choose another file with --out')
-    _check_free('figure', [out], a.force)
+    _check_out('figure', out, a.force)
+    _check_free('figure', _pgf_images(out), a.force)
     if of_table and len(a.runs) > 1: yield ValueError(f'figure: {a.kind} takes one table, got {len(a.runs)}')
     for name in settings:
         if name in ('runs', 'kind', 'step', 'probe', 'layer', 'head', 'width', 'columns', 'font_size', 'font',
@@ -283,12 +300,19 @@ def _comma_list(
 ) -> list:
     return [name.strip() for name in word.split(',') if name.strip()]
 
+def _check_compared_figure(a):
+    "Raise an error, before anything is trained, if the figure of `salviz compare` cannot be written"
+    if not a.figure.lower().endswith(('.pdf', '.svg', '.png')):
+        raise ValueError(f'compare: --figure must end in .pdf, .svg or .png, got {a.figure!r}')
+    _check_out('compare', a.figure, a.force, 'another file with --figure', made=a.out)
+
 def _run_compare(a):
     from salviz import load_text, subset
     from salviz.replication.comparison import budget_seconds, compare
     from salviz.studies.designs import engine, slurm_options
     budget_seconds(a.budget) # raises before anything is loaded
     slurm = None if a.slurm is None else slurm_options(a.slurm)
+    if a.figure: _check_compared_figure(a)
     data = load_text(a.data, text=a.text, label=a.label)
     if a.train_size != 'full': data = subset(data, a.train_size)
     with engine(None, a.dask, slurm, Path(a.out)/'slurm') as executor:
@@ -297,7 +321,8 @@ def _run_compare(a):
                              epochs=a.epochs, batch_size=a.batch_size, ood_rows=a.ood_rows, processes=a.processes,
                              run=dict(executor=executor))
     print(comparison.to_latex() if a.latex and comparison.ranked() else comparison.table().to_string())
-    if comparison.ranked() and a.figure:
+    if a.figure and not comparison.ranked(): print(f'{a.figure}: not written, because no method is ranked')
+    elif a.figure:
         from salviz.figures.drawing import save_figure
         save_figure(comparison.figure(), a.figure)
     return int(bool(comparison.sentences)) # 1: runs are missing
@@ -649,7 +674,9 @@ def _compare_options(arg):
     arg('--contrast', type=_named, help='column with the contrast set of each example, for consistency')
     _engine_options(arg, '--processes', '--workers')
     arg('--latex', action='store_true', help='print the table in LaTeX (booktabs)')
-    arg('--figure', type=_named, metavar='FILE', help='write the figure to a .pdf, .svg or .png file')
+    arg('--figure', type=_named, metavar='FILE', help='write a figure to a .pdf, .svg or .png file: '
+        'scores out of domain against scores in domain; test scores if --ood is not set')
+    arg('--force', action='store_true', help='overwrite the file of --figure')
 
 # %% ../nbs/13_cli/02_cli.ipynb #st-3c
 def _study_options(arg):

@@ -221,6 +221,14 @@ class MethodComparison(_Sentences):
     """Results of `compare`, as a table, a figure, LaTeX and text for a paper's methods section
 
     The methods `results`, `to_latex` and `figure` raise a `ValueError` if no method can be ranked."""
+    def _ranked_rows(self) -> pd.DataFrame:
+        "Return the rows of the ranked methods, best method first; raise a `ValueError` if there are none"
+        ranked = self.ranked()
+        if not ranked: raise ValueError(f'MethodComparison: no method can be ranked. {self._notes_sentence()}')
+        order = self.rows['method'].map({name: i for i, name in enumerate(ranked)})
+        frame = self.rows[order.notna()].iloc[order.dropna().argsort(kind='stable').to_numpy()]
+        return frame.reset_index(drop=True)
+
     def results(self,
         columns:Sequence[str]|None=None, # metrics; None: see `columns`
         **options,              # options of `result_table`, such as digits, percent, titles
@@ -228,13 +236,11 @@ class MethodComparison(_Sentences):
         """Return the mean metrics of the methods that learned, and paired comparisons with plain fine-tuning
 
         Raise a `ValueError` if no method can be ranked, and for invalid options."""
-        ranked = self.ranked()
-        if not ranked: raise ValueError(f'MethodComparison: no method can be ranked. {self._notes_sentence()}')
-        order = self.rows['method'].map({name: i for i, name in enumerate(ranked)})
-        frame = self.rows[order.notna()].iloc[order.dropna().argsort(kind='stable').to_numpy()]
+        frame = self._ranked_rows()
+        ranked = {*frame['method']}
         baseline = plain_method if plain_method in ranked and len(ranked) > 1 else None
         options = dict(untested='cost', family='table', best=None, compare_to=baseline) | options
-        table = result_table(frame.reset_index(drop=True), 'method', columns or self.columns(), **options)
+        table = result_table(frame, 'method', columns or self.columns(), **options)
         further = self._notes_sentence(), self._evaluation_sentence(), self._tuning_sentence()
         table.sentences += [*filter(None, further), *self.sentences]
         return table
@@ -258,10 +264,14 @@ class MethodComparison(_Sentences):
         return self.results(**options).latex(label, small='footnotesize', wide=True)
 
     def figure(self, **options) -> 'Figure': # options of `salviz.figure`, such as width
-        "Return a figure of out-of-domain against in-domain scores, with intervals over seeds"
+        """Return a figure of out-of-domain against in-domain scores, with intervals over seeds
+
+        Without shifted splits, return a bar chart of the test scores, unless `y` names another metric."""
         from salviz.figures.kinds import figure
-        frame = self.rows[self.rows['method'].isin(self.ranked())]
-        return figure(frame, 'domain_shift', **{**dict(x=f'test_{self.score}', y=f'mean_ood_{self.score}'), **options})
+        frame, test, shifted = self._ranked_rows(), f'test_{self.score}', f'mean_ood_{self.score}'
+        if shifted in frame or 'y' in options:
+            return figure(frame, 'domain_shift', **{**dict(x=test, y=shifted), **options})
+        return figure(frame.assign(split='test'), 'bars', **{**dict(value=test, rows='method', by='split'), **options})
 
     def methods_text(self, form:Literal['markdown', 'latex']='markdown') -> str:
         "Return text for a paper's methods section: the compared methods, their tuning and the statistical tests"

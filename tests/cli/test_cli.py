@@ -16,6 +16,7 @@ import invented
 from salviz import __version__
 from salviz.cli import main
 from salviz.core.runs import Run
+from salviz.replication.comparison import MethodComparison
 
 command, root = Path(sys.executable).parent/'salviz', Path(__file__).resolve().parents[2]
 
@@ -240,6 +241,34 @@ def test_no_argument_of_a_user_ends_in_a_traceback(here, capsys):
         error = capsys.readouterr().err
         assert status == 2 and said in error and 'Traceback' not in error, (words, status, error)
     assert sorted(p.name for p in here.iterdir()) == before
+
+def test_the_file_of_a_comparison_is_checked_before_anything_is_trained(here, capsys, monkeypatch):
+    monkeypatch.setattr('salviz.load_text', lambda *a, **k: pytest.fail('the file was not checked first'))
+    (here/'old.png').write_text('')
+    for file, said in (('x.gif', "--figure must end in .pdf, .svg or .png, got 'x.gif'"),
+                       ('nowhere/x.pdf', 'compare: no folder nowhere; create it or choose another file with --figure'),
+                       ('old.png', 'old.png already exists; use --force to overwrite it, or choose another file')):
+        assert main(['compare', '--figure', file]) == 2
+        assert said in capsys.readouterr().err
+
+@pytest.mark.parametrize('force', (False, True))
+def test_a_comparison_without_shifted_sets_has_a_figure(here, capsys, monkeypatch, force):
+    rows = [dict(method='FineTuning', seed=s, run=f'a{s}', test_accuracy=.8 + s/100, majority=.5) for s in range(3)]
+    result = MethodComparison(pd.DataFrame(rows), 'accuracy', ['test'], ['FineTuning'])
+    monkeypatch.setattr('salviz.load_text', lambda *a, **k: None)
+    monkeypatch.setattr('salviz.replication.comparison.compare', lambda *a, **k: result)
+    if force: (here/'a.png').write_text('')
+    assert main(['compare', '--figure', 'a.png', *['--force']*force]) == 0, capsys.readouterr().err
+    assert (here/'a.png').read_bytes().startswith(b'\x89PNG')
+    result.rows['test_accuracy'] = .5
+    assert main(['compare', '--out', 'new', '--figure', 'new/b.png']) == 0 # the comparison creates its folder
+    assert 'new/b.png: not written, because no method is ranked' in capsys.readouterr().out
+
+def test_the_images_of_a_pgf_figure_overwrite_no_file(here, capsys):
+    (here/'a-img0.png').write_text('mine')
+    assert main(['figure', 'run', '--kind', 'attention_map', '--out', 'a.pgf']) == 2
+    assert 'figure: a-img0.png already exists; use --force' in capsys.readouterr().err
+    assert (here/'a-img0.png').read_text() == 'mine'
 
 failing = ['runs nowhere', 'show nowhere', 'strip no.ipynb', 'course class nobody', 'reproduce nothing',
            'fetch nothing', 'figure nowhere --out a.pdf', 'remake no.pdf', 'bench --methods nothing', 'demo --out run',
