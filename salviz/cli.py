@@ -16,6 +16,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 
@@ -419,8 +420,10 @@ def _run_strip(a):
         print(f'{name}: {n} widget view{"s"*(n != 1)} removed')
 
 # %% ../nbs/13_cli/02_cli.ipynb #co-2
-_course_uses = dict(course='teacher pages usb platform open', check='', grade='out lessons', teach='')
-_course_uses['class'] = 'out'
+_course_uses = dict(course='teacher pages usb platform open', check='', grade='out lessons', teach='force')
+_course_uses['class'] = 'out force'
+# packages of the extra `course`, which the modules of the course import only where they need them
+_course_packages = 'krippendorff', 'latex2mathml', 'mistune', 'nbformat'
 
 # %% ../nbs/13_cli/02_cli.ipynb #co-2b
 def _course_word(a):
@@ -428,7 +431,8 @@ def _course_word(a):
     what, paths = 'course', a.words
     if a.check: what = 'check'
     if paths and paths[0] in ('class', 'grade', 'teach'): what, *paths = paths
-    options = [name for name in ('teacher', 'pages', 'usb', 'platform', 'open', 'out', 'lessons') if getattr(a, name)]
+    options = [name for name in ('teacher', 'pages', 'usb', 'platform', 'open', 'out', 'lessons', 'force')
+               if getattr(a, name)]
     wrong = [name for name in options if name not in _course_uses[what].split()]
     check_faults(_course_faults(what, paths, wrong, a), 'course')
     return what, paths
@@ -436,7 +440,8 @@ def _course_word(a):
 def _course_faults(what, paths, wrong, a) -> Iterator[str]:
     "Yield the errors in the command line of `salviz course`; the list `wrong` contains options that do not apply"
     if wrong and what != 'course': yield f' {what}: --{wrong[0]} is not an option of this command'
-    if wrong: yield f': --{wrong[0]} is an option of `salviz course grade`' + ' and `class`'*(wrong[0] == 'out')
+    takers = [name for name, uses in _course_uses.items() if wrong and wrong[0] in uses.split()]
+    if wrong: yield f': --{wrong[0]} is an option of `salviz course {"` and `".join(takers)}`'
     if what == 'course' and len(paths) != 1:
         yield f': expected one new folder, as in `salviz course my-course`, got {len(paths)}'
     if a.platform and not a.usb: yield ': --platform requires --usb, which collects the wheels'
@@ -447,22 +452,37 @@ def _course_faults(what, paths, wrong, a) -> Iterator[str]:
         yield ' teach: expected one file to write, as in `salviz course teach teach.html`'
 
 # %% ../nbs/13_cli/02_cli.ipynb #co-2c
+def _missing_package(error) -> str: # '' if none is missing
+    "Return the package of the extra `course` that `error`, or an error that caused it, did not find"
+    while error is not None and not isinstance(error, ModuleNotFoundError): error = error.__cause__
+    package = (getattr(error, 'name', '') or '').partition('.')[0]
+    return package if package in _course_packages else ''
+
 def _run_course(a):
     what, paths = _course_word(a)
+    try: return _course_command(a, what, paths)
+    except (ModuleNotFoundError, RuntimeError) as error: # a lesson that fails raises a RuntimeError
+        package = _missing_package(error)
+        if not package: raise
+        missing = f"course: requires {package}, which is not installed; run pip install 'salviz[course]'"
+        raise RuntimeError(missing) from None
+
+def _course_command(a, what, paths):
+    "Run the form `what` of `salviz course`"
     if what == 'class':
         from salviz.course.classroom import run_class
-        return print(run_class(paths, a.out or '.'))
+        return print(run_class(paths, a.out or '.', force=a.force))
     if what == 'grade':
         from salviz.course.grading import grade
         return print(grade(paths[0], a.out, numbers=a.lessons))
     if what == 'teach':
         from salviz.course.page_training import write_teaching_page
+        _check_free('course teach', paths, a.force, 'another file')
         return print(write_teaching_page(paths[0]))
-    try: from salviz.course import handout
-    except ImportError as error:
-        missing = f"course: requires {error.name}, which is not installed; run pip install 'salviz[course]'"
-        raise RuntimeError(missing) from None
-    if what == 'check': return handout.rehearse()
+    from salviz.course import handout
+    if what == 'check':
+        for package in _course_packages: import_module(package) # raises before every lesson fails
+        return handout.rehearse()
     written = handout.hand_out(paths[0], teacher=a.teacher, pages=a.pages, usb=a.usb, platforms=a.platform or ())
     if a.open: handout.open_lab(next(path for path in written if path.name.startswith('1_')))
 
@@ -574,9 +594,9 @@ def _course_options(arg):
     p = arg.__self__
     p.usage = ('salviz course DIR [--teacher] [--pages] [--usb [--platform TAG...]] [--open]\n'
                '       salviz course --check\n'
-               '       salviz course class FILE... [--out DIR]\n'
+               '       salviz course class FILE... [--out DIR] [--force]\n'
                '       salviz course grade DIR [--out FILE.csv] [--lessons 1,3,5]\n'
-               '       salviz course teach FILE.html')
+               '       salviz course teach FILE.html [--force]')
     arg('words', nargs='*', type=_named, metavar='DIR',
         help="a new folder for the students' notebooks; or `class` followed by files that students handed in, to merge "
         'them; or `grade` followed by a folder of answer files; or `teach` followed by the name of a new page in which '
@@ -590,6 +610,7 @@ def _course_options(arg):
     arg('--check', action='store_true',
         help='test the course without a network: open every run, build every page, run every lesson')
     arg('--out', type=_named, help='with class: folder for marks.jsonl (default .); with grade: CSV file to write')
+    arg('--force', action='store_true', help='with class or teach: overwrite the file')
     arg('--lessons', type=_numbers, help='with grade: lessons taught so far, such as 1,3,5 (default all)')
 
 # %% ../nbs/13_cli/02_cli.ipynb #re-3

@@ -83,6 +83,7 @@ def _readings(item) -> list: # of (source, reader, input)
     if isinstance(item, str) and '\n' in item: return [(repr(item[:24]) + '…', read_code, item)]
     try: paths = _files(item)
     except OSError as e: return [(printable(str(item)[:60]), _refused, f'cannot be read: {e.strerror}')]
+    if not paths and '*' in str(item): return [(printable(str(item)), _refused, 'matches no file')]
     return [reading for path in paths for reading in _of_file(path)]
 
 # %% ../../nbs/14_course/07_classroom.ipynb #cl07
@@ -704,18 +705,27 @@ def run_class(
     out='.',        # folder for marks.jsonl
     sentences=None, # see `class_marks`
     most=4,
+    force=False,    # overwrite an existing marks.jsonl?
 ) -> str:
     """Merge the files that students handed in, write marks.jsonl if any sentence is marked, and return the report
 
-    Raise a `ValueError` for invalid arguments, and if none of the files can be read."""
+    Raise a `ValueError` for invalid arguments, and if there are no files or none of them can be read. Raise a
+    `FileExistsError` if marks.jsonl exists, unless `force` is set."""
     marks = class_marks(paths, sentences, most)
     if marks.broken and not (marks.sheets or marks.answered):
         reasons = printable('; '.join(f'{source}: {reason}' for source, reason in marks.broken))
         raise ValueError(f'course class: cannot read any file ({reasons}); pass the files or codes of students')
+    if not (marks.sheets or marks.answered):
+        given = printable(', '.join(map(str, paths)))
+        raise ValueError(f'course class: no .json or .txt file in {given}; pass the files or codes of students')
     predictions = _prediction_lines(marks.answered, lesson_questions()) if marks.answered else []
     lines = [marks.report(), *map(printable, predictions)]
     if any(marks.respondents):
-        Path(out).mkdir(parents=True, exist_ok=True)
-        lines.append(f'wrote {marks.write(Path(out)/"marks.jsonl").name} for load_rationales')
+        file = Path(out)/'marks.jsonl'
+        if file.exists() and not force:
+            raise FileExistsError(f'course class: {file} already exists; use --force to overwrite it, or choose '
+                                  'another folder with --out')
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lines.append(f'wrote {marks.write(file).name} for load_rationales')
     else: lines.append('no sentence is marked, so marks.jsonl was not written')
     return '\n'.join(lines)

@@ -16,9 +16,10 @@ import numpy as np
 import pandas as pd
 
 from ..core.run_files import write_whole
-from ..core.untrusted import csv_text, printable
+from ..core.untrusted import csv_text, printable, read_untrusted
 from ..core.words import for_file
 from . import session
+from .classroom import _files, _in_text, _read_answers
 from .editions import called, cell_text, chosen_cells, header_of, lesson_files, read_lesson
 from .kinds import score
 from .pages import run_cell
@@ -75,34 +76,63 @@ def _first_answers(file):
     return tuple(sorted(answers.items()))
 
 # %% ../../nbs/14_course/14_grading.ipynb #gr-09b
+def _codes_in(path) -> list: # of str; [] if the file cannot be read
+    "Return the answer codes in a file, found as `class_marks` finds them"
+    try: return [code for _, reader, code in _in_text(read_untrusted(path), '') if reader is _read_answers]
+    except ValueError: return []
+
+def _read_into(
+    handed:_Handed,
+    seen:dict, # {first answers: (file name, nickname)}
+    name,      # of the file, or of a code in it
+    file,      # its content
+    is_code=False,
+):
+    "Add an answer file to `handed`, or merge it with that of the same student; codes contain no times and reasons"
+    answers, entries = _first_answers(file), file['entries']
+    if len(answers) > 1:
+        earlier, nickname = seen.setdefault(answers, (name, file['nickname'].lower()))
+        if nickname != file['nickname'].lower():
+            handed.notes.append(f'duplicate: {name} contains the answers of {earlier}, with equal times')
+    same = [known for known, other in handed.files.items() if other['nickname'].lower() == file['nickname'].lower()]
+    mine = [known for known in same if not session.is_anothers(handed.files[known]['entries'], entries)]
+    if mine:
+        both = handed.files[mine[0]]['entries'], entries
+        joined = session.joined_entries(*(reversed(both) if is_code else both))
+        handed.files[mine[0]] = {**file, 'entries': joined}
+        handed.notes.append(f'twice: {name} and {mine[0]} belong to one student and were merged')
+        return
+    if same: handed.notes.append(f'same nickname: {name} and {same[0]} differ, so they belong to two students')
+    handed.files[name] = file
+
+def _read_file_into(handed, seen, path):
+    "Add the answer file at `path`, or the answer codes in it, to `handed`"
+    codes, left_out = _codes_in(path), []
+    for number, code in enumerate(codes, 1):
+        name = f'{path.name}, code {number}' if len(codes) > 1 else path.name
+        try: _read_into(handed, seen, name, session.answers_of_code(code), True)
+        except ValueError as error: handed.notes.append(f'broken: {name}: {error}')
+    if codes: return
+    try: file = session.read_answers(path, left_out)
+    except ValueError as error:
+        note = f'{"foreign" if "is not an answer file" in str(error) else "broken"}: {error}'
+        if path.suffix.lower() == '.txt' and 'is not JSON' in note:
+            note = f'not read: {path.name}, because it contains no answer code'
+        handed.notes.append(note)
+        return
+    handed.notes += [f'damaged: {message}' for message in left_out]
+    _read_into(handed, seen, path.name, file)
+
+
+# %% ../../nbs/14_course/14_grading.ipynb #gr-09c
 def _handed_in(
     folder, # folder with answers-*.json
 ) -> _Handed:
-    "Read the answer files in a folder, and merge those of the same student"
+    "Read the answer files and the answer codes in a folder, and merge those of the same student"
     folder, handed, seen = Path(folder), _Handed(), {}
     if not folder.is_dir():
         raise NotADirectoryError(f'grade: no folder {folder}; pass the folder with the answer files')
-    for path in sorted(folder.glob('*.json')):
-        left_out = []
-        try: file = session.read_answers(path, left_out)
-        except ValueError as error:
-            foreign = 'is not an answer file' in str(error)
-            handed.notes.append(f'{"foreign" if foreign else "broken"}: {error}')
-            continue
-        handed.notes += [f'damaged: {message}' for message in left_out]
-        answers = _first_answers(file)
-        if len(answers) > 1 and answers in seen and file['nickname'] != handed.files[seen[answers]]['nickname']:
-            handed.notes.append(f'duplicate: {path.name} contains the answers of {seen[answers]}, with equal times')
-        same = [name for name, other in handed.files.items() if other['nickname'].lower() == file['nickname'].lower()]
-        mine = [name for name in same if not session.is_anothers(handed.files[name]['entries'], file['entries'])]
-        if mine:
-            joined = session.joined_entries(handed.files[mine[0]]['entries'], file['entries'])
-            handed.files[mine[0]] = {**file, 'entries': joined}
-            handed.notes.append(f'twice: {path.name} and {mine[0]} belong to one student and were merged')
-            continue
-        if same: handed.notes.append(f'same nickname: {path.name} and {same[0]} differ, so they belong to two students')
-        handed.files[path.name] = file
-        seen.setdefault(answers, path.name)
+    for path in _files(folder): _read_file_into(handed, seen, path)
     others = [path.name for path in folder.iterdir() if path.is_file() and path.suffix == '.ipynb']
     if others: handed.notes.append(f'not read: notebooks ({len(others)}), because only answer files are graded')
     handed.notes = [printable(note) for note in handed.notes]

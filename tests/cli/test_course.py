@@ -1,17 +1,22 @@
 "The course on the command line: files for a class, error messages, and the rehearsal."
 import json
 import platform
+import re
 import socket
 import sys
+from configparser import ConfigParser
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import lessons
+from salviz import cli
 from salviz.cli import main
 from salviz.core.runs import Run
-from salviz.course import editions, handout, material, session
+from salviz.course import editions, handout, material, pages, session
+
+root = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
@@ -125,11 +130,38 @@ def test_the_page_for_teaching_a_model_is_written_by_a_command(package, monkeypa
     monkeypatch.setattr('salviz.course.page_training.write_teaching_page', lambda path: f'{path} is written')
     assert main(['course', 'teach', 'teach.html']) == 0
     assert 'teach.html is written' in capsys.readouterr().out
+    Path('teach.html').write_text('mine')
+    assert main(['course', 'teach', 'teach.html']) == 2
+    assert 'course teach: teach.html already exists; use --force' in capsys.readouterr().err
+    assert main(['course', 'teach', 'teach.html', '--force']) == 0
 
 def test_a_class_is_merged_and_its_report_printed(package, monkeypatch, capsys):
-    monkeypatch.setattr('salviz.course.classroom.run_class', lambda paths, out: f'{paths} into {out}')
+    monkeypatch.setattr('salviz.course.classroom.run_class', lambda paths, out, force: f'{paths} into {out} {force}')
     assert main(['course', 'class', 'a.json', 'b.json', '--out', 'c']) == 0
-    assert capsys.readouterr().out == "['a.json', 'b.json'] into c\n"
+    assert main(['course', 'class', 'a.json', '--force']) == 0
+    assert capsys.readouterr().out == "['a.json', 'b.json'] into c False\n['a.json'] into . True\n"
+
+@pytest.mark.parametrize('words,package_name', [
+    ('mine', 'nbformat'), ('mine --pages', 'mistune'), ('mine --pages', 'latex2mathml'), ('grade handed', 'nbformat'),
+    ('class handed', 'nbformat'), ('teach teach.html', 'mistune'), ('--check', 'mistune')])
+def test_a_missing_package_is_named_with_its_extra(package, tmp_path, monkeypatch, capsys, words, package_name):
+    for name in [name for name in sys.modules if name.partition('.')[0] == package_name]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package_name, None)
+    pages._markdown.cache_clear()
+    (folder := tmp_path/'here'/'handed').mkdir()
+    (folder/'answers-ann.json').write_text(json.dumps(session.answers_file('ann', {})))
+    monkeypatch.setattr('salviz.course.classroom.class_page', written_class)
+    monkeypatch.setattr('salviz.course.page_training.TeachInPage', lambda: '')
+    assert main(['course', *words.split()]) == 2
+    assert capsys.readouterr().err == (
+        f"salviz: course: requires {package_name}, which is not installed; run pip install 'salviz[course]'\n")
+
+def test_the_packages_of_the_course_are_those_of_its_extra():
+    settings = ConfigParser(delimiters=['='])
+    settings.read(root/'settings.ini', encoding='utf-8')
+    needs = settings['DEFAULT']['course_requirements'].split()
+    assert sorted(re.match(r'[\w-]+', need)[0] for need in needs) == sorted(cli._course_packages)
 
 def test_answers_are_graded_and_written_as_a_table(package, tmp_path, capsys):
     folder = tmp_path/'here'/'handed'

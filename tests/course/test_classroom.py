@@ -112,7 +112,8 @@ def test_an_empty_class_and_a_class_of_one_are_reported(tmp_path):
     empty = class_marks(tmp_path, of)
     assert len(empty) == 0 and 'not defined' in empty.report() and empty.outliers == []
     with pytest.raises(ValueError, match='nobody has marked'): empty.write(tmp_path/'m.jsonl')
-    assert 'marks.jsonl was not written' in run_class([tmp_path], tmp_path, of)
+    for given, reason in ((tmp_path, 'no .json or .txt file in'), (tmp_path/'zz*.json', r'zz\*.json: matches no file')):
+        with pytest.raises(ValueError, match=reason): run_class([given], tmp_path, of)
     assert not (tmp_path/'marks.jsonl').exists()
     one = class_marks(sheet_code(of, careful('amy', random.Random(0))), of)
     assert one.alpha.value is None and one.students['f1']['amy'] is None and len(one.rows()) == 20

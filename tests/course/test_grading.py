@@ -115,6 +115,29 @@ def test_a_student_who_hands_in_twice_has_one_row(tasks, sources, tmp_path):
         row, = _graded(tmp_path, sources).rows
         assert (row['predictions'], row['checks']) == (2, 3)
 
+def test_a_copy_is_noticed_after_its_author_has_handed_in_again(tasks, sources, tmp_path):
+    both = {'1.words': entry(tasks, '1.words', [3, 4], 5), '1.class': entry(tasks, '1.class', 1, 9)}
+    for nickname in ('ann', 'bob'): hand_in(tmp_path, nickname, both)
+    copied = 'duplicate: answers-bob.json contains the answers of answers-ann.json, with equal times'
+    assert copied in _graded(tmp_path, sources).notes
+    hand_in(tmp_path, 'ann', both | {'1.row': passed(), '1.more': entry(tasks, '1.class', 1, 20)}, 'answers-ann (1).json')
+    grades = _graded(tmp_path, sources)
+    assert copied in grades.notes and len(grades.rows) == 2
+
+def test_answer_codes_and_upper_case_names_are_graded_as_the_class_reads_them(tasks, sources, tmp_path):
+    answers = {'1.words': entry(tasks, '1.words', [3, 4], 5, why='it names the class'), '1.row': passed()}
+    codes = [session.answer_code(session.answers_file(name, answers)) for name in ('cody', 'ann')]
+    (tmp_path/'chat.txt').write_text('\n'.join(f'from me: {code}!' for code in codes))
+    (tmp_path/'list.txt').write_text('present: everybody')
+    hand_in(tmp_path, 'dora', answers, 'DORA.JSON')
+    hand_in(tmp_path, 'ann', answers)
+    grades = _graded(tmp_path, sources)
+    assert [(row['student'], row['predictions'], row['checks']) for row in grades.rows] == [
+        ('ann', 1, 3), ('cody', 1, 3), ('dora', 1, 3)]
+    assert grades.rows[0]['why'] == '1.words: it names the class' # not in the code
+    assert grades.notes == ['twice: chat.txt, code 2 and answers-ann.json belong to one student and were merged',
+                            'not read: list.txt, because it contains no answer code']
+
 def test_two_students_of_one_nickname_keep_a_row_each(tasks, sources, tmp_path):
     for seconds, file in ((5, 'answers-ann.json'), (50, 'answers-ann-2.json')):
         hand_in(tmp_path, 'ann', {'1.words': entry(tasks, '1.words', [3, 4], seconds)}, file)
