@@ -913,7 +913,10 @@ def _table_of(source, measures, by, kwargs):
     check_faults(_table_faults(source, has_options), 'metric_table: ')
     if isinstance(source, ResultTable): return source
     frame, by_names = source, as_list(by)
-    if not set(by_names) & set(frame.columns): frame = frame.rename_axis(by_names).reset_index()
+    if not set(by_names) & set(frame.columns):
+        numbered = isinstance(frame.index, pd.RangeIndex) and frame.index.name not in by_names
+        if numbered: check_faults(_frame_faults(frame, by_names), 'metric_table: ') # its index contains no names
+        frame = frame.rename_axis(by_names).reset_index()
     if 'seed' in frame: return result_table(frame, rows=by, columns=measures, **kwargs)
     keys = [k for k in [*by_names, *as_list(measures or ())] if k in id_columns(frame)]
     if frame.duplicated(keys).any():
