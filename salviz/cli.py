@@ -400,19 +400,15 @@ def _run_show(a):
         models = page_models([ModelSource(run) for run in runs])
     try: page = page_of(runs, _flat(a.probes), _flat(a.steps), _flat(a.layers), a.heads, models=models,
                         limit=a.limit*1e6 if a.limit else None)
-    except ValueError as e: raise ValueError(_in_options(str(e), a.heads)) from None
+    except ValueError as e:
+        maps = ' or full maps (without --heads)' if a.heads else ''
+        raise ValueError(str(e).replace(' or full maps (heads=)', maps).replace('limit=None', '--limit 0')) from None
     write_page(page, out, force=a.force)
     if a.open:
         import webbrowser
         webbrowser.open(out.absolute().as_uri())
 
 # %% ../nbs/13_cli/02_cli.ipynb #016xc
-def _in_options(message, heads):
-    "Replace the arguments in an error message from `page_of` with the corresponding command-line options"
-    message = message.replace(' or full maps (heads=)', ' or full maps (without --heads)' if heads else '')
-    message = message.replace('limit=None', '--limit 0')
-    return re.sub(r'\b(probes|steps|layers|limit)=', r'--\1 ', message).replace(' )', ')')
-
 def _run_strip(a):
     from salviz.explorer.notebook_cleanup import strip_views
     for name in a.notebooks:
@@ -491,6 +487,8 @@ def _run_reproduce(a):
     from salviz.replication.archive import write_archive, write_budget_report
     from salviz.replication.reproduce import selected_claims, list_claims, reproduce, shipped_rows
     from salviz.replication.rows import read_rows
+    if a.rows and (a.list or a.report or a.archive) and not Path(a.rows).is_file():
+        raise FileNotFoundError(f'reproduce: no file {a.rows}; choose another file with --rows')
     folder = a.out or f'reproduce-{a.budget}'
     file = a.rows or f'{folder}/rows.jsonl'
     if a.list:
@@ -849,6 +847,20 @@ def _is_explained(error) -> bool:
     return is_ours and re.search(r'\braise\b', linecache.getline(frame.f_code.co_filename, number)) is not None
 
 # %% ../nbs/13_cli/02_cli.ipynb #025b
+# the arguments that the errors of a command name, with their options on the command line
+_options_of = dict(
+    bench=dict(out='--out', force='--force', device='--device'), compare=dict(methods='--methods'),
+    remake=dict(to='--to', force='--force'), train=dict(run_dir='--out', resume='--resume'),
+    show={name: f'--{name}' for name in ('probes', 'steps', 'layers', 'limit', 'model')})
+
+def _in_options(message, command) -> str:
+    "Replace the arguments in the error message of a command with its options"
+    for name, option in _options_of.get(command, {}).items():
+        message = re.sub(rf"`{name}`|\b{name}=True\b", option, message)
+        message = re.sub(rf"\b{name}=(?=[\w'])", f'{option} ', message)
+        message = re.sub(rf'\b{name}=', option, message)
+    return message
+
 def _sentence(error) -> str:
     "Return the message of `error` as a single line"
     message = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
@@ -860,13 +872,36 @@ def _sentence(error) -> str:
     return f'{kind}{first} (--traceback shows the full error)'
 
 # %% ../nbs/13_cli/02_cli.ipynb #025c
-def main(argv=None) -> int:
-    "Run the `salviz` command with the arguments `argv` (default: `sys.argv[1:]`) and return the exit status"
-    a = _parser().parse_args(argv)
+def _is_of_output(error) -> bool:
+    "Return whether a print of salviz raised `error`, because nobody reads the output"
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return isinstance(error, BrokenPipeError) and frame.f_globals.get('__name__', '').startswith('salviz.')
+
+def _flush(): print(end='', flush=True)
+
+def _status(argv) -> int:
+    "Run a command and return its exit status; raise a `BrokenPipeError` if nobody reads the output"
+    try: a = _parser().parse_args(argv)
+    except SystemExit: # after printing the help
+        _flush()
+        raise
     a.argv = list(sys.argv[1:] if argv is None else argv)
-    try: return a.act(a) or 0
+    try:
+        status = a.act(a) or 0
+        _flush()
+        return status
     except KeyboardInterrupt: print('salviz: interrupted', file=sys.stderr); return 130
     except Exception as e:
+        if _is_of_output(e): raise
         if a.traceback: traceback.print_exc()
-        else: print(f'salviz: {_sentence(e)}', file=sys.stderr)
+        else: print(f'salviz: {_in_options(_sentence(e), a.command)}', file=sys.stderr)
         return 2
+
+def main(argv=None) -> int:
+    "Run the `salviz` command with the arguments `argv` (default: `sys.argv[1:]`) and return the exit status"
+    if argv is None and hasattr(sys.stdout, 'reconfigure'):
+        sys.stdout.reconfigure(errors='replace') # prints a name in any script on a terminal of any encoding
+    try: return _status(argv)
+    except BrokenPipeError: # the program that reads the output, such as `head`, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141

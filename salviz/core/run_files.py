@@ -50,6 +50,9 @@ def write_whole(path, data:bytes):
             os.fsync(f.fileno())
         check_lease(path)
         os.replace(temp, path)
+    except OSError as e:
+        if str(e.filename) == str(temp): e.filename = os.fspath(path) # the name that the caller knows
+        raise
     finally: temp.unlink(missing_ok=True)
 
 # %% ../../nbs/01_core/11_run_files.ipynb #rf06

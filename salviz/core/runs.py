@@ -69,6 +69,10 @@ def _read_config(file) -> tuple: # (config, whether it has a seal)
                      'edited it, remove its entries "format" and "seal"')
 
 # %% ../../nbs/01_core/15_runs.ipynb #rn01
+def _why_no_folder(path) -> str:
+    if path.exists(): return 'it is a file, not a folder'
+    return 'the folder does not exist'
+
 class _RunFolder:
     "The folder and config of a run, with subscribers that receive each new snapshot and row"
     def __init__(self, path:str|os.PathLike):
@@ -81,7 +85,7 @@ class _RunFolder:
         file = self.path/'config.json'
         if not os.path.lexists(file):
             problem = f'{self.path} is not a run, or it is damaged: file {file} is missing'
-            if not self.path.is_dir(): problem = f'no run in {self.path}: the folder does not exist'
+            if not self.path.is_dir(): problem = f'no run in {self.path}: {_why_no_folder(self.path)}'
             raise FileNotFoundError(problem)
         self.config, self.sealed = _read_config(file)
 
@@ -810,10 +814,10 @@ def _table_row(run):
 def runs_table(folder:str|os.PathLike) -> pd.DataFrame:
     """Return a table of the runs in `folder`, with the scores of each run's best checkpoint and any damaged files
 
-    Raise a `FileNotFoundError` if `folder` does not exist."""
+    Raise a `FileNotFoundError` if `folder` is not a folder."""
     folder, rows, names = Path(folder), [], {}
     splits = dict.fromkeys(['validation', 'test'])
-    if not folder.is_dir(): raise FileNotFoundError(f'no runs in {folder}: the folder does not exist')
+    if not folder.is_dir(): raise FileNotFoundError(f'no runs in {folder}: {_why_no_folder(folder)}')
     for p in sorted(folder.iterdir()):
         if not any((p/name).exists() for name in ('config.json', 'metrics.jsonl', 'snapshots')): continue
         try:

@@ -86,9 +86,11 @@ class Page:
                 f'{self.steps} step{"s"*(self.steps != 1)}, {each}')
 
 # %% ../../nbs/12_explorer/06_page.ipynb #009b
+def _megabytes(size) -> str: return f'{size/1e6:{".0f" if size >= 10e6 else ".2g"}} MB'
+
 def _too_large(total, fraction, limit):
     "Return the error for a page that is too large, with an estimate of its size from the part packed so far"
-    return ValueError(f'the page would have about {total/fraction/1e6:.0f} MB, more than limit={limit/1e6:.0f} MB; '
+    return ValueError(f'the page would have about {_megabytes(total/fraction)}, more than limit={_megabytes(limit)}; '
                       'choose fewer examples (probes=), steps (steps=), layers (layers=) or full maps (heads=), '
                       'or pass limit=None')
 
@@ -260,7 +262,7 @@ def write_page(
     page:Page,
     path,        # path of the HTML file
     force=False, # overwrite an existing file?
-    say=print,   # called with a message on the size before the file is written
+    say=print,   # called with a message on the size after the file is written
 ) -> Path:
     """Write a page to a file, and return the path of the file
 
@@ -268,8 +270,8 @@ def write_page(
     .html or .htm."""
     path = free_path(path, force)
     if path.suffix.lower() not in ('.html', '.htm'): raise ValueError(f'path must end in .html, got {str(path)!r}')
-    say(page.sentence(path.name))
     write_whole(path, _page_html(page).encode())
+    say(page.sentence(path.name))
     return path
 
 # %% ../../nbs/12_explorer/06_page.ipynb #022b

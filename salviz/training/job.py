@@ -221,7 +221,7 @@ def _set_back(run, config, method, weights) -> Path: # None: start from the begi
                        'pass the arguments with which the run was started')
     wrong = [d for d in run.damaged if d.file in ('state.json', 'summary.json', 'metrics.jsonl')]
     if wrong: refuse(f'{wrong[0].file} {wrong[0].reason}; restore it from a copy')
-    if run.finished: refuse('the run is finished; choose another run_dir for a new one')
+    if run.finished: refuse('the run is finished; choose another `run_dir` for a new one')
     checkpoint = last_usable(run, refuse)
     first = run.config.get('first_weights', run.state.get('first_weights'))
     if checkpoint is None and weights != first and not (first is None and untrained(run.path)):
@@ -378,13 +378,13 @@ def _place(run_dir, resume, method, settings, task) -> TrainingArguments:
 
     Raise an error if the folder is already in use and `resume` is False."""
     if resume and run_dir is None:
-        raise ValueError('train: resume=True requires run_dir, the folder of the run to resume')
+        raise ValueError('train: resume=True requires `run_dir`, the folder of the run to resume')
     path = (Path(run_dir) if run_dir is not None
             else Path('runs')/f'{method.name.replace(" ", "")}-{time.strftime("%Y%m%d-%H%M%S")}')
     args = _training_arguments(path, task, settings)
     path, free = broadcast((path, not path.exists() or untouched(path) or untrained(path)))
     args.output_dir = str(path/'checkpoints')
     if not free and not resume:
-        raise FileExistsError(f'train: {path} already exists; choose another run_dir, '
+        raise FileExistsError(f'train: {path} already exists; choose another `run_dir`, '
                               'or pass resume=True to continue the run in this folder')
     return args

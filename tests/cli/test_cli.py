@@ -194,6 +194,7 @@ def here(tmp_path, monkeypatch):
                               '{"cells": [{"outputs": [1, {"data": 1}]}], "metadata": {"widgets": 1}}']):
         (tmp_path/f'odd{i}.ipynb').write_text(text)
     (tmp_path/'wrong.csv').write_text('method,share\n1,2,3\n')
+    (tmp_path/'tiny.csv').write_text('a,b\n1,2\n')
     (tmp_path/'good.csv').write_text('method,seed,test_accuracy\na,0,.5\na,1,.6\nb,0,.4\nb,1,.3\n')
     return tmp_path
 
@@ -229,7 +230,15 @@ wrong = [(('study', 'study', '--set', 'nope=1'), 'study table: no argument nope;
          (('show', 'run', '--compare', ''), 'got an empty string'),
          *[(('strip', f'no{i}.ipynb'), 'is not a notebook') for i in range(5)],
          (('strip', 'run'), 'is a folder, not a notebook'), (('demo', '--probes', '0'), 'at least 2'),
-         (('runs', ''), 'got an empty string')]
+         (('runs', ''), 'got an empty string'),
+         (('figure', 'tiny.csv', '--kind', 'metric_table', '--out', 'a.png'),
+          "metric_table: the frame has no column 'method'; available: a, b"),
+         (('show', 'run', '--limit', '.01', '--out', 'a.html'), 'more than --limit 0.01 MB; choose fewer'),
+         (('show', 'run', '--model', '--out', 'a.html'), 'salviz: --model: '),
+         (('show', 'tiny.csv'), 'tiny.csv: it is a file, not a folder'), (('runs', 'tiny.csv'), 'it is a file'),
+         *[(('reproduce', option, '--rows', 'none.jsonl'), 'reproduce: no file none.jsonl')
+           for option in ('--list', '--report', '--archive')],
+         (('bench', '--out', 'tiny.csv'), 'tiny.csv is a file; choose another --out\n')]
 
 def test_no_argument_of_a_user_ends_in_a_traceback(here, capsys):
     """Each of them formerly created a list of a billion numbers, disabled a limit, or caused an unrelated internal
@@ -297,6 +306,24 @@ def test_errors_of_any_kind_are_printed_without_traceback_and_control_characters
         said = capsys.readouterr().err
         assert said.startswith(f'salviz: {words}') and said.endswith(' (--traceback shows the full error)\n')
         assert said.count('\n') == 1 and '\x1b' not in said
+
+def test_a_reader_that_ends_early_ends_the_command_quietly():
+    head = subprocess.Popen([sys.executable, '-c', ''], stdin=subprocess.PIPE)
+    head.wait()
+    done = subprocess.run([command, 'reproduce', '--list'], stdout=head.stdin, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (141, '')
+
+def test_names_that_the_encoding_of_the_terminal_lacks_are_printed_with_replacements(here):
+    invented.run(here/'runs'/'李雷', 'ADDrop')
+    done = subprocess.run([command, 'runs', 'runs'], capture_output=True, env=os.environ | dict(PYTHONIOENCODING='cp1252'))
+    assert done.returncode == 0 and b' ?? ' in done.stdout, done.stderr
+
+def test_a_page_that_cannot_be_written_is_not_announced(here, capsys, monkeypatch):
+    def full(temp, path): raise OSError(28, 'No space left on device', str(temp))
+    monkeypatch.setattr('os.replace', full)
+    assert main(['show', 'run', '--out', 'a.html']) == 2
+    said = capsys.readouterr()
+    assert said.out == '' and said.err == 'salviz: a.html: No space left on device\n'
 
 def test_unusual_contents_of_a_notebook_are_left_unchanged(here, capsys):
     for name in ('odd0.ipynb', 'odd1.ipynb'):

@@ -424,7 +424,7 @@ def test_unreadable_config_raises_with_its_file(run, data):
 def test_folder_without_a_run_raises_with_the_missing_file(tmp_path, run):
     with pytest.raises(FileNotFoundError, match='the folder does not exist'): Run(tmp_path/'nowhere')
     with pytest.raises(FileNotFoundError, match='config.json'): Run(tmp_path)
-    with pytest.raises(FileNotFoundError, match='the folder does not exist'): Run(run.path/'config.json')
+    with pytest.raises(FileNotFoundError, match='it is a file, not a folder'): Run(run.path/'config.json')
     (run.path/'config.json').unlink()
     with pytest.raises(FileNotFoundError, match=re.escape(str(run.path/'config.json'))): Run(run.path)
 
