@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['colours', 'bands', 'Band', 'Chart', 'Curves', 'styles_of', 'ends_of', 'spread', 'loss_curves', 'number_over_steps',
-           'frame_with', 'checked_frame', 'by_seed', 'plain_series_name', 'about', 'accuracy_drop_curves',
-           'perturbation_curves', 'Grid', 'sensitivity_grid', 'head_map', 'Boxes', 'gradient_boxes', 'MetricTable',
-           'metric_table']
+           'frame_with', 'checked_frame', 'by_seed', 'plain_series_name', 'series_names', 'about',
+           'accuracy_drop_curves', 'perturbation_curves', 'Grid', 'sensitivity_grid', 'head_map', 'Boxes',
+           'gradient_boxes', 'MetricTable', 'metric_table']
 
 # %% ../../nbs/10_views/01_curves.ipynb #003
 import json
@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from ..core.maths import entropy
-from ..core.names import listed, methods_words, runs_words
+from ..core.names import distinct_names, folder_names, listed, methods_words, runs_words
 from ..core.runs import Run, open_run
 from ..core.validation import Names, check_choice, check_faults
 from ..core.words import digits_of
@@ -211,7 +211,8 @@ def _names(groups):
         def differs(k): return any(other.get(k) != args[k] for other in twins)
         differing = ', '.join(f'{k}={x}' for k, x in args.items() if differs(k))
         names.append(title + f' ({differing})'*bool(differing))
-    return [name + f' ({g[0].path.name})'*(names.count(name) > 1) for name, g in zip(names, groups)]
+    twins = {name: folder_names([g[0] for other, g in zip(names, groups) if other == name]) for name in names}
+    return [name + f' ({twins[name][g[0].path]})'*(len(twins[name]) > 1) for name, g in zip(names, groups)]
 
 # %% ../../nbs/10_views/01_curves.ipynb #026
 def _opened(run):
@@ -287,7 +288,8 @@ def _gathered(groups, values, what, x):
     The function `values(run)` returns (x, y, number of non-finite values)."""
     found, notes = {}, []
     for name, group in groups.items():
-        got = {f'{r.path.name} (seed {r.config.get("seed", "?")})': values(r) for r in group}
+        folders = folder_names(group)
+        got = {f'{folders[r.path]} (seed {r.config.get("seed", "?")})': values(r) for r in group}
         found[name] = {k: (a, b) for k, (a, b, _) in got.items() if len(a)}
         lost, without = sum(bad for *_, bad in got.values()), sum(not len(a) for a, *_ in got.values())
         if lost: notes.append(f'{name}: {counted(lost, "non-finite value")} left out.')
@@ -524,10 +526,10 @@ def _fraction_curves(frame, view, value, label, title, better, band, subject):
                          f'{rows.share[(rows.share < 0) | (rows.share > 1)].iloc[0]}')
     rows = rows.sort_values('share', kind='stable')
     groups = {}
-    for method in dict.fromkeys(_frame_methods(frame)):
+    for method, name in series_names(_frame_methods(frame)).items():
         runs = {f'seed {seed}': (part.share.to_numpy(float), part[value].to_numpy(float))
                 for seed, part in rows[rows.method == method].groupby('seed')}
-        if runs: groups[plain_series_name(method)] = runs
+        if runs: groups[name] = runs
     lines, more, in_words = _lines(groups, 'share', band, ends_of(value))
     if 'seed' not in _of_frame(frame).columns: in_words = 'no seeds, so no band'
     return Curves(title=title, subtitle=f'{in_words}   {better}', notes=(*notes, *more), frame=lines,
@@ -539,6 +541,10 @@ def _fraction_curves(frame, view, value, label, title, better, band, subject):
 def plain_series_name(name):
     "Replace underscores in `name` with spaces, except in Captum's names, such as captum.Lime(n_samples=20)"
     return str(name) if str(name).startswith('captum.') else str(name).replace('_', ' ')
+
+def series_names(names) -> dict: # {name: readable name}
+    "Return the result of `plain_series_name` for each of `names`, or the name itself where two would be equal"
+    return distinct_names({name: plain_series_name(name) for name in names})
 
 def about(frame) -> str: # '' or a space and the sentence
     "Return the description of the model, data and seeds from `frame.attrs['about']` for a caption"
@@ -569,7 +575,8 @@ def _by_training(frame, training, value): # (frame, styles)
         i = trainings.index(t)
         if m == 'random': return colours[i % 7], (1.2, 1.5 + 2.5*i), None
         return colours[i % 7], (_dashes[0], _dashes[1], _dashes[3])[i % 3], _marks[methods.index(m) % 6]
-    joined = [f'{methods_words(str(t))}, {plain_series_name(m)}' for t, m in zip(checked[training], checked['method'])]
+    names = distinct_names({(t, m): f'{methods_words(str(t))}, {plain_series_name(m)}' for t, m in pairs})
+    joined = [names[pair] for pair in zip(checked[training], checked['method'])]
     return checked.assign(method=joined).drop(columns=training), tuple(style(*p) for p in pairs)
 
 # %% ../../nbs/10_views/01_curves.ipynb #051bb
@@ -798,8 +805,8 @@ def _samples(frame, view, by, value, log, whiskers):
     values, notes = frame[value].to_numpy(dtype=float), []
     if not (finite := np.isfinite(values)).all():
         notes.append(f'{counted(int((~finite).sum()), "non-finite value")} left out.')
-    samples = {plain_series_name(name): values[finite & (frame[by] == name).to_numpy()]
-               for name in dict.fromkeys(frame[by])}
+    samples = {shown: values[finite & (frame[by] == name).to_numpy()]
+               for name, shown in series_names(frame[by]).items()}
     if empty := [name for name, sample in samples.items() if not len(sample)]:
         raise ValueError(f'{view}: {listed(empty)} {"have" if len(empty) > 1 else "has"} no finite value')
     every = np.concatenate(list(samples.values()))
@@ -943,6 +950,7 @@ def metric_table(
     one for options together with a finished table."""
     table = _table_of(source, measures, by, kwargs)
     rows, row_heads = table.grid(), table.heads()[0]
+    names = series_names(title for titles, _ in rows for title in titles)
     heads, groups = table.lower_heads(), [title for title, count in table.groups() for _ in range(count)]
     if not rows: raise ValueError('metric_table: the table has no rows')
     def of_cells(get): return tuple(tuple(map(get, cells)) for _, cells in rows)
@@ -953,7 +961,7 @@ def metric_table(
     return MetricTable(title=title, subtitle=first + bold,
         caption=f'{title}. {table.caption}', notes=(' '.join(explained),)*bool(explained), frame=table.frame,
         row_heads=tuple(row_heads), heads=tuple(heads), groups=tuple(groups),
-        names=tuple(tuple(map(plain_series_name, titles)) for titles, _ in rows),
+        names=tuple(tuple(map(names.get, titles)) for titles, _ in rows),
         means=of_cells(lambda c: c.mean.replace('-', '−') or None), deviations=of_cells(lambda c: c.std or None),
         stars=of_cells(lambda c: c.mark or None),
         best=fixed(np.array(of_cells(lambda c: c.best))))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..core.names import methods_words
+from ..core.names import distinct_names, methods_words
 from ..core.renamed import renamed_verdict
 from ..core.validation import Names, PositiveFloat, Probability, check_choice, validated
 from .base import as_list, counted, picked, range_words
@@ -184,10 +184,14 @@ def _band_words(frame, means, band, deviation):
     return 'one seed each, without a band'
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-15sc
-def _joined(frame, columns):
-    "Name each row by its values in the given `columns`, with methods replaced by their titles"
-    def words(row): return ', '.join(plain_series_name(methods_words(str(value))) for value in row)
-    return [words(row) for row in frame[columns].itertuples(index=False)]
+def _values_in(frame, columns):
+    "Return the values of each row in the given `columns`, as tuples of strings"
+    return [tuple(map(str, row)) for row in frame[columns].itertuples(index=False)]
+
+def _row_names(frame, columns):
+    "Return {values in the given `columns`: name}, with methods replaced by their titles and a different name for each"
+    def words(values): return ', '.join(plain_series_name(methods_words(value)) for value in values)
+    return distinct_names({values: words(values) for values in _values_in(frame, columns)})
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-16
 def pairs(
@@ -215,7 +219,8 @@ def pairs(
                          f'{", ".join(map(repr, chosen)) or "none"}')
     rows_of_both = rows_of_both[rows_of_both[between].isin(chosen)]
     means, notes = _spread_rows(rows_of_both, 'pairs', [*keys, between], value, band, deviation)
-    means = means.assign(name=_joined(means, keys))
+    named = _row_names(rows_of_both, keys)
+    means = means.assign(name=[named[values] for values in _values_in(means, keys)])
     first, second = (means[means[between] == side].set_index('name') for side in chosen)
     names = [name for name in dict.fromkeys(means['name']) if name in first.index and name in second.index]
     if lost := [name for name in dict.fromkeys(means['name']) if name not in names]:
@@ -226,7 +231,8 @@ def pairs(
              for side, part in (('first', first), ('second', second)) for column, end in ends.items()}
     table = pd.DataFrame(dict(name=names, **parts, n=second.loc[names, 'n'].to_numpy(int)))
     gained = int((table['second'] > table['first']).sum())
-    label, titles = label or plain_series_name(value), tuple(methods_words(str(side)) for side in chosen)
+    label, titles = label or plain_series_name(value), tuple(
+        distinct_names({str(side): methods_words(str(side)) for side in chosen}).values())
     words = _band_words(rows_of_both, means, band, deviation)
     title = f'{label[0].upper()}{label[1:]}: {titles[0]} and {titles[1]}'
     counted = f'{gained} of {len(names)}'
@@ -258,10 +264,12 @@ def bars(
     keys = as_list(rows)
     checked = frame_with(frame, 'bars', [*keys, by], value)
     means, notes = _spread_rows(checked, 'bars', [*keys, by], value, band, deviation)
-    table = means.assign(group=_joined(means, keys), name=_joined(means, [by]))
-    def drawn(columns, column): # names in the order of the frame
-        return tuple(name for name in dict.fromkeys(_joined(checked, columns)) if name in set(table[column]))
-    groups, names = drawn(keys, 'group'), drawn([by], 'name')
+    table, in_order = means, []
+    for column, columns in (('group', keys), ('name', [by])):
+        named = _row_names(checked, columns)
+        table = table.assign(**{column: [named[values] for values in _values_in(means, columns)]})
+        in_order.append(tuple(name for name in named.values() if name in set(table[column]))) # as in the frame
+    groups, names = in_order
     label, words = label or plain_series_name(value), _band_words(checked, means, band, deviation)
     title = f'{label[0].upper()}{label[1:]}'
     alone = table[table['low'].isna()]

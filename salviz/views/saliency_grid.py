@@ -14,13 +14,13 @@ from typing import Literal
 
 import numpy as np
 
-from ..core.names import listed, methods_words
+from ..core.names import distinct_names, listed, methods_words
 from ..core.validation import Names, PositiveInt, check_choice, check_faults
 from ..metrics.tasks import modalities
 from salviz.views.base import (
     View, as_list, check_names, cut_name, fixed, listed_sources, methods_of, picked, robust_limit, shown_image,
     which_snapshot)
-from .curves import plain_series_name
+from .curves import plain_series_name, series_names
 from .maps import saliency_of
 
 # %% ../../nbs/10_views/06_saliency_grid.ipynb #vg-6
@@ -131,13 +131,14 @@ def _of_arrays(source, inputs, modality, names):
     shown = [_as_input(x, modality) for x in inputs]
     called = check_names('saliency_grid', names, len(shown), 'inputs')
     if called is None: called = [f'input {i + 1}' for i in range(len(shown))]
-    columns = {}
+    columns, titles = {}, distinct_names({training: methods_words(str(training)) for training in source})
+    readable = series_names(method for by in source.values() for method in by)
     for training, by in source.items():
         for method, maps in by.items():
             if len(maps) != len(shown):
                 raise ValueError(f'saliency_grid: method {method!r} of training {training!r} must have one map for '
                                  f'each of the {len(shown)} inputs, got {len(maps)}')
-            column = columns[methods_words(str(training)), plain_series_name(method)] = dict(enumerate(maps))
+            column = columns[titles[training], readable[method]] = dict(enumerate(maps))
             column |= {i: np.asarray(one, float) for i, one in column.items() if one is not None}
     return modality, dict(enumerate(zip(called, shown))), columns, set()
 
@@ -205,8 +206,9 @@ def saliency_grid(
         kind, inputs_by_item, columns, wrong = _of_snapshots(snapshots, names)
     if not columns: return _inputs_view(kind, inputs_by_item)
     shown = picked('saliency_grid', 'trainings', dict.fromkeys(t for t, _ in columns), trainings)
-    if methods is not None: methods = [plain_series_name(m) for m in as_list(methods)]
-    by = picked('saliency_grid', 'methods', dict.fromkeys(m for _, m in columns), methods)
+    existing = dict.fromkeys(m for _, m in columns)
+    if methods is not None: methods = [m if m in existing else plain_series_name(m) for m in as_list(methods)]
+    by = picked('saliency_grid', 'methods', existing, methods)
     columns = {(t, m): columns[t, m] for t in shown for m in by if (t, m) in columns}
     places = picked('saliency_grid', 'items', range(len(inputs_by_item)), items)
     chosen = [list(inputs_by_item)[k] for k in places]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..core.names import listed, methods_words
+from ..core.names import distinct_names, listed, methods_words
 from ..core.validation import Names, check_faults
 from ..core.words import digits_of
 from ..metrics.statistics import better_of
@@ -65,31 +65,31 @@ def over_setting(
     rows[x] = rows[x].replace(np.inf, np.nan)
     groups = {str(name): part for name, part in rows.groupby(by, sort=False)}
     flat = [name for name, part in groups.items() if part[x].isna().all()]
-    lines = pd.concat([_line_over(part, x, levels, value, band).assign(name=methods_words(name))
+    names = distinct_names({name: methods_words(name) for name in groups})
+    lines = pd.concat([_line_over(part, x, levels, value, band).assign(name=names[name])
                        for name, part in groups.items()], ignore_index=True)
-    return _setting_curves(lines, groups, flat, notes, (x, value, band, log, label), about(frame))
+    return _setting_curves(lines, names, flat, notes, (x, value, band, log, label), about(frame))
 
 # %% ../../nbs/10_views/05_settings.ipynb #vs-7s
-def _setting_curves(lines, groups, flat, notes, arguments, words):
+def _setting_curves(lines, names, flat, notes, arguments, words):
     """Build the `Curves` view of a data frame of lines
 
-    The list `flat` contains the names of the lines without the setting."""
+    `names` is a dict {method: name of its line}; the list `flat` contains the methods without the setting."""
     x, value, band, log, label = arguments
     label, counts = label or plain_series_name(value), sorted(set(lines['n'].astype(int)))
-    names = tuple(methods_words(name) for name in groups)
     seeds = 'one seed, no band'
     if counts[-1] > 1: seeds = f'{bands[band]} over {range_words(counts)} seeds'
     if counts[0] == 1 < counts[-1]: notes = [*notes, 'Points with one seed have no band.']
     if flat: notes = [*notes, f'Dotted lines over the whole axis have no {plain_series_name(x)}: '
-                              f'{listed([methods_words(name) for name in flat])}.']
-    others = [key for key in groups if key not in flat]
-    styles = dict(zip(others, styles_of([methods_words(key) for key in others])))
+                              f'{listed([names[key] for key in flat])}.']
+    others = [key for key in names if key not in flat]
+    styles = dict(zip(others, styles_of([names[key] for key in others])))
     styles |= {key: ('#707070', (1.2, 1.5 + 2.5*i), None) for i, key in enumerate(flat)}
     title = f'{plain_series_name(value)} over {plain_series_name(x)}'
     title = f'{title[0].upper()}{title[1:]}'
     axis = ', logarithmic axis'*log
-    return Curves(title=title, subtitle=f'{seeds}{axis}', notes=tuple(notes), frame=lines, names=names, x=x,
-                  styles=tuple(styles[key] for key in groups),
+    return Curves(title=title, subtitle=f'{seeds}{axis}', notes=tuple(notes), frame=lines, names=tuple(names.values()), x=x,
+                  styles=tuple(styles[key] for key in names),
                   x_label=f'{plain_series_name(x)}{" (logarithmic axis)"*log}', y_label=label, log_x=log, few=True,
                   caption=f'{title}: {seeds}{axis}.{words}')
 
@@ -243,7 +243,9 @@ def distribution(
     columns, varied = as_list(rows), as_list(settings or ())
     checked = checked_frame(frame, 'distribution', [*columns, *varied], value)
     def name_of(row): return ', '.join(methods_words(str(k)) for k in row)
-    names = [name_of(row) for row in checked[columns].itertuples(index=False)]
+    levels = list(checked[columns].itertuples(index=False, name=None))
+    named = distinct_names({row: name_of(row) for row in levels})
+    names = [named[row] for row in levels]
     boxes = gradient_boxes(checked.assign(**{'box of': names}), value, 'box of', whiskers, False, label)
     words = {k: f'values of {plain_series_name(k)}' for k in varied}
     if 'seed' in words: words['seed'] = 'seeds'
@@ -251,7 +253,8 @@ def distribution(
     over = f'over {listed(counts) or "settings and seeds"}'
     name = plain_series_name(label or value).partition(' (')[0]
     title = f'{name[0].upper()}{name[1:]} {over}'
-    points = pd.DataFrame({'name': names, 'value': checked[value].to_numpy(float)})
+    of_boxes = dict(zip(dict.fromkeys(names), boxes.names))
+    points = pd.DataFrame({'name': [of_boxes[name] for name in names], 'value': checked[value].to_numpy(float)})
     caption = boxes.caption.replace(' by box of', f' {over} by {listed([plain_series_name(c) for c in columns])}', 1)
     same = ('subtitle', 'notes', 'names', 'y_label', 'frame', 'whiskers', 'log')
     return Boxes(**{k: getattr(boxes, k) for k in same},
