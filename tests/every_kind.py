@@ -172,7 +172,7 @@ def of_numbers(shape):
             'columns method and the metric, one row per run': pd.DataFrame(over),
             'columns method, task and the metric': pd.DataFrame(tasks),
             'columns method, task, seed and the metric': pd.DataFrame(tasks),
-            'columns name, mean, low, high, word': effects(shape)}
+            'columns name, mean, low, high, word; smallest to scale the effects': effects(shape)}
 
 
 def effects(shape):

@@ -163,7 +163,7 @@ def _write_effect(write, y, row, lines, columns, full):
 
 # %% ../../nbs/11_figures/07_effects.ipynb #fe-8b
 @figure_kind('forest', forest, 'effects with intervals, detectable effects and verdicts',
-             'columns name, mean, low, high, word', 'frame', dense=dict(high_row=11.))
+             'columns name, mean, low, high, word; smallest to scale the effects', 'frame', dense=dict(high_row=11.))
 def _forest(view, width, high_row=14., most=4):
     "Draw effects in rows on one axis, grouped under headings; `most` is the maximum number of lines of a claim"
     columns, full = _forest_columns(view, width), width*72

@@ -107,7 +107,8 @@ def forest(
     # one effect per row: name, mean, low, high, word (verdict); optionally title, group, smallest (effect of interest),
     # detectable (effect), rule ('better', or 'no harm', for which -smallest is the threshold)
     frame:pd.DataFrame,
-    scaled:bool=True, # divide each effect by its smallest effect of interest? False: all effects have the same unit
+    # divide each effect by its smallest effect of interest, if `frame` has any? False: all effects have the same unit
+    scaled:bool=True,
     groups:Names|None=None,        # groups to draw, in order; None: all
     limit:PositiveFloat|None=None, # end of the axis on both sides; None: automatic
     title:str='Effects',           # title of the figure
@@ -116,7 +117,7 @@ def forest(
 ) -> Forest:
     "Return a forest plot: effects with intervals, smallest effects of interest, detectable effects and verdicts"
     rows, chosen = _chosen_groups(_effect_rows(frame), groups)
-    shown, notes, x_label = rows, (), 'effect'
+    shown, notes, x_label, scaled = rows, (), 'effect', scaled and bool((rows['smallest'] > 0).any())
     if scaled: (shown, notes), x_label = _scaled_rows(rows), 'effect / smallest effect of interest'
     marks = _marks_of(rows, scaled)
     limits = _axis_ends(shown, limit, marks)
