@@ -221,10 +221,22 @@ def _cell_texts(
         if max(text_width(text, size, 'bold') for text in shown) <= cell_width - 2: return rows, size
 
 # %% ../../nbs/11_figures/03_charts.ipynb #023b
+def _bar_unit(norm):
+    "Return the exponent of the power of ten that the labels of a colour bar omit, and the words for this power"
+    return power_of_ten(max(abs(norm.vmin), abs(norm.vmax)))
+
+def _cell_unit(view, norm):
+    """Return the exponent and the words as `_bar_unit` if cells would show only zeros without this unit
+
+    Otherwise, return 0 and ''."""
+    exponent, unit = _bar_unit(norm)
+    if exponent <= (-3 if view.whole else -2): return exponent, unit.strip(' ()')
+    return 0, ''
+
 def _bar_ticks(norm, height):
     "Return the ticks of a colour bar, their labels, and the power of ten that the labels omit"
     ticks = _round_ticks(norm.vmin, norm.vmax, int(np.clip(height/12, 3, 6)))
-    exponent, unit = power_of_ten(max(abs(norm.vmin), abs(norm.vmax)))
+    exponent, unit = _bar_unit(norm)
     return ticks, _tick_texts(ticks/10.**exponent), unit
 
 def _bar_width(norm, label, height):
@@ -302,10 +314,10 @@ def _grid_layout(view, width, left, norm):
     rows, columns = view.values.shape
     widest, deviations = 26, np.full(view.values.shape, np.nan)
     if view.whole: widest, deviations = 46, view.deviations
-    bar, lines = 52, []
+    unit, bar, lines = 10.**_cell_unit(view, norm)[0], 52, []
     for _ in range(3):
         pitch = min((width*72 - left - bar)/columns, widest)
-        texts, highest = _cell_texts(view.values, deviations, pitch, view.whole), 15
+        texts, highest = _cell_texts(view.values/unit, deviations/unit, pitch, view.whole), 15
         if texts and np.isfinite(deviations).any(): highest = 24
         cell = max(9, min(pitch, highest))
         bar, lines = _bar_width(norm, view.value_label, max(cell*rows, 34))
@@ -334,6 +346,7 @@ def _grid(view, width):
     if texts or not view.whole: notes = ()
     else: notes = ('At this width, the cells are too small for their numbers.',)
     if len(_negative_cells(view, texts)[0]): notes += ('Minus signs mark clearly negative cells.',)
+    if texts and (unit := _cell_unit(view, norm)[1]): notes += (f'Numbers in cells: {unit}, as at the colour bar.',)
     entries = [(_grid_samples[what], words) for what, words in getattr(view, 'entries', ())]
     below = max(high + 24, 64) + 2*bool(entries)
     def draw(sheet):

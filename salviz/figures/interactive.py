@@ -140,9 +140,11 @@ def _grid(view):
         f'%{{customdata[2]}}<extra></extra>',
         colorbar=dict(title=dict(text=_safe(view.value_label), side='right', font=dict(size=12)), thickness=12,
                       outlinewidth=0))
+    decimals = 3 if view.whole else 2
+    is_small = np.nanmax(np.abs(view.values)) < 10.**(1 - decimals) # only zeros with this number of decimals
     def number(i, j, v):
         if np.isnan(v): return dict(text='–', font=dict(color=_text))
-        return dict(text=number_words(v, 3 if view.whole else 2),
+        return dict(text=digits_of(v, 2) if is_small else number_words(v, decimals),
                     font=dict(size=12 if view.whole else 10,
                               color='#ffffff' if lightness(cmap((v - low)/(high - low))) < .5 else ink))
     words = ([dict(x=j, y=i, showarrow=False, **number(i, j, v)) for (i, j), v in np.ndenumerate(view.values)]
