@@ -384,7 +384,9 @@ def _cells(frame, rows, column, measures):
                 if vary: clash = f'they differ in {", ".join(vary)}'
                 raise ValueError(f'several runs share one cell of the table: {clash}; distinguish them by another '
                                  'column in rows= or columns=, or select runs with where=')
-            here[record['seed']] = math.nan if record[m] is None else float(record[m])
+            try: here[record['seed']] = math.nan if record[m] is None else float(record[m])
+            except (TypeError, ValueError):
+                raise ValueError(f'column {m!r} must contain only numbers, got {record[m]!r}') from None
     return cells
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #044
@@ -994,9 +996,26 @@ def _measure_of_each_column(frame, columns, measure, better, titles):
     return frame, 'score', {**(better or {}), 'score': way}, {**heads, **(titles or {})}
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #20d15530
+def _with_numbers(frame, columns, measure):
+    """Return `frame` with numbers instead of other types in the columns that the names identify as metrics
+
+    Raise a `ValueError` if the table shows a column in which only some values are numbers."""
+    asked = {*_listed(() if measure is None else measure.values() if isinstance(measure, dict) else measure)}
+    for name in id_columns(frame):
+        if name not in asked and not is_measure(str(name)) and better_of(str(name)) is None: continue
+        numbers = pd.to_numeric(frame[name], errors='coerce')
+        others = frame[name][numbers.isna() & frame[name].notna()]
+        if numbers.isna().all(): continue
+        is_shown = columns is None or name in {*asked, *_listed(columns)}
+        if len(others) and is_shown:
+            raise ValueError(f'column {name!r} must contain only numbers, got {others.iloc[0]!r}; replace missing '
+                             'values by NaN, or omit these rows')
+        if not len(others): frame = frame.assign(**{name: numbers.astype(float)})
+    return frame
+
 def _arranged(frame, rows, columns, measure, better, titles):
     "Rearrange the arguments of `result_table` for two-level columns, metrics as rows or one metric per column"
-    frame, columns = _with_two_levels(frame, columns)
+    frame, columns = _with_two_levels(_with_numbers(frame, columns, measure), columns)
     frame, measure, ways = _with_metrics_as_rows(frame, rows, measure, better)
     if ways: better = None
     frame, measure, better, titles = _measure_of_each_column(frame, columns, measure, better, titles)
