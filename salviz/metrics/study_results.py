@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import pandas as pd
 
 from ..core.description import different, model_fact, plain_value
-from ..core.names import display_name
+from ..core.names import display_name, methods_words
 from ..core.provenance import study_facts
 from ..core.renamed import renamed_design
 from ..core.run_files import read_object
@@ -119,6 +119,20 @@ def _training_words(settings):
     shown = {name: x for name, x in settings.items() if name not in silent and not isinstance(x, (dict, list))}
     return ', '.join(f'{name.replace("_", " ")} {plain_value(x)}' for name, x in shown.items())
 
+def _settings_by_method(cells):
+    """Return the settings with the same value in all trials, and {method: other settings with one value in its trials}
+
+    A method that lacks a setting has the default of training."""
+    def once(trials):
+        settings = [trial['settings'] for trial in trials]
+        return {k: x for k, x in settings[0].items() if all(k in other and other[k] == x for other in settings)}
+    if not cells: return {}, {}
+    common, of_methods = once(cells), {}
+    for method in dict.fromkeys(trial['method'] for trial in cells):
+        own = once([trial for trial in cells if trial['method'] == method])
+        if own := {k: x for k, x in own.items() if k not in common}: of_methods[method] = own
+    return common, of_methods
+
 # %% ../../nbs/08_metrics/05_study_results.ipynb #035cb
 class _DescribedStudy(_StudyFolder):
     "A study with a list of its trials and a description in words"
@@ -145,8 +159,9 @@ class _DescribedStudy(_StudyFolder):
         data = source or sizes
         if source and sizes: data = f'{source} ({sizes})'
         missing = sum(state != 'finished')
-        once = {name: values[0] for name, values in d['settings'].items() if len(values) == 1}
-        trained = _training_words({**d['train'], **once})
+        common, of_methods = _settings_by_method(self.manifest['cells'])
+        trained = '; '.join([*filter(None, [_training_words({**d['train'], **common})]),
+                             *(f'for {methods_words(m)}: {_training_words(x)}' for m, x in of_methods.items())])
         sentences = [_model_sentence(d['model'], configs), data and f'Data: {data}.',
                      trained and f'Training: {trained}.',
                      f'{missing} of {len(state)} runs are missing.'*bool(missing)]
