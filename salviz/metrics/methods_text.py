@@ -182,6 +182,14 @@ def _training_parts(configs, varied):
     return []
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-12tc
+def _shared_settings(study) -> dict: # {setting: values}
+    "Return the settings with which every method of a study was trained, with the same values"
+    def values(method, name):
+        return {str(trial['settings'].get(name)) for trial in study.manifest['cells'] if trial['method'] == method}
+    methods = {trial['method'] for trial in study.manifest['cells']}
+    def is_shared(name): return len({frozenset(values(method, name)) for method in methods}) == 1
+    return {name: x for name, x in (study.manifest['design'].get('settings') or {}).items() if is_shared(name)}
+
 def _grid_parts(settings, seeds):
     parts = [f'{k.replace("_", " ")} = {listed(map(plain_value, v))}' for k, v in (settings or {}).items()]
     several = f'Each is trained with {"; ".join(parts)}; ' if parts else 'Each is trained '
@@ -287,7 +295,7 @@ def methods_text(
     test='t',          # 't' or 'bootstrap'
     correction='holm', # 'holm', 'benjamini_hochberg' or 'none'
     metrics=None,      # names of the metrics to describe; None: all metrics of the study
-    grid=True,         # was every method trained with every setting? False: describe only the seeds
+    grid=True,         # describe the settings? False: the caller describes them
 ) -> Written:
     """Return the methods paragraph of a study
 
@@ -295,7 +303,8 @@ def methods_text(
     check_choice('methods_text: form', form, ('markdown', 'latex'))
     check_choice('methods_text: test', test, _test_names)
     check_choice('methods_text: correction', correction, _correction_names)
-    design, library = study.manifest['design'], _Library()
+    design, library, shared = study.manifest['design'], _Library(), _shared_settings(study)
+    if not grid: shared = design.get('settings') or {}
     if compare_to is not None: check_choice('methods_text: compare_to', compare_to, design['methods'])
     pairs = study.finished_trials('methods_text')
     runs, configs = [run for _, run in pairs], [run.config for _, run in pairs]
@@ -303,9 +312,9 @@ def methods_text(
     seeds = sorted({cell['seed'] for cell, _ in pairs})
     names = study.manifest['measures'] if metrics is None else metrics
     sentences = [_model_parts(configs, library), _data_parts(configs, library),
-                 _method_parts(design['methods'], by_method, library, design.get('settings') or ()),
-                 _grid_parts(design.get('settings') if grid else None, seeds),
-                 _training_parts(configs, design.get('settings') or {}), _selection_parts(configs),
+                 _method_parts(design['methods'], by_method, library, shared),
+                 _grid_parts(shared if grid else None, seeds),
+                 _training_parts(configs, shared), _selection_parts(configs),
                  _measures_parts(names, seeds, _splits_of(configs)),
                  _test_parts(compare_to, test, correction, seeds, study.manifest['measures']), _hardware_parts(configs),
                  _version_parts(configs), _minutes_parts(runs), _missing_parts(study, pairs)]
@@ -374,9 +383,29 @@ def _unknown_part(configs):
     return [f'- {one}' for one in [*_never_recorded, *more]]
 
 # %% ../../nbs/08_metrics/07_methods_text.ipynb #mt-22
-def _limits(runs):
-    "Return sentences that describe the limitations of the numbers on a model card"
-    out = []
+def _failed_words(study):
+    "Return sentences about the missing runs of a study, which also name the methods without a finished run"
+    states = study.status()
+    missing, without = states[states['state'] != 'finished'], []
+    if not len(missing): return []
+    for method, state in states.groupby('method', sort=False)['state']:
+        if (state != 'finished').all(): without.append(methods_words(method))
+    failed = int((missing['state'] == 'failed').sum())
+    out = [f'{len(missing)} of {len(states)} runs are missing' + f', of which {failed} failed'*bool(failed) + '.']
+    return out + [f'No run of {listed(without)} is finished, so the scores do not include it.']*bool(without)
+
+def _chance_words(runs):
+    "Return sentences about the runs whose accuracy is close to that of always predicting the largest class"
+    knowledge = [run.knowledge() for run in runs]
+    if len(runs) == 1: return [f'The model is {words}.' for words, _ in knowledge if words]
+    close = [words for words, is_close in knowledge if is_close]
+    if not close: return []
+    return [f'The models of {len(close)} of {len(runs)} runs are not clearly better than the largest class, for '
+            f'example: {close[0].partition(": ")[2]}.']
+
+def _limits(runs, study=None):
+    "Return sentences that describe the limitations of the numbers on a model card, of one run or of a `study`"
+    out = [] if study is None else _failed_words(study)
     seeds = {run.config.get('seed') for run in runs}
     if len(seeds) == 1: out.append('The model was trained with one seed: another seed may give another score.')
     tests = [r for run in runs for r in run.metrics if r.get('kind') == 'score' and r.get('split') == 'test']
@@ -385,9 +414,7 @@ def _limits(runs):
         n = examples.pop()
         chance = f' A fraction of them has a standard error of up to {math.sqrt(.25/n):.3f}.' if n else ''
         out.append(f'The test split has {_counted(n, "example")}.{chance}')
-    for run in runs if len(runs) == 1 else []:
-        words, _ = run.knowledge()
-        if words: out.append(f'The model is {words}.')
+    out += _chance_words(runs)
     if any(not run.finished for run in runs): out.append('Training is not finished.')
     if any(run.damaged for run in runs): out.append('Files of the run are damaged.')
     out.append('The model was only evaluated on the data named above.')
@@ -445,6 +472,7 @@ def model_card(
         raise ValueError(f'model_card: source must be a Run or a study, got {type(source).__name__}; open it with '
                          'Run(folder) or Study.open(folder)')
     is_run, library, settings, seed = isinstance(source, Run), _Library(), (), []
+    study = None if is_run else source
     if is_run:
         runs, path, configs = [source], source.path, [source.config]
         methods = {str(entry_of(source.config, 'method').get('name') or 'unknown'): {}}
@@ -453,8 +481,8 @@ def model_card(
     else:
         pairs, path, design = source.finished_trials('model_card'), source.folder, source.manifest['design']
         runs, by_method = [run for _, run in pairs], _by_method(pairs)
-        methods, settings, configs = design['methods'], design['settings'], [run.config for run in runs]
-        seed = _grid_parts(design.get('settings'), sorted({trial['seed'] for trial, _ in pairs}))
+        methods, settings, configs = design['methods'], _shared_settings(source), [run.config for run in runs]
+        seed = _grid_parts(settings, sorted({trial['seed'] for trial, _ in pairs}))
     name = name or path.name
     def line(*parts): return ' '.join(_rendered(part, 'markdown') for part in parts if part)
     technical = line(_hardware_parts(configs), _version_parts(configs), _minutes_parts(runs))
@@ -462,7 +490,7 @@ def model_card(
     parts = {'Model details': [line(_model_parts(configs, library)), trained],
              'Training details': [line(_data_parts(configs, library)), line(_training_parts(configs, {})), line(seed)],
              'Evaluation': [line(_selection_parts(configs)), '\n'.join(_result_rows(source, runs))],
-             'Bias, risks and limitations': ['\n'.join(f'- {_markdown(one)}' for one in _limits(runs))],
+             'Bias, risks and limitations': ['\n'.join(f'- {_markdown(one)}' for one in _limits(runs, study))],
              'Technical specifications': [technical],
              'Citation': [_fenced(entry) for entry in library.entries.values()],
              'What is not known': ['Nothing is recorded about:\n\n' + '\n'.join(_unknown_part(configs))]}

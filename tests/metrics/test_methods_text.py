@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 import yaml
 
@@ -50,6 +51,9 @@ def test_the_grid_and_metrics_can_be_left_out_where_methods_have_settings_of_the
     text = methods_text(study, metrics=['test_accuracy'], grid=False)
     assert 'rate = ' not in text and 'custom metric' not in text and 'Metrics: accuracy on the test split' in text
     assert 'Each is trained with the seed' in text and 'rate = ' in methods_text(study)
+    cells = [c | dict(settings=dict(p=.3) if c['method'] == 'GA' else {}) for c in study.manifest['cells']]
+    study.manifest |= dict(cells=cells, design=study.manifest['design'] | dict(settings=dict(p=[.3])))
+    for text in (methods_text(study), model_card(study)): assert 'Each is trained with the seed' in text
 
 
 def test_text_contains_all_recorded_facts(tmp_path):
@@ -187,6 +191,22 @@ def test_card_of_a_study_has_means_over_seeds(tmp_path):
     assert '| GA | test accuracy | 0.815 ± 0.0129 | 4 |' in card and 'one seed' not in card
     assert 'model-index' not in card and '# Two methods' in card
     with pytest.raises(ValueError, match='source must be a Run or a study'): model_card(3)
+
+def test_card_of_a_study_names_missing_runs_and_models_that_did_not_learn(tmp_path):
+    study = a_study(tmp_path/'s')
+    labels = np.array([0, 1]*50)
+    for c in study.manifest['cells'][:2]:
+        Run(tmp_path/'s'/c['run']).save_arrays('test_predictions', dict(labels=labels))
+    assert 'missing' not in study.model_card() and 'not clearly better' not in study.model_card()
+    for seed in (0, 1):
+        shutil.rmtree(tmp_path/f's/runs/1.seed={seed}')
+        write_object(tmp_path/f's/cells/1.seed={seed}.json', dict(error='RuntimeError: out of memory'))
+    run = Run(tmp_path/'s/runs/0.seed=0')
+    run.log(dict(kind='score', split='test', step=96, accuracy=.5, examples=400))
+    limits = study.model_card().split('limitations\n')[1]
+    assert '2 of 4 runs are missing, of which 2 failed.' in limits and 'No run of GA is finished' in limits
+    assert 'The models of 1 of 2 runs are not clearly better than the largest class, for example: correct on 50%' in (
+        limits)
 
 def test_study_without_a_finished_run_raises(tmp_path):
     study = a_study(tmp_path/'s')
