@@ -31,16 +31,20 @@ def chosen(
     run,          # object with the attributes of a `Run`
     probes, steps,# requested examples and steps, None: all
     first=True,   # is `run` the first run, or the run to compare with?
+    others=(),    # further runs of the page
 ) -> tuple: # (probes, steps) to read from this run
     """Return the examples and steps to read from a run
 
     Requested examples and steps that a comparison run does not contain are dropped. If a comparison run contains none
-    of the requested examples, all examples are read; the same applies to steps."""
-    if first: return probes, steps
-    def common(have, wanted):
+    of the requested examples, all examples are read; the same applies to steps. From the first run, only those that
+    one of the `others` recorded are dropped, so that `choose` raises an error for the rest."""
+    def common(have, wanted, elsewhere):
         if wanted is None: return None
-        return [item for item in ([wanted] if isinstance(wanted, int) else wanted) if item in have] or None
-    return common(run.probes, probes), common(run.steps, steps)
+        listed = [wanted] if isinstance(wanted, int) else wanted
+        if first: return [item for item in listed if item in have or item not in elsewhere] or wanted
+        return [item for item in listed if item in have] or None
+    return (common(run.probes, probes, {p for other in others for p in other.probes}),
+            common(run.steps, steps, {s for other in others for s in other.steps}))
 
 # %% ../../nbs/12_explorer/06_page.ipynb #006b
 def _pairs(heads):
@@ -167,7 +171,7 @@ def page_of(
     for run in runs: check_recorded(run)
     layers, heads, metas = _check_layers(runs, layers), _pairs(heads), []
     for i, run in enumerate(runs):
-        metas.append(run_meta(run, *chosen(run, probes, steps, first=i == 0), matches=metas[0] if i else None))
+        metas.append(run_meta(run, *chosen(run, probes, steps, i == 0, runs[1:]), matches=metas[0] if i else None))
     if bad := [n for m in metas for n in m['notes'] if 'cannot be' in n or 'checksum' in n]:
         raise ValueError(f'{bad[0]}; restore it, or exclude it with probes= or steps=')
     left = []

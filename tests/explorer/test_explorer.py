@@ -193,6 +193,14 @@ def test_two_runs_are_compared_on_the_same_sentences(run, tmp_path):
     assert [p['matches'] for p in meta(view)['runs'][1]['probes']] == [0, None]
     assert (1, 1) in view._plan.in_view
 
+def test_compared_runs_with_different_steps_are_written_as_a_page(run, tmp_path):
+    "Each run contributes the examples and steps that it recorded"
+    other = invented.run(tmp_path/'other', probes=(1, 5), steps=(0, 25))
+    page = Explorer(run, compare=other)._page()
+    runs = json.loads(next(text for _, name, text in page.parts if name == 'salviz-meta'))['runs']
+    assert [{tuple(pair) for pair in r['recorded']} for r in runs] == \
+           [{(p, s) for p in (0, 1) for s in (0, 10, 20, 30)}, {(1, 0), (1, 25), (5, 0), (5, 25)}]
+
 @pytest.mark.slow
 def test_sentences_and_steps_can_be_chosen(run):
     view = ExplorerView([run], probes=[1], steps=[0, -1], live=True)
