@@ -114,6 +114,7 @@ def figure_arguments(
         selection.check_other()
         source = [seen(selection.other, selection.other_run), here]
         if selection.of_one_run: source.sort(key=lambda one: one.snapshot.step) # B is the later step
+        elif kind == 'compared': source.reverse() # as in the panel, A is the run in view
     elif takes == 'run': source, probe = [selection.run], s.probe
     elif takes == 'runs': source = list(runs)
     if figure_kind and takes in ('snapshot', 'pair', 'run'):
