@@ -610,6 +610,11 @@ def _distinctions(snapshots): # (common parts, [differing parts of each])
     return shared, [distinct(words) for words in parts]
 
 # %% ../../nbs/10_views/02_maps.ipynb #035c
+def _percent_words(fraction) -> str:
+    "Return `fraction` in percent, with more digits below 1 %"
+    if 0 < fraction < .001: return 'less than 0.1%'
+    return f'{fraction:.1%}' if 0 < fraction < .00995 else f'{fraction:.0%}'
+
 def _same_tokens(view, snapshots):
     "Raise a ValueError if `snapshots` have different tokens"
     first = list(snapshots[0].tokens)
@@ -645,7 +650,8 @@ def compared(
     kind, limit, unit = _scale_for(common, what)
     moved, moved_words = np.nan, f'largest change: {np.nanmax(np.abs(difference)):.2g}'
     if what == 'attention': moved = float(np.nanmean(np.nansum(np.abs(difference), -1)/2))
-    if np.isfinite(moved): moved_words = f'on average, {moved:.0%} of a row’s attention moves to other keys'
+    if np.isfinite(moved):
+        moved_words = f'on average, {_percent_words(moved)} of a row’s attention moves to other keys'
     sizes = 'The size of attributions depends on the model on each side: compare patterns, not sizes.'
     return Compared(
         title=', '.join([*shared, b.where]), subtitle=moved_words,
