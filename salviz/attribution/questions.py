@@ -91,8 +91,8 @@ def encoded_for(
 def _batch_fault(model, name, x) -> str: # '' if there is none
     "Return the reason why `x` is not a batch of the model's main input"
     if not isinstance(x, torch.Tensor):
-        return (f'{name} must be a tensor with one row per example, got {type(x).__name__}; a tokenizer returns tensors '
-                "with return_tensors='pt', padding=True")
+        return (f'{name} must be a tensor with one row per example, got {type(x).__name__}; a tokenizer returns '
+                "tensors with return_tensors='pt', padding=True")
     if name != 'input_ids': return ''
     if x.dim() != 2: return f'input_ids must have the axes [batch, tokens], got the shape {list(x.shape)}'
     table = getattr(model, 'get_input_embeddings', lambda: None)()

@@ -182,8 +182,8 @@ def load_model(
     if not isinstance(run, Run): run = Run(run)
     if not run.written_checkpoints:
         is_watched = run.config.get('method', {}).get('name') == 'watched training'
-        cure = 'runs of watch contain no weights; load those that your training saved' if is_watched else 'train it first'
-        raise FileNotFoundError(f'load_model: {run.path} has no checkpoint; {cure}')
+        advice = 'load the weights that your training saved' if is_watched else 'train it first'
+        raise FileNotFoundError(f'load_model: {run.path} has no checkpoint; {advice}')
     path = run.written_checkpoints[_step_of(run, checkpoint)]
     refuse_damaged(path, 'load_model')
     kind, is_adapter = _class_of(path), (path/adapter_file).exists()
