@@ -184,18 +184,19 @@ def _check_free(command, files, force, other='another file with --out'):
     "Raise a `FileExistsError` for the first existing file in `files`, unless `force` is True"
     existing = [file for file in map(Path, files) if file.exists()]
     if existing and not force:
-        raise FileExistsError(f'{command}: {existing[0]} already exists; use --force to overwrite it, or choose {other}')
+        raise FileExistsError(f'{command}: {existing[0]} already exists; use --force to overwrite it, '
+                              f'or choose {other}')
 
 def _check_out(
     command,    # named in the errors
     out,        # file to write
     force,      # overwrite an existing file?
     other='another file with --out', # what else the user can choose
-    made=None,  # folder that the command creates, in which the file may be
+    new_folder=None, # folder that the command creates, in which the file may be
 ):
     "Raise an error if the file `out` cannot be written, or exists and `force` is not True"
     out = Path(out)
-    if not out.parent.is_dir() and (made is None or out.parent.absolute() != Path(made).absolute()):
+    if not out.parent.is_dir() and (new_folder is None or out.parent.absolute() != Path(new_folder).absolute()):
         raise FileNotFoundError(f'{command}: no folder {out.parent}; create it or choose {other}')
     present = next((path for path in (out, out.parent) if path.exists()), None)
     if out.is_dir() or present and not os.access(present, os.W_OK):
@@ -205,7 +206,8 @@ def _check_out(
 def _pgf_images(out) -> list: # of paths
     "Return the existing files with names of the images that matplotlib writes next to the .pgf file `out`"
     if out.suffix.lower() != '.pgf': return []
-    return sorted(path for path in out.parent.iterdir() if re.fullmatch(re.escape(out.stem) + r'-img\d+\.png', path.name))
+    image = re.escape(out.stem) + r'-img\d+\.png'
+    return sorted(path for path in out.parent.iterdir() if re.fullmatch(image, path.name))
 
 def _figure_errors(a, out, of_table, settings) -> Iterator[Exception]:
     "Yield an error for each invalid option of `salviz figure`"
@@ -305,7 +307,7 @@ def _check_compared_figure(a):
     "Raise an error, before anything is trained, if the figure of `salviz compare` cannot be written"
     if not a.figure.lower().endswith(('.pdf', '.svg', '.png')):
         raise ValueError(f'compare: --figure must end in .pdf, .svg or .png, got {a.figure!r}')
-    _check_out('compare', a.figure, a.force, 'another file with --figure', made=a.out)
+    _check_out('compare', a.figure, a.force, 'another file with --figure', a.out)
 
 def _run_compare(a):
     from salviz import load_text, subset

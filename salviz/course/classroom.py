@@ -716,8 +716,8 @@ def run_class(
         reasons = printable('; '.join(f'{source}: {reason}' for source, reason in marks.broken))
         raise ValueError(f'course class: cannot read any file ({reasons}); pass the files or codes of students')
     if not (marks.sheets or marks.answered):
-        given = printable(', '.join(map(str, paths)))
-        raise ValueError(f'course class: no .json or .txt file in {given}; pass the files or codes of students')
+        folders = printable(', '.join(map(str, paths)))
+        raise ValueError(f'course class: no .json or .txt file in {folders}; pass the files or codes of students')
     predictions = _prediction_lines(marks.answered, lesson_questions()) if marks.answered else []
     lines = [marks.report(), *map(printable, predictions)]
     if any(marks.respondents):

@@ -94,8 +94,8 @@ def _read_into(
         earlier, nickname = seen.setdefault(answers, (name, file['nickname'].lower()))
         if nickname != file['nickname'].lower():
             handed.notes.append(f'duplicate: {name} contains the answers of {earlier}, with equal times')
-    same = [known for known, other in handed.files.items() if other['nickname'].lower() == file['nickname'].lower()]
-    mine = [known for known in same if not session.is_anothers(handed.files[known]['entries'], entries)]
+    same = [one for one, other in handed.files.items() if other['nickname'].lower() == file['nickname'].lower()]
+    mine = [one for one in same if not session.is_anothers(handed.files[one]['entries'], entries)]
     if mine:
         both = handed.files[mine[0]]['entries'], entries
         joined = session.joined_entries(*(reversed(both) if is_code else both))

@@ -184,6 +184,14 @@ class _Sentences(_Ranked):
         notes = '; '.join(f'{name} ({why})' for name, why in self.notes().items())
         return f'Not ranked: {notes}.'*bool(notes)
 
+    def _ranked_rows(self) -> pd.DataFrame:
+        "Return the rows of the ranked methods, best method first; raise a `ValueError` if there are none"
+        ranked = self.ranked()
+        if not ranked: raise ValueError(f'MethodComparison: no method can be ranked. {self._notes_sentence()}')
+        order = self.rows['method'].map({name: i for i, name in enumerate(ranked)})
+        frame = self.rows[order.notna()].iloc[order.dropna().argsort(kind='stable').to_numpy()]
+        return frame.reset_index(drop=True)
+
     def _tuning_sentence(self):
         "Return a sentence that states how the methods were tuned"
         counts = sorted({tuned['trials'] for tuned in self.tuning.values()})
@@ -221,14 +229,6 @@ class MethodComparison(_Sentences):
     """Results of `compare`, as a table, a figure, LaTeX and text for a paper's methods section
 
     The methods `results`, `to_latex` and `figure` raise a `ValueError` if no method can be ranked."""
-    def _ranked_rows(self) -> pd.DataFrame:
-        "Return the rows of the ranked methods, best method first; raise a `ValueError` if there are none"
-        ranked = self.ranked()
-        if not ranked: raise ValueError(f'MethodComparison: no method can be ranked. {self._notes_sentence()}')
-        order = self.rows['method'].map({name: i for i, name in enumerate(ranked)})
-        frame = self.rows[order.notna()].iloc[order.dropna().argsort(kind='stable').to_numpy()]
-        return frame.reset_index(drop=True)
-
     def results(self,
         columns:Sequence[str]|None=None, # metrics; None: see `columns`
         **options,              # options of `result_table`, such as digits, percent, titles
@@ -264,9 +264,7 @@ class MethodComparison(_Sentences):
         return self.results(**options).latex(label, small='footnotesize', wide=True)
 
     def figure(self, **options) -> 'Figure': # options of `salviz.figure`, such as width
-        """Return a figure of out-of-domain against in-domain scores, with intervals over seeds
-
-        Without shifted splits, return a bar chart of the test scores, unless `y` names another metric."""
+        "Return a figure of out-of-domain against in-domain scores or, without shifted splits and `y`, of test scores"
         from salviz.figures.kinds import figure
         frame, test, shifted = self._ranked_rows(), f'test_{self.score}', f'mean_ood_{self.score}'
         if shifted in frame or 'y' in options:

@@ -315,7 +315,8 @@ def test_a_reader_that_ends_early_ends_the_command_quietly():
 
 def test_names_that_the_encoding_of_the_terminal_lacks_are_printed_with_replacements(here):
     invented.run(here/'runs'/'李雷', 'ADDrop')
-    done = subprocess.run([command, 'runs', 'runs'], capture_output=True, env=os.environ | dict(PYTHONIOENCODING='cp1252'))
+    narrow = os.environ | dict(PYTHONIOENCODING='cp1252')
+    done = subprocess.run([command, 'runs', 'runs'], capture_output=True, env=narrow)
     assert done.returncode == 0 and b' ?? ' in done.stdout, done.stderr
 
 def test_a_page_that_cannot_be_written_is_not_announced(here, capsys, monkeypatch):

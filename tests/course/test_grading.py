@@ -120,7 +120,8 @@ def test_a_copy_is_noticed_after_its_author_has_handed_in_again(tasks, sources, 
     for nickname in ('ann', 'bob'): hand_in(tmp_path, nickname, both)
     copied = 'duplicate: answers-bob.json contains the answers of answers-ann.json, with equal times'
     assert copied in _graded(tmp_path, sources).notes
-    hand_in(tmp_path, 'ann', both | {'1.row': passed(), '1.more': entry(tasks, '1.class', 1, 20)}, 'answers-ann (1).json')
+    third = {'1.more': entry(tasks, '1.class', 1, 20)}
+    hand_in(tmp_path, 'ann', both | third, 'answers-ann (1).json')
     grades = _graded(tmp_path, sources)
     assert copied in grades.notes and len(grades.rows) == 2
 
