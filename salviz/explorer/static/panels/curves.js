@@ -20,6 +20,7 @@ const notAScore = new Set(['kind', 'split', 'step', 'epoch', 'loss', 'seconds', 
   'mse', 'perplexity']);
 const subplotTitles = ['loss', 'score', 'weight'], subplotHeights = [150, 110, 70];
 const smoothFrom = 120;
+const lossUndefined = 'No recorded loss is finite: all values are NaN or infinite.';
 
 function isTerm(name) { return !notATerm.has(name) && !name.endsWith('_weight'); }
 function plainWords(name) { return name.replaceAll('_', ' '); }
@@ -54,12 +55,14 @@ export function thinned(x, y, most = 1200) {
   const out = {x: [], y: []}, size = x.length / most;
   for (let b = 0; b < most; b++) {
     const from = Math.floor(b * size), to = Math.floor((b + 1) * size);
-    let low = from, high = from;
+    let low = from, high = from, gap = from;
     for (let i = from; i < to; i++) {
-      if (y[i] < y[low]) low = i;
-      if (y[i] > y[high]) high = i;
+      if (y[i] < y[low] || Number.isNaN(y[low])) low = i;
+      if (y[i] > y[high] || Number.isNaN(y[high])) high = i;
+      if (Number.isNaN(y[i])) gap = i;
     }
-    for (const i of low === high ? [low] : [Math.min(low, high), Math.max(low, high)]) {
+    const ends = Number.isNaN(y[gap]) ? [low, high, gap] : [low, high];
+    for (const i of [...new Set(ends)].sort((a, b) => a - b)) {
       out.x.push(x[i]);
       out.y.push(y[i]);
     }
@@ -80,9 +83,19 @@ export function smoothed(y, half) {
   });
 }
 
+// Values that are not finite arrive as null; they leave a gap in the curve.
 function rowSeries(rows, key) {
-  const with_ = rows.filter(row => Number.isFinite(row[key]));
-  return {x: with_.map(row => row.step), y: with_.map(row => row[key])};
+  const with_ = rows.filter(row => Number.isFinite(row[key]) || row[key] === null);
+  if (!with_.some(row => row[key] !== null)) return {x: [], y: []};
+  return {x: with_.map(row => row.step), y: with_.map(row => row[key] ?? NaN)};
+}
+
+function hasGap({y}) { return y.some(v => !Number.isFinite(v)); }
+
+// Has no recorded loss of a training step a finite value?
+function isLossUndefined(rows) {
+  const losses = rows.filter(row => row.kind === 'train' && 'loss' in row);
+  return losses.length > 0 && losses.every(row => row.loss === null);
 }
 
 function varies(y) { return y.length > 1 && y.some(v => v !== y[0]); }
@@ -213,17 +226,24 @@ export function curveSeries(rows, agreement) {
     ...weightCurves(train)].filter(curve => curve.x.length);
 }
 
+function middleOf(y) {
+  const sorted = y.filter(Number.isFinite).sort((a, b) => a - b);
+  return sorted[sorted.length >> 1];
+}
+
 // A logarithmic axis where the loss terms differ so much that the small ones would look flat.
 export function wantsLog(curves) {
   const losses = curves.filter(c => c.subplot === 0),
-    middles = losses.map(c => [...c.y].sort((a, b) => a - b)[c.y.length >> 1]).filter(m => m > 0);
+    middles = losses.map(c => middleOf(c.y)).filter(m => m > 0);
   return middles.length > 1 && Math.max(...middles) > 50 * Math.min(...middles)
-    && losses.every(c => c.y.every(v => v > 0));
+    && losses.every(c => c.y.every(v => !(v <= 0)));
 }
 
 // With many rows, the drawn line is a moving average.
 function isMeaned({x, marks}) { return x.length >= smoothFrom && !marks; }
-function runningMean({x, y}) { return smoothed(y, Math.round(x.length / 60)); }
+function runningMean({x, y}) {
+  return smoothed(y, Math.round(x.length / 60)).map((v, i) => Number.isFinite(y[i]) ? v : NaN); }
+function curveNumber(value) { return Number.isFinite(value) ? numberWords(value) : 'not finite'; }
 
 // "step 20: total 0.31, validation accuracy 0.75 (at step 15)": the value of each curve at a step, or its last value
 // before that step.
@@ -231,9 +251,9 @@ export function curveReading(curves, step) {
   const parts = curves.map(curve => {
     const {name, x, y} = curve, at = x.findLastIndex(v => v <= step);
     if (at < 0) return '';
-    const mean = isMeaned(curve) ? `, moving average ${numberWords(runningMean(curve)[at])}` : '',
+    const mean = isMeaned(curve) ? `, moving average ${curveNumber(runningMean(curve)[at])}` : '',
       earlier = x[at] === step ? '' : ` (at step ${x[at]})`;
-    return `${name} ${numberWords(y[at])}${mean}${earlier}`;
+    return `${name} ${curveNumber(y[at])}${mean}${earlier}`;
   });
   return `step ${step}: ${parts.filter(Boolean).join('; ') || 'no values up to this step'}`;
 }
@@ -405,6 +425,7 @@ class Curves {
     const curves = curveSeries(store.rows(state.run), this.agreements.series(state.run));
     this.box(curves.length > 0);
     if (curves.length) return void this.drawCurves(run, curves);
+    if (isLossUndefined(store.rows(state.run))) return void setText(this.note, lossUndefined);
     setText(this.note, run.live ? 'Curves appear after the first training step.'
       : 'No losses or scores were recorded in this run, so there are no curves.');
   }
@@ -415,7 +436,8 @@ class Curves {
     const kinds = [0, 1, 2].filter(k => curves.some(c => c.subplot === k)),
       colours = curveColours[theme === 'dark' ? 'dark' : 'light'];
     for (const curve of curves) curve.row = kinds.indexOf(curve.subplot);
-    setText(this.note, curveNote(curves, run, logLoss));
+    const undefinedLoss = isLossUndefined(store.rows(state.run)) ? [lossUndefined] : [];
+    setText(this.note, [...undefinedLoss, curveNote(curves, run, logLoss)].filter(Boolean).join(' '));
     legendButtons(this.legend, curves, colours, this.hidden, name => this.toggle(name));
     this.plot.setAttribute('aria-label', `${curveSummary(curves, last)}. Arrow keys move from step to step.`);
     const seen = curves.filter(curve => !this.hidden.has(curveKey(curve)));
@@ -510,12 +532,14 @@ function curveNote(curves, run, log) {
   if (run.cross_tuning) notes.push(`Shaded epochs use ${run.cross_tuning}; the others use plain fine-tuning.`);
   if (curves.some(isMeaned))
     notes.push('Faint lines show every step; the lines over them are moving averages.');
+  const gaps = curves.filter(hasGap).map(curve => curve.name);
+  if (gaps.length) notes.push(`Gaps are values that are not finite (NaN or infinite): ${gaps.join(', ')}.`);
   if (log) notes.push('The losses differ widely, so their axis is logarithmic.');
   return notes.join(' ');
 }
 
 function curveSummary(curves, last) {
-  const parts = curves.map(c => `${c.name} from ${numberWords(c.y[0])} to ${numberWords(c.y.at(-1))}`);
+  const parts = curves.map(c => `${c.name} from ${curveNumber(c.y[0])} to ${curveNumber(c.y.at(-1))}`);
   return `Curves over ${last} steps: ${parts.join('; ')}`;
 }
 
