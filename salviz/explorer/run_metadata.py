@@ -220,6 +220,7 @@ def run_meta(
                                    if isinstance(one, dict) and one.get('cross_tuning')), ''),
                 saliency=scale,
                 knows=dict(zip(('text', 'close'), run.knowledge() if hasattr(run, 'knowledge') else ('', False))),
+                stopped=getattr(run, 'state', {}).get('error', '').rstrip('.'),
                 recorded=recorded, probes=[sentences[p] for p in sorted(sentences)],
                 notes=[f'{d.file} {d.reason}' for d in damaged]
                 + [n for n in notes if not any(d.reason in n for d in damaged)]

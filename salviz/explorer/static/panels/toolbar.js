@@ -1,6 +1,6 @@
 // The toolbar above the panels: run, sentence, token options and colours.
 import {exportMenu} from './exportview.js';
-import {isTrained, phaseWords} from './time.js';
+import {isTrained, knownEpoch, phaseWords} from './time.js';
 import {setText} from '../lib/controls.js';
 import {visibleText} from '../lib/words.js';
 
@@ -72,9 +72,10 @@ export function toolbar(ctx, ...more) {
     words.show(state.mergeWords);
     where.textContent = toolbarWhere(store, state);
     exporter.update();
-    const {text = '', close = false} = store.run(state.run)?.knows ?? {};
-    setText(knows, `Best checkpoint: ${text}.`).hidden = !text;
-    knows.classList.toggle('sv-failed', close);
+    const {stopped = '', knows: {text = '', close = false} = {}} = store.run(state.run) ?? {};
+    const notes = [stopped && `This run stopped: ${stopped}.`, text && `Best checkpoint: ${text}.`].filter(Boolean);
+    setText(knows, notes.join(' ')).hidden = !notes.length;
+    knows.classList.toggle('sv-failed', close || Boolean(stopped));
   };
   return {el, update};
 }
@@ -86,7 +87,7 @@ function toolbarWhere(store, state) {
     : `${of.title}: no recordings`;
   if (!isTrained(store, state)) return store.runs.length < 2 ? of.title : '';
   const frame = store.frame(state.run, state.probe, step);
-  const epoch = frame ? `epoch ${Number(frame.epoch).toFixed(2)}` : '';
+  const epoch = frame && knownEpoch(frame) ? `epoch ${Number(frame.epoch).toFixed(2)}` : '';
   const parts = [store.runs.length < 2 ? of.title : '', `step ${step}`, epoch, phaseWords(of, frame)];
   return parts.filter(Boolean).join(', ');
 }
