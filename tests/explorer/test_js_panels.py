@@ -899,3 +899,46 @@ def test_where_there_is_one_column_the_chosen_map_follows_the_heads(page, runs):
     show(page, runs['addrop'], panels=None)
     tops = [page.locator(f'.sv-{o}').bounding_box()['y'] for o in ('heads', 'map', 'sentence', 'time')]
     assert tops == sorted(tops)
+
+def test_values_that_are_not_finite_leave_gaps_in_a_curve(page):
+    load(page, 'curves.js')
+    rows = [dict(kind='train', step=i, loss=None if i in (2, 3) else float(i)) for i in range(1, 6)]
+    got = evaluate_json(page, """rows => { const [curve] = sv.curveSeries(rows, {x: [], y: [], probes: 0});
+        return [curve.y, sv.curveReading([curve], 3), sv.thinned(curve.x, curve.y, 2).y, sv.wantsLog([curve, curve])]; }
+        """, rows)
+    assert got == [[1, None, None, 4, 5], 'step 3: total not finite', [1, None, None, 4, 5], False]
+
+@pytest.mark.slow
+def test_a_note_names_curves_with_gaps_and_a_loss_without_finite_values(page):
+    snapshot, lost = by_hand(['[CLS]', 'a', '[SEP]']), [dict(kind='train', step=i, loss=None) for i in (1, 2)]
+    score = dict(kind='eval', split='validation', step=2, accuracy=.5)
+    for rows, note in ((lost, 'No recorded loss is finite'), ([*lost, score], 'No recorded loss is finite'),
+                       ([*lost, dict(kind='train', step=3, loss=1.)], 'Gaps are values that are not finite')):
+        mount(page, meta([[snapshot]]), [pack_frame(snapshot)], panels=['time'], rows={0: rows}, plotly=True)
+        page.wait_for_function('note => document.querySelector(".sv-curves .sv-note").textContent.includes(note)',
+                               arg=note)
+
+@pytest.mark.slow
+def test_a_run_that_stopped_with_an_error_says_so(page, runs):
+    described = meta([runs['masked']])
+    assert described['runs'][0]['stopped'] == ''
+    described['runs'][0]['stopped'] = 'the task loss became nan in step 3'
+    show(page, runs['masked'], **described)
+    assert 'This run stopped: the task loss became nan in step 3.' in page.text_content('.sv-knows')
+
+@pytest.mark.slow
+def test_an_unknown_epoch_is_not_shown(page):
+    snapshot = by_hand(['[CLS]', 'a', '[SEP]'], step=5, info=dict(method='x', method_epoch=1))
+    unknown = Snapshot(**{**vars(snapshot), 'epoch': 0.})
+    for one, is_shown in ((snapshot, True), (unknown, False)):
+        mount(page, meta([[one]]), [pack_frame(one)], panels=['time'])
+        assert [('epoch' in page.text_content(place)) for place in ('.sv-where', '.sv-time-where')] == [is_shown]*2
+
+@pytest.mark.slow
+@pytest.mark.parametrize('modality, named', [('image', 'image'), ('series', 'series'), ('text', 'sentence')])
+def test_the_note_below_the_classes_names_the_kind_of_input(page, modality, named):
+    load(page, 'masked.js')
+    note = page.evaluate("""modality => { const values = {values: () => [.5, .5]};
+        return sv.classBars({get: () => values, info: {modality}}, ['no', 'yes']).querySelector('.sv-note').textContent;
+        }""", modality)
+    assert note.startswith(f'Filled: {named} X; hatched: masked copy')

@@ -127,7 +127,8 @@ export function classBars(frame, classes) {
   const list = elementOf('ul', words?.several ? 'sv-classes sv-threshold' : 'sv-classes', ...rows);
   const el = elementOf('div', 'sv-class-box', list);
   list.setAttribute('aria-label', 'class probabilities');
-  const text = `Filled: sentence X; hatched: masked copy X̃. KL(f(X) ‖ f(X̃)) = ${shortNumber(divergenceOf(frame))}${
+  const input = {image: 'image', series: 'series'}[frame.info?.modality] ?? 'sentence';
+  const text = `Filled: ${input} X; hatched: masked copy X̃. KL(f(X) ‖ f(X̃)) = ${shortNumber(divergenceOf(frame))}${
     words?.several ? ' (mean over classes)' : ''}`;
   if (q) el.append(elementOf('p', 'sv-note', text));
   const threshold = 'Each class has an independent probability; a class is predicted above 0.5 (the line).';
