@@ -2,7 +2,7 @@
 import {State} from './state/state.js';
 import {stepWords} from './panels/time.js';
 import {probeTitle, toolbar} from './panels/toolbar.js';
-import {shortNumber} from './lib/colour.js';
+import {whatIfWords} from './panels/whatifgroup.js';
 import {buttonOf, elementOf, setText} from './lib/controls.js';
 import {allKeys, panelHelp} from './lib/help.js';
 import {Tour} from './lib/tour.js';
@@ -112,22 +112,19 @@ function tabsBar(tabbed, state) {
   return {el: bar, show};
 }
 
-const appWhatIfNames = {topShare: 'top fraction', binarised: 'binary target', maskedShare: 'mask fraction',
-  ranking: 'rank by', protect: 'protect special tokens', boundary: 'row without a neighbour',
-  multiple: 'value for several matching tokens', first: 'fallback without a preceding unmasked word'};
-const appWhatIfValue = value => typeof value === 'number' ? shortNumber(value)
-  : typeof value === 'boolean' ? (value ? 'yes' : 'no') : value;
-
 // A banner that is visible while what-if settings are active; its button ends them.
 function whatIfBanner({state}) {
   const label = elementOf('span'), el = elementOf('div', 'sv-banner', label,
-    buttonOf('Show recorded data', 'discard the what-if settings', () => state.set({whatIf: null})));
+    buttonOf('Show recorded data', 'discard the what-if settings', event => {
+      // The banner disappears, and the focus with it.
+      const find = selector => event.target.closest('.salviz').querySelector(selector);
+      (find('.sv-tab[aria-selected=true]') ?? find('.sv-keep summary')).focus();
+      state.set({whatIf: null});
+    }));
   el.setAttribute('role', 'status');
   const update = () => {
     el.hidden = !state.whatIf;
-    const settings = Object.entries(state.whatIf ?? {}).map(([name, value]) =>
-      `${appWhatIfNames[name] ?? name} = ${appWhatIfValue(value)}`);
-    setText(label, `What-if settings: ${settings.join(', ')}. The result is recomputed, not recorded.`);
+    setText(label, `What-if settings: ${whatIfWords(state.whatIf)}. The result is recomputed, not recorded.`);
   };
   return {el, update};
 }

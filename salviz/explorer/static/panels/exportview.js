@@ -1,19 +1,29 @@
 // The menu 'Export view': an image of the view, the Python line that recreates it and, on a standalone page, its link.
 import {entryTitle} from '../state/derive.js';
 import {linkOf, pythonLine} from '../state/link.js';
+import {whatIfWords} from './whatifgroup.js';
 import {buttonOf, elementOf, setText} from '../lib/controls.js';
 import {inksOf} from '../lib/canvas.js';
 import {visibleText} from '../lib/words.js';
 
 const exportMargin = 12, exportLine = 18;
 
+// What-if settings change the overlays of the map and the maps of the what-if panel.
+function whatIfCaption({state}, drawn) {
+  const settings = whatIfWords(state.whatIf);
+  if (drawn.closest('.sv-whatif')) return `Recomputed in the browser${settings && ` with ${settings}`}; not recorded.`;
+  if (!settings || !drawn.closest('.sv-map')) return '';
+  return `Overlays drawn with what-if settings (${settings}); not recorded.`;
+}
+
 // The caption of the exported image.
-function exportCaption({store, state}) {
-  const run = store.run(state.run), probe = store.probe(state.run, state.probe);
-  const text = visibleText((probe?.texts ?? []).join(' | ').slice(0, 160));
-  const maps = store.frameOf(state)?.get('attention') ? `, ${state.what} of ${entryTitle(state.entry)}` : '';
-  const whatIf = state.whatIf ? ' Drawn with what-if settings; not recorded.' : '';
-  return [`${run?.title ?? ''}, step ${store.stepOf(state)}${maps}`, `${text}${whatIf}`].filter(Boolean);
+function exportCaption(ctx, drawn) {
+  const {store, state} = ctx, run = store.run(state.run), probe = store.probe(state.run, state.probe);
+  const text = (probe?.texts ?? []).join(' | ').slice(0, 160), group = drawn.closest('.sv-group');
+  const what = group ? `what-if map (${group.querySelector('summary').textContent})` : state.what;
+  const maps = store.frameOf(state)?.get('attention') ? `, ${what} of ${entryTitle(state.entry)}` : '';
+  const about = [text && visibleText(text), whatIfCaption(ctx, drawn)].filter(Boolean).join(' ');
+  return [`${run?.title ?? ''}, step ${store.stepOf(state)}${maps}`, about].filter(Boolean);
 }
 
 // The largest canvas of the side panel, else of all visible panels.
@@ -21,7 +31,9 @@ function largestCanvas(root) {
   const of = place => [...root.querySelectorAll(`${place} .sv-panel:not([hidden]) canvas:not(.sv-over)`)];
   const drawn = all => all.filter(canvas => canvas.clientWidth && canvas.width * canvas.height > 1);
   const canvases = [drawn(of('.sv-side:not([hidden])')), drawn(of('.sv-body'))].find(all => all.length) ?? [];
-  return canvases.reduce((most, c) => !most || c.width * c.height > most.width * most.height ? c : most, null);
+  const largest = canvases.reduce((most, c) => !most || c.width * c.height > most.width * most.height ? c : most, null);
+  // Of a recorded and a what-if map of equal size, the second is the what-if map.
+  return [...largest?.closest('.sv-pair')?.querySelectorAll('.sv-pair-map') ?? []].at(-1) ?? largest;
 }
 
 // Wraps text to lines that fit the given width on `context`.
@@ -42,7 +54,7 @@ export function viewPicture(ctx, root) {
   const inks = inksOf(root, ctx.state.theme), ratio = drawn.width / drawn.clientWidth;
   const picture = document.createElement('canvas'), context = picture.getContext('2d');
   const fonts = [inks.bold, inks.font], lines = [];
-  exportCaption(ctx).forEach((words, i) => {
+  exportCaption(ctx, drawn).forEach((words, i) => {
     context.font = fonts[i];
     for (const text of wrappedWords(context, words, drawn.clientWidth)) lines.push({text, font: fonts[i]});
   });

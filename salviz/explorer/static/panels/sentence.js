@@ -149,7 +149,10 @@ class Sentence {
     const {state} = ctx;
     this.colour = choiceOf(colourChoices, value => state.set({colour: value}));
     this.clear = elementOf('button', 'sv-clear', 'Clear selection');
-    this.clear.addEventListener('click', () => state.set({row: null, tokens: []}));
+    this.clear.addEventListener('click', () => {
+      this.focus(Math.max(0, this.chips.findIndex(chip => chip.tabIndex === 0)));   // the button disappears
+      state.set({row: null, tokens: []});
+    });
     this.scaleBox = tickBox(on => state.set({ownScale: on}));
     this.scaleField = labelled('Scale to this sentence', this.scaleBox, 'sv-check');
     this.head = elementOf('div', 'sv-sentence-head', labelled('Colour by', this.colour), this.scaleField,

@@ -1,6 +1,7 @@
 // Shared parts of the what-if panel: a slider, two maps side by side, a group for one method.
 import {CellGrid, CellPainter, columnLabels, inksOf, labelWidth, rowLabels} from '../lib/canvas.js';
 import {CellStage} from '../lib/cells.js';
+import {shortNumber} from '../lib/colour.js';
 import {elementOf, labelled, rangeOf, setText} from '../lib/controls.js';
 import {quoted} from '../lib/words.js';
 import {entryTitle, methodArgs} from '../state/derive.js';
@@ -14,6 +15,18 @@ export function whatIfSlider(label, most, onChange, say = v => v.toFixed(2)) {
     setText(shown, say(value));
   };
   return {el, range, show};
+}
+
+const whatIfNames = {topShare: 'top fraction', binarised: 'binary target', maskedShare: 'mask fraction',
+  ranking: 'rank by', protect: 'protect special tokens', boundary: 'row without a neighbour',
+  multiple: 'value for several matching tokens', first: 'fallback without a preceding unmasked word'};
+const whatIfValue = value => typeof value === 'number' ? shortNumber(value)
+  : typeof value === 'boolean' ? (value ? 'yes' : 'no') : value;
+
+// 'p = 0.7, q = 0.9'
+export function whatIfWords(whatIf) {
+  return Object.entries(whatIf ?? {}).map(([name, value]) => `${whatIfNames[name] ?? name} = ${whatIfValue(value)}`)
+    .join(', ');
 }
 
 export function chosenOnly(what) {
