@@ -91,10 +91,12 @@ export class CellStage {
     el.addEventListener('pointerleave', () => { this.hover = null; this.outline(); });
     el.addEventListener('blur', () => { this.cursor = null; this.outline(); });
     el.addEventListener('keydown', event => this.keyed(event));
-    if (!this.choose) return;
     el.addEventListener('click', event => {
       const cell = this.cellAt(...this.sharp.at(event));
-      if (cell) this.choose(cell);
+      if (cell) this.choose?.(cell);
+      // A tap on a touch screen does not move a pointer.
+      const at = this.grids.length ? this.pointed(...this.sharp.at(event)) : null;
+      if (at) this.say(at.text);
     });
   }
 
