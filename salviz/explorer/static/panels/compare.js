@@ -95,9 +95,18 @@ class Compare {
     this.sides.forEach((side, i) => {
       side.values = blankBlocked(side.values, frames[i], state.entry, maps[i], this.units); });
     this.difference = this.sides[1].values.map((v, k) => v - this.sides[0].values[k]);
+    this.measureRounding();
     this.makeItems(what, probe, maps[0].signed);
     const requested = state.compare.step, {step} = this.match.frame, nearest = requested !== null && requested !== step;
     return nearest ? `Step ${requested} of ${title} is not available; step ${step}, the nearest one, is shown.` : '';
+  }
+
+  // The largest rounding error of a difference of stored values, and whether all differences are within theirs.
+  measureRounding() {
+    const [a, b] = this.sides, errors = this.difference.map((_, k) => a.half(k) + b.half(k));
+    this.rounding = largestOf(errors.filter(Number.isFinite));
+    this.isRounding = this.difference.some(v => v !== 0)
+      && this.difference.every((v, k) => !(Math.abs(v) > 1.001 * errors[k]) && !Number.isNaN(errors[k]));
   }
 
   makeItems(what, probe, signed) {
@@ -113,8 +122,10 @@ class Compare {
       return {title: side.name, values: side.values, scale, scaleTitle, over: (context, grid) => grid.pitch >= 12
         && drawOverlays(context, grid, marks, state.overlays, state.theme)};
     });
-    this.items = [...sides, {title: 'B − A', values: this.difference,
-      scale: colourScaleOf({limit: largestOf(this.difference), signed: true, ...style}), scaleTitle: 'B − A'}];
+    const differenceLimit = Math.max(largestOf(this.difference), this.rounding),
+      drawn = this.isRounding ? this.difference.map(() => 0) : this.difference;
+    this.items = [...sides, {title: 'B − A', values: drawn,
+      scale: colourScaleOf({limit: differenceLimit, signed: true, ...style}), scaleTitle: 'B − A'}];
   }
 
   chooseRow(row) {
@@ -143,6 +154,7 @@ class Compare {
     const most = moved.indexOf(Math.max(...moved));
     const mean = moved.reduce((a, b) => a + b, 0) / count;
     if (!(moved[most] > 0)) return 'A and B are identical here.';
+    if (this.isRounding) return 'All differences are within the rounding of the stored values.';
     const strongest = quotedToken(this.units[most].label);
     return `On average, ${percent(mean)} of a row’s attention moves to other keys; `
       + `the row of ${strongest} changes most (${percent(moved[most])}).`;
