@@ -726,7 +726,7 @@ def test_long_sentences_show_thumbnails_and_ask_once_for_the_whole_map(page):
     s = invented(labels=labels, layers=1)
     entry = dict(kind='head', layer=0, head=0)
     mount(page, meta([[s]]), [pack_frame(s, full=[(0, 1)])], state=dict(entry=entry), panels=['heads', 'map'])
-    assert 'each cell covers 50 × 50 positions' in page.text_content('.sv-heads .sv-note')
+    assert 'each cell covers 4 × 4 positions' in page.text_content('.sv-heads .sv-note')
     assert 'mean of 4 × 4' in page.text_content('.sv-map .sv-note')
     query = page.evaluate('asked')
     assert query == [dict(kind='map', run=0, probe=0, step=0, layer=0, head=0)]
@@ -875,3 +875,94 @@ def test_no_text_on_a_canvas_is_cut_off_or_overlaps_another(page, tab, width):
     settled(page)
     shown = page.evaluate('() => [...document.querySelectorAll("canvas")].flatMap(({texts = []}) => texts).length')
     assert shown > 10 and page.evaluate(overlapping) == []
+
+# --- the exported image, focus and touch
+
+def captured(page):
+    "Return the texts of the exported image and the label of the canvas in it"
+    load(page, 'exportview.js')
+    return page.evaluate("""() => {
+        const of = CanvasRenderingContext2D.prototype, {fillText, drawImage} = of, texts = [];
+        let drawn = null;
+        of.fillText = text => texts.push(text);
+        of.drawImage = canvas => { drawn = canvas.getAttribute('aria-label'); };
+        sv.viewPicture({store: window.store, state: window.app.state}, document.querySelector('.salviz'));
+        Object.assign(of, {fillText, drawImage});
+        return [texts.join(' '), drawn]; }""")
+
+@pytest.mark.slow
+def test_the_exported_image_is_the_what_if_map_with_its_caption(page):
+    show(page, [invented()], state=dict(tab='whatif', whatIf=dict(p=.7, q=.9)))
+    caption, drawn = captured(page)
+    assert drawn.startswith('What-if, layer 0, head 0') and 'attention of' not in caption
+    assert 'what-if map (AD-DROP: discard region and random draw) of layer 0, head 0' in caption
+    assert 'Recomputed in the browser with p = 0.7, q = 0.9; not recorded.' in caption
+    page.evaluate('app.state.set({tab: "compare", compare: {run: 0, step: 0}})'); settled(page)
+    assert 'what-if' not in captured(page)[0]
+    page.evaluate('app.state.set({tab: "map"})'); settled(page)
+    assert 'Overlays drawn with what-if settings (p = 0.7, q = 0.9); not recorded.' in captured(page)[0]
+
+@pytest.mark.slow
+def test_an_image_has_no_second_line_in_its_caption(page):
+    show(page, [Snapshot(**{**vars(invented()), 'texts': []})], panels=['heads', 'map'])
+    assert '∅' not in captured(page)[0]
+
+@pytest.mark.slow
+def test_the_focus_stays_in_the_explorer_when_a_button_disappears(page):
+    show(page, [invented()], state=dict(row=3, whatIf=dict(p=.7)))
+    for button in ('.sv-clear', '.sv-banner button'):
+        page.focus(button); page.keyboard.press('Enter'); settled(page)
+        assert page.is_hidden(button) and page.evaluate('document.activeElement.closest(".salviz") !== null')
+
+@pytest.mark.slow
+def test_a_tap_shows_the_value_of_a_cell(browser):
+    page = new_page(browser, has_touch=True)
+    show(page, [invented(), invented(10)], state=dict(compare=dict(run=0, step=0)))
+    for tab in ('map', 'triptych', 'compare'):
+        page.evaluate('tab => app.state.set({tab})', tab); settled(page)
+        page.locator(f'.sv-{tab} canvas').first.scroll_into_view_if_needed()
+        box = page.locator(f'.sv-{tab} canvas').first.bounding_box()
+        x, y = page.eval_on_selector(f'.sv-{tab} canvas', """c => {
+            const {x, y, width, height} = (c.salviz.grid ?? c.salviz.grids[0]).box(1, 2);
+            return [x + width / 2, y + height / 2]; }""")
+        page.touchscreen.tap(box['x'] + x, box['y'] + y); settled(page)
+        assert '→' in page.text_content(f'.sv-{tab} .sv-tip'), tab
+    page.close()
+
+@pytest.mark.slow
+def test_differences_within_the_rounding_of_stored_values_are_none(page):
+    a = invented()
+    attention = a.arrays['attention'].astype(np.float64)
+    b = invented(10, arrays=dict(attention=(attention*(1 + 2e-3)).astype(np.float32)))
+    show(page, [a, b], state=dict(tab='compare', compare=dict(run=0, step=0)), panels=['compare'])
+    assert page.text_content('.sv-compare .sv-words') == 'All differences are within the rounding of the stored values.'
+
+def overlap(a, b): return min(a[2], b[2]) > max(a[0], b[0]) and min(a[3], b[3]) > max(a[1], b[1])
+
+@pytest.mark.slow
+@pytest.mark.parametrize('layers, heads, width', [(2, 2, 1280), (1, 2, 1280), (1, 1, 1280), (2, 12, 420)])
+def test_labels_of_the_head_grid_do_not_overlap(browser, layers, heads, width):
+    page = new_page(browser, viewport=dict(width=width, height=800))
+    page.evaluate("""() => {
+        const of = CanvasRenderingContext2D.prototype, {fillText} = of;
+        window.texts = [];
+        of.fillText = function(text, x, y, ...more) {
+            const {a, b, e, f} = this.getTransform(), ratio = devicePixelRatio, size = this.measureText(text);
+            if (!b) window.texts.push([this.canvas, text, e / ratio + x - size.actualBoundingBoxLeft,
+                f / ratio + y - size.actualBoundingBoxAscent, e / ratio + x + size.actualBoundingBoxRight,
+                f / ratio + y + size.actualBoundingBoxDescent]);
+            return fillText.call(this, text, x, y, ...more); } }""")
+    show(page, [invented(layers=layers, heads=heads, labels=words[:4])], state=dict(scale='map'))
+    page.evaluate('() => { window.texts.length = 0; app.state.set({palette: "grey"}); }'); settled(page)
+    texts = list({(str(t), *at) for t, *at in page.evaluate("""() => window.texts
+        .filter(t => t[0] === document.querySelector('.sv-heads canvas')).map(t => t.slice(1))""")}) # may be drawn twice
+    assert {'mean', 'rollout', str(heads - 1)} <= {t[0] for t in texts}
+    assert [(a[0], b[0]) for i, a in enumerate(texts) for b in texts[:i] if overlap(a[1:], b[1:])] == []
+    page.close()
+
+@pytest.mark.slow
+def test_tabs_wrap_in_a_narrow_explorer(browser):
+    page = new_page(browser, viewport=dict(width=320, height=800))
+    show(page, [invented()])
+    assert page.evaluate('document.documentElement.scrollWidth <= document.documentElement.clientWidth')
+    page.close()

@@ -15,6 +15,7 @@ const gridKeys = ['run', 'probe', 'step', 'entry', 'what', 'hideSpecial', 'scale
   'frames', 'meta', 'size',
   'overlays'];
 const gridGap = 3, smallestTile = 14, largestTile = 110, tallestGrid = 660, slowDelay = 120, quickTokens = 48;
+const narrowestLegend = 150;
 const sortTitles = {order: 'layer and head', agreement: 'agreement with saliency', pattern: 'pattern loss',
   entropy: 'entropy',
   change: 'change since the first step'};
@@ -123,8 +124,9 @@ class HeadsGrid {
     const unscored = state.sort !== 'order' && !this.scored().scores.some(Number.isFinite);
     if (unscored) return `Cannot sort by ${shortScores[state.sort]} at this step; heads are in their original order.`;
     const tokens = store.probe(state.run, state.probe).tokens.length;
+    const covered = Math.ceil(tokens / tensor.pooled);   // `pooled` is the number of cells per side
     const thumbnails = tensor.pooled > 1
-      ? `Thumbnails: each cell covers ${tensor.pooled} × ${tensor.pooled} positions, `
+      ? `Thumbnails: each cell covers ${covered} × ${covered} positions, `
         + `because the sentence has ${tokens} tokens.` : '';
     return [thumbnails, this.tieWords()].filter(Boolean).join(' ');
   }
@@ -200,9 +202,13 @@ class HeadsGrid {
     if (side >= cells && Math.floor(side / cells) * cells >= .8 * side) side = Math.floor(side / cells) * cells;
     const pitch = Math.ceil(side + gridGap * ratio) / ratio, legend = 46,
       rollout = this.tiles.some(t => t.entry.kind === 'rollout');
-    const body = top + this.rows * (pitch + under), foot = Math.max(legend, rollout ? pitch + 4 : 0);
+    // Beside few heads, the legend has no room to the left of the rollout tile.
+    const narrow = !this.flows && (this.columns - 1) * pitch - 56 < narrowestLegend, below = rollout && narrow;
+    const body = top + this.rows * (pitch + under),
+      foot = below ? legend + pitch + 4 : Math.max(legend, rollout ? pitch + 4 : 0);
     const width = Math.max(avail, left + this.columns * pitch);
-    return {side, css: side / ratio, pitch, left, top, under, ratio, width, foot: body, height: body + foot};
+    return {side, css: side / ratio, pitch, left, top, under, ratio, width, narrow, foot: body, height: body + foot,
+      legend: body + (below ? pitch + 4 : 0)};
   }
 
   place2d({row, column, entry}) {
@@ -407,8 +413,9 @@ class HeadsGrid {
       const text = h === heads ? 'mean' : String(h), end = this.sharp.width - context.measureText(text).width / 2;
       context.textAlign = 'center';
       context.fillStyle = h === heads ? inks.muted : inks.fg;
-      if (h === heads || h % stride === 0 && (heads - h) * pitch > 24)
-        context.fillText(text, Math.min(left + h * pitch + css / 2, end), top - 9);
+      // Beside narrow tiles, the word stands above the number of the last head.
+      const y = h === heads && pitch <= 24 ? top - 23 : top - 9;
+      if (h === heads || h % stride === 0) context.fillText(text, Math.min(left + h * pitch + css / 2, end), y);
     }
     context.textAlign = 'right';
     layers.forEach((layer, row) => { context.fillStyle = inks.fg;
@@ -443,15 +450,16 @@ class HeadsGrid {
   }
 
   drawLegend(inks) {
-    const {state} = this.ctx, {context} = this.sharp, {left, foot, pitch, width} = this.place,
+    const {state} = this.ctx, {context} = this.sharp, {left, legend, pitch, width, narrow} = this.place,
       signed = state.what === 'attribution';
     const perMap = state.scale === 'map', limit = perMap ? 1 : this.commonLimit();
     const scale = colourScaleOf({limit, signed, palette: state.palette, theme: state.theme});
-    const x = this.flows ? 8 : left, space = this.flows ? width - 16 : (this.columns - 1) * pitch - 56;
+    const x = this.flows ? 8 : left, most = narrow ? width - left - 8 : (this.columns - 1) * pitch - 56,
+      space = this.flows ? width - 16 : most;
     const ends = signed ? [['− head maximum', 0], ['0', .5], ['head maximum', 1]]
       : [['0', 0], [`head maximum, ≥ ${shortNumber(this.visibleLimit(0))}`, 1]];
     const ticks = perMap ? ends : null;
-    colourScale(context, scale, {x, y: foot + 20, width: Math.min(260, Math.max(90, space)),
+    colourScale(context, scale, {x, y: legend + 20, width: Math.min(260, Math.max(90, space)),
       title: `${signed ? 'attention attribution' : attentionName(this.frame)} (square-root scale)`, ticks, inks});
   }
 
