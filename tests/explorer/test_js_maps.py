@@ -955,7 +955,7 @@ def test_labels_of_the_head_grid_do_not_overlap(browser, layers, heads, width):
     show(page, [invented(layers=layers, heads=heads, labels=words[:4])], state=dict(scale='map'))
     page.evaluate('() => { window.texts.length = 0; app.state.set({palette: "grey"}); }'); settled(page)
     texts = list({(str(t), *at) for t, *at in page.evaluate("""() => window.texts
-        .filter(t => t[0] === document.querySelector('.sv-heads canvas')).map(t => t.slice(1))""")}) # may be drawn twice
+        .filter(t => t[0] === document.querySelector('.sv-heads canvas')).map(t => t.slice(1))""")}) # drawn twice
     assert {'mean', 'rollout', str(heads - 1)} <= {t[0] for t in texts}
     assert [(a[0], b[0]) for i, a in enumerate(texts) for b in texts[:i] if overlap(a[1:], b[1:])] == []
     page.close()
