@@ -106,8 +106,8 @@ def methods_words(name) -> str:
 def distinct_names(names:dict) -> dict: # {name, or tuple of names: readable name}
     "Return `names`, in which every readable name that occurs more than once is replaced by the name itself"
     counts = Counter(names.values())
-    def given(name): return ', '.join(map(str, name)) if isinstance(name, tuple) else str(name)
-    return {name: readable if counts[readable] == 1 else given(name) for name, readable in names.items()}
+    def whole(name): return ', '.join(map(str, name)) if isinstance(name, tuple) else str(name)
+    return {name: readable if counts[readable] == 1 else whole(name) for name, readable in names.items()}
 
 def _methods_of_run(run) -> str:
     "Return the display name of a run's methods, or the run's folder name if no method is recorded"

@@ -1000,13 +1000,13 @@ def _with_numbers(frame, columns, measure):
     """Return `frame` with numbers instead of other types in the columns that the names identify as metrics
 
     Raise a `ValueError` if the table shows a column in which only some values are numbers."""
-    asked = {*_listed(() if measure is None else measure.values() if isinstance(measure, dict) else measure)}
+    chosen = {*_listed(() if measure is None else measure.values() if isinstance(measure, dict) else measure)}
     for name in id_columns(frame):
-        if name not in asked and not is_measure(str(name)) and better_of(str(name)) is None: continue
+        if name not in chosen and not is_measure(str(name)) and better_of(str(name)) is None: continue
         numbers = pd.to_numeric(frame[name], errors='coerce')
         others = frame[name][numbers.isna() & frame[name].notna()]
         if numbers.isna().all(): continue
-        is_shown = columns is None or name in {*asked, *_listed(columns)}
+        is_shown = columns is None or name in {*chosen, *_listed(columns)}
         if len(others) and is_shown:
             raise ValueError(f'column {name!r} must contain only numbers, got {others.iloc[0]!r}; replace missing '
                              'values by NaN, or omit these rows')

@@ -129,8 +129,8 @@ def _settings_by_method(cells):
     if not cells: return {}, {}
     common, of_methods = once(cells), {}
     for method in dict.fromkeys(trial['method'] for trial in cells):
-        own = once([trial for trial in cells if trial['method'] == method])
-        if own := {k: x for k, x in own.items() if k not in common}: of_methods[method] = own
+        of_one = once([trial for trial in cells if trial['method'] == method])
+        if of_one := {k: x for k, x in of_one.items() if k not in common}: of_methods[method] = of_one
     return common, of_methods
 
 # %% ../../nbs/08_metrics/05_study_results.ipynb #035cb

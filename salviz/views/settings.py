@@ -88,7 +88,8 @@ def _setting_curves(lines, names, flat, notes, arguments, words):
     title = f'{plain_series_name(value)} over {plain_series_name(x)}'
     title = f'{title[0].upper()}{title[1:]}'
     axis = ', logarithmic axis'*log
-    return Curves(title=title, subtitle=f'{seeds}{axis}', notes=tuple(notes), frame=lines, names=tuple(names.values()), x=x,
+    return Curves(title=title, subtitle=f'{seeds}{axis}', notes=tuple(notes), frame=lines,
+                  names=tuple(names.values()), x=x,
                   styles=tuple(styles[key] for key in names),
                   x_label=f'{plain_series_name(x)}{" (logarithmic axis)"*log}', y_label=label, log_x=log, few=True,
                   caption=f'{title}: {seeds}{axis}.{words}')

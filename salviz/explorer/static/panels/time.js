@@ -31,7 +31,7 @@ export function isTrained(store, state) {
 }
 
 // A training loop that is watched without epoch= has epoch 0 at all steps.
-export function knownEpoch({epoch, step}) { return epoch > 0 || step === 0; }
+export function epochIsSet({epoch, step}) { return epoch > 0 || step === 0; }
 
 // 'step 40 of 160, epoch 2, AD-DROP phase'
 export function stepWords(store, state) {
@@ -41,7 +41,7 @@ export function stepWords(store, state) {
     total = Math.max(run.total_steps ?? 0, store.steps(state.run, state.probe).at(-1) ?? 0);
   const each = run.steps_per_epoch, epochs = each > 0 ? Math.max(1, Math.ceil(total / each)) : 1;
   const ofStep = frame?.info?.method_epoch ?? (each > 0 ? Math.min(epochs, Math.floor(step / each) + 1) : null),
-    epoch = frame && !knownEpoch(frame) ? null : ofStep;
+    epoch = frame && !epochIsSet(frame) ? null : ofStep;
   const where = total ? `step ${step} of ${total}` : `step ${step}`;
   return [where, epoch === null ? '' : `epoch ${epoch}`, phaseWords(run, frame)].filter(Boolean).join(', ');
 }

@@ -1,6 +1,6 @@
 // The toolbar above the panels: run, sentence, token options and colours.
 import {exportMenu} from './exportview.js';
-import {isTrained, knownEpoch, phaseWords} from './time.js';
+import {isTrained, epochIsSet, phaseWords} from './time.js';
 import {setText} from '../lib/controls.js';
 import {visibleText} from '../lib/words.js';
 
@@ -87,7 +87,7 @@ function toolbarWhere(store, state) {
     : `${of.title}: no recordings`;
   if (!isTrained(store, state)) return store.runs.length < 2 ? of.title : '';
   const frame = store.frame(state.run, state.probe, step);
-  const epoch = frame && knownEpoch(frame) ? `epoch ${Number(frame.epoch).toFixed(2)}` : '';
+  const epoch = frame && epochIsSet(frame) ? `epoch ${Number(frame.epoch).toFixed(2)}` : '';
   const parts = [store.runs.length < 2 ? of.title : '', `step ${step}`, epoch, phaseWords(of, frame)];
   return parts.filter(Boolean).join(', ');
 }
