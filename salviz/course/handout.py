@@ -7,6 +7,7 @@ __all__ = ['hand_out', 'open_lab', 'rehearse']
 
 # %% ../../nbs/14_course/13_handout.ipynb #ho-03
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,8 @@ from importlib import metadata
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from ..core.assets import asset, members
 from .editions import (
@@ -105,10 +108,21 @@ def _pip(*words):
                           capture_output=True, text=True)
     return done.returncode == 0
 
-def _source_tree():
-    "Return the source folder of salviz, or None if it was installed from a wheel"
-    root = Path(str(files('salviz'))).resolve().parent
+def _installed_from() -> str: # a URL; '' if salviz was installed from a package index, or not with pip
+    "Return the URL of the folder or the archive from which pip installed salviz (PEP 610)"
+    try: origin = metadata.distribution('salviz').read_text('direct_url.json')
+    except metadata.PackageNotFoundError: origin = None
+    return json.loads(origin or '{}').get('url', '')
+
+def _source_of(
+    root, # folder with the package salviz
+    url,  # from `_installed_from`
+): # None if salviz was installed from a package index
+    "Return the folder or the archive with the source of salviz"
     if (root/'setup.py').is_file() and (root/'settings.ini').is_file(): return root
+    parts = urlsplit(url)
+    path = Path(url2pathname(parts.path))
+    if parts.scheme == 'file' and path.exists(): return path
     return None
 
 # %% ../../nbs/14_course/13_handout.ipynb #ho-09cb
@@ -144,7 +158,8 @@ def _collect_wheels(
     "Collect the course wheels for this system and `platforms` in a folder; return the names of missing packages"
     from packaging.markers import default_environment
     environments, pip = {tag: _environment_of(tag) for tag in platforms}, pip or _pip
-    if tree := _source_tree(): pip('wheel', '--no-deps', '--no-build-isolation', '--wheel-dir', str(folder), str(tree))
+    source = _source_of(Path(str(files('salviz'))).resolve().parent, _installed_from())
+    if source: pip('wheel', '--no-deps', '--no-build-isolation', '--wheel-dir', str(folder), str(source))
     missing = _download(folder, default_environment(), (), pip)
     for tag, environment in environments.items():
         missing += [f'{name} ({tag})' for name in _download(folder, environment, ('--platform', tag), pip)]
@@ -161,6 +176,10 @@ _stick = '''Tell a model where to look: a USB stick for a room without a network
      course-env/bin/jupyter lab      (on Windows: course-env\\Scripts)
 3. One laptop with Python is enough for a class: it trains for everybody, and the others use the pages.
 {missing}'''
+
+_without_salviz = '''Add salviz itself from a folder with its source, or from an archive or a wheel of it:
+     python -m pip wheel --no-deps --wheel-dir wheels FOLDER
+'''
 
 # %% ../../nbs/14_course/13_handout.ipynb #ho-12b
 def _fill_stick(
@@ -183,6 +202,9 @@ def _fill_stick(
                      else f'{", ".join(members())} found'))
     absent = [*missing, *lacking]
     words = f'Not on this stick: {", ".join(absent)}.\n' if absent else ''
+    if 'salviz' in missing:
+        words += _without_salviz
+        say(_without_salviz.rstrip())
     python, systems = '.'.join(map(str, sys.version_info[:2])), ', '.join([sys.platform, *platforms])
     text = _stick.format(python=python, systems=systems, missing=words)
     (folder/'README.txt').write_text(text, encoding='utf-8')
