@@ -860,7 +860,7 @@ def _in_options(message, command) -> str:
     for name, option in _options_of.get(command, {}).items():
         message = re.sub(rf"`{name}`|\b{name}=True\b", option, message)
         message = re.sub(rf"\b{name}=(?=[\w'])", f'{option} ', message)
-        message = re.sub(rf'\b{name}=', option, message)
+        message = re.sub(rf'\b{name}=(?=[),;]|$)', option, message)
     return message
 
 def _sentence(error) -> str:
