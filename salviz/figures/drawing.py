@@ -1227,11 +1227,17 @@ class Kind(namedtuple('Kind', 'name about needs make takes cites lists further a
         return [_option_of(self, name) for name in self.options]
 
     @property
+    def takes_one_run(self) -> bool:
+        "Whether the first argument of `make` is a run rather than a list of runs"
+        return self.takes == 'runs' and next(iter(inspect.signature(self.make).parameters)) == 'run'
+
+    @property
     def call(self) -> str:
         "An example call of `figure`"
         options = _example_options.get(self.takes, {}) | self.example
         words = ''.join(f', {name}={x!r}' for name, x in options.items())
-        return f'figure({_example_sources[self.takes]}, {self.name!r}{words})'
+        source = _example_sources['run' if self.takes_one_run else self.takes]
+        return f'figure({source}, {self.name!r}{words})'
 
     @property
     def choices(self) -> tuple:
@@ -1290,7 +1296,7 @@ def _option_of(kind, name) -> Option:
 # %% ../../nbs/11_figures/00_drawing.ipynb #059db
 def _kind_lines(kind, width=110) -> list:
     "Return the description of a figure kind as a list of lines"
-    source = _sources[kind.takes]
+    source = _sources['run' if kind.takes_one_run else kind.takes]
     lines = [f'{kind.name}: {kind.about}', f'    source: {source}' + f' ({kind.needs})'*(kind.needs != source),
              f'    {kind.call}']
     starts = [f'{option.name}={option.default}'.removesuffix('=') for option in kind.option_facts]
