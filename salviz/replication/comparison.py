@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pandas as pd
 
-from ..core.run_files import to_json, write_whole
+from ..core.run_files import read_object, to_json, write_whole
 from ..core.validation import PositiveInt, check_faults, validated
 from ..core.words import latex_text
 from ..metrics.methods_text import methods_text
@@ -134,9 +134,16 @@ class _ComparedRows:
     def open(cls,
         file:str|PathLike|None=None, # comparison.json, or the folder that contains it; None: the shipped comparison
     ) -> 'MethodComparison':
-        "Open a comparison from its file"
+        """Open a comparison from its file
+
+        Raise a `FileNotFoundError` if the file does not exist, and a `ValueError` if it is no comparison."""
         file = Path(file or _shipped_comparison())
-        stored = json.loads((file/'comparison.json' if file.is_dir() else file).read_text(encoding='utf-8'))
+        if file.is_dir(): file = file/'comparison.json'
+        if not file.is_file():
+            raise FileNotFoundError(f'no comparison: {file} does not exist; pass the folder of a finished call of '
+                                    'compare')
+        try: stored = read_object(file)
+        except ValueError as e: raise ValueError(f'{file} {e}; call compare again with the same folder') from None
         return cls(**{**stored, 'rows': pd.DataFrame(stored['rows'])})
 
     def save(self, file:str|PathLike) -> None:
@@ -376,7 +383,8 @@ class _Work:
         self.folder = Path(folder).absolute() # a worker may have another working directory
         self.model, self.data, self.methods, self.seeds = model, data, methods, seeds
         self.train, self.budget, self.say, self.run_options, self.workers = train, budget, say, run, workers
-        self.score, self.ends = tasks[data_task(data)].metric, math.inf
+        task, self.ends = tasks.get(data_task(data)), math.inf
+        self.score = task.metric if task else 'loss'
         self.held_out = ['test', *(split for split in data if split not in ('train', 'validation', 'test'))]
         fault = 'data must have labels, because methods are compared by a score'*(self.score == 'loss')
         if 'test' not in data: fault = f'data must have a test split; the splits are {", ".join(data)}'
