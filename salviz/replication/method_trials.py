@@ -19,9 +19,9 @@ from typing import Annotated
 import numpy as np
 from annotated_types import MinLen
 
-from ..core.validation import PositiveInt, validated
+from ..core.validation import PositiveInt, check_faults, validated
 from ..studies.study import Study, StudyOptions
-from ..studies.trials import arguments_of, check_allowed, study_cells
+from ..studies.trials import arguments_of, check_allowed, method_faults, study_cells
 from ..training.control import Stopped
 from ..training.settings import Settings
 
@@ -55,6 +55,7 @@ def methods_named(
         check_allowed('compare: unknown method or group', wanted, [*groups, *kinds])
         names = {k: kind for name in wanted for k, kind in kinds.items() if name in (k, kind.method_group)}
         names = {k: _taught(kind) if 'teacher' in arguments_of(kind) else kind for k, kind in names.items()}
+    check_faults(method_faults(names), 'compare: ')
     return {plain_method: names.get(plain_method, kinds[plain_method]), **names}
 
 # %% ../../nbs/15_replication/15_method_trials.ipynb #mt-010

@@ -37,7 +37,8 @@ from ..metrics.statistics import checked_better, is_measure, measure_names, meas
 from ..metrics.study_results import StudyResults, read_study, state_of
 from .engines import run_on
 from .processes import examples_per_process, train_in_step
-from .trials import Trial, arguments_of, check_allowed, fresh_method, leased_cell, most_tries, study_cells
+from .trials import (
+    Trial, arguments_of, check_allowed, fresh_method, leased_cell, method_faults, most_tries, study_cells)
 from ..training.control import Checked, Stopped
 from ..training.settings import Settings, plain, shown_value
 
@@ -203,6 +204,7 @@ class _StudyArguments(StudyResults):
 
     def _faults(self) -> Iterator[str]:
         "Yield a message for each fault in the arguments of the study"
+        yield from method_faults(self.methods)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             yield f'seeds must be a non-empty list of distinct integers, got {self.seeds!r}'
         for k, v in self.settings.items():

@@ -410,6 +410,8 @@ def test_trials_with_equal_folder_names_raise():
 
 @pytest.mark.parametrize('change,said', [
     (dict(methods={}), 'methods must be a non-empty dict'), (dict(seeds=(0, 0)), 'distinct integers'),
+    (dict(methods=dict(a='ADDrop')), r"methods\['a'\] must be a method, its class, or a function .*, got 'ADDrop'"),
+    (dict(methods=dict(a=None)), r"methods\['a'\] must be a method"),
     (dict(seeds=3), 'seeds must be a list of non-negative integers'), (dict(seeds=()), 'distinct integers'),
     (dict(settings=dict(p=.3)), r"settings\['p'\] must be a list"),
     (dict(settings=dict(pp=[1])), 'train, methods, model and data have no argument pp'),
