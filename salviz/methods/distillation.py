@@ -303,7 +303,7 @@ class _CheckingParts(_Distilling):
                      f"rows='pooled': the head of {task.name} reads every row; use rows='mean'")
         for of, one in dict(teacher=teacher, student=model).items():
             try: check_explaining_attention(self, one, None, None, self.variant.rows)
-            except ValueError as e: self.require(False, f'the {of}: {str(e).removeprefix("Distillation: ")}')
+            except ValueError as e: self.require(False, f'the {of}: {str(e).removeprefix(f"{self.name}: ")}')
             self.observed(one, of)
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-041
@@ -369,7 +369,7 @@ class _Preparing(_Checking):
                                             'pass the same teacher as before, or start a new run')
         trainer.run.set_state(distilled_from=now)
         first = trainer.is_world_process_zero()
-        if first and (doubts := self._doubts(teacher, trainer)): warn_caller(f'Distillation: {doubts}')
+        if first and (doubts := self._doubts(teacher, trainer)): warn_caller(f'{self.name}: {doubts}')
         self._cached = None
         if self.caches and task.per_example and task.modality == 'text' and trainer.args.num_train_epochs > 1:
             self._cache(trainer.broadcast(self._explain_all(teacher, trainer) if first else None))
