@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from matplotlib.colors import to_hex
 
-from ..core.validation import PositiveFloat
+from ..core.validation import PositiveFloat, warn_caller
 from ..core.words import boxed_by_pdflatex, digits_of, latex_text
 from .drawing import grey, lightness, power_of_ten, signed_scale
-from ..views.base import is_negative
+from ..views.base import is_negative, longest_name
 from ..views.maps import coloured_sentences
 
 if TYPE_CHECKING:
@@ -82,7 +82,9 @@ def _sentences_latex(
     standalone=True, # True: a complete document; False: a fragment
     caption=None,    # text of a caption; None: no caption
 ) -> str:
-    "Return the coloured sentences of `view` as LaTeX"
+    "Return the coloured sentences of `view` as LaTeX; warn about words that the view has shortened"
+    if cut := [label for label in view.labels if len(label) == longest_name and label.endswith('…')]:
+        warn_caller(f'words of more than {longest_name} characters are shortened, such as {cut[0]}')
     set_up = ('\\setlength{\\fboxsep}{1.5pt}\\setlength{\\parindent}{0pt}\\setlength{\\lineskip}{2pt}'
               '\\setlength{\\lineskiplimit}{2pt}\\raggedright')
     body = ['\\begingroup' + set_up, *(_sentence(view, k) for k in range(len(view.names))),
