@@ -19,6 +19,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge
 
+from ..core.description import plain_value
 from ..core.maths import entropy, pattern_fraction, ranks, rollout, spearman
 from ..core.runs import Run
 from ..core.snapshots import Snapshot
@@ -599,11 +600,19 @@ def _parts(snapshot):
     return [*who, f'step {snapshot.step}', f'probe {snapshot.probe}']
 
 # %% ../../nbs/10_views/02_maps.ipynb #035b
+def _differing_arguments(snapshots) -> list: # 'p=0.1, q=0.9', or '', for each
+    "Describe the arguments in which the methods of each snapshot differ from those of snapshots with the same methods"
+    given = [{(method, k): plain_value(x) for method, args in methods_of(s).items() for k, x in (args or {}).items()}
+             for s in snapshots]
+    names = [list(methods_of(s)) for s in snapshots]
+    def differs(i, k): return any(names[j] == names[i] and other.get(k) != given[i][k] for j, other in enumerate(given))
+    return [', '.join(f'{k[1]}={x}' for k, x in own.items() if differs(i, k)) for i, own in enumerate(given)]
+
 def _distinctions(snapshots): # (common parts, [differing parts of each])
     """Describe the properties that all `snapshots` share and, for each snapshot, the properties that differ
 
-    The properties are the method, seed, step and probe; a shared seed is left out."""
-    parts = [_parts(s) for s in snapshots]
+    The properties are the method, its arguments, seed, step and probe; a shared seed is left out."""
+    parts = [[*_parts(s), words] for s, words in zip(snapshots, _differing_arguments(snapshots))]
     alike = [len(set(words)) == 1 for words in zip(*parts)]
     shared = [part for part, same in zip(parts[0], alike) if same and part and not part.startswith('seed ')]
     def distinct(words): return ', '.join(part for part, same in zip(words, alike) if part and not same)
