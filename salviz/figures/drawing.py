@@ -11,11 +11,11 @@ __all__ = ['ink', 'grey', 'faint', 'blue', 'vermilion', 'orange', 'replaced_styl
            'Math', 'drawable_view', 'text_width', 'fitted', 'cut_texts', 'wrapped', 'in_lines', 'cut_labels',
            'nice_below', 'power_of_ten', 'widened', 'spaced', 'token_ticks', 'label_width', 'map_ticks', 'thinned_note',
            'Picture', 'small_png', 'rendered', 'Sheet', 'rows_of_sheets', 'page_of_sheets', 'put_sheets', 'beyond_page',
-           'enlarged', 'enlarge_artists', 'colour_bar', 'upright_bar_width', 'signed_scale', 'attention_scale',
-           'beyond', 'flow', 'signed_number', 'word_box', 'filled_box', 'word_boxes', 'arrow_to', 'legend_height',
-           'legend', 'patch', 'map_axes', 'fill_map', 'mark_cells', 'mark_below', 'mark_ties', 'mark_inside',
-           'region_sample', 'cross_sample', 'minus_sample', 'ties_sample', 'caption_files', 'stamped', 'save_figure',
-           'Kind', 'of_view', 'draws_in_axes', 'Kinds', 'figure_kinds', 'figure_kind']
+           'enlarged', 'enlarge_artists', 'colour_bar', 'label_lines', 'upright_bar_width', 'signed_scale',
+           'attention_scale', 'beyond', 'flow', 'signed_number', 'word_box', 'filled_box', 'word_boxes', 'arrow_to',
+           'legend_height', 'legend', 'patch', 'map_axes', 'fill_map', 'mark_cells', 'mark_below', 'mark_ties',
+           'mark_inside', 'region_sample', 'cross_sample', 'minus_sample', 'ties_sample', 'caption_files', 'stamped',
+           'save_figure', 'Kind', 'of_view', 'draws_in_axes', 'Kinds', 'figure_kinds', 'figure_kind']
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #003
 import inspect
@@ -860,6 +860,10 @@ def colour_bar(
     return bar
 
 # %% ../../nbs/11_figures/00_drawing.ipynb #040c
+def label_lines(label, ticks, length):
+    "Break the `label` of a colour bar into lines, with space for the power of ten of the `ticks`"
+    return wrapped(label, length + 10 - text_width(power_of_ten(max(abs(t) for t in ticks))[1], 6.5), 6.5)
+
 # the label may be longer than the bar is high
 def _bar_lines(label, height): return wrapped(label, max(height, 60), 6.5)
 

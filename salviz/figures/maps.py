@@ -16,10 +16,10 @@ from matplotlib.patches import Rectangle
 from ..core.words import panel_letters
 from salviz.figures.drawing import (
     Body, Sheet, arrow_to, attention_scale, beyond, colour_bar, cross_sample, faint, figure_kind, fitted, flow, grey,
-    ink, ink_on, label_width, least_cell, legend, legend_height, map_axes, map_ticks, mark_below, mark_cells,
-    mark_inside, mark_ties, middle, minus_sample, no_regions, of_words, panel_title, patch, power_of_ten, region_sample,
-    replaced_style, signed_map, signed_scale, text_width, thinned_note, ties_sample, unmarked, vermilion, word_box,
-    wrapped)
+    ink, ink_on, label_lines, label_width, least_cell, legend, legend_height, map_axes, map_ticks, mark_below,
+    mark_cells, mark_inside, mark_ties, middle, minus_sample, no_regions, of_words, panel_title, patch, power_of_ten,
+    region_sample, replaced_style, signed_map, signed_scale, text_width, thinned_note, ties_sample, unmarked, vermilion,
+    word_box, wrapped)
 from ..views.base import is_negative
 from ..views.maps import (
     attention_map, coloured_sentences, compared, continuation, evolution, head_grid, masked_pairs, patch_attention,
@@ -143,11 +143,6 @@ def _entries(view, pitch):
     if tied is not None: missing[last, tied] = False # tied rows are not missing values
     return entries + [(patch(facecolor=faint), 'no value')]*bool(missing.any())
 
-# %% ../../nbs/11_figures/02_maps.ipynb #013
-def _label_lines(label, ticks, length):
-    "Break the `label` of a colour bar into lines, with space for the power of ten of the `ticks`"
-    return wrapped(label, length + 10 - text_width(power_of_ten(max(abs(t) for t in ticks))[1], 6.5), 6.5)
-
 # %% ../../nbs/11_figures/02_maps.ipynb #013b
 def _lying_bars(bars, grid, width, from_left):
     "Lay out horizontal `bars` below the maps; return (x, y, length, label) of each, and their total height in points"
@@ -156,7 +151,7 @@ def _lying_bars(bars, grid, width, from_left):
     if len(bars) <= 3: least = 3.7
     across = len(bars) if width >= least else 1 # bars per row
     length = min(150., (width*72 - from_left - 18)/across - 16)
-    labels = [_label_lines(bar[3], bar[2], length) for bar in bars]
+    labels = [label_lines(bar[3], bar[2], length) for bar in bars]
     step = 26 + 8*max(map(len, labels))
     return [(from_left + 10 + (k % across)*(length + 16), grid.height + 2 + (k//across)*step, length, '\n'.join(lines))
             for k, lines in enumerate(labels)], len(bars)//across*step
@@ -320,7 +315,7 @@ def _coloured_sentences(view, width):
     line, heads = box + 3, [_heading(name, space) for name in view.names]
     tops = np.cumsum([0] + [9*len(h) + 2 + line*p[4] + 6 for h, p in zip(heads, parts)])
     scale, length = signed_scale(view.limit), min(160, space - 14)
-    label = _label_lines(view.unit, scale[2], length)
+    label = label_lines(view.unit, scale[2], length)
     negative, is_wide = bool(is_negative(view.values, view.limit).any()), width >= 5
     def draw(sheet):
         for (at, texts, widths, places, lines), h, top in zip(parts, heads, tops):
@@ -373,7 +368,9 @@ def _masked_pairs(view, width):
     tops = np.cumsum([0] + [9*len(h) + 2 + p[-1] + 6 for h, p in zip(heads, parts)])
     entries = [(patch(**replaced_style), 'replaced by the word that the arrow points to')] + [_underlined]*bool(
         is_negative(view.saliency, view.limit).any())
-    is_wide = width >= 5
+    is_wide, length, scale = width >= 5, min(160, space - 14), signed_scale(view.limit)
+    label = label_lines(of_words, scale[2], length)
+    under = (26 + 8*len(label))*(not is_wide) # of the legend, below the colour bar
     def draw(sheet):
         for (at, words, below, widths, places, high), h, top in zip(parts, heads, tops):
             _write_heading(sheet, h, left, top)
@@ -384,10 +381,9 @@ def _masked_pairs(view, width):
                 if not view.is_replaced[i]: continue
                 ax.add_patch(Rectangle((x, y + box + 1), w, box, **replaced_style))
                 ax.text(x + w/2, y + 1.5*box + 1, new, size=size, weight='bold', **middle)
-        colour_bar(sheet, left + 6, tops[-1] + 2, min(160, space - 14), 6, *signed_scale(view.limit),
-                   of_words)
-        legend(sheet, left + 190*is_wide, tops[-1] + 34*(not is_wide), space - 190*is_wide, entries)
-    return Body(float(tops[-1]) + max(32, 34*(not is_wide) + legend_height(entries, space - 190*is_wide) + 2), draw)
+        colour_bar(sheet, left + 6, tops[-1] + 2, length, 6, *scale, '\n'.join(label))
+        legend(sheet, left + 190*is_wide, tops[-1] + under, space - 190*is_wide, entries)
+    return Body(float(tops[-1]) + max(24 + 8*len(label), under + legend_height(entries, space - 190*is_wide) + 2), draw)
 
 # %% ../../nbs/11_figures/02_maps.ipynb #pch2
 _query_frame = dict(fill=False, edgecolor=vermilion, linewidth=1.3, clip_on=False, zorder=3)

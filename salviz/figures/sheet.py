@@ -24,11 +24,11 @@ from ..core.words import digits_of, letter, number_words, roman
 from .drawing import (
     Body, Sheet, arrow_to, attention_scale, beyond, beyond_page, blue, bodies, colour_bar, cross_sample, cut_labels,
     cut_texts, denser, drawable_view, ends, enlarged, faint, figure_kind, figure_kinds, figure_style, filled_box,
-    fitted, flow, font_named, fraction_map, grey, ink, ink_on, label_width, least_cell, legend, legend_height,
-    lightness, map_axes, map_ticks, mark_below, mark_cells, mark_inside, mark_ties, middle, minus_sample, narrowest,
-    nice_below, no_regions, of_words, orange, page_of_sheets, panel_title, patch, power_of_ten, region_sample,
-    replaced_style, series_colours, signed_number, signed_scale, text_width, thinned_note, ties_sample, token_ticks,
-    unmarked, upright_bar_width, vermilion, weight_of, word_boxes, wrapped)
+    fitted, flow, font_named, fraction_map, grey, ink, ink_on, label_lines, label_width, least_cell, legend,
+    legend_height, lightness, map_axes, map_ticks, mark_below, mark_cells, mark_inside, mark_ties, middle, minus_sample,
+    narrowest, nice_below, no_regions, of_words, orange, page_of_sheets, panel_title, patch, power_of_ten,
+    region_sample, replaced_style, series_colours, signed_number, signed_scale, text_width, thinned_note, ties_sample,
+    token_ticks, unmarked, upright_bar_width, vermilion, weight_of, word_boxes, wrapped)
 from ..views.base import (
     attention_beside_saliency, discard_region, evidence_view, explanation_beside_rationale, guided_heads, is_negative,
     masked_sentence, multi_label_sentence, outline, pattern_shares, saliency_distribution, scored_sentence, signal_view,
@@ -721,7 +721,9 @@ def _scored_sentence(view, width):
     if coloured: numbers = _written(view.saliency, view.limit)
     else: numbers = ['']*len(view.labels)
     words, widths, places = _columns(view, numbers, space, size)
-    height = (places[-1][0] + 1)*line
+    height, scale = (places[-1][0] + 1)*line, signed_scale(view.limit)
+    label = label_lines(of_words, scale[2], 140)
+    below = (30 + 8*len(label))*coloured # height of the colour bar
     entries = [(lambda ax: ax.scatter([7], [4.5], marker='D', s=20, color=ink), 'label')]*(view.gold is not None) + [
         (lambda ax: ax.scatter([7], [4.5], marker='o', s=24, facecolor='white', edgecolor=blue, linewidth=1.2),
          'predicted')]
@@ -730,13 +732,11 @@ def _scored_sentence(view, width):
         word_boxes(ax, view, words, places, widths, box, line, size)
         _write_numbers(ax, numbers, places, widths, box, line)
         aside = 190*(coloured and width >= 5)
-        if coloured:
-            colour_bar(sheet, left, height + 6, 140, 6, *signed_scale(view.limit),
-                       of_words)
-        y = height + 38*(coloured and not aside)
+        if coloured: colour_bar(sheet, left, height + 6, 140, 6, *scale, '\n'.join(label))
+        y = height + below*(not aside)
         _scale_of_scores(sheet, view, left + aside + 6, y, min(space - aside - 12, 260))
         legend(sheet, left + aside, y + 46, space - aside, entries)
-    return Body(height + 60 + 38*(coloured and width < 5), draw)
+    return Body(height + 60 + below*(width < 5), draw)
 
 # %% ../../nbs/11_figures/01_sheet.ipynb #ml02
 @figure_kind('multi_label_sentence', multi_label_sentence, 'a sentence and the probability of each class (multi-label)',
@@ -749,13 +749,14 @@ def _multi_label_sentence(view, width):
     else: numbers = ['']*len(view.labels)
     words, widths, places = _columns(view, numbers, space, size)
     height, shown = (places[-1][0] + 1)*line, _shown_classes(view, 12)
-    notes = _class_notes(view, shown)
-    y = height + 38*coloured
+    notes, scale = _class_notes(view, shown), signed_scale(view.limit)
+    label = label_lines(of_words, scale[2], 140)
+    y = height + (30 + 8*len(label))*coloured
     def draw(sheet):
         ax = sheet.canvas(left, 0, space, height)
         word_boxes(ax, view, words, places, widths, box, line, size)
         _write_numbers(ax, numbers, places, widths, box, line)
-        if coloured: colour_bar(sheet, left, height + 6, 140, 6, *signed_scale(view.limit), of_words)
+        if coloured: colour_bar(sheet, left, height + 6, 140, 6, *scale, '\n'.join(label))
         _draw_probabilities(sheet, view, left, y, min(space, 330), shown)
         legend(sheet, left, y + 20*len(shown) + 4, space,
                [(lambda ax: ax.plot([2, 12], [4.5, 4.5], **_threshold), 'threshold 0.5: predicted above it')])

@@ -21,7 +21,7 @@ from salviz.core.snapshots import Snapshot
 from salviz.core.runs import Run
 from salviz.views.maps import (_units_of, attention_map, chosen_map, coloured_sentences, compared, evolution, head_grid,
                                masked_pairs, pattern_residual, same_scale, telling_entry, triptych)
-from salviz.views.base import guided_heads, masked_sentence
+from salviz.views.base import guided_heads, masked_sentence, scored_sentence
 from invented import invent
 
 kinds = dict(map=lambda s: attention_map(s, overlays=['candidates', 'discarded', 'saliency']),
@@ -331,6 +331,13 @@ def test_panels_with_one_scale_have_one_colour_bar_and_each_bar_a_unit():
     bars = [o for o in draw(evolution([invent(9)]*5)).axes if not o.images and o.get_xlabel()]
     assert [re.sub(r'\s+', ' ', o.get_xlabel()) for o in bars] == ['attention (square-root scale)']
 
+
+@pytest.mark.parametrize('view', [lambda s: scored_sentence(s), lambda s: masked_pairs([s])])
+def test_the_colour_bar_of_small_saliency_has_its_whole_label_on_the_page(view):
+    snap = invent(method='SaliencyGuided', task='regression')
+    snap.arrays['prediction'] = np.array([2.9])
+    for name in ('saliency', 'method_saliency'): snap.arrays[name] = snap.arrays[name]*1e-6
+    check_legible(draw(view(snap), 3.03))
 
 def test_a_page_notes_what_is_omitted_to_save_space():
     snap = invent(80, layers=2, heads=12)
