@@ -22,7 +22,8 @@ _display_names = {
     'amazon-reviews': 'Amazon reviews', 'editorials': 'editorials', 'sts-b': 'STS-B',
     'ner-tweets': 'tweets with named entities', 'help-en-de': 'help pages, English to German',
     'copy-reorder': 'copied and reordered phrases', 'digits': 'MNIST digits',
-    'DataFrame': 'a data frame', 'Dataset': 'a data set', 'DatasetDict': 'a data set', 'list': 'a list of texts'}
+    'DataFrame': 'a data frame', 'Dataset': 'a data set', 'DatasetDict': 'a data set', 'list': 'a list of texts',
+    'tuple': 'arrays', 'ndarray': 'arrays'}
 _layers = {'minilm': 6, 'movie-minilm': 6} # numbers of layers of the packaged weights
 
 _scores = {'sts-b': (0., 5.)} # lowest and highest possible score, not those of the loaded sentences

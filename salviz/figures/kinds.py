@@ -9,7 +9,7 @@ __all__ = ['Venue', 'venues', 'Seen', 'Content', 'kind_named', 'figure']
 import inspect
 import os
 import re
-from collections import namedtuple
+from collections import Counter, namedtuple
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -461,12 +461,20 @@ def _smaller_words(points, fig, inches, view):
             f'the captions ({points} points); its text is drawn at {7*fig.scale:.3g} points instead')
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031b1
+def _run_groups(names, chosen) -> list: # of words
+    "Name the `chosen` runs among all runs {path: folder name}; seeds of one setting in a study are counted together"
+    def stem(path): return re.sub(r'\.seed=\d+$', '', names[path])
+    all_of, of = Counter(map(stem, names)), Counter(map(stem, chosen))
+    single = {stem(path): names[path] for path in chosen}
+    return [single[k] if all_of[k] == 1 else f'{k} ({"all" if n == all_of[k] else f"{n} of"} {all_of[k]} runs)'
+            for k, n in of.items()]
+
 def _knowledge_note(runs) -> str: # '' if all of them learned
     "Return a sentence about the `runs` whose models hardly beat a constant prediction, or '' if there are none"
     names, knowledge = folder_names(runs), {run.path: run.knowledge() for run in runs}
     few = [path for path, (_, is_close) in knowledge.items() if is_close]
     if len(runs) == 1 and few: return f' The model is {knowledge[few[0]][0]}.'
-    if few: return f' The models of {listed(names[path] for path in few)} barely learned.'
+    if few: return f' The models of {listed(_run_groups(names, few))} barely learned.'
     return ''
 
 # %% ../../nbs/11_figures/05_kinds.ipynb #031d
