@@ -140,8 +140,8 @@ class _ComparedRows:
         file = Path(file or _shipped_comparison())
         if file.is_dir(): file = file/'comparison.json'
         if not file.is_file():
-            raise FileNotFoundError(f'no comparison: {file} does not exist; pass the folder of a finished call of '
-                                    'compare')
+            raise FileNotFoundError(f'no comparison: {file} does not exist; '
+                                    'pass the folder of a finished call of compare')
         try: stored = read_object(file)
         except ValueError as e: raise ValueError(f'{file} {e}; call compare again with the same folder') from None
         return cls(**{**stored, 'rows': pd.DataFrame(stored['rows'])})

@@ -602,11 +602,11 @@ def _parts(snapshot):
 # %% ../../nbs/10_views/02_maps.ipynb #035b
 def _differing_arguments(snapshots) -> list: # 'p=0.1, q=0.9', or '', for each
     "Describe the arguments in which the methods of each snapshot differ from those of snapshots with the same methods"
-    given = [{(method, k): plain_value(x) for method, args in methods_of(s).items() for k, x in (args or {}).items()}
+    parts = [{(method, k): plain_value(x) for method, args in methods_of(s).items() for k, x in (args or {}).items()}
              for s in snapshots]
     names = [list(methods_of(s)) for s in snapshots]
-    def differs(i, k): return any(names[j] == names[i] and other.get(k) != given[i][k] for j, other in enumerate(given))
-    return [', '.join(f'{k[1]}={x}' for k, x in own.items() if differs(i, k)) for i, own in enumerate(given)]
+    def differs(i, k): return any(names[j] == names[i] and other.get(k) != parts[i][k] for j, other in enumerate(parts))
+    return [', '.join(f'{k[1]}={x}' for k, x in one.items() if differs(i, k)) for i, one in enumerate(parts)]
 
 def _distinctions(snapshots): # (common parts, [differing parts of each])
     """Describe the properties that all `snapshots` share and, for each snapshot, the properties that differ

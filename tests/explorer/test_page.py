@@ -150,12 +150,12 @@ def test_a_damaged_page_shows_a_message(browser, tmp_path):
 
 # --- sizes and errors
 
-def test_the_size_is_printed_before_the_page_is_written(tmp_path):
+def test_the_size_is_printed_after_the_page_is_written(tmp_path):
     run, message = invented.run(tmp_path/'run'), []
     path, built = tmp_path/'run.html', page_of(run)
     write_page(built, path, say=lambda text: message.append((text, path.exists())))
     size = built.sizes()
-    assert message == [(built.sentence('run.html'), False)] and '2 sentences x 4 steps' in message[0][0]
+    assert message == [(built.sentence('run.html'), True)] and '2 sentences x 4 steps' in message[0][0]
     assert abs(path.stat().st_size - size['code'] - size['data']) < 5000
 
 @pytest.mark.sample(3)

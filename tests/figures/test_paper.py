@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from dataclasses import dataclass
+from functools import cache
 
 import matplotlib
 import numpy as np
@@ -659,16 +660,20 @@ def test_the_help_lists_the_kinds_with_one_line_each(capsys):
         assert any(re.fullmatch(f'{name} +{re.escape(kind.about)}', line) for line in said), name
 
 
+@cache
+def public_kinds(): return salviz.figure_kinds()
+
 @pytest.mark.parametrize('name', figure_kinds())
 def test_every_kind_prints_its_options_with_default_and_meaning_and_a_call_that_fits(name):
-    kind = salviz.figure_kinds()[name]
-    parameters, lines = inspect.signature(kind.make).parameters, repr(kind).splitlines()
+    kind = public_kinds()[name]
+    parameters, text = inspect.signature(kind.make).parameters, repr(kind)
+    lines = text.splitlines()
     assert lines[0] == f'{name}: {kind.about}' and lines[2].strip() == kind.call and max(map(len, lines)) <= 110
     for option in kind.option_facts:
         line, = [line for line in lines[3:] if re.match(rf'    {option.name}(=| )', line)]
         assert option.about and option.about.split()[0] in line
         if option.name in parameters and option.default: assert repr(parameters[option.name].default) in line
-        assert ('(required)' in repr(kind)) == any(not o.default for o in kind.option_facts)
+        assert ('(required)' in text) == any(not o.default for o in kind.option_facts)
     call = ast.parse(kind.call, mode='eval').body
     given = {keyword.arg for keyword in call.keywords}
     assert ast.literal_eval(call.args[1]) == name and given <= {*kind.options, 'step', 'probe'}

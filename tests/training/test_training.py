@@ -390,7 +390,7 @@ bad = dict(
     mixed_probes=(dict(probes=['a', ('b', 'c')]), 'not a mixture'),
     number_probes=(dict(probes=[1, 2]), 'not a mixture'),
     probe_labels=(dict(probes=datasets.Dataset.from_dict(dict(text=['a', 'b'], label=[0, 7]))),
-                  'labels must be integers from 0 to 1, got 7 in the probes'),
+                  'train: probes: the label of example 1 must be a class of the model, from 0 to 1'),
     probe_columns=(dict(probes=datasets.Dataset.from_dict(dict(sentence=['a']))),
                    'no column text; available: sentence'),
     rationale=(dict(probes=marked(rationale=[[0, 1], [1, 0, 0, 0]])),
