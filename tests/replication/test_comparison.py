@@ -116,6 +116,7 @@ def numbers_of(result):
     "Return the rows without times, sorted"
     return result.rows.drop(columns=['step_seconds', 'cost']).sort_values('run').reset_index(drop=True)
 
+@pytest.mark.slow
 def test_workers_train_the_same_runs_and_a_killed_one_loses_nothing(compared, monkeypatch):
     alone = compared(seeds=1)
     shutil.rmtree(compared.folder)

@@ -685,6 +685,7 @@ def test_a_watcher_records_one_training_of_a_trainer(watching, tmp_path, tiny_be
     assert watcher.state == 'failed' and not run.finished and 'up to step 3' in run.state['error']
     assert run.steps == [0, 1, 2, 3] and [r['step'] for r in run.train_rows] == [1, 2]
     trainer.args.auto_find_batch_size = True # the Trainer begins again after an error of the memory
+    trainer.args.max_steps = 1
     with pytest.warns(UserWarning, match='the training continues without recordings'): trainer.train()
 
 
