@@ -8,6 +8,7 @@ __all__ = ['as_run', 'same_probe', 'example_count_text', 'choose', 'check_record
 
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #ds03
 import math
+import re
 import time
 import zlib
 from importlib.metadata import PackageNotFoundError, version
@@ -189,6 +190,13 @@ def _wanted(file, probes, steps) -> bool:
         return listed is None or any(one == number or one < 0 for one in listed)
     return not at or among(at[0], steps) and among(at[1], probes)
 
+# %% ../../nbs/12_explorer/04_run_metadata.ipynb #ws02
+_folders = re.compile(r"(?<![\w.:/])(?:[A-Za-z]:)?[/\\](?:[^\s/\\'\"]+[/\\])+")
+
+def _why_stopped(run) -> str: # '' if the run did not fail
+    "Return the error that ended a run, without the folders of files, because pages are passed on"
+    return _folders.sub('', getattr(run, 'state', {}).get('error', '')).rstrip(' .:')
+
 # %% ../../nbs/12_explorer/04_run_metadata.ipynb #045c
 def run_meta(
     run,          # see `as_run`
@@ -220,7 +228,7 @@ def run_meta(
                                    if isinstance(one, dict) and one.get('cross_tuning')), ''),
                 saliency=scale,
                 knows=dict(zip(('text', 'close'), run.knowledge() if hasattr(run, 'knowledge') else ('', False))),
-                stopped=getattr(run, 'state', {}).get('error', '').rstrip('.'),
+                stopped=_why_stopped(run),
                 recorded=recorded, probes=[sentences[p] for p in sorted(sentences)],
                 notes=[f'{d.file} {d.reason}' for d in damaged]
                 + [n for n in notes if not any(d.reason in n for d in damaged)]

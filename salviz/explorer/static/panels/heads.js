@@ -202,7 +202,7 @@ class HeadsGrid {
     if (side >= cells && Math.floor(side / cells) * cells >= .8 * side) side = Math.floor(side / cells) * cells;
     const pitch = Math.ceil(side + gridGap * ratio) / ratio, legend = 46,
       rollout = this.tiles.some(t => t.entry.kind === 'rollout');
-    // Beside few heads, the legend has no room to the left of the rollout tile.
+    // Below few heads, there is no space for the legend to the left of the rollout tile.
     const narrow = !this.flows && (this.columns - 1) * pitch - 56 < narrowestLegend, below = rollout && narrow;
     const body = top + this.rows * (pitch + under),
       foot = below ? legend + pitch + 4 : Math.max(legend, rollout ? pitch + 4 : 0);

@@ -1,6 +1,6 @@
 // The toolbar above the panels: run, sentence, token options and colours.
 import {exportMenu} from './exportview.js';
-import {isTrained, epochIsSet, phaseWords} from './time.js';
+import {epochIsSet, isTrained, phaseWords} from './time.js';
 import {setText} from '../lib/controls.js';
 import {visibleText} from '../lib/words.js';
 
