@@ -346,7 +346,7 @@ def _grid(view, width):
     if texts or not view.whole: notes = ()
     else: notes = ('At this width, the cells are too small for their numbers.',)
     if len(_negative_cells(view, texts)[0]): notes += ('Minus signs mark clearly negative cells.',)
-    if texts and (unit := _cell_unit(view, norm)[1]): notes += (f'Numbers in cells: {unit}, as at the colour bar.',)
+    if texts and (unit := _cell_unit(view, norm)[1]): notes += (f'Numbers in cells: {unit}, as on the colour bar.',)
     entries = [(_grid_samples[what], words) for what, words in getattr(view, 'entries', ())]
     below = max(high + 24, 64) + 2*bool(entries)
     def draw(sheet):

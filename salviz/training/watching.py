@@ -455,7 +455,7 @@ class _Loop(_Beginning):
         named, epoch = _checked_numbers(dict(loss=loss, **numbers)), _checked_epoch(epoch)
         if self._is_active and named: self._losses.append(named)
         heads = self._batch_heads
-        if batch is not None and heads: check_faults(heads.fault, 'step: batch has no use: ')
+        if batch is not None and heads: check_faults(heads.fault, 'step: batch has no effect: ')
         if batch is not None and heads and heads.rows: heads.last.set(_checked_batch(batch))
         self._after_step(self.step_number + 1, epoch)
 

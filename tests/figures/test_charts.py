@@ -145,7 +145,7 @@ def test_small_numbers_in_cells_have_the_unit_of_the_colour_bar():
     heads = pd.DataFrame(dict(layer=0, head=[0, 1, 2], effect=[1.2e-4, 3e-4, 0]))
     fig = draw_figure(head_map(heads, 'effect'), 3.25)
     assert [o.get_text() for o in fig.axes[0].texts] == ['1.20', '3.00', '0.00']
-    assert any(o.get_text() == 'Numbers in cells: ×10⁻⁴, as at the colour bar.' for o in fig.texts)
+    assert any(o.get_text() == 'Numbers in cells: ×10⁻⁴, as on the colour bar.' for o in fig.texts)
 
 def test_a_grid_too_small_for_its_numbers_has_a_note():
     fig = draw_figure(sensitivity_grid(settings(20, 2, 1, gap=False)), 3.25)

@@ -773,7 +773,7 @@ def test_head_statistics_of_batches_exist_only_for_text(watching):
     images = datasets.Dataset.from_dict(dict(pixel_values=torch.rand(2, 3, 8, 8).tolist(), label=[0, 1]))
     watcher = watching(model, texts=images, tokenizer=None, saliency=False, steps=1)
     reason = 'head statistics of training batches are computed only for models that read text, and this model reads'
-    with pytest.raises(ValueError, match=f'step: batch has no use: {reason} images'):
+    with pytest.raises(ValueError, match=f'step: batch has no effect: {reason} images'):
         watcher.step(loss=1., batch=dict(pixel_values=torch.zeros(1)))
     watcher.step(loss=1.)
     run = watcher.finish()
