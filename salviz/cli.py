@@ -397,6 +397,9 @@ def _run_show(a):
     _check_free('show', [out], a.force)
     models = None
     if a.model:
+        if not any(run.checkpoints for run in runs):
+            raise ValueError('--model: no weights are stored with the run; leave out --model, or open the run with '
+                             'its weights in Python: Explorer(run, model=(model, tokenizer))')
         from salviz.analysis.model_source import ModelSource
         from salviz.explorer.page_model import page_models
         models = page_models([ModelSource(run) for run in runs])

@@ -30,7 +30,7 @@ from ..attribution.reading import Reading, every_row, most_places, row_tokens, t
 from ..attribution.registry import attribution_named
 from ..attribution.saliency import completeness_error, input_saliency
 from ..core.names import class_places
-from ..core.snapshots import Snapshot
+from ..core.snapshots import Snapshot, to_half
 from ..core.text import align_batch, continued
 from ..core.validation import check_faults, warn_caller
 from ..data.texts import encode_texts, model_inputs
@@ -280,12 +280,6 @@ def _is_large(shape) -> bool:
     "Return whether attention of this `shape` [layers, heads, query, key] is stored in float16"
     return 4 * math.prod(shape) > _most_bytes
 
-def _in_half(x:np.ndarray) -> np.ndarray: # float16, shape of `x`
-    "Round the attention `x` to float16; weights that would become 0 are set to the smallest positive number"
-    rounded = x.astype(np.float16)
-    rounded[(rounded == 0) & (x != 0)] = np.finfo(np.float16).smallest_subnormal
-    return rounded
-
 def _stacked(
     maps:dict, # {layer: arrays [query, key] of its heads}
 ) -> np.ndarray: # [layers, heads, query, key]
@@ -358,7 +352,7 @@ def _capture(model, inputs, is_read=None):
         maps.clear()
         layers = [*captured]
         is_large = _is_large((len(layers), *captured[layers[0]].shape))
-        def arrays_of(x): return [*map(_in_half, x)] if is_large else x
+        def arrays_of(x): return [*map(to_half, x)] if is_large else x
         arrays = {l: arrays_of(captured.pop(l).float().cpu().numpy()) for l in layers}
         return outputs, (layers, _stacked(arrays)), inputs
 

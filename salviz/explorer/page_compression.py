@@ -46,14 +46,13 @@ def _left_out(header, arrays):
 _coarser = [(1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (16, 2), (16, 4), (32, 4), (32, 8)]
 
 def _coarsen(codec:str, codes:np.ndarray, k:int) -> np.ndarray:
-    "Round cube8 or level8 `codes` to multiples of `k`, counted from the code for 0"
+    "Round cube8 or level8 `codes` to multiples of `k`, counted from the code for 0; of cube8, only 0 becomes 0"
     if k == 1: return codes
-    if codec == 'cube8': zero, free = 0, 255
-    else: zero, free = 128, 0
+    if codec == 'cube8': zero, free, most = 0, 255, 254
+    else: zero, free, most = 128, 0, 127
     c = codes.astype(np.int16) - zero
     c = np.sign(c)*((abs(c) + k//2)//k*k)
-    most = 127
-    if codec == 'cube8': most = 254
+    if codec == 'cube8': c = np.maximum(c, codes > 0)
     return np.where(codes == free, free, np.where(abs(c) > most, np.sign(c)*(most//k*k), c) + zero).astype(np.uint8)
 
 # %% ../../nbs/12_explorer/03_page_compression.ipynb #031b

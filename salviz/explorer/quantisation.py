@@ -39,7 +39,7 @@ _cube_above = np.append((_cubes[:-1] + _cubes[1:])/2, np.inf).astype(np.float32)
 def _cube_code(
     x, # probabilities, any shape; NaN and infinities are allowed
 ) -> np.ndarray: # uint8, shape of `x`: 0 to 254, or 255 where `x` is not finite
-    "Encode each probability as one byte: the code c whose value (c/254)³ is nearest"
+    "Encode each probability as one byte: the code c whose value (c/254)³ is nearest, and 0 only for a probability of 0"
     x = np.asarray(x, np.float32)
     finite = np.isfinite(x)
     x = np.where(finite, x, 0)
@@ -48,6 +48,7 @@ def _cube_code(
         raise ValueError(f'cube_code: probabilities must be between 0 and 1, got values from {low:.4g} to {high:.4g}')
     code = (np.cbrt(x.clip(0, 1))*254).astype(np.uint8)
     code += x > _cube_above[code]
+    code[(code == 0) & (x > 0)] = 1
     return np.where(finite, code, np.uint8(255))
 
 # %% ../../nbs/12_explorer/01_quantisation.ipynb #cd059c

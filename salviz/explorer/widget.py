@@ -212,10 +212,10 @@ class _Selected(W.VBox):
         else: step = max(taken[probe])
         run, other, other_run, name = self.runs[at], None, None, ''
         against = state.get('compare') or {}
-        if len(self.runs) > 1:
-            if len(self.runs) > 2: i = against.get('run')
-            else: i = 1 - at
-            if not (i is not None and i != at): i = (at + 1) % len(self.runs)
+        i = against.get('run')
+        unset = i == at and against.get('step') is None
+        if unset or i not in range(len(self.runs)): i = (at + 1) % len(self.runs)
+        if i != at:
             name = metas[i]['name']
             match = next((p['id'] for p in metas[i]['probes'] if _same(p, metas[at], probe)), None)
             if against.get('step') is None: wanted = step
@@ -228,7 +228,7 @@ class _Selected(W.VBox):
             name, side, other_run = metas[at]['name'], against.get('step'), run
             other = run.snapshot(side if side in taken[probe] else min(s for s in taken[probe] if s != step), probe)
         return Selection(run.snapshot(step, probe), other, name, run.metrics, state.get('entry') or {},
-                    state.get('what', 'attention'), state.get('evidence'), of_one_run=len(self.runs) == 1,
+                    state.get('what', 'attention'), state.get('evidence'), of_one_run=i == at,
                     saliency_limit=None if state.get('ownScale') else metas[at]['saliency']['limit'],
                     run=run, other_run=other_run, front=self.front)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from os import PathLike
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge
@@ -1060,8 +1060,9 @@ def _off_grid(first, outside, letters):
 def patch_attention(
     snapshot:Snapshot,                   # snapshot of an image from a vision transformer
     # layer of the model, a list of layers, 'mean', or None, as in `attention_map`
-    layer:LayerChoice|Sequence[int]|None=None,
-    head:HeadChoice|None=None,                 # a number, a list of numbers, 'mean', 'rollout', or None
+    layer:LayerChoice|Sequence[LayerChoice]|None=None,
+    # a number, 'mean', 'rollout', a list of these, or None
+    head:int|Literal['mean', 'rollout']|Sequence[int|Literal['mean', 'rollout']]|None=None,
     # (row, column) of the query patch, or a list of them; None: [CLS], or else the first patch
     patch:Sequence|None=None,
     mean_of:Sequence[tuple]|None=None,   # (layer, head) pairs to average, instead of layer and head

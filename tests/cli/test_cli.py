@@ -234,7 +234,7 @@ wrong = [(('study', 'study', '--set', 'nope=1'), 'study table: no argument nope;
          (('figure', 'tiny.csv', '--kind', 'metric_table', '--out', 'a.png'),
           "metric_table: the frame has no column 'method'; available: a, b"),
          (('show', 'run', '--limit', '.01', '--out', 'a.html'), 'more than --limit 0.01 MB; choose fewer'),
-         (('show', 'run', '--model', '--out', 'a.html'), 'salviz: --model: '),
+         (('show', 'run', '--model', '--out', 'a.html'), '--model: no weights are stored with the run; leave'),
          (('show', 'tiny.csv'), 'tiny.csv: it is a file, not a folder'), (('runs', 'tiny.csv'), 'it is a file'),
          *[(('reproduce', option, '--rows', 'none.jsonl'), 'reproduce: no file none.jsonl')
            for option in ('--list', '--report', '--archive')],

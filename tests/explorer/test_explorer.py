@@ -386,6 +386,16 @@ def test_in_a_picture_too_the_later_step_is_b_whichever_is_in_view(run, monkeypa
         explorer.picture('compare')
     assert sides == [(10, 30, ['step 10', 'step 30'])]*2
 
+def test_of_two_runs_the_other_one_is_compared_unless_another_side_is_chosen(run, tmp_path):
+    explorer = Explorer(run, compare=invented.run(tmp_path/'other', 'SalLM'))
+    def side(**state):
+        explorer.view.ui = json.dumps(dict(step=10, **state))
+        s = explorer.selected()
+        return explorer.runs.index(s.other_run), s.other.step, s.of_one_run
+    assert side() == side(compare=dict(run=0, step=None)) == (1, 10, False) and side(run=1) == (0, 10, False)
+    assert side(compare=dict(run=1, step=20)) == (1, 20, False)
+    assert side(compare=dict(run=0, step=30)) == (0, 30, True) # two steps of the run in view
+
 @pytest.mark.slow
 def test_the_output_contains_a_picture_and_the_live_view(run):
     found = Explorer(run)._repr_mimebundle_()

@@ -60,8 +60,15 @@ def test_the_page_shows_the_pixels_that_the_widget_shows(browser, page, tmp_path
 @pytest.mark.slow
 def test_two_runs_on_one_page_are_compared(browser, tmp_path):
     runs = [invented.run(tmp_path/'one'), invented.run(tmp_path/'two', 'SalLM')]
-    path = write_page(page_of(runs, state=dict(compare=dict(run=1, step=None), tab='compare')), tmp_path/'two.html')
+    path = write_page(page_of(runs, state=dict(tab='compare')), tmp_path/'two.html')
     p = opened(browser, path)
+    other, step = (p.locator('.sv-compare label', has_text=name).locator('select')
+                   for name in ('Compare with', 'At step'))
+    assert (other.input_value(), step.input_value()) == ('1', '')
+    p.evaluate('() => salviz.state.set({run: 1})'); settled(p)
+    assert other.input_value() == '0' and 'nothing' not in other.text_content()
+    step.select_option('10'); settled(p)
+    assert p.evaluate('() => salviz.state.compare') == dict(run=0, step=10)
     assert p.locator('.sv-compare:not([hidden]) canvas').count() >= 1
     assert p.evaluate('() => [0, 1].map(r => salviz.store.shipped(r, 0).length)') == [4, 4]
     closed(p, path)

@@ -18,7 +18,8 @@ class Compare {
     this.el.setAttribute('aria-label', 'compare two runs or two steps');
     this.title = elementOf('h3', 'sv-title');
     this.run = choiceOf([], v => this.chooseRun(v));
-    this.step = choiceOf([], v => ctx.state.set({compare: {...ctx.state.compare, step: v === '' ? null : Number(v)}}));
+    this.step = choiceOf([], v => ctx.state.set({compare: {...ctx.store.comparedWith(ctx.state),
+      step: v === '' ? null : Number(v)}}));
     this.stepField = labelled('At step', this.step);
     const head = this.head = elementOf('div', 'sv-head');
     head.append(this.title, labelled('Compare with', this.run), this.stepField);
@@ -43,12 +44,13 @@ class Compare {
     const {store, state} = this.ctx;
     this.title.textContent = entryTitle(state.entry);
     this.match = store.matchOf(state);
-    fillChoice(this.run, [['', 'nothing'],
+    const chosen = this.chosen = store.comparedWith(state), nothing = store.runs.length === 2 ? [] : [['', 'nothing']];
+    fillChoice(this.run, [...nothing,
       ...store.runs.map((run, i) => [i, i === state.run ? `${run.title} (this run)` : run.title])],
-      state.compare?.run ?? '');
+      chosen?.run ?? '');
     const steps = this.match && this.match.probe !== null ? store.shipped(this.match.run, this.match.probe) : [];
     fillChoice(this.step, [['', 'the current step'], ...steps.map(step => [step, String(step)])],
-      state.compare?.step ?? '');
+      chosen?.step ?? '');
     this.stepField.hidden = !steps.length;
     const why = this.load();
     this.note.textContent = why;
@@ -74,7 +76,7 @@ class Compare {
     const title = store.run(match.run)?.title ?? `run ${match.run}`;
     if (match.probe === null)
       return `${title} has no probe example with this sentence and the same tokens.`;
-    if (!match.frame) return store.why(match.run, match.probe, state.compare.step ?? store.stepOf(state))
+    if (!match.frame) return store.why(match.run, match.probe, this.chosen.step ?? store.stepOf(state))
       || `This page contains no recording of this sentence from ${title}.`;
     return this.compareMaps(probe, title);
   }
@@ -97,7 +99,7 @@ class Compare {
     this.difference = this.sides[1].values.map((v, k) => v - this.sides[0].values[k]);
     this.measureRounding();
     this.makeItems(what, probe, maps[0].signed);
-    const requested = state.compare.step, {step} = this.match.frame, nearest = requested !== null && requested !== step;
+    const requested = this.chosen.step, {step} = this.match.frame, nearest = requested !== null && requested !== step;
     return nearest ? `Step ${requested} of ${title} is not available; step ${step}, the nearest one, is shown.` : '';
   }
 

@@ -116,11 +116,18 @@ export class Store {
   // The step in view: the chosen one, or the newest available.
   stepOf(state) { return state.step ?? this.shipped(state.run, state.probe).at(-1) ?? this.steps(state.run,
     state.probe).at(-1) ?? null; }
+  // The run and step chosen for comparison: of two runs, the one that is not in view, unless another choice was made.
+  comparedWith(state) {
+    if (state.compare) return state.compare;
+    return this.runs.length === 2 ? {run: 1 - state.run, step: null} : null;
+  }
+
   // The other side of a comparison: the same sentence in the other run, at the chosen step or the nearest available
   // one.
   matchOf(state) {
-    if (!state.compare) return null;
-    const {run, step} = state.compare, here = this.probe(state.run, state.probe);
+    const chosen = this.comparedWith(state);
+    if (!chosen) return null;
+    const {run, step} = chosen, here = this.probe(state.run, state.probe);
     const same = p => run === state.run ? p.id === state.probe : here && sameProbe(p, here);
     const probe = this.run(run)?.probes.find(same);
     if (!probe) return {run, probe: null, step: null, frame: null};
