@@ -29,9 +29,11 @@ def _at_work(folder) -> dict: # {name of a trial: host and process that hold it}
         if number.isdecimal() and who and is_held(file, who, now): out[name] = who
     return out
 
-def _since(folder, name):
-    "Return when the training of a trial began, in UTC, or None if the trial has no record yet"
-    try: return datetime.fromtimestamp((folder/'cells'/f'{name}.json').stat().st_mtime, timezone.utc)
+def _since(results, name):
+    "Return when work on a trial began, in UTC, or None if the trial has no record yet"
+    began = results._record(name).get('began') # missing from records of earlier versions
+    if began: return datetime.fromisoformat(began)
+    try: return datetime.fromtimestamp((results.folder/'cells'/f'{name}.json').stat().st_mtime, timezone.utc)
     except FileNotFoundError: return None
 
 # %% ../../nbs/07_studies/06_progress.ipynb #pg007b
@@ -62,7 +64,7 @@ def _cells_of(
     tries = [results._record(name).get('tries', 0) for name in names]
     frame['state'] = [_state(*row, working) for row in zip(frame['state'], names, tries)]
     for column in ('host', 'process'): frame[column] = _as_is(working.get(name, {}).get(column) for name in names)
-    frame['since'] = _as_is(_since(folder, name) if name in working else None for name in names)
+    frame['since'] = _as_is(_since(results, name) if name in working else None for name in names)
     frame['seconds'] = [_run_seconds(folder/run) if state == 'finished' else None
                         for run, state in zip(frame['run'], frame['state'])]
     return frame

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from datetime import datetime, timezone
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -512,7 +513,8 @@ class _MeasuredTrials(_TrainedTrials):
         """Compute the measures of a run that are missing, outdated or listed in `again`
 
         `pair` is (model, tokenizer) if they are loaded, else None."""
-        results = self._record(cell.name).get('measures', {})
+        record = self._record(cell.name)
+        results = record.setdefault('measures', {})
         # names first, because an invalid name ends the study
         for name, m in sorted(self.measures.items(), key=lambda item: not isinstance(item[1], str)):
             version = _version(self._codes[name], run)
@@ -528,7 +530,7 @@ class _MeasuredTrials(_TrainedTrials):
                 offered = dict(run=run, data=self._data(cell), **dict(zip(('model', 'tokenizer'), pair or ())))
                 x = _called(m, offered, cell.seed)
             results[name] = dict(value=_number(name, x), version=version)
-            self._write_record(cell.name, measures=results)
+            self._write_record(cell.name, **record)
 
 # %% ../../nbs/07_studies/03_study.ipynb #029b
 class _Checkpoints(_MeasuredTrials):
@@ -584,10 +586,11 @@ class _FinishedTrials(_Checkpoints):
         """Train and measure a trial, or store the error if this fails
 
         `check` raises `Leased` if the lease is lost, and returns True if the trial should stop early."""
-        before = self._record(cell.name)
+        before = {k: x for k, x in self._record(cell.name).items() if k != 'began'}
         tries = before.pop('tries', 0) + 1
         # count the try before it starts, because a killed process cannot do this later
-        self._write_record(cell.name, **{'measures': {}, **before}, tries=tries)
+        began = datetime.now(timezone.utc).isoformat(timespec='seconds')
+        self._write_record(cell.name, **{'measures': {}, **before}, tries=tries, began=began)
         try:
             run, pair = self._trained(cell, check)
             if check(): raise Stopped(f'{cell.name} has been trained, but not measured yet')

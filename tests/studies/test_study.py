@@ -4,11 +4,13 @@ import math
 import os
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import warnings
+from datetime import datetime, timezone
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -310,6 +312,23 @@ def test_failed_measure_keeps_the_run_and_is_tried_again(made, whole):
     assert study.status()['state'].tolist() == ['failed']*4 and study.results().test_accuracy.notna().all()
     mended = made['study'](whole.folder)
     assert not (mended.run().isna().any().any() or mended.status()['error'].any())
+
+def test_process_that_dies_in_a_measure_counts_as_a_try_although_others_are_stored(made, whole, tmp_path):
+    class Killed(BaseException): pass
+    def deadly(run): raise Killed
+    deadly.version = '1'
+    shutil.copytree(whole.folder, tmp_path/'s')
+    study = made['study'](tmp_path/'s', measures={'gap': 'gap', 'deadly': deadly})
+    for tries in (1, 2, 3):
+        with pytest.raises(Killed): study._finish(study.cells[0], ['gap'])
+        record = study._record(study.cells[0].name)
+        assert record['tries'] == tries and 'gap' in record['measures'] and 'deadly' not in record['measures']
+        assert datetime.fromisoformat(record['began']) <= datetime.now(timezone.utc)
+    study._wanted(True)
+    assert 'its process died repeatedly' in study.status().error.iloc[0]
+    mended = made['study'](tmp_path/'s')
+    mended.run(retry='all')
+    assert set(mended._record(study.cells[0].name)) == {'measures'}
 
 def test_misspelt_score_raises_after_the_first_trial_without_failed_trials(made, tmp_path):
     kw = dict(methods={'FineTuning': FineTuning}, seeds=(0, 1, 2), epochs=1)
