@@ -101,6 +101,20 @@ def test_every_public_parameter_and_return_is_annotated():
     assert not missing, '\n'.join(f'{title}: {", ".join(places)}' for title, places in missing.items())
 
 
+def test_annotations_of_parameters_with_the_default_none_allow_none():
+    wrong = []
+    for path in sorted(package.rglob('*.py')):
+        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+            if not isinstance(node, functions): continue
+            a, after = node.args, len(node.args.args) - len(node.args.defaults)
+            for x, default in [*zip(a.args[after:], a.defaults), *zip(a.kwonlyargs, a.kw_defaults)]:
+                if x.annotation is None or not isinstance(default, ast.Constant) or default.value is not None: continue
+                written = ast.unparse(x.annotation)
+                if 'None' not in written and written not in ('object', 'Any'):
+                    wrong.append(f'{path.relative_to(package)}, {node.name}: {x.arg}:{written}')
+    assert not wrong, wrong
+
+
 if __name__ == '__main__':
     counts = {title: open_places(*found) for title, found in public().items()}
     for title, (_, places) in counts.items():

@@ -185,8 +185,8 @@ def each_attribution(
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #070
 def path_rule(
-    steps:int,      # m: the sum is over k/m for k from 1 to m, each with weight 1/m
-    nodes:int=None, # number of points in the Gauss rule for this sum; None, or at least `steps`: the sum itself
+    steps:int,           # m: the sum is over k/m for k from 1 to m, each with weight 1/m
+    nodes:int|None=None, # number of points in the Gauss rule for this sum; None, or at least `steps`: the sum itself
 ) -> tuple: # (points [nodes] between 0 and 1 = full attention, weights [nodes] that add up to 1), float64
     "Return the points on the path in eq. 3 of AD-DROP at which to compute the gradient, and their weights"
     x, each = np.arange(1, steps + 1) / steps, np.full(steps, 1 / steps)

@@ -98,7 +98,7 @@ for _kind, _facts in dict(gradient=dict(cite='simonyan2013deep', says='slope', i
 # %% ../../nbs/04_attribution/04_saliency.ipynb #032
 def baseline_embedding(
     model,
-    baseline:int=None, # id of a token; None: the model's padding token
+    baseline:int|None=None, # id of a token; None: the model's padding token
     what='baseline of a text (None: the pad token)', # name of the argument, for errors
 ) -> torch.Tensor: # [dim]
     "Return the embedding of the token that fills the baseline of a text"
@@ -262,7 +262,7 @@ def completeness_error(
     inputs:dict,
     saliency:torch.Tensor, # integrated gradients of the same `inputs`, `target`, `baseline` and `score`
     target='predicted',
-    baseline:int=None,
+    baseline:int|None=None,
     score='logit',
 ) -> torch.Tensor: # [batch]: 0.05 means a difference of 5 % of F(input) - F(baseline)
     "Return, for each example, the error of the sum of `saliency` relative to F(input) - F(baseline)"

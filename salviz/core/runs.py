@@ -340,8 +340,8 @@ class _RunReading(_RunSnapshots):
 
     def snapshots(
         self,
-        probe:int=None, # only snapshots of this probe
-        step:int=None,  # only snapshots of this step; negative steps as in `snapshot`
+        probe:int|None=None, # only snapshots of this probe
+        step:int|None=None,  # only snapshots of this step; negative steps as in `snapshot`
     ) -> list:
         "Return all readable snapshots, sorted by step and probe; warn about and skip damaged files"
         paths, out = self._scan()[0], []

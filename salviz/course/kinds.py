@@ -104,12 +104,12 @@ def _scale_problem(low, high, step) -> str:
 # %% ../../nbs/14_course/03_kinds.ipynb #kd11c
 @validated
 def number(
-    low:_Finite,       # smallest answer
-    high:_Finite,      # largest answer
-    step:_Finite=None, # distance between answers; None for a hundredth of the range
-    unit:str='',       # such as '%'
-    near:_Finite=None, # distance from the truth that scores 1; None for 5% of the range
-    far:_Finite=None,  # distance that scores .5; None for 15%
+    low:_Finite,            # smallest answer
+    high:_Finite,           # largest answer
+    step:_Finite|None=None, # distance between answers; None: a hundredth of the range
+    unit:str='',            # such as '%'
+    near:_Finite|None=None, # distance from the truth that scores 1; None: 5% of the range
+    far:_Finite|None=None,  # distance that scores .5; None: 15%
 ) -> Query:
     "Return a question that asks for a number"
     if step is None: step = (high - low)/100
@@ -124,14 +124,14 @@ def number(
 # %% ../../nbs/14_course/03_kinds.ipynb #kd11d
 @validated
 def slope(
-    start:_Finite,     # start of the line
-    low:_Finite=0,     # smallest end
-    high:_Finite=1,    # largest end
-    step:_Finite=None, # distance between answers; None for a hundredth of the range
-    unit:str='',       # such as '%'
+    start:_Finite,          # start of the line
+    low:_Finite=0,          # smallest end
+    high:_Finite=1,         # largest end
+    step:_Finite|None=None, # distance between answers; None: a hundredth of the range
+    unit:str='',            # such as '%'
     ends:tuple=('before', 'after'), # labels of the ends
-    near:_Finite=None, # distance from the true end that scores 1 if the direction is right; None for 10% of the range
-    same:_Finite=None, # largest change that counts as no change; None for 2% of the range
+    near:_Finite|None=None, # distance from the true end that scores 1 if the direction is right; None: 10% of the range
+    same:_Finite|None=None, # largest change that counts as no change; None: 2% of the range
 ) -> Query:
     "Return a question that asks for the end of a line whose start is given"
     if step is None: step = (high - low)/100

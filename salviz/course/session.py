@@ -210,7 +210,7 @@ def _set_of(answered:dict) -> str: # 8 hexadecimal digits
 # %% ../../nbs/14_course/04_session.ipynb #se15b
 def answers_file(
     nickname:str,
-    answered:dict=None, # entries by name; None for this session
+    answered:dict|None=None, # entries by name; None for this session
 ) -> dict:
     "Return the content of an answer file"
     if answered is None: answered = entries
@@ -220,7 +220,7 @@ def answers_file(
 # %% ../../nbs/14_course/04_session.ipynb #se15c
 def read_answers(
     path,
-    left_out:list=None, # see `checked_answers_file`
+    left_out:list|None=None, # see `checked_answers_file`
 ) -> dict:
     "Return the validated content of an answer file"
     return checked_answers_file(read_json(path), Path(path).name, left_out)
@@ -229,7 +229,7 @@ def read_answers(
 def checked_answers_file(
     content,              # what a file contains
     name='the file',
-    left_out:list=None, # receives messages about damaged entries; if None, these raise
+    left_out:list|None=None, # receives messages about damaged entries; if None, these raise
 ) -> dict:
     """Return the validated content of an answer file, with damaged entries removed
 
@@ -284,7 +284,7 @@ def is_anothers(recorded:dict, mine:dict) -> bool:
 def place_of(
     nickname:str,
     folder='.',
-    answered:dict=None, # entries; None for this session
+    answered:dict|None=None, # entries; None for this session
 ) -> tuple: # (path, existing entries)
     """Return the path of a new answer file or of the same person's existing file, and the entries already in that file
 
@@ -313,7 +313,7 @@ def joined_entries(recorded:dict, mine:dict) -> dict:
 def write_answers(
     nickname:str,
     folder='.',
-    answered:dict=None, # entries; None for this session
+    answered:dict|None=None, # entries; None for this session
 ) -> Path:
     """Write answers-NICK.json, or a numbered file if answers-NICK.json belongs to another person
 
@@ -380,8 +380,8 @@ def answers_of_code(
 
 # %% ../../nbs/14_course/04_session.ipynb #se23
 def class_answers(
-    files,              # paths, folders, contents of answer files, or results of this function
-    left_out:list=None, # receives messages about files and entries that are left out; if None, these are warnings
+    files,                   # paths, folders, contents of answer files, or results of this function
+    left_out:list|None=None, # receives messages about files and entries that are left out; if None, these are warnings
 ) -> dict: # {name: dict(id, kind, first: values, second: values, confidence: of the first)}
     """Merge the answers of a class; report and leave out whatever cannot be read
 

@@ -95,9 +95,9 @@ def pattern_ids(
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #019
 def as_pattern(
-    values,         # matrix: tensor, array or nested lists
-    what='pattern', # name of the pattern in errors
-    n:int=None,     # required size; None: any
+    values,          # matrix: tensor, array or nested lists
+    what='pattern',  # name of the pattern in errors
+    n:int|None=None, # required size; None: any
 ) -> torch.Tensor: # [n, n]
     "Return `values` as a tensor; raise an error unless they form a square matrix of numbers from 0 to 1"
     target = torch.as_tensor(values, dtype=torch.get_default_dtype())

@@ -101,8 +101,8 @@ def mask_words(
     mask_fraction:float,     # k, as a fraction of the words
     # for masked words without an unmasked word before them: 'next' unmasked word, 'keep' the word, or 'mask' token
     first='next',
-    ranking='signed',        # 'signed': most negative first; 'magnitude': closest to zero first
-    mask_token_id:int=None,  # required by first='mask'
+    ranking='signed',            # 'signed': most negative first; 'magnitude': closest to zero first
+    mask_token_id:int|None=None, # required by first='mask'
 ) -> tuple: # masked input, int64 [batch, n]; positions that were replaced, bool [batch, n]
     """Replace the words with the lowest `saliency` by the nearest unmasked word before them
 
@@ -140,8 +140,8 @@ def fill_values(
     # 'uniform' noise within the range, the 'mean', a number, or a tensor that expands to the shape of a sample
     fill='uniform',
     fill_range='feature', # compute range and mean over each 'feature' (channel or variable), or over the whole 'sample'
-    example_id:torch.Tensor=None, # int64 [batch], keys of the random numbers; required by 'uniform'
-    seed:int=0, step:int=0,       # seed and step of the run, keys of the random numbers
+    example_id:torch.Tensor|None=None, # int64 [batch], keys of the random numbers; required by 'uniform'
+    seed:int=0, step:int=0,            # seed and step of the run, keys of the random numbers
 ) -> torch.Tensor: # shape of `x`
     """Return a replacement for each value in `x`
 
@@ -171,12 +171,12 @@ def _patch_sums(
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #029b
 def mask_cells(
-    x:torch.Tensor,        # images [batch, channels, height, width] or series [batch, time, features]
-    saliency:torch.Tensor, # images [batch, height, width], series [batch, time, features]
-    filled:torch.Tensor,   # replacements, see `fill_values`; shape of `x`
-    mask_fraction:float,   # k, as a fraction of the pixels, series values or patches
-    ranking='signed',      # 'signed': most negative first; 'magnitude': closest to zero first
-    patch_size:tuple=None, # (height, width) of patches to mask completely; None: mask pixels or series values
+    x:torch.Tensor,             # images [batch, channels, height, width] or series [batch, time, features]
+    saliency:torch.Tensor,      # images [batch, height, width], series [batch, time, features]
+    filled:torch.Tensor,        # replacements, see `fill_values`; shape of `x`
+    mask_fraction:float,        # k, as a fraction of the pixels, series values or patches
+    ranking='signed',           # 'signed': most negative first; 'magnitude': closest to zero first
+    patch_size:tuple|None=None, # (height, width) of patches to mask completely; None: mask pixels or series values
 ) -> tuple: # masked copy, shape of `x`; replaced positions, bool with the shape of `saliency`
     """Replace the pixels, series values or patches with the lowest `saliency` by the values in `filled`
 

@@ -445,8 +445,8 @@ class _Unfinished:
     "The explanations that have been computed so far, including the parts that earlier processes have written"
     def __init__(self,
         run, name:str,
-        maker:int,          # checksum of the weights of the explaining model
-        question:dict=None, # what is explained, see `SalLM`
+        maker:int,               # checksum of the weights of the explaining model
+        question:dict|None=None, # what is explained, see `SalLM`
     ):
         self.run, self.name, self.maker, self.question = run, name, maker, question
         self.parts, self.waiting, self.since = [], [], time.perf_counter()

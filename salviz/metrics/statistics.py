@@ -27,9 +27,9 @@ from .scores import check_fraction, check_lengths, check_shapes, run_agreement, 
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #006
 def _average_loss(
-    run,                # a `Run`
-    split='train',      # 'train': the task loss of every step; 'validation': the loss of every evaluation
-    until:int=None,     # use only the first steps, up to this step; None: use all steps
+    run,                 # a `Run`
+    split='train',       # 'train': the task loss of every step; 'validation': the loss of every evaluation
+    until:int|None=None, # use only the first steps, up to this step; None: use all steps
 ) -> float: # NaN if no loss was recorded
     """Return the mean task loss over training, without auxiliary terms
 

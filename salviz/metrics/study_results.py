@@ -290,7 +290,7 @@ def best_settings(
     frame,                    # tidy table, one run per row: method, settings, seed, run, metrics
     by='validation_accuracy', # metric used to select the settings, averaged over seeds
     report=None,              # metric to report; None: the same metric on the test split
-    better:dict=None,         # {metric: 'higher' or 'lower'} if a name is ambiguous
+    better:dict|None=None,    # {metric: 'higher' or 'lower'} if a name is ambiguous
 # method, settings, cells, runs (of the selected setting), by, report, its deviation, tied, chosen_on_report, flattery
 ) -> pd.DataFrame:
     """Return each method's best setting according to one metric (`by`), with the value of another metric (`report`)

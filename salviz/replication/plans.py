@@ -50,7 +50,7 @@ def plan(
     title:str,
     minutes:dict,
     after=(),
-    needs:dict=None,
+    needs:dict|None=None,
     starts=None,
     **sizes, # {budget: arguments}
 ):

@@ -46,8 +46,8 @@ def identity(row:dict) -> str:
 
 # %% ../../nbs/15_replication/07_rows.ipynb #rw-6d
 def read_rows(
-    file,             # JSON lines
-    budget:str=None,  # None: rows of all budgets
+    file,                 # JSON lines
+    budget:str|None=None, # None: rows of all budgets
 # columns study, budget, method, settings, seed, metrics, seconds, processor, threads; attrs: registries, machines
 ) -> pd.DataFrame:
     "Return the rows stored in a file, one per trial, or an empty frame if there is no file"
@@ -86,8 +86,8 @@ def recorded_cells(
 def study_table(
     rows:pd.DataFrame,    # see `read_rows`
     study:str,
-    conditions:dict=None, # {condition: name in the table}, in the order of the table; None: all, under their names
-    **where,              # {setting: value}
+    conditions:dict|None=None, # {condition: name in the table}, in the order of the table; None: all, under their names
+    **where,                   # {setting: value}
 ) -> pd.DataFrame: # columns method, settings, seed, metrics; attrs['about'] for captions
     """Return the rows of a study, filtered by conditions and settings, without empty columns
 

@@ -110,12 +110,12 @@ class SequentialVerdict:
 
 # %% ../../nbs/15_replication/10_sequential.ipynb #sq-19
 def verdict_at(
-    frame:pd.DataFrame,  # pairs of all seeds up to this look, see `verdict`
-    look:int,            # number of the look, from 1
-    rule:str='better',   # see `verdict`
-    smallest:float=None, # see `verdict`
-    gate=None,           # see `verdict`
-    paper_effect:float=None,
+    frame:pd.DataFrame,       # pairs of all seeds up to this look, see `verdict`
+    look:int,                 # number of the look, from 1
+    rule:str='better',        # see `verdict`
+    smallest:float|None=None, # see `verdict`
+    gate=None,                # see `verdict`
+    paper_effect:float|None=None,
     fractions:tuple=look_fractions,
 ) -> SequentialVerdict:
     """Return the verdict at one look; call the function for each look in order until the verdict is `finished`

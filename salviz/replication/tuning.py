@@ -406,7 +406,7 @@ class TunedTrials:
         file,       # file of rows
         seeds:dict, # {study: seeds of test runs}
         tuning_seeds=(0, 1),
-        studies:dict=None, # {name: `TunedStudy`}; None: `tuned_studies`
+        studies:dict|None=None, # {name: `TunedStudy`}; None: `tuned_studies`
     ):
         self.folder, self.file, self.seeds, self.tuning_seeds = Path(folder), Path(file), seeds, tuning_seeds
         self.studies, self._open = tuned_studies if studies is None else studies, {}

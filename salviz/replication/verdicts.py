@@ -180,13 +180,13 @@ def _estimate(frame, rule, confidence=.95, pooled=True):
 
 # %% ../../nbs/15_replication/00_verdicts.ipynb #ve-13b
 def verdict(
-    frame,                 # one pair per row: task, pair, d; for 'spread' task, pair, first, second
-    rule:str='better',     # 'better', 'no harm' or 'spread'
-    smallest:float=None,   # smallest effect of interest; for 'no harm' the margin
-    gate=None,             # `GateCheck` or a list of them, or True, False; None: no gate
-    dropped:int=0,         # pairs that were dropped before and are not in the frame
-    confidence:float=.95,  # confidence level of the interval
-    pooled:bool=True,      # one variance for all tasks, see `over_tasks`
+    frame,                    # one pair per row: task, pair, d; for 'spread' task, pair, first, second
+    rule:str='better',        # 'better', 'no harm' or 'spread'
+    smallest:float|None=None, # smallest effect of interest; for 'no harm' the margin
+    gate=None,                # `GateCheck` or a list of them, or True, False; None: no gate
+    dropped:int=0,            # pairs that were dropped before and are not in the frame
+    confidence:float=.95,     # confidence level of the interval
+    pooled:bool=True,         # one variance for all tasks, see `over_tasks`
 ) -> Verdict:
     "Return the verdict on paired differences and the numbers that it is based on"
     frame = _checked(frame, rule, smallest, dropped)

@@ -263,10 +263,10 @@ def _on_dask(address):
 # %% ../../nbs/07_studies/05_designs.ipynb #ds023b
 @contextmanager
 def engine(
-    workers:int=None, # number of processes on this machine
-    dask:str=None,    # address of a dask scheduler
-    slurm:dict=None,  # options for Slurm, see `slurm_options`
-    logs='slurm',     # folder for the output of Slurm jobs
+    workers:int|None=None, # number of processes on this machine
+    dask:str|None=None,    # address of a dask scheduler
+    slurm:dict|None=None,  # options for Slurm, see `slurm_options`
+    logs='slurm',          # folder for the output of Slurm jobs
 ): # an executor for `Study.run(executor=…)`; None: this process
     """Yield the executor for `Study.run` that the arguments select; a Dask client is closed afterwards
 

@@ -449,10 +449,10 @@ def run_on(
     executor,   # object with submit(function, *arguments) -> future, or a function that returns one
     cells:list, # trials of the study
     again=(),   # measures to recompute
-    threads:int=None, # threads of each worker; None: as many as torch uses here
+    threads:int|None=None, # threads of each worker; None: as many as torch uses here
     devices=(), # names as in CUDA_VISIBLE_DEVICES, shared by the workers of a host; each process uses one
     shared=True, # whether workers can access the study's folder
-    in_flight:int=None, # maximum number of trials sent at a time; None: number of workers, or 64 if unknown
+    in_flight:int|None=None, # maximum number of trials sent at a time; None: number of workers, or 64 if unknown
 ) -> list: # names of trials that other processes are training
     """Train trials of a study on an executor; return the names of trials that other processes are training
 

@@ -349,7 +349,7 @@ def loss_curves(
     what:Names|None=None,
     split:str|None=None, # 'train' or 'validation'; None: 'train' if it is logged there, else 'validation'
     x:str='step',                                               # 'step' or 'epoch'
-    smooth:int=None, # odd number of rows to average; None: about a twentieth of the rows. Only for training rows
+    smooth:int|None=None, # odd number of rows to average; None: about a twentieth of the rows. Only for training rows
     band:Band|None='deviation', # 'deviation' or 'sd', 'interval' or 'ci', 'range', None: no band; see `bands`
 ) -> Curves:
     "Return the curves of a logged number over the steps or epochs of `runs`, with a band over seeds"
@@ -590,7 +590,7 @@ def accuracy_drop_curves(
     frame:pd.DataFrame, # tidy: method, share (0 to 1), accuracy, optionally seed
     value:str='accuracy',                                       # column of the score
     band:Band|None='deviation', # 'deviation' or 'sd', 'interval' or 'ci', 'range', None: no band; see `bands`
-    training:str=None, # column with the training method of each model; one colour for each
+    training:str|None=None, # column with the training method of each model; one colour for each
     by:str='method', # column with one line per level: 'method', or the way in which inputs are removed
 ) -> Curves:
     "Return curves of accuracy against the fraction of inputs replaced, most important first, with one line per method"

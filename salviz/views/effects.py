@@ -202,9 +202,9 @@ def pairs(
     sides:Sequence|None=None, # the first and the second method; None: in the order of the frame
     between:str='method',                                       # column of the two sides
     band:Band|None='deviation', # 'deviation' or 'sd', 'interval' or 'ci' (95 %, of the mean), 'range', None: no band
-    deviation:str=None, # column of published deviations, for a frame without seeds
-    slopes:bool=False,                                          # lines between two axes? False: dots on one axis
-    label:str=None,                                             # axis label, with unit
+    deviation:str|None=None, # column of published deviations, for a frame without seeds
+    slopes:bool=False,   # lines between two axes? False: dots on one axis
+    label:str|None=None, # axis label, with unit
 ) -> Pairs:
     """Return the values of a metric for two methods as pairs, one pair per row
 
@@ -258,8 +258,8 @@ def bars(
     by:str='method',                                           # column with one bar per level in each group
     # 'interval' or 'ci', 'deviation' or 'sd', 'range', None: no interval; see `salviz.views.curves.bands`
     band:Band|None='interval',
-    deviation:str=None, # column of published deviations, for a frame without seeds
-    label:str=None,                                            # axis label, with unit
+    deviation:str|None=None, # column of published deviations, for a frame without seeds
+    label:str|None=None,                                       # axis label, with unit
 ) -> EffectBars:
     "Return the values of a metric as groups of bars that start at zero, with intervals"
     keys = as_list(rows)

@@ -62,15 +62,15 @@ def _front_of(source, options):
 
 # %% ../../nbs/10_views/03_trade_off.ipynb #vt009c
 def trade_off(
-    source,           # a `Front` from `pareto`; or a study or a tidy table, to which the following arguments apply
-    x:str=None,       # metric on the horizontal axis; None: validation_accuracy
-    y:str=None,       # metric on the vertical axis; None: plausibility_validation_token_f1
-    setting:str=None, # setting whose values are the points; None: weight
-    method:str=None,  # method, if several have the setting
-    reference=None,   # reference point (x, y) of the hypervolume; None: (0, 0) for fractions
-    confidence=None,  # confidence level of the intervals over seeds; None: 0.95
-    better:dict=None, # {metric: 'higher' or 'lower'} if the name does not determine it
-    shown='chosen',   # 'chosen': the metrics that select the front; 'reported': the same metrics on the test split
+    source,                # a `Front` from `pareto`; or a study or a tidy table, to which the following arguments apply
+    x:str|None=None,       # metric on the horizontal axis; None: validation_accuracy
+    y:str|None=None,       # metric on the vertical axis; None: plausibility_validation_token_f1
+    setting:str|None=None, # setting whose values are the points; None: weight
+    method:str|None=None,  # method, if several have the setting
+    reference=None,        # reference point (x, y) of the hypervolume; None: (0, 0) for fractions
+    confidence=None,       # confidence level of the intervals over seeds; None: 0.95
+    better:dict|None=None, # {metric: 'higher' or 'lower'} if the name does not determine it
+    shown='chosen',        # 'chosen': the metrics that select the front; 'reported': the same metrics on the test split
 ) -> TradeOff:
     """Return the trade-off between two metrics as a setting varies, with intervals, knee and hypervolume
 
