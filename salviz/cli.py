@@ -905,7 +905,8 @@ def _status(argv) -> int:
 def main(argv=None) -> int:
     "Run the `salviz` command with the arguments `argv` (default: `sys.argv[1:]`) and return the exit status"
     if argv is None and hasattr(sys.stdout, 'reconfigure'):
-        sys.stdout.reconfigure(errors='replace') # prints a name in any script on a terminal of any encoding
+        # names in any script, in any encoding; in a file, different names must remain different
+        sys.stdout.reconfigure(errors='replace' if sys.stdout.isatty() else 'backslashreplace')
     try: return _status(argv)
     except BrokenPipeError: # the program that reads the output, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

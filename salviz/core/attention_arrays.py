@@ -237,7 +237,8 @@ def _of_sentence(part, i, layers, queries, keys, start):
              next(_value_faults(values, list(layers)), ''), start is not None and not 0 < start < len(queries) and
              f'sentence_b_start must be between 1 and {len(queries) - 1}, the last position, got {start}')
     words = of_token('words', words)
-    _checked(words is not None and not all(x is None or isinstance(x, Real) and x == int(x) for x in words) and
+    numbers = [x for x in (() if words is None else words) if x is not None]
+    _checked(not all(isinstance(x, Real) and float(x).is_integer() for x in numbers) and
              f'words of sentence {i} must be integers, and None for special tokens, got {words!r:.60}')
     text = _text(queries, of_token('labels', labels), words)
     return values, text, start, of_token('saliency', saliency)
@@ -255,6 +256,12 @@ def _nested(x, batch):
              f'{batch} sentences, got {len(listed)}')
     return listed
 
+def _row_count(mask) -> int: # 0 without a mask
+    "Return the number of sentences in an attention mask"
+    if mask is None: return 0
+    is_row = isinstance(mask[0], (list, tuple)) or getattr(mask[0], 'ndim', 0)
+    return len(mask) if is_row else 1
+
 def _lists_sentences(part) -> bool:
     """Return whether a list of arrays, as many as there are sentences, has one array per sentence, not one per layer
 
@@ -262,6 +269,8 @@ def _lists_sentences(part) -> bool:
     arrays, (mask, *_) = part.attention, part.options
     if any(x is None or not hasattr(x, 'shape') for x in arrays): return False
     positions = [len(one) if _is_tokens(one) else sum(map(len, one)) for one in part.queries]
+    is_pair = all(map(_is_tokens, part.queries)) and all(x.ndim == 4 and x.shape[-1] == sum(positions) for x in arrays)
+    if is_pair and all(len(x) == 1 for x in arrays) and _row_count(mask) != len(arrays): return False
     if mask is not None: positions = [len(one) for one in _nested(mask, len(arrays))]
     if [x.shape[-1] for x in arrays] != positions: return len({x.shape[-1] for x in arrays}) > 1
     are_layers = all(x.ndim == 4 and x.shape == arrays[0].shape and len(x) == len(arrays) for x in arrays)
@@ -381,6 +390,7 @@ def attention_maps(
     if _is_tokens(attention) or isinstance(attention, (list, tuple)) and attention and all(map(_is_tokens, attention)):
         attention, tokens = tokens, attention
     if _is_tokens(sentence_b_start): sentence_b_start, key_tokens = None, sentence_b_start
+    if getattr(sentence_b_start, 'ndim', None) == 0: sentence_b_start = sentence_b_start.item() # of an array or tensor
     starts = sentence_b_start if isinstance(sentence_b_start, (list, tuple)) else [sentence_b_start]
     _checked(not all(x is None or isinstance(x, Real) and not isinstance(x, bool) for x in starts) and
              f'sentence_b_start must be the position of a token, got {sentence_b_start!r:.60}')

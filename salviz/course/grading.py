@@ -75,6 +75,26 @@ def _first_answers(file):
             if isinstance(first, dict) and first.get('time')}
     return tuple(sorted(answers.items()))
 
+# %% ../../nbs/14_course/14_grading.ipynb #gr-09bj
+def _contradict(one, other) -> bool:
+    "Return whether two sets of entries have different first answers to a prediction; first answers cannot be changed"
+    firsts = [{name: (e['first']['value'], e['first']['confidence']) for name, e in entries.items() if e.get('first')}
+              for entries in (one, other)]
+    return any(firsts[0][name] != firsts[1][name] for name in firsts[0].keys() & firsts[1].keys())
+
+def _joined(one, other) -> dict:
+    "Merge two sets of entries of one student; passed checks, and the reasons and times of equal answers, are kept"
+    joined = session.joined_entries(one, other)
+    for name, entry in joined.items():
+        for entry_of in (x[name] for x in (one, other) if name in x):
+            if entry_of.get('passed') is True: joined[name] = entry_of
+            for part in ('first', 'second'):
+                answer, same = entry.get(part), entry_of.get(part)
+                if answer and same and answer['value'] == same['value'] and not answer['why']:
+                    answer = answer | dict(why=same['why'], time=answer['time'] or same['time'])
+                    joined[name] = joined[name] | {part: answer}
+    return joined
+
 # %% ../../nbs/14_course/14_grading.ipynb #gr-09b
 def _codes_in(path) -> list: # of str; [] if the file cannot be read
     "Return the answer codes in a file, found as `class_marks` finds them"
@@ -95,10 +115,11 @@ def _read_into(
         if nickname != file['nickname'].lower():
             handed.notes.append(f'duplicate: {name} contains the answers of {earlier}, with equal times')
     same = [one for one, other in handed.files.items() if other['nickname'].lower() == file['nickname'].lower()]
-    mine = [one for one in same if not session.is_anothers(handed.files[one]['entries'], entries)]
+    mine = [one for one in same if not session.is_anothers(handed.files[one]['entries'], entries)
+            and not _contradict(handed.files[one]['entries'], entries)]
     if mine:
         both = handed.files[mine[0]]['entries'], entries
-        joined = session.joined_entries(*(reversed(both) if is_code else both))
+        joined = _joined(*(reversed(both) if is_code else both))
         handed.files[mine[0]] = {**file, 'entries': joined}
         handed.notes.append(f'twice: {name} and {mine[0]} belong to one student and were merged')
         return

@@ -74,8 +74,10 @@ class Selection:
 
     def check_other(self):
         "Raise a ValueError if there is no second snapshot to compare with"
+        if self.other is None and self.of_one_run:
+            raise ValueError('nothing to compare with: only one step was recorded; compare it with another run')
         if self.other is None:
-            raise ValueError('nothing to compare with: only one step was recorded; pass a second run with compare=')
+            raise ValueError(f'nothing to compare with: {self.other_name} has no recording of this sentence')
 
     def called(self): return self.evidence().replace('_', ' ')
 

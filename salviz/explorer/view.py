@@ -22,7 +22,7 @@ from .page import chosen
 from .payload import pack_frame
 from .quantisation import json_text
 from .run_metadata import (
-    HeadRows, as_run, check_recorded, grown, meta as describe, rows_with_heads, run_meta)
+    HeadRows, _why_stopped, as_run, check_recorded, grown, meta as describe, rows_with_heads, run_meta)
 from .transfer import ThrottledWorker, TransferPlan
 from ..views.maps import telling_entry
 
@@ -35,7 +35,7 @@ class _DescribedRuns:
         for run in self._runs:
             if not self._live: check_recorded(run)
             selected = None, None
-            if run.recorded: selected = chosen(run, probes, steps, first=not self._metas)
+            if run.recorded: selected = chosen(run, probes, steps, not self._metas, self._runs[1:])
             matches = next(iter(self._metas), None)
             self._metas.append(run_meta(run, *selected, live=self._live, matches=matches))
         if steps is not None: self._chosen = self._chosen[0], {s for m in self._metas for _, s in m['recorded']}
@@ -245,7 +245,7 @@ class _Delivery(_Rows):
         "Unsubscribe from the runs after training, and send the final state"
         for off in self._unsubscribe: off()
         self._unsubscribe, self._live, self._rows_due = [], False, 0.
-        for m, run in zip(self._metas, self._runs): m['finished'] = run.finished
+        for m, run in zip(self._metas, self._runs): m.update(finished=run.finished, stopped=_why_stopped(run))
         self._sender.call()
 
 # %% ../../nbs/12_explorer/08_view.ipynb #vw42b

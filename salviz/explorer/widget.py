@@ -226,7 +226,8 @@ class _Selected(W.VBox):
                 other = other_run.snapshot(min(steps, key=lambda s: abs(s - wanted)), match)
         elif len(taken[probe]) > 1:
             name, side, other_run = metas[at]['name'], against.get('step'), run
-            other = run.snapshot(side if side in taken[probe] else min(s for s in taken[probe] if s != step), probe)
+            rest = sorted(s for s in taken[probe] if s != step)
+            other = run.snapshot(rest[0] if side is None else min(rest, key=lambda s: abs(s - side)), probe)
         return Selection(run.snapshot(step, probe), other, name, run.metrics, state.get('entry') or {},
                     state.get('what', 'attention'), state.get('evidence'), of_one_run=i == at,
                     saliency_limit=None if state.get('ownScale') else metas[at]['saliency']['limit'],

@@ -996,17 +996,22 @@ def _measure_of_each_column(frame, columns, measure, better, titles):
     return frame, 'score', {**(better or {}), 'score': way}, {**heads, **(titles or {})}
 
 # %% ../../nbs/08_metrics/03_statistics.ipynb #20d15530
-def _with_numbers(frame, columns, measure):
+def _with_numbers(frame, rows, columns, measure):
     """Return `frame` with numbers instead of other types in the columns that the names identify as metrics
 
-    Raise a `ValueError` if the table shows a column in which only some values are numbers."""
+    Columns before 'run', rows and headings of the table are no metrics. Raise a `ValueError` if the table shows a
+    column in which only some values are numbers."""
     chosen = {*_listed(() if measure is None else measure.values() if isinstance(measure, dict) else measure)}
+    settings = {*_listed(rows), *(_listed(columns or ()) if measure is not None else ()),
+                *(id_columns(frame) if 'run' in frame else ())}
     for name in id_columns(frame):
-        if name not in chosen and not is_measure(str(name)) and better_of(str(name)) is None: continue
+        if name not in chosen and (name in settings or not is_measure(str(name)) and better_of(str(name)) is None):
+            continue
+        if pd.api.types.is_datetime64_any_dtype(frame[name]): continue
         numbers = pd.to_numeric(frame[name], errors='coerce')
         others = frame[name][numbers.isna() & frame[name].notna()]
         if numbers.isna().all(): continue
-        is_shown = columns is None or name in {*chosen, *_listed(columns)}
+        is_shown = better_of(str(name)) is not None if columns is None else name in {*chosen, *_listed(columns)}
         if len(others) and is_shown:
             raise ValueError(f'column {name!r} must contain only numbers, got {others.iloc[0]!r}; replace missing '
                              'values by NaN, or omit these rows')
@@ -1015,7 +1020,7 @@ def _with_numbers(frame, columns, measure):
 
 def _arranged(frame, rows, columns, measure, better, titles):
     "Rearrange the arguments of `result_table` for two-level columns, metrics as rows or one metric per column"
-    frame, columns = _with_two_levels(_with_numbers(frame, columns, measure), columns)
+    frame, columns = _with_two_levels(_with_numbers(frame, rows, columns, measure), columns)
     frame, measure, ways = _with_metrics_as_rows(frame, rows, measure, better)
     if ways: better = None
     frame, measure, better, titles = _measure_of_each_column(frame, columns, measure, better, titles)

@@ -161,7 +161,8 @@ class _DescribedStudy(_StudyFolder):
         missing = sum(state != 'finished')
         common, of_methods = _settings_by_method(self.manifest['cells'])
         trained = '; '.join([*filter(None, [_training_words({**d['train'], **common})]),
-                             *(f'for {methods_words(m)}: {_training_words(x)}' for m, x in of_methods.items())])
+                             *(f'for {methods_words(m)}: {words}' for m, x in of_methods.items()
+                               if (words := _training_words(x)))])
         sentences = [_model_sentence(d['model'], configs), data and f'Data: {data}.',
                      trained and f'Training: {trained}.',
                      f'{missing} of {len(state)} runs are missing.'*bool(missing)]

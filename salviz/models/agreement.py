@@ -189,7 +189,7 @@ def _numbered(model, part, column, is_read, who) -> Dataset:
     """Return a split whose labels, given as names or numbers, are the numbers of the model's classes
 
     For an invalid or missing label, raise a `ValueError` if `is_read`; otherwise return the split without labels."""
-    names, count, values = class_names(model), unwrapped(model).config.num_labels, list(part[column])
+    names, count, values = class_names(model), unwrapped(model).config.num_labels, [*part.with_format(None)[column]]
     numbers = [_class_number(x, names, count) for x in values]
     if None not in numbers and all(isinstance(x, int) for x in values): return part
     rest = part.remove_columns(column)

@@ -142,9 +142,11 @@ class _ComparedRows:
         if not file.is_file():
             raise FileNotFoundError(f'no comparison: {file} does not exist; '
                                     'pass the folder of a finished call of compare')
+        advice = 'call compare again with the same folder'
         try: stored = read_object(file)
-        except ValueError as e: raise ValueError(f'{file} {e}; call compare again with the same folder') from None
-        return cls(**{**stored, 'rows': pd.DataFrame(stored['rows'])})
+        except ValueError as e: raise ValueError(f'{file} {e}; {advice}') from None
+        try: return cls(**{**stored, 'rows': pd.DataFrame(stored['rows'])})
+        except (KeyError, TypeError): raise ValueError(f'{file} contains no comparison; {advice}') from None
 
     def save(self, file:str|PathLike) -> None:
         "Write the comparison to a file"

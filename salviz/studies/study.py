@@ -639,7 +639,7 @@ class _TrialList(_FinishedTrials):
 
     def set_aside(self,
         cell:Trial,
-        why:str='its process died repeatedly during training; '
+        why:str='its process died repeatedly during training or measurement; '
             'typical causes are a lack of memory and a time limit',
     ) -> str: # 'failed', 'finished' if it has ended in the meantime, or 'busy' if another process holds it
         "Record why a trial must not be tried again; do not replace an existing error"
@@ -647,7 +647,7 @@ class _TrialList(_FinishedTrials):
             with self._lease(cell):
                 record = self._record(cell.name)
                 if 'error' in record: return 'failed'
-                if self._is_done(cell): return 'finished'
+                if self._is_done(cell) and 'tries' not in record: return 'finished'
                 self._write_record(cell.name, measures=record.get('measures', {}), tries=most_tries, error=why)
                 return 'failed'
         except Leased: return 'busy'

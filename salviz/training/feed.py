@@ -227,7 +227,8 @@ class TextFeed(_TextBatches):
         self.learn(data)
         if isinstance(probes, datasets.Dataset): self.learn(dict(probes=probes))
         chosen = _choose_probes(data, probes, seed)
-        if not isinstance(chosen, datasets.Dataset): chosen = _custom_texts(chosen, task)
+        if isinstance(chosen, datasets.Dataset): chosen = chosen.with_format(None) # plain numbers instead of tensors
+        else: chosen = _custom_texts(chosen, task)
         if isinstance(chosen, tuple) and task.causal: chosen = datasets.Dataset.from_dict(dict(text=chosen[0]))
         if isinstance(chosen, tuple):
             encoded = encode_texts(chosen[0], tokenizer, chosen[1], self.longest, first_id)

@@ -218,10 +218,11 @@ class _BatchHeads:
         is_read = self.rows and tokenizer is not None
         self.last = LastInputs(*_ancestors(model, net), stack=attention_stack(net)) if is_read else LastInputs()
         self.is_missing = False # whether a row has already reported that no training pass was seen
+        self.first = 0 # step at which the training begins or resumes
 
     def _missing(self, step:int) -> dict: # {} before the first step
         "Return a row reporting that no training pass was seen, or {} before the first step and after the first report"
-        if not step or self.is_missing: return {}
+        if step <= self.first or self.is_missing: return {}
         self.is_missing = True
         return dict(kind='heads', examples='batches', reason='no training pass was seen, for example because the model '
                     'is compiled or in evaluation mode; pass the batch to watcher.step(batch=)')
@@ -428,6 +429,7 @@ class _Beginning(_Logging):
     def _start_at(self, step, epoch):
         "Begin at the given `step`; record it if the training resumes from a checkpoint"
         is_resumed, self.step_number, self.epoch = step > self.step_number, step, epoch
+        if self._batch_heads: self._batch_heads.first = step
         if is_resumed and self._is_active:
             warn_caller(f'watch: the training resumes at step {step}, which is recorded now; step 0 of the run shows '
                         'the weights before the checkpoint was loaded')
@@ -482,10 +484,10 @@ class _Loop(_Beginning):
 # %% ../../nbs/06_training/10_watch.ipynb #wa61
 def _step_numbers(numbers:dict) -> dict: # {} for the log of an evaluation, and for the totals of the training
     "Return the `numbers` in a log of a `Trainer` that describe its steps, without scores and timings"
-    timings = [name for name in numbers if name.endswith(('_runtime', '_per_second'))]
-    if timings and 'loss' not in numbers: return {}
-    excluded = {*timings, *_row_names}
-    return {name: x for name, x in numbers.items() if name not in excluded and not name.startswith('eval_')}
+    prefixes = [name.removesuffix('runtime') for name in numbers if name.endswith('_runtime')]
+    timed = tuple(x for x in prefixes if {f'{x}samples_per_second', f'{x}steps_per_second'} & numbers.keys())
+    if timed and 'loss' not in numbers: return {}
+    return {name: x for name, x in numbers.items() if name not in _row_names and not name.startswith(('eval_', *timed))}
 
 class _Callback(_Loop):
     "Base class of `Watcher` that handles the events of transformers' `Trainer`"

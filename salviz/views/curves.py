@@ -565,7 +565,7 @@ def _frame_methods(frame):
     return list(frame.index.get_level_values('method'))
 
 # %% ../../nbs/10_views/01_curves.ipynb #051b
-def _by_training(frame, training, value): # (frame, styles)
+def _by_training(frame, training, value): # (frame, {readable name: style})
     "Combine the training and method columns into one; return the frame and a line style for each combination"
     checked = checked_frame(frame, 'accuracy_drop_curves', ['method', 'share', training], value)
     pairs = list(dict.fromkeys(zip(checked[training], checked['method'])))
@@ -577,7 +577,9 @@ def _by_training(frame, training, value): # (frame, styles)
         return colours[i % 7], (_dashes[0], _dashes[1], _dashes[3])[i % 3], _marks[methods.index(m) % 6]
     names = distinct_names({(t, m): f'{methods_words(str(t))}, {plain_series_name(m)}' for t, m in pairs})
     joined = [names[pair] for pair in zip(checked[training], checked['method'])]
-    return checked.assign(method=joined).drop(columns=training), tuple(style(*p) for p in pairs)
+    readable = series_names(names.values())
+    styles = {readable[names[pair]]: style(*pair) for pair in pairs}
+    return checked.assign(method=joined).drop(columns=training), styles
 
 # %% ../../nbs/10_views/01_curves.ipynb #051bb
 def _random_words(frame):
@@ -603,7 +605,8 @@ def accuracy_drop_curves(
         both, styles = _by_training(frame, training, value)
         curves = accuracy_drop_curves(both, value, band)
         lines = f'one line per training (colour and dashes) and method (markers){_random_words(both)}'
-        return replace(curves, styles=styles, caption=curves.caption.replace('one line per method', lines, 1))
+        return replace(curves, styles=tuple(styles[name] for name in curves.names),
+                       caption=curves.caption.replace('one line per method', lines, 1))
     label = name + ' (fraction of examples)'*(value == 'accuracy')
     better = 'a faster drop is better' if by == 'method' else f'the same ranking, by {plain_series_name(by)}'
     return _fraction_curves(frame, 'accuracy_drop_curves', value, label, f'{name.capitalize()} drop', better, band,
@@ -921,7 +924,7 @@ def _table_of(source, measures, by, kwargs):
     if isinstance(source, ResultTable): return source
     frame, by_names = source, as_list(by)
     if not set(by_names) & set(frame.columns):
-        numbered = isinstance(frame.index, pd.RangeIndex) and frame.index.name not in by_names
+        numbered = pd.api.types.is_integer_dtype(frame.index) and frame.index.name not in by_names
         if numbered: check_faults(_frame_faults(frame, by_names), 'metric_table: ') # its index contains no names
         frame = frame.rename_axis(by_names).reset_index()
     if 'seed' in frame: return result_table(frame, rows=by, columns=measures, **kwargs)

@@ -161,7 +161,8 @@ class Pairs(Chart):
 
 # %% ../../nbs/10_views/04_effects.ipynb #ve-15b
 def _spread_rows(frame, view, keys, value, band, deviation):
-    "Compute the mean, band and count of a column for each combination of `keys`; return a frame and notes"
+    "Compute the mean, band and count of a column for each combination of `keys` (as text); return a frame and notes"
+    frame = frame.assign(**{k: frame[k].map(str, na_action='ignore') for k in keys})
     if deviation is None:
         rows, notes = by_seed(frame, view, keys, value)
         means = []
@@ -215,14 +216,14 @@ def pairs(
     existing = list(dict.fromkeys(rows_of_both[between]))
     chosen = list(existing)
     if sides is not None: chosen = list(sides)
-    if len(chosen) != 2 or set(chosen) - set(existing):
+    if not len(chosen) == len({*chosen}) == 2 or set(chosen) - set(existing):
         raise ValueError(f'pairs: sides must be two of {", ".join(map(repr, existing))}, got '
                          f'{", ".join(map(repr, chosen)) or "none"}')
     rows_of_both = rows_of_both[rows_of_both[between].isin(chosen)]
     means, notes = _spread_rows(rows_of_both, 'pairs', [*keys, between], value, band, deviation)
     named = _row_names(rows_of_both, keys)
     means = means.assign(name=[named[values] for values in _values_in(means, keys)])
-    first, second = (means[means[between] == side].set_index('name') for side in chosen)
+    first, second = (means[means[between] == str(side)].set_index('name') for side in chosen)
     names = [name for name in dict.fromkeys(means['name']) if name in first.index and name in second.index]
     if lost := [name for name in dict.fromkeys(means['name']) if name not in names]:
         notes = [*notes, f'Left out, since one side is missing: {", ".join(lost)}.']

@@ -147,6 +147,21 @@ def test_two_students_of_one_nickname_keep_a_row_each(tasks, sources, tmp_path):
     assert grades.notes == [
         'same nickname: answers-ann.json and answers-ann-2.json differ, so they belong to two students']
 
+def test_codes_of_two_students_of_one_nickname_are_not_merged(tasks, sources, tmp_path):
+    for value, nickname in (([3, 4], 'ann'), ([0, 1], 'Ann')):
+        answers = {'1.words': entry(tasks, '1.words', value), **({'1.row': passed()} if nickname == 'Ann' else {})}
+        code = session.answer_code(session.answers_file(nickname, answers))
+        (tmp_path/f'{len(nickname)}{value[0]}.txt').write_text(code)
+    assert sorted(row['checks'] for row in _graded(tmp_path, sources).rows) == [0, 3]
+
+def test_a_later_code_adds_a_passed_check_and_keeps_the_reason_of_the_file(tasks, sources, tmp_path):
+    mine = entry(tasks, '1.words', [3, 4], 5, why='it names the class')
+    hand_in(tmp_path, 'ann', {'1.words': mine, '1.row': passed(False)})
+    later = {'1.words': session.reveal(mine), '1.row': passed()}
+    (tmp_path/'mail.txt').write_text(session.answer_code(session.answers_file('ann', later)))
+    row, = _graded(tmp_path, sources).rows
+    assert (row['checks'], row['why']) == (3, '1.words: it names the class')
+
 @pytest.mark.parametrize('why', ['=cmd|calc!A1', '+1', '-1', '@SUM(A1)', '\t=1', ' =1', '\n=1', '＝1', "x,y\"z",
                                  'a\r\nb', '\x00=1'])
 def test_a_spreadsheet_runs_nothing_that_a_student_wrote(tasks, sources, tmp_path, why):

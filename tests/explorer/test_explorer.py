@@ -395,6 +395,9 @@ def test_of_two_runs_the_other_one_is_compared_unless_another_side_is_chosen(run
     assert side() == side(compare=dict(run=0, step=None)) == (1, 10, False) and side(run=1) == (0, 10, False)
     assert side(compare=dict(run=1, step=20)) == (1, 20, False)
     assert side(compare=dict(run=0, step=30)) == (0, 30, True) # two steps of the run in view
+    assert side(compare=dict(run=0, step=19)) == (0, 20, True) # the nearest one, as in the panel
+    alone = Explorer([invented.snapshot(0)], compare=[invented.snapshot(0, 0, ['[CLS]', 'else', '[SEP]'])])
+    with pytest.raises(ValueError, match='has no recording of this sentence'): alone.picture('compare')
 
 @pytest.mark.slow
 def test_the_output_contains_a_picture_and_the_live_view(run):

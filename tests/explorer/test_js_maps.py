@@ -935,7 +935,30 @@ def test_differences_within_the_rounding_of_stored_values_are_none(page):
     attention = a.arrays['attention'].astype(np.float64)
     b = invented(10, arrays=dict(attention=(attention*(1 + 2e-3)).astype(np.float32)))
     show(page, [a, b], state=dict(tab='compare', compare=dict(run=0, step=0)), panels=['compare'])
-    assert page.text_content('.sv-compare .sv-words') == 'All differences are within the rounding of the stored values.'
+    for kind in ('head', 'rollout'):
+        page.evaluate('kind => app.state.set({entry: {kind, layer: 0, head: 0}})', kind); settled(page)
+        words = page.text_content('.sv-compare .sv-words')
+        assert words == 'All differences are within the rounding of the stored values.', kind
+
+@pytest.mark.slow
+def test_a_run_is_compared_neither_with_itself_at_one_step_nor_without_values(page):
+    a = invented()
+    lost = invented(10, arrays=dict(attention=np.full_like(a.arrays['attention'], np.nan)))
+    show(page, [a, lost], [invented(0, seed=50)], state=dict(tab='compare', compare=dict(run=0, step=0)),
+         panels=['compare'])
+    def words(part): return page.text_content(f'.sv-compare .sv-{part}')
+    assert words('words') == 'A or B has no finite values here.'
+    page.evaluate('app.state.set({step: 0})'); settled(page)
+    assert 'Choose another step of this run' in words('note') and page.is_hidden('.sv-compare canvas')
+    page.evaluate('app.state.set({compare: {run: 1, step: null}, run: 1})'); settled(page)
+    assert page.input_value('.sv-compare select') == '0' # not run 1 with itself
+
+@pytest.mark.slow
+def test_weights_that_are_almost_0_are_not_among_the_largest(page):
+    attention = np.zeros((2, 3, len(words), len(words)), np.float32)
+    attention[..., 0], attention[..., 1:] = 1 - 1e-8, np.arange(1, len(words))*1e-9
+    show(page, [invented(arrays=dict(attention=attention))], state=dict(top=2), panels=['map'])
+    assert 'Ties' not in page.text_content('.sv-map')
 
 def overlap(a, b): return min(a[2], b[2]) > max(a[0], b[0]) and min(a[3], b[3]) > max(a[1], b[1])
 

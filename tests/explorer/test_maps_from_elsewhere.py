@@ -114,6 +114,16 @@ def test_wrong_sizes_of_further_arguments_are_rejected(options, message):
     with pytest.raises(ValueError, match=message): attention_maps(maps, tokens, **options)
 
 
+@pytest.mark.parametrize('mask', [None, [1]*5, torch.ones(1, 5)])
+def test_two_layers_of_a_sentence_pair_are_no_two_sentences(mask):
+    A = np.full((1, 2, 5, 5), .2, np.float32)
+    pair, = attention_maps([A, A], [['a', 'b', 'c'], ['d', 'e']], attention_mask=mask)
+    assert pair.arrays['attention'].shape == (2, 2, 5, 5)
+    same, = attention_maps((A, A), [*'abcde'], sentence_b_start=torch.tensor(3))
+    assert same.info['second_start'] == pair.info['second_start'] == 3
+    with pytest.raises(ValueError, match='attention_maps: words of sentence 0 must be integers'):
+        attention_maps((A, A), [*'abcde'], words=np.array([np.nan, 0, 1, 1, np.nan]))
+
 def test_rows_that_do_not_sum_to_one_are_marked_and_kept():
     snapshot, = attention_maps(maps/2, tokens)
     note, = snapshot.info['notes']

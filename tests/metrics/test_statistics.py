@@ -546,3 +546,18 @@ def test_each_task_may_have_its_own_metric():
                         ({**own, 'CoLA': 'test_loss'}, 'must have the same better direction')):
         with pytest.raises(ValueError, match=says): result_table(frame, columns='task', measure=wrong)
     with pytest.raises(ValueError, match='along the columns'): result_table(frame, measure=own)
+
+def test_settings_whose_names_resemble_metrics_name_rows():
+    def frame(setting, values, **more):
+        return pd.DataFrame([dict(method='A', **{setting: value}, seed=s, **more, test_accuracy=.5 + .1*s)
+                             for value in values for s in (0, 1)])
+    sizes = [100, 'full']
+    for more in ({}, dict(run='r')):
+        assert '100' in str(result_table(frame('train_size', sizes, **more), ['method', 'train_size']))
+        across = str(result_table(frame('train_size', sizes, **more), columns='train_size', measure='test_accuracy'))
+        assert 'train_size = full' in across
+    for values in ('12', ('1', '2', 'control')):
+        shown = str(result_table(frame('group', values).drop(columns='method'), 'group'))
+        assert shown.count('0.550') == len(values)
+    dated = frame('test_date', [pd.Timestamp('2024-01-01')])
+    assert 'date' not in str(result_table(dated))

@@ -308,6 +308,11 @@ def test_columns_alone_are_corrected_by_default():
     table = result_table(frame, columns=['test_accuracy', 'ood_accuracy'], compare_to='FineTuning')
     assert 'family: the 2 comparisons of a column' in table.caption
 
+def test_an_object_that_is_no_comparison_is_not_opened(tmp_path):
+    for content in ('{}', '{"rows": [], "more": 1}'):
+        (tmp_path/'comparison.json').write_text(content)
+        with pytest.raises(ValueError, match='contains no comparison; call compare'): MethodComparison.open(tmp_path)
+
 def test_a_comparison_is_saved_and_opened(tmp_path):
     result = compared_rows(dict(FineTuning=.7, B=.9))
     result.save(tmp_path/'comparison.json')

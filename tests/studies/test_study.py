@@ -315,20 +315,25 @@ def test_failed_measure_keeps_the_run_and_is_tried_again(made, whole):
 
 def test_process_that_dies_in_a_measure_counts_as_a_try_although_others_are_stored(made, whole, tmp_path):
     class Killed(BaseException): pass
-    def deadly(run): raise Killed
+    def deadly(run):
+        if deadly.version == '2': raise Killed
+        return 1.
     deadly.version = '1'
     shutil.copytree(whole.folder, tmp_path/'s')
-    study = made['study'](tmp_path/'s', measures={'gap': 'gap', 'deadly': deadly})
+    def opened(): return made['study'](tmp_path/'s', measures={'gap': 'gap', 'deadly': deadly})
+    opened()._finish(opened().cells[0], ()) # all measures exist before, and one is outdated
+    deadly.version = '2'
+    study = opened()
     for tries in (1, 2, 3):
         with pytest.raises(Killed): study._finish(study.cells[0], ['gap'])
         record = study._record(study.cells[0].name)
-        assert record['tries'] == tries and 'gap' in record['measures'] and 'deadly' not in record['measures']
-        assert datetime.fromisoformat(record['began']) <= datetime.now(timezone.utc)
+        assert record['tries'] == tries and datetime.fromisoformat(record['began']) <= datetime.now(timezone.utc)
     study._wanted(True)
     assert 'its process died repeatedly' in study.status().error.iloc[0]
-    mended = made['study'](tmp_path/'s')
+    deadly.version = '3'
+    mended = opened()
     mended.run(retry='all')
-    assert set(mended._record(study.cells[0].name)) == {'measures'}
+    assert set(mended._record(study.cells[0].name)) == {'measures'} and mended.results().deadly.tolist() == [1.]*4
 
 def test_misspelt_score_raises_after_the_first_trial_without_failed_trials(made, tmp_path):
     kw = dict(methods={'FineTuning': FineTuning}, seeds=(0, 1, 2), epochs=1)

@@ -705,6 +705,7 @@ def test_a_training_that_resumes_from_a_checkpoint_is_recorded_from_there(watchi
         trainer.train(resume_from_checkpoint=True)
     assert watcher.run.steps == [0, 4, 6] and watcher.run.finished
     assert np.allclose(watcher.run.snapshot(4).arrays['attention'], wanted, atol=1e-5)
+    assert not any('no training pass was seen' in row.get('reason', '') for row in watcher.run.metrics)
 
 
 def test_numbers_that_a_trainer_logs_itself_are_recorded(watching, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
@@ -713,14 +714,14 @@ def test_numbers_that_a_trainer_logs_itself_are_recorded(watching, tmp_path, tin
     trainer = trainer_of(model, tiny_tokenizer, tiny_data, tmp_path/'out', [watcher], gradient_accumulation_steps=2)
     trainer.args.logging_steps, of_loss, numbers = 2, trainer.compute_loss, iter(range(100))
     def compute_loss(*args, **kw):
-        trainer.log(dict(attention_loss=float(next(numbers)), entropy=.5, kind=1.))
+        trainer.log(dict(attention_loss=float(next(numbers)), entropy=.5, tokens_per_second=9., kind=1.))
         return of_loss(*args, **kw)
     trainer.compute_loss = compute_loss
     trainer.train()
     rows = watcher.run.train_rows
     assert [(r['step'], r['attention_loss'], 'loss' in r) for r in rows] == [(2, 1.5, True), (4, 5.5, True)]
     others = [r for r in watcher.run.metrics if r['kind'] == 'log']
-    assert [(r['step'], r['entropy']) for r in others] == [(2, .5), (4, .5)]
+    assert [(r['step'], r['entropy'], r['tokens_per_second']) for r in others] == [(2, .5, 9.), (4, .5, 9.)]
     names = {name for r in watcher.run.metrics for name in r}
     assert not names & {'train_runtime', 'train_samples_per_second', 'total_flos', 'train_loss'}
     silent = watching(model, 'silent', saliency=False, log_every=2)
@@ -760,7 +761,8 @@ def test_labels_of_own_probes_are_classes_by_number_or_name(watching, tiny_bert,
     model.config.id2label = {0: 'bad', 1: 'good'}
     named, numbered = (watching(model, name, own(*labels), saliency=False).finish()
                        for name, labels in (('named', ('bad', 'good')), ('numbered', (0, 1))))
-    assert named.snapshot(0, 1).losses == numbered.snapshot(0, 1).losses
+    as_tensors = watching(model, 'tensors', own(0, 1).with_format('torch'), saliency=False).finish()
+    assert named.snapshot(0, 1).losses == numbered.snapshot(0, 1).losses == as_tensors.snapshot(0, 1).losses
     first = 'good' if isinstance(wrong, str) else 1
     with pytest.raises(ValueError, match='watch: probes: the label of example 1 must be a class of the model, from 0'):
         watching(model, 'wrong', own(first, wrong))

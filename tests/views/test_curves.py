@@ -11,7 +11,7 @@ from salviz.views.curves import (_attention_entropy, _attention_to_special, _com
                                  _gradient_histogram, _named_runs, _running_mean, accuracy_drop_curves, by_seed,
                                  gradient_boxes, head_map, loss_curves, metric_table, number_over_steps,
                                  perturbation_curves, sensitivity_grid, spread, styles_of)
-from salviz.views.effects import bars
+from salviz.views.effects import bars, pairs
 from salviz.views.settings import over_setting
 from salviz.metrics.scores import attention_agreement
 from salviz.core.runs import Run
@@ -356,3 +356,22 @@ def test_bands_end_where_there_are_no_values_any_more(tmp_path):
                           for n in (8, 16) for i, x in enumerate((.1, .99, 1.))])
     assert over_setting(table, 'rows').frame[['low', 'high']].to_numpy().tolist() == [[0., 1.]]*2
     assert bars(table[table['rows'] == 8]).frame['high'].tolist() == [1.]
+
+def test_a_curve_without_values_takes_no_colour_of_another_training():
+    rows = [dict(method=m, training=t, share=s, accuracy=np.nan if (t, m) == ('A', 'lime') else 1 - s)
+            for t in 'AB' for m in ('grad', 'lime') for s in (0, .5, 1)]
+    curves = accuracy_drop_curves(pd.DataFrame(rows), training='training')
+    (a, *_), (b, *_), (c, *_) = curves.styles
+    assert curves.names == ('A, grad', 'B, grad', 'B, lime') and a != b == c
+
+def test_rows_of_mixed_types_keep_their_names():
+    weights = pd.Series([1, .5, 'auto']*2, dtype=object)
+    frame = pd.DataFrame(dict(method=['A']*3 + ['B']*3, weight=weights, seed=0,
+                              validation_accuracy=[.1, .2, np.nan, .3, .4, np.nan]))
+    assert pairs(frame, rows='weight').names == bars(frame, rows='weight').groups == ('1', '0.5')
+    with pytest.raises(ValueError, match='sides must be two of'): pairs(frame, rows='weight', sides=['A', 'A'])
+
+def test_rows_of_a_filtered_frame_without_names_raise():
+    frame = pd.DataFrame(dict(accuracy=[.5, .6, .7], loss=[1, 2, 3]))
+    for rows in (frame, frame[frame.accuracy != .6]):
+        with pytest.raises(ValueError, match="the frame has no column 'method'"): metric_table(rows)

@@ -16,7 +16,7 @@ export function cubeCodes(maps) {
   for (const map of maps) {
     for (const x of map) {
       const code = Math.floor(Math.cbrt(Math.min(1, x)) * 254);
-      out[at++] = code + Number(x > answerAbove[code]);
+      out[at++] = Math.max(Number(x > 0), code + Number(x > answerAbove[code]));
     }
   }
   return out;

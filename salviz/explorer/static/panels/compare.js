@@ -11,6 +11,19 @@ const compareKeys = ['run', 'probe', 'step', 'entry', 'what', 'row', 'compare', 
   'scale', 'palette',
   'theme', 'frames', 'meta', 'size'];
 
+// Do the attention weights of two frames differ by no more than their rounding? Rollout has no rounding error of its
+// own.
+function withinRounding(a, b) {
+  if (String(a.shape) !== String(b.shape)) return false;
+  const [layers, heads] = a.shape, pairs = Array.from({length: layers * heads}, (_, m) => [Math.floor(m / heads),
+    m % heads]);
+  return pairs.every(place => {
+    const [first, second] = [a, b].map(tensor => tensor.at(...place)), [of, to] = [a, b].map(t => t.codes(...place));
+    const error = k => a.halfStep(of[k], ...place) + b.halfStep(to[k], ...place);
+    return first.every((v, k) => Math.abs(v - second[k]) <= 1.001 * error(k));
+  });
+}
+
 class Compare {
   constructor(ctx) {
     this.ctx = ctx;
@@ -49,7 +62,8 @@ class Compare {
       ...store.runs.map((run, i) => [i, i === state.run ? `${run.title} (this run)` : run.title])],
       chosen?.run ?? '');
     const steps = this.match && this.match.probe !== null ? store.shipped(this.match.run, this.match.probe) : [];
-    fillChoice(this.step, [['', 'the current step'], ...steps.map(step => [step, String(step)])],
+    const current = chosen?.run === state.run ? [] : [['', 'the current step']];
+    fillChoice(this.step, [...current, ...steps.map(step => [step, String(step)])],
       chosen?.step ?? '');
     this.stepField.hidden = !steps.length;
     const why = this.load();
@@ -73,6 +87,7 @@ class Compare {
     if (!match) return 'Choose another run, or another step of this run, for comparison.';
     if (!this.frame) return store.why(state.run, state.probe, store.stepOf(state))
       || 'Nothing has been recorded for this sentence yet.';
+    if (match.frame === this.frame) return 'Choose another step of this run, or another run, for comparison.';
     const title = store.run(match.run)?.title ?? `run ${match.run}`;
     if (match.probe === null)
       return `${title} has no probe example with this sentence and the same tokens.`;
@@ -107,8 +122,10 @@ class Compare {
   measureRounding() {
     const [a, b] = this.sides, errors = this.difference.map((_, k) => a.half(k) + b.half(k));
     this.rounding = largestOf(errors.filter(Number.isFinite));
-    this.isRounding = this.difference.some(v => v !== 0)
-      && this.difference.every((v, k) => !(Math.abs(v) > 1.001 * errors[k]) && !Number.isNaN(errors[k]));
+    const within = () => this.ctx.state.entry.kind === 'rollout'
+      ? withinRounding(...this.sides.map(({frame}) => frame.get('attention')))
+      : this.difference.every((v, k) => !(Math.abs(v) > 1.001 * errors[k]) && !Number.isNaN(errors[k]));
+    this.isRounding = this.difference.some(v => v !== 0) && within();
   }
 
   makeItems(what, probe, signed) {
@@ -155,7 +172,9 @@ class Compare {
     const moved = rows.map(row => row.reduce((sum, v) => sum + (Number.isFinite(v) ? Math.abs(v) : 0), 0) / 2);
     const most = moved.indexOf(Math.max(...moved));
     const mean = moved.reduce((a, b) => a + b, 0) / count;
-    if (!(moved[most] > 0)) return 'A and B are identical here.';
+    if (!this.difference.some(Number.isFinite)) return 'A or B has no finite values here.';
+    const [a, b] = this.sides.map(({values}) => values), isLost = a.some((v, k) => isFinite(v) !== isFinite(b[k]));
+    if (!(moved[most] > 0)) return `A and B are identical ${isLost ? 'where both have values' : 'here'}.`;
     if (this.isRounding) return 'All differences are within the rounding of the stored values.';
     const strongest = quotedToken(this.units[most].label);
     return `On average, ${percent(mean)} of a row’s attention moves to other keys; `

@@ -7,8 +7,8 @@ import {ordinal, valueWithStep} from '../lib/colour.js';
 import {CellGrid, CellPainter, doubleStroke, inksOf, labelWidth, overlayInks, quotedToken} from '../lib/canvas.js';
 import {CellStage, spokenText} from '../lib/cells.js';
 import {drawOverlays, overlayChecks, overlaysOf, overlayWords, sallmRows} from './overlays.js';
-import {blankBlocked, cellWords, coloursOf, drawTokenMap, strongestValues, rankWords, scaleLimit} from './tokenmap.js';
-import {readingKey, readingPlace, shownUnits, tiedAtTop, unitMap} from './tokenmap.js';
+import {blankBlocked, cellWords, coloursOf, drawTokenMap, leastRanked, rankWords, scaleLimit} from './tokenmap.js';
+import {readingKey, readingPlace, strongestValues, shownUnits, tiedAtTop, unitMap} from './tokenmap.js';
 import {whatChoice} from './heads.js';
 import {buttonOf, choiceOf, elementOf, labelled, rangeOf, tallest} from '../lib/controls.js';
 
@@ -170,7 +170,7 @@ class MapPanel {
   topWords() {
     if (!this.shown) return '';
     const {state} = this.ctx, {values, count} = this.shown;
-    const rows = tiedAtTop(strongestValues(values, count, state), count, state);
+    const rows = tiedAtTop(strongestValues(values, count, state, leastRanked(this.kind)), count, state);
     if (!rows) return '';
     return `Ties: in ${rows} of ${count} rows, several keys tie at rank ${state.top}; all of them are shown.`;
   }
@@ -239,7 +239,8 @@ class MapPanel {
     const place = this.place = this.layout(inks), {grid, space, edge} = place;
     sharp.size(place.width, place.height);
     sharp.el.salviz = {grid, units: this.units, scale: this.colours};
-    const values = strongestValues(this.shown.values, this.shown.count, state), columns = this.chosenColumns();
+    const values = strongestValues(this.shown.values, this.shown.count, state, leastRanked(this.kind)),
+      columns = this.chosenColumns();
     const rows = new Set(state.row === null ? [] : [row]);
     drawTokenMap(sharp, this.painter, grid, {colours: coloursOf(values, this.colours), units: this.units, inks, space,
       edge, rows, columns});

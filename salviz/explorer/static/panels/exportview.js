@@ -8,10 +8,15 @@ import {visibleText} from '../lib/words.js';
 
 const exportMargin = 12, exportLine = 18;
 
+// The what-if settings that change overlays of the map of a head, and the rows below any map.
+const ofHeads = ['p', 'q', 'region', 'protect', 'pattern', 'boundary', 'multiple'], ofRows = ['topShare', 'binarised'];
+
 // What-if settings change the overlays of the map and the maps of the what-if panel.
 function whatIfCaption({state}, drawn) {
-  const settings = whatIfWords(state.whatIf);
-  if (drawn.closest('.sv-whatif')) return `Recomputed in the browser${settings && ` with ${settings}`}; not recorded.`;
+  const all = whatIfWords(state.whatIf), drawnHere = state.entry.kind === 'head' ? [...ofHeads, ...ofRows] : ofRows;
+  if (drawn.closest('.sv-whatif')) return `Recomputed in the browser${all && ` with ${all}`}; not recorded.`;
+  const settings = whatIfWords(Object.fromEntries(Object.entries(state.whatIf ?? {})
+    .filter(([name]) => drawnHere.includes(name))));
   if (!settings || !drawn.closest('.sv-map')) return '';
   return `Overlays drawn with what-if settings (${settings}); not recorded.`;
 }

@@ -51,21 +51,25 @@ export function blankBlocked(values, frame, entry, map, units) {
     ? NaN : v);
 }
 
-// Sets the values that the reader chose to hide to NaN; the pointer still reads the original numbers.
-export function strongestValues(values, count, {top, threshold}) {
+// The first code of attention stands for all smaller weights, so it has no rank; words may sum up to three of them.
+export const leastRanked = kind => kind === 'attention' ? 3.5 / 254 ** 3 : 0;
+
+// Sets the values that the reader chose to hide to NaN; the pointer still reads the original numbers. Of the values up
+// to `least`, none is among the largest.
+export function strongestValues(values, count, {top, threshold}, least = 0) {
   if (!(top > 0 && top < count) && !(threshold > 0)) return values;
   const out = values.map(v => threshold > 0 && Math.abs(v) < threshold ? NaN : v);
   for (let r = 0; top > 0 && r < count; r++) {
     const row = out.subarray(r * count, (r + 1) * count);
-    const least = leastOfTop(row, top);
-    for (let c = 0; c < count; c++) if (!(Math.abs(row[c]) >= least)) row[c] = NaN;
+    const smallest = leastOfTop(row, top, least);
+    for (let c = 0; c < count; c++) if (!(Math.abs(row[c]) >= smallest)) row[c] = NaN;
   }
   return out;
 }
 
 // The smallest magnitude among the `top` largest; values that tie with it are all kept.
-function leastOfTop(row, top) {
-  const sizes = Array.from(row, Math.abs).filter(size => size > 0).sort((a, b) => b - a);
+function leastOfTop(row, top, least) {
+  const sizes = Array.from(row, Math.abs).filter(size => size > least).sort((a, b) => b - a);
   return sizes[Math.min(top, sizes.length) - 1] ?? Infinity;
 }
 

@@ -117,8 +117,10 @@ export class Store {
   stepOf(state) { return state.step ?? this.shipped(state.run, state.probe).at(-1) ?? this.steps(state.run,
     state.probe).at(-1) ?? null; }
   // The run and step chosen for comparison: of two runs, the one that is not in view, unless another choice was made.
+  // The current step of the run in view is no choice.
   comparedWith(state) {
-    if (state.compare) return state.compare;
+    const {run = null, step = null} = state.compare ?? {};
+    if (run !== null && (run !== state.run || step !== null)) return {run, step};
     return this.runs.length === 2 ? {run: 1 - state.run, step: null} : null;
   }
 
