@@ -247,7 +247,7 @@ def test_invalid_pages_raise_clear_errors(tmp_path):
                'has no snapshots to show': lambda: page_of(empty),
                'probes [5] were not recorded': lambda: page_of(run, probes=[5]),
                'layers [5] were not recorded; available: [0, 1]': lambda: page_of(run, layers=[5]),
-               'layers [] were': lambda: page_of(run, layers=[]),
+               'the list of layers must not be empty': lambda: page_of(run, layers=[]),
                'a list of (layer, head) pairs': lambda: page_of(run, heads=[3]), 'got 3': lambda: page_of([run]*3),
                'must end in .html': lambda: write_page(page_of(run), tmp_path/'run.pdf')}
     for message, call in cases.items():
