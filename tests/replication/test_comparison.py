@@ -125,6 +125,7 @@ def test_workers_train_the_same_runs_and_a_killed_one_loses_nothing(compared, mo
     pd.testing.assert_frame_equal(numbers_of(result), numbers_of(alone))
     assert Inline.calls == 8 and result.sentences == []
 
+@pytest.mark.slow
 def test_workers_stop_at_the_budget_and_resume(compared, monkeypatch):
     clock, finish, done = time.time, PointStudy._finish, []
     def late(self, *more):
