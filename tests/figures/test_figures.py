@@ -526,7 +526,7 @@ def test_missing_panels_of_a_signal_or_a_text_raise_an_error_with_the_reason():
     image, text = Selection(invented.image(20)), Selection(invented.tagged())
     for panel in ('heads', 'map', 'triptych'):
         with pytest.raises(ValueError, match='has no attention'): picture(image, panel)
-    with pytest.raises(ValueError, match='only one step was recorded'): picture(image, 'compare')
+    with pytest.raises(ValueError, match='nothing to compare with'): picture(image, 'compare')
     with pytest.raises(ValueError, match='contains a text, not an image or series'): picture(text, 'signal')
     for panel in ('signal', 'sentence', 'whatif'):
         assert any('masked copy' in o.get_text() for o in picture(image, panel).findobj(Text))
