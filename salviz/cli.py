@@ -905,7 +905,7 @@ def _status(argv) -> int:
 def main(argv=None) -> int:
     "Run the `salviz` command with the arguments `argv` (default: `sys.argv[1:]`) and return the exit status"
     if argv is None and hasattr(sys.stdout, 'reconfigure'):
-        # names in any script, in any encoding; in a file, different names must remain different
+        # any encoding can then print names in any script; in files, names that differ must not become equal
         sys.stdout.reconfigure(errors='replace' if sys.stdout.isatty() else 'backslashreplace')
     try: return _status(argv)
     except BrokenPipeError: # the program that reads the output, such as `head`, has ended

@@ -46,7 +46,7 @@ def _left_out(header, arrays):
 _coarser = [(1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (16, 2), (16, 4), (32, 4), (32, 8)]
 
 def _coarsen(codec:str, codes:np.ndarray, k:int) -> np.ndarray:
-    "Round cube8 or level8 `codes` to multiples of `k`, counted from the code for 0; of cube8, only 0 becomes 0"
+    "Round cube8 or level8 `codes` to multiples of `k`, counted from the code for 0; in cube8, only 0 becomes 0"
     if k == 1: return codes
     if codec == 'cube8': zero, free, most = 0, 255, 254
     else: zero, free, most = 128, 0, 127

@@ -999,7 +999,7 @@ def _measure_of_each_column(frame, columns, measure, better, titles):
 def _with_numbers(frame, rows, columns, measure):
     """Return `frame` with numbers instead of other types in the columns that the names identify as metrics
 
-    Columns before 'run', rows and headings of the table are no metrics. Raise a `ValueError` if the table shows a
+    Columns before 'run', rows and headings of the table are not metrics. Raise a `ValueError` if the table shows a
     column in which only some values are numbers."""
     chosen = {*_listed(() if measure is None else measure.values() if isinstance(measure, dict) else measure)}
     settings = {*_listed(rows), *(_listed(columns or ()) if measure is not None else ()),

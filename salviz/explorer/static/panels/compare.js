@@ -11,8 +11,8 @@ const compareKeys = ['run', 'probe', 'step', 'entry', 'what', 'row', 'compare', 
   'scale', 'palette',
   'theme', 'frames', 'meta', 'size'];
 
-// Do the attention weights of two frames differ by no more than their rounding? Rollout has no rounding error of its
-// own.
+// Do the attention weights of two frames differ by no more than their rounding? The rounding error of rollout is not
+// known, so the weights from which it is computed are compared.
 function withinRounding(a, b) {
   if (String(a.shape) !== String(b.shape)) return false;
   const [layers, heads] = a.shape, pairs = Array.from({length: layers * heads}, (_, m) => [Math.floor(m / heads),

@@ -54,8 +54,8 @@ export function blankBlocked(values, frame, entry, map, units) {
 // The first code of attention stands for all smaller weights, so it has no rank; words may sum up to three of them.
 export const leastRanked = kind => kind === 'attention' ? 3.5 / 254 ** 3 : 0;
 
-// Sets the values that the reader chose to hide to NaN; the pointer still reads the original numbers. Of the values up
-// to `least`, none is among the largest.
+// Sets the values that the reader chose to hide to NaN; the pointer still reads the original numbers. Values up to
+// `least` are never among the largest.
 export function strongestValues(values, count, {top, threshold}, least = 0) {
   if (!(top > 0 && top < count) && !(threshold > 0)) return values;
   const out = values.map(v => threshold > 0 && Math.abs(v) < threshold ? NaN : v);

@@ -117,7 +117,7 @@ export class Store {
   stepOf(state) { return state.step ?? this.shipped(state.run, state.probe).at(-1) ?? this.steps(state.run,
     state.probe).at(-1) ?? null; }
   // The run and step chosen for comparison: of two runs, the one that is not in view, unless another choice was made.
-  // The current step of the run in view is no choice.
+  // Choosing the run in view at its current step counts as no choice.
   comparedWith(state) {
     const {run = null, step = null} = state.compare ?? {};
     if (run !== null && (run !== state.run || step !== null)) return {run, step};
